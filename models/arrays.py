@@ -1,0 +1,40 @@
+"""The one small adapter between array libraries.
+
+Models compute in NumPy on a CPU and may compute in torch on a CUDA device. What consumes
+their results on the host asks for NumPy here; this module needs no torch for that.
+"""
+
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+TokenIds: TypeAlias = npt.NDArray[np.int64]
+"""Token ids; the shape is said where it is used, [B] or [B, T]."""
+
+FloatArray: TypeAlias = npt.NDArray[np.float32]
+"""Natural-log probabilities in single precision."""
+
+
+class Array(Protocol):
+    """What NumPy arrays and torch tensors have in common and this project relies on."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each axis."""
+        ...
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        ...
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+
+
+def to_numpy(array: Array) -> FloatArray:
+    """The same values as a float32 NumPy array on the host; no copy if they are one already."""
+    if isinstance(array, np.ndarray):
+        return np.asarray(array, dtype=np.float32)
+    tensor: Any = array
+    return np.asarray(tensor.detach().cpu().numpy(), dtype=np.float32)

@@ -1,0 +1,1 @@
+"""Versioned checkpoints on disk: the only contract between training and serving."""

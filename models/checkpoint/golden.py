@@ -1,0 +1,76 @@
+"""`golden.json`: a few sequences and the scores they had when the checkpoint was written.
+
+Replaying them at load proves that this machine, this device and these libraries give the
+answers that were published; it also warms the model up.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.arrays import FloatArray
+from models.errors import IntegrityError, ManifestError
+from models.protocol import LanguageModel
+from models.scoring import finite, pad, score_sequences
+from models.vocabulary import EOS
+
+GOLDEN_FILE = "golden.json"
+TOLERANCE = {"cpu": 1e-4, "cuda": 2e-3}
+"""Largest difference of one token's log-prob, by kind of device, in nats."""
+
+MAX_TOKENS = 64
+
+
+def golden_sequences(encoded: Sequence[Sequence[int]], vocab_size: int) -> list[list[int]]:
+    """What to score: the given sequences, cut, and one that visits ids across the vocabulary."""
+    across = np.linspace(3, vocab_size - 1, num=min(24, vocab_size - 3)).astype(int).tolist()
+    return [[*map(int, ids[: MAX_TOKENS - 1]), EOS] for ids in encoded[:4]] + [[*across, 0, EOS]]
+
+
+def write_golden(directory: Path, model: LanguageModel[Any], sequences: Sequence[Sequence[int]]) -> None:
+    """Score the sequences, each after `<s>`, and write them with their scores."""
+    scores = _scores(model, sequences)
+    golden = {
+        "tolerance": TOLERANCE,
+        "sequences": [list(map(int, s)) for s in sequences],
+        "logprobs": [[finite(x) for x in row[: len(s)]] for row, s in zip(scores, sequences, strict=True)],
+    }
+    (directory / GOLDEN_FILE).write_text(json.dumps(golden) + "\n", encoding="utf-8")
+
+
+def replay_golden(directory: Path, model: LanguageModel[Any], *, device: str) -> float:
+    """Score the sequences again.
+
+    Returns:
+        The largest difference of one token's log-probability, in nats.
+
+    Raises:
+        ManifestError: the file is not a golden test.
+        IntegrityError: an answer differs by more than the tolerance for this kind of device.
+    """
+    path = directory / GOLDEN_FILE
+    try:
+        golden = json.loads(path.read_text(encoding="utf-8"))
+        tolerance = float(golden["tolerance"][device.split(":", maxsplit=1)[0]])
+        sequences = [model.vocabulary.check_ids(s, parameter="sequences") for s in golden["sequences"]]
+        expected = [np.asarray(row, dtype=np.float64) for row in golden["logprobs"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ManifestError(f"{path} is not a golden test: {error}") from None
+    worst = 0.0
+    for row, want in zip(_scores(model, sequences), expected, strict=True):
+        got = np.maximum(row[: len(want)], finite(-np.inf))
+        worst = max(worst, float(np.abs(got - want).max(initial=0.0)))
+    if not worst <= tolerance:
+        raise IntegrityError(
+            f"{path}: on {device} the model's log-probs differ from the published ones by {worst:.3g} nats, "
+            f"more than {tolerance:g}"
+        )
+    return worst
+
+
+def _scores(model: LanguageModel[Any], sequences: Sequence[Any]) -> FloatArray:
+    tokens, lengths = pad(sequences)
+    return score_sequences(model, model.initial_state(len(sequences)), tokens, lengths)

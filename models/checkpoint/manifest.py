@@ -1,0 +1,151 @@
+"""`manifest.json`: what a checkpoint is, and the hash of every file in it.
+
+The manifest is written last and vouches for all else; it vouches for itself by a checksum
+over its own canonical bytes, so damage to any byte of any file is seen.
+"""
+
+import hashlib
+import json
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from models.errors import IncompatibleVersionError, IntegrityError, ManifestError
+
+MANIFEST_FILE = "manifest.json"
+SCHEMA_VERSION = 1
+"""What this code writes, and the newest it reads."""
+
+_HASH_CHUNK_BYTES = 1 << 20
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class FileEntry(BaseModel):
+    """One file's hash and size."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sha256: Sha256
+    bytes: int = Field(ge=0)
+
+
+class SpecialIds(BaseModel):
+    """Ids of the control tokens."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    unk: int
+    bos: int
+    eos: int
+
+
+class Manifest(BaseModel):
+    """A checkpoint's description.
+
+    `reader_version` is the smallest `SCHEMA_VERSION` that can read it. `created` is ISO 8601,
+    UTC. `normalisation_deviation` is the largest |Σp − 1| measured when it was written.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: int
+    reader_version: int
+    family: str
+    created: str
+    vocabulary_fingerprint: Sha256
+    tokenizer_fingerprint: Sha256
+    vocab_size: int = Field(ge=3)
+    special_ids: SpecialIds
+    parameters: int = Field(ge=0)
+    normalised: bool
+    normalisation_deviation: float = Field(ge=0)
+    files: dict[str, FileEntry]
+
+
+def file_entries(directory: Path) -> dict[str, FileEntry]:
+    """Hash and size of every file under a directory, the manifest at its top aside."""
+    return {
+        path.relative_to(directory).as_posix(): FileEntry(sha256=sha256_of(path), bytes=path.stat().st_size)
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path != directory / MANIFEST_FILE
+    }
+
+
+def sha256_of(path: Path) -> str:
+    """A file's SHA-256 in hex, read in bounded chunks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_HASH_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write `manifest.json`; the last file of a checkpoint to be written."""
+    fields = manifest.model_dump(mode="json")
+    fields["checksum"] = _checksum(fields)
+    (directory / MANIFEST_FILE).write_bytes(_canonical(fields))
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read and check `manifest.json`; the files it lists are not touched.
+
+    Raises:
+        ManifestError: it is missing, unreadable, or breaks the schema.
+        IntegrityError: its bytes are not those that were written.
+        IncompatibleVersionError: it needs a newer reader.
+    """
+    path = directory / MANIFEST_FILE
+    try:
+        raw = path.read_bytes()
+        fields: Any = json.loads(raw)
+        reader_version = int(fields["reader_version"])
+    except FileNotFoundError:
+        raise ManifestError(f"{path} is missing: not a checkpoint, or one that was never finished") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ManifestError(f"{path} is not a manifest: {error}") from None
+    if reader_version > SCHEMA_VERSION:
+        raise IncompatibleVersionError(
+            f"{path} needs a reader of version {reader_version}, this one is {SCHEMA_VERSION}: upgrade gramophone-lm"
+        )
+    checksum = fields.pop("checksum", None)
+    if checksum != _checksum(fields) or raw != _canonical({**fields, "checksum": checksum}):
+        raise IntegrityError(f"{path} was changed after it was written: its checksum does not match")
+    try:
+        manifest = Manifest.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ManifestError(f"{path}: field {field!r}: {first['msg']}") from None
+    for name in manifest.files:
+        parts = PurePosixPath(name).parts
+        if not parts or ".." in parts or parts[0] == "/":
+            raise ManifestError(f"{path} lists a file outside the checkpoint: {name!r}")
+    return manifest
+
+
+def verify_files(directory: Path, manifest: Manifest) -> None:
+    """Compare every listed file's size and hash with the manifest.
+
+    Raises:
+        IntegrityError: a file is missing, cut, or changed; the message names it.
+    """
+    for name, entry in manifest.files.items():
+        path = directory / name
+        try:
+            size = path.stat().st_size
+            if size != entry.bytes:
+                raise IntegrityError(f"{path} has {size} bytes, {entry.bytes} were published")
+            if sha256_of(path) != entry.sha256:
+                raise IntegrityError(f"{path} was changed after it was published: its SHA-256 does not match")
+        except OSError as error:
+            raise IntegrityError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _checksum(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(_canonical(fields)).hexdigest()
+
+
+def _canonical(fields: dict[str, Any]) -> bytes:
+    return (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode()

@@ -1,0 +1,113 @@
+"""Write a whole checkpoint into an empty directory."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from models.arrays import to_numpy
+from models.checkpoint.golden import golden_sequences, write_golden
+from models.checkpoint.manifest import (
+    SCHEMA_VERSION,
+    Manifest,
+    SpecialIds,
+    file_entries,
+    write_manifest,
+)
+from models.protocol import LanguageModel, State
+from models.tokenizers import Tokenizer
+from models.vocabulary import BOS, EOS, UNK
+
+S = TypeVar("S", bound=State)
+PARTS = "parts"
+
+
+class StorableModel(LanguageModel[S], Protocol[S]):
+    """A language model that can write itself to disk."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers learnt from data."""
+        ...
+
+    def save(self, directory: Path) -> None:
+        """Write config.json and the weights."""
+        ...
+
+
+class Description(NamedTuple):
+    """What a checkpoint says about itself beside the model.
+
+    Attributes:
+        created: ISO 8601, UTC.
+        metrics: held-out figures, for metrics.json.
+        provenance: recipe, seeds, library versions, …, for provenance.json.
+        golden: encoded held-out texts for the self-test.
+        card: MODEL_CARD.md and its pictures, by file name.
+    """
+
+    created: str
+    metrics: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    golden: Sequence[Sequence[int]]
+    card: Mapping[str, bytes]
+
+
+def write_checkpoint(
+    directory: Path,
+    model: StorableModel[Any],
+    tokenizer: Tokenizer,
+    description: Description,
+    *,
+    parts: Sequence[Path] = (),
+) -> None:
+    """Fill an empty directory with a checkpoint, the manifest last.
+
+    Args:
+        directory: where.
+        model: what.
+        tokenizer: the one that the model was trained with.
+        description: what the checkpoint says about itself.
+        parts: whole checkpoints to embed, for a mixture; in the order of its weights.
+    """
+    for number, part in enumerate(parts):
+        shutil.copytree(part, directory / PARTS / str(number))
+    model.save(directory)
+    tokenizer.save(directory)
+    sequences = golden_sequences(description.golden, len(model.vocabulary))
+    write_golden(directory, model, sequences)
+    for name, values in {"metrics": description.metrics, "provenance": description.provenance}.items():
+        text = json.dumps(values, indent=1, sort_keys=True, allow_nan=False)
+        (directory / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    for name, content in description.card.items():
+        (directory / name).write_bytes(content)
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
+        reader_version=SCHEMA_VERSION,
+        family=model.family,
+        created=description.created,
+        vocabulary_fingerprint=model.vocabulary.fingerprint,
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        vocab_size=len(model.vocabulary),
+        special_ids=SpecialIds(unk=UNK, bos=BOS, eos=EOS),
+        parameters=model.num_parameters,
+        normalised=model.normalised,
+        normalisation_deviation=normalisation_deviation(model, sequences),
+        files=file_entries(directory),
+    )
+    write_manifest(directory, manifest)
+
+
+def normalisation_deviation(model: LanguageModel[Any], sequences: Sequence[Sequence[int]]) -> float:
+    """The largest |Σ_w p(w|h) − 1| over the prefixes h of some sequences."""
+    worst = 0.0
+    for sequence in sequences:
+        state = model.initial_state(1)
+        for token in sequence:
+            total = np.exp(to_numpy(model.next_log_probs(state)), dtype=np.float64).sum()
+            worst = max(worst, abs(float(total) - 1.0))
+            state = model.advance(state, np.asarray([token]))
+    return worst

@@ -1,0 +1,1 @@
+"""Choosing tokens from distributions: processors, sampling, stopping."""

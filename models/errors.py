@@ -1,0 +1,156 @@
+"""The one tree of domain errors.
+
+No layer returns error objects: all raise from here, and one table in the service maps
+classes to HTTP, one handler on the command line maps them to exit codes.
+
+    LanguageModelError
+    ├ InvalidInputError(parameter)          the caller's value is wrong
+    │ ├ ContextLengthError                  … too long
+    │ └ UnsupportedParameterError           … valid, but not for this model
+    ├ ModelNotFoundError                    no such model, version or alias
+    ├ RegistryError                         the registry is missing or cannot be written
+    ├ CheckpointError                       a version cannot be used
+    │ ├ ManifestError                       its manifest is not one
+    │ ├ IncompatibleVersionError            it needs another reader
+    │ ├ IntegrityError                      its bytes or its answers are not those published
+    │ └ VocabularyMismatchError             its parts do not share a tokenizer
+    ├ FormatError(path)                     a file of the user's is not what it should be
+    └ EngineError                           the service cannot answer now
+      ├ OverloadedError(retry_after_s)      the queue is full
+      ├ DrainingError                       shutting down
+      ├ NotReadyError                       the model is not loaded (yet, or because loading failed)
+      ├ DeadlineExceededError               out of time
+      └ EngineFailedError                   the model threw
+"""
+
+from pathlib import Path
+
+
+class LanguageModelError(Exception):
+    """Base of every error this project raises on purpose.
+
+    `code` is a stable, machine-readable name for the kind of error.
+    """
+
+    code = "error"
+
+
+class InvalidInputError(LanguageModelError):
+    """A value given by the caller is wrong; the message names the limit and the value.
+
+    `parameter` is the field's path as the caller spelled it, such as `top_k` or `texts[3]`.
+    """
+
+    code = "invalid_value"
+
+    def __init__(self, message: str, *, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+
+
+class ContextLengthError(InvalidInputError):
+    """More tokens than the service accepts in one sequence."""
+
+    code = "context_length_exceeded"
+
+
+class UnsupportedParameterError(InvalidInputError):
+    """The value is valid as such, but the addressed model cannot honour it."""
+
+    code = "unsupported_parameter"
+
+
+class ModelNotFoundError(LanguageModelError):
+    """No model, version or alias of that address."""
+
+    code = "model_not_found"
+
+
+class RegistryError(LanguageModelError):
+    """The registry is not there, is not a registry, or cannot be written."""
+
+    code = "registry_unavailable"
+
+
+class CheckpointError(LanguageModelError):
+    """A published version cannot be used."""
+
+    code = "checkpoint_unusable"
+
+
+class ManifestError(CheckpointError):
+    """A manifest is missing, is not JSON, or breaks its schema."""
+
+    code = "checkpoint_manifest"
+
+
+class IncompatibleVersionError(CheckpointError):
+    """A checkpoint was written for a newer reader; the message says which."""
+
+    code = "checkpoint_incompatible"
+
+
+class IntegrityError(CheckpointError):
+    """A checkpoint's bytes differ from its manifest, or its answers from its golden test."""
+
+    code = "checkpoint_integrity"
+
+
+class VocabularyMismatchError(CheckpointError):
+    """Models that must share a tokenizer do not."""
+
+    code = "vocabulary_mismatch"
+
+
+class FormatError(LanguageModelError):
+    """A file is not in the format it should be in.
+
+    The message starts with the path and the place inside it, and ends with what to do.
+    """
+
+    code = "bad_format"
+
+    def __init__(self, path: str | Path, problem: str, *, hint: str = "") -> None:
+        super().__init__(f"{path}: {problem}" + (f" ({hint})" if hint else ""))
+        self.path = str(path)
+        self.hint = hint
+
+
+class EngineError(LanguageModelError):
+    """The service cannot answer this request now, whatever the request says."""
+
+    code = "engine_error"
+
+
+class OverloadedError(EngineError):
+    """Too much work is queued; try again after `retry_after_s` seconds."""
+
+    code = "overloaded"
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DrainingError(EngineError):
+    """The service is shutting down and takes no new work."""
+
+    code = "draining"
+
+
+class NotReadyError(EngineError):
+    """The addressed model is not loaded: not yet, or because loading it failed."""
+
+    code = "not_ready"
+
+
+class DeadlineExceededError(EngineError):
+    """The request's time ran out before its work was done."""
+
+    code = "deadline_exceeded"
+
+
+class EngineFailedError(EngineError):
+    """The model raised something that is not the caller's doing."""
+
+    code = "internal_error"

@@ -1,0 +1,1 @@
+"""Recurrent language models in torch."""

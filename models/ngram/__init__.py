@@ -1,0 +1,1 @@
+"""Back-off n-gram models as flat arrays; imports no torch."""

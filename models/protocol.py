@@ -1,0 +1,96 @@
+"""What every family of language models can do: three verbs over a state that is a value.
+
+Every decoder, endpoint and metric is written against `LanguageModel` alone, so it works
+with every family, mixtures included. `SequenceScorer` is an optional capability, found
+with `isinstance`, never by calling and catching.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, Self, TypeVar, runtime_checkable
+
+from models.arrays import Array, FloatArray, TokenIds
+from models.vocabulary import Vocabulary
+
+
+class State(Protocol):
+    """What a model remembers of B texts, one row each. A value: no operation changes it."""
+
+    def __len__(self) -> int:
+        """The number of rows, B."""
+        ...
+
+    def select(self, rows: TokenIds) -> Self:
+        """A state with rows `rows[0], rows[1], …` of this one; rows may repeat."""
+        ...
+
+    def concatenate(self, others: Sequence[Self]) -> Self:
+        """A state with this one's rows, then those of each of `others`."""
+        ...
+
+
+S = TypeVar("S", bound=State)
+S_contra = TypeVar("S_contra", bound=State, contravariant=True)
+
+
+class LanguageModel(Protocol[S]):
+    """A distribution over the next token given the tokens so far."""
+
+    @property
+    def family(self) -> str:
+        """The family's name, as in the checkpoint's manifest: `ngram`, `lstm`, …."""
+        ...
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens that ids stand for; V is their number."""
+        ...
+
+    @property
+    def normalised(self) -> bool:
+        """Whether each row of `next_log_probs` sums to 1 within 1e-5."""
+        ...
+
+    def initial_state(self, batch: int) -> S:
+        """The state after `<s>`, in each of `batch` rows."""
+        ...
+
+    def empty_state(self, batch: int) -> S:
+        """The state after nothing at all, in each of `batch` rows."""
+        ...
+
+    def advance(self, state: S, tokens: TokenIds) -> S:
+        """Consume one token per row.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B], each in [0, V).
+
+        Returns:
+            The state after the tokens.
+        """
+        ...
+
+    def next_log_probs(self, state: S) -> Array:
+        """Natural-log probabilities [B, V] of the token that follows each row.
+
+        `</s>` and `<unk>` take part; `<s>` is never predicted, so its entry is minus infinity.
+        """
+        ...
+
+
+@runtime_checkable
+class SequenceScorer(Protocol[S_contra]):
+    """Optional: score whole sequences in one pass."""
+
+    def score(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """Log-probabilities of given tokens, each given the state and the tokens before it.
+
+        Args:
+            state: B rows, the context of each sequence; it is not changed.
+            tokens: ids [B, T], each in [0, V); what lies past a row's length is ignored.
+            lengths: [B], each in [0, T].
+
+        Returns:
+            Natural-log probabilities [B, T]; 0 past a row's length.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Choosing among candidates by a weighted sum of features."""

@@ -1,0 +1,83 @@
+"""From log-probabilities to what people report; scoring of ragged batches with any model.
+
+Log-probabilities are natural logarithms. A probability of zero is minus infinity inside,
+and `LOG_ZERO` where JSON is written.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import FloatArray, TokenIds, to_numpy
+from models.protocol import LanguageModel, SequenceScorer
+from models.vocabulary import EOS
+
+LOG_ZERO = -9999.0
+"""What stands for the logarithm of zero in JSON."""
+
+
+def finite(logprob: float) -> float:
+    """The log-probability as JSON can carry it: `LOG_ZERO` for minus infinity."""
+    return max(float(logprob), LOG_ZERO)
+
+
+def perplexity(logprob: float, count: int) -> float | None:
+    """exp(−logprob / count); None where nothing was counted or a probability was zero."""
+    if count == 0 or logprob == -math.inf:
+        return None
+    exponent = -logprob / count
+    return math.exp(exponent) if exponent < 700 else None  # the largest double is e^709
+
+
+def bits_per(logprob: float, count: int) -> float | None:
+    """−logprob in bits, per `count` bytes or words; None where nothing was counted or p was zero."""
+    if count == 0 or logprob == -math.inf:
+        return None
+    return -logprob / math.log(2) / count
+
+
+def entropy_bits(log_probs: FloatArray) -> npt.NDArray[np.float64]:
+    """Shannon entropy in bits of each row of [B, V] natural-log probabilities, as [B]."""
+    p = np.exp(log_probs, dtype=np.float64)
+    terms = np.where(p > 0, p * np.where(np.isfinite(log_probs), log_probs, 0.0), 0.0)
+    answer: npt.NDArray[np.float64] = -terms.sum(axis=-1) / math.log(2)
+    return answer
+
+
+def count_words(text: str) -> int:
+    """Words as perplexity per word counts them, whatever the tokenizer: runs between white space."""
+    return len(text.split())
+
+
+def pad(sequences: Sequence[Sequence[int] | TokenIds]) -> tuple[TokenIds, TokenIds]:
+    """Ragged sequences as tokens [B, T], padded with `</s>`, and lengths [B]."""
+    lengths = np.fromiter((len(s) for s in sequences), np.int64, len(sequences))
+    tokens = np.full((len(sequences), int(lengths.max(initial=0))), EOS, dtype=np.int64)
+    for row, sequence in enumerate(sequences):
+        tokens[row, : len(sequence)] = sequence
+    return tokens, lengths
+
+
+def score_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+    """Log-probabilities [B, T] of given tokens with any model; see `SequenceScorer.score`.
+
+    In one pass if the model can, else step by step.
+    """
+    if isinstance(model, SequenceScorer):
+        return model.score(state, tokens, lengths)
+    batch, width = tokens.shape
+    out = np.zeros((batch, width), dtype=np.float32)
+    rows = np.arange(batch)
+    for t in range(width):
+        live = np.flatnonzero(lengths[rows] > t)
+        if live.size < rows.size:  # rows end at different places; finished ones drop out
+            state, rows = state.select(live), rows[live]
+        if rows.size == 0:
+            break
+        column = tokens[rows, t]
+        out[rows, t] = to_numpy(model.next_log_probs(state))[np.arange(rows.size), column]
+        state = model.advance(state, column)
+    return out

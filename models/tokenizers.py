@@ -1,0 +1,273 @@
+"""Text to token ids and back: words, characters, SentencePiece pieces, behind one type.
+
+A tokenizer is defined by its ids *and* by the bytes that each id adds to a text
+(`token_bytes`). Decoding is the same for all kinds, whole or token by token: join the
+bytes, read them as UTF-8, drop the one space that words and pieces carry at the start.
+"""
+
+import hashlib
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import sentencepiece
+
+from models.errors import InvalidInputError, ManifestError
+from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
+
+CONFIG_FILE = "tokenizer.json"
+MODEL_FILE = "tokenizer.model"
+MARKED_UNKNOWN = ("word", "unknown")
+_UNK_TEXT = CONTROL_TOKENS[UNK]
+
+
+class Tokenizer(ABC):
+    """Turns text into ids of a vocabulary and back.
+
+    Control ids are never made from text: "<s>" and "</s>" in a text are spellings like
+    any other, and so is "<unk>", unless a word tokenizer was told otherwise.
+    """
+
+    kind: ClassVar[str]
+    leading_space: ClassVar[bool]
+    """Whether the first token's leading space is the tokenizer's own and not the text's."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text; no `<s>` or `</s>` is added."""
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text."""
+        return [self.encode(text) for text in texts]
+
+    @cached_property
+    @abstractmethod
+    def token_bytes(self) -> tuple[bytes, ...]:
+        """What each id adds to a text, in UTF-8 [V]; `<s>` and `</s>` add nothing."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """All that rebuilds it, as JSON, the learnt model of SentencePiece aside."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of everything that decides what `encode` answers."""
+        text = json.dumps({"kind": self.kind, **self.settings()}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that ids spell; bytes that are not UTF-8 become U+FFFD."""
+        raw = b"".join(self.token_bytes[i] for i in ids)
+        if self.leading_space and raw.startswith(b" "):
+            raw = raw[1:]
+        return raw.decode("utf-8", errors="replace")
+
+    def save(self, directory: Path) -> None:
+        """Write the tokenizer's files into an existing directory."""
+        config = {"kind": self.kind, **self.settings()}
+        (directory / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+
+
+class WordTokenizer(Tokenizer):
+    """Words of a fixed list; every other word is `<unk>`.
+
+    Args:
+        vocabulary: the words.
+        pattern: a regular expression whose matches are the words; None splits at white space.
+        lowercase: whether text is lower-cased first.
+        marked_unknown: what the word "<unk>" in a text means. `word`: a word like any other
+            (default; nothing is turned into control silently). `unknown`: the unknown word,
+            for corpora whose rare words were replaced by that mark.
+
+    Raises:
+        InvalidInputError: the pattern is no regular expression, or an option is unknown.
+    """
+
+    kind = "word"
+    leading_space = True
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        pattern: str | None = None,
+        lowercase: bool = False,
+        marked_unknown: str = "word",
+    ) -> None:
+        super().__init__(vocabulary)
+        if marked_unknown not in MARKED_UNKNOWN:
+            raise InvalidInputError(
+                f"tokenizer.marked_unknown is {marked_unknown!r}, it can be {' or '.join(MARKED_UNKNOWN)}",
+                parameter="tokenizer.marked_unknown",
+            )
+        self.pattern = pattern
+        self.lowercase = lowercase
+        self.marked_unknown = marked_unknown
+        self._split = word_splitter(pattern, lowercase=lowercase)
+        self._ids = dict(vocabulary.ids)
+        if marked_unknown == "unknown":
+            self._ids[_UNK_TEXT] = UNK
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text's words."""
+        get = self._ids.get
+        return [get(word, UNK) for word in self._split(text)]
+
+    @cached_property
+    def token_bytes(self) -> tuple[bytes, ...]:
+        """A space and the word."""
+        words = [" " + token for token in self.vocabulary.tokens]
+        words[BOS] = words[EOS] = ""
+        return tuple(word.encode() for word in words)
+
+    def settings(self) -> dict[str, Any]:
+        """Words, pattern, lower-casing, meaning of a marked unknown."""
+        return {
+            "pattern": self.pattern,
+            "lowercase": self.lowercase,
+            "marked_unknown": self.marked_unknown,
+            "tokens": list(self.vocabulary.tokens[len(CONTROL_TOKENS) :]),
+        }
+
+
+def word_splitter(pattern: str | None, *, lowercase: bool) -> "WordSplitter":
+    """How a word tokenizer cuts a text, also needed to count words before there is a vocabulary.
+
+    Raises:
+        InvalidInputError: the pattern is no regular expression.
+    """
+    try:
+        compiled = re.compile(pattern) if pattern is not None else None
+    except re.error as error:
+        raise InvalidInputError(
+            f"tokenizer.pattern {pattern!r} is not a regular expression: {error}",
+            parameter="tokenizer.pattern",
+        ) from None
+    return WordSplitter(compiled, lowercase)
+
+
+class WordSplitter:
+    """Cuts a text into words by a pattern, or at white space."""
+
+    def __init__(self, pattern: re.Pattern[str] | None, lowercase: bool) -> None:
+        self._pattern = pattern
+        self._lowercase = lowercase
+
+    def __call__(self, text: str) -> list[str]:
+        """The words of a text, in order."""
+        if self._lowercase:
+            text = text.lower()
+        if self._pattern is None:
+            return text.split()
+        return [match.group() for match in self._pattern.finditer(text) if match.group()]
+
+
+class CharacterTokenizer(Tokenizer):
+    """One token per Unicode code point of a fixed list; every other one is `<unk>`."""
+
+    kind = "char"
+    leading_space = False
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text's code points."""
+        get = self.vocabulary.ids.get
+        return [get(character, UNK) for character in text]
+
+    @cached_property
+    def token_bytes(self) -> tuple[bytes, ...]:
+        """The character; U+FFFD for `<unk>`."""
+        ordinary = (token.encode() for token in self.vocabulary.tokens[len(CONTROL_TOKENS) :])
+        return ("\ufffd".encode(), b"", b"", *ordinary)
+
+    def settings(self) -> dict[str, Any]:
+        """The characters."""
+        return {"tokens": list(self.vocabulary.tokens[len(CONTROL_TOKENS) :])}
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model, BPE or unigram (Kudo and Richardson 2018).
+
+    Args:
+        model: the serialised model. Its first ids must be `<unk>`, `<s>`, `</s>`.
+
+    Raises:
+        ManifestError: the bytes are not such a model.
+    """
+
+    kind = "sentencepiece"
+    leading_space = True
+
+    def __init__(self, model: bytes) -> None:
+        self._model = model
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(model)
+        except RuntimeError as error:
+            raise ManifestError(f"{MODEL_FILE} is not a SentencePiece model: {error}") from None
+        size = self._processor.GetPieceSize()
+        pieces = [self._processor.IdToPiece(i) for i in range(size)]
+        if tuple(pieces[: len(CONTROL_TOKENS)]) != CONTROL_TOKENS:
+            raise ManifestError(
+                f"{MODEL_FILE} starts with the pieces {pieces[:3]}, it must start with {list(CONTROL_TOKENS)}"
+            )
+        super().__init__(Vocabulary(pieces[len(CONTROL_TOKENS) :]))
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text's best segmentation."""
+        return list(self._processor.EncodeAsIds(text))
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, in one native call."""
+        return [list(ids) for ids in self._processor.Encode(list(texts), out_type=int)]
+
+    @cached_property
+    def token_bytes(self) -> tuple[bytes, ...]:
+        """The piece with its `▁` as a space; the byte, for byte-fallback pieces."""
+        processor = self._processor
+        answer = []
+        for i, piece in enumerate(self.vocabulary.tokens):
+            if i in {BOS, EOS}:
+                answer.append(b"")
+            elif processor.IsByte(i):
+                answer.append(bytes([int(piece[3:5], 16)]))  # spelled "<0xE2>"
+            else:
+                answer.append(piece.replace("\u2581", " ").encode())
+        return tuple(answer)
+
+    def settings(self) -> dict[str, Any]:
+        """The hash of the learnt model, which lies beside in a file of its own."""
+        return {"model_sha256": hashlib.sha256(self._model).hexdigest()}
+
+    def save(self, directory: Path) -> None:
+        """Write the settings and the learnt model."""
+        super().save(directory)
+        (directory / MODEL_FILE).write_bytes(self._model)
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """Rebuild the tokenizer that `save` wrote into a directory.
+
+    Raises:
+        ManifestError: a file is missing or is not what `save` writes.
+    """
+    path = directory / CONFIG_FILE
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        kind = config.pop("kind")
+        if kind == SentencePieceTokenizer.kind:
+            return SentencePieceTokenizer((directory / MODEL_FILE).read_bytes())
+        vocabulary = Vocabulary(config.pop("tokens"))
+        if kind == CharacterTokenizer.kind:
+            return CharacterTokenizer(vocabulary)
+        if kind == WordTokenizer.kind:
+            return WordTokenizer(vocabulary, **config)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ManifestError(f"{path}: not a tokenizer: {error}") from None
+    raise ManifestError(f"{path}: unknown tokenizer kind {kind!r}")

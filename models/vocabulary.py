@@ -1,0 +1,91 @@
+"""Ids and the tokens they stand for.
+
+Three control tokens have the same ids in every model: `<unk>` 0, `<s>` 1, `</s>` 2. They
+are ids, not spellings: a text that happens to spell "<s>" is looked up among the ordinary
+tokens only, so it can never become control.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import TokenIds
+from models.errors import InvalidInputError
+
+UNK, BOS, EOS = 0, 1, 2
+CONTROL_TOKENS = ("<unk>", "<s>", "</s>")
+MAX_SIZE = 2**31 - 1
+
+
+class Vocabulary:
+    """An immutable list of tokens; a token's id is its place in the list.
+
+    Args:
+        tokens: the ordinary tokens, in id order from 3 on; each once.
+
+    Raises:
+        InvalidInputError: a token is given twice.
+    """
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        self._tokens = (*CONTROL_TOKENS, *tokens)
+        self._ids = {token: index for index, token in enumerate(self._tokens) if index >= len(CONTROL_TOKENS)}
+        if len(self._ids) + len(CONTROL_TOKENS) != len(self._tokens):
+            seen: set[str] = set()
+            twice = next(t for t in self._tokens[3:] if t in seen or seen.add(t))  # type: ignore[func-returns-value]
+            raise InvalidInputError(f"the vocabulary lists the token {twice!r} twice", parameter="vocabulary")
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __getitem__(self, token_id: int) -> str:
+        return self._tokens[token_id]
+
+    def __contains__(self, token: str) -> bool:
+        return token in self._ids
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """All tokens in id order, the three control tokens first."""
+        return self._tokens
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """Ids of the ordinary tokens; control tokens are not in it, on purpose."""
+        return self._ids
+
+    def id_of(self, token: str) -> int:
+        """The id of an ordinary token, else that of `<unk>`."""
+        return self._ids.get(token, UNK)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of the tokens in order: equal if and only if ids mean the same."""
+        text = json.dumps(self._tokens, ensure_ascii=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def check_ids(self, ids: Sequence[int] | npt.NDArray[np.integer], *, parameter: str) -> TokenIds:
+        """The ids as an array [T], if each is one of this vocabulary.
+
+        Raises:
+            InvalidInputError: an id is outside [0, V); the message names its place and value.
+        """
+        try:
+            array = np.asarray(ids, dtype=np.int64).reshape(-1)
+        except OverflowError:
+            place = next(i for i, v in enumerate(ids) if not -(2**63) <= int(v) < 2**63)
+            raise self._outside(parameter, place, int(ids[place])) from None
+        bad = np.flatnonzero((array < 0) | (array >= len(self)))
+        if bad.size:
+            raise self._outside(parameter, int(bad[0]), int(array[bad[0]]))
+        return array
+
+    def _outside(self, parameter: str, place: int, value: int) -> InvalidInputError:
+        return InvalidInputError(
+            f"{parameter}[{place}] is {value}, but this model's token ids are 0 to {len(self) - 1}",
+            parameter=f"{parameter}[{place}]",
+        )

@@ -1,0 +1,1 @@
+"""The HTTP service, its client and the command line; imports `models`, never `training`."""

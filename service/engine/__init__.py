@@ -1,0 +1,1 @@
+"""The model host and the scheduler that share the processor fairly; imports no web framework."""

@@ -1,0 +1,1 @@
+"""The only names that appear on the wire; requests are parsed here once, into commands."""

@@ -1,0 +1,1 @@
+"""Offline: corpora, tokenizers, estimation, training, evaluation, publishing; never imports `service`."""

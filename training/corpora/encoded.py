@@ -1,0 +1,60 @@
+"""A corpus as numbers: all sentences' token ids in one flat array."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+
+class EncodedCorpus(NamedTuple):
+    """Sentences of token ids, without `<s>` and `</s>`.
+
+    Attributes:
+        tokens: ids of all sentences one after the other [N], int32.
+        offsets: where each sentence starts, and N at the end [S + 1], int64.
+        num_words: words between white space in the text, for figures per word.
+        num_bytes: bytes of UTF-8 in the text, line ends aside, for figures per byte.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    num_words: int
+    num_bytes: int
+
+    @property
+    def num_sentences(self) -> int:
+        """S."""
+        return len(self.offsets) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens to predict: every token and one `</s>` a sentence."""
+        return len(self.tokens) + self.num_sentences
+
+    def sentence(self, index: int) -> npt.NDArray[np.int32]:
+        """The ids of one sentence [T]."""
+        return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+
+    def head(self, sentences: int) -> "EncodedCorpus":
+        """The first sentences; words and bytes in proportion."""
+        count = min(sentences, self.num_sentences)
+        end = int(self.offsets[count])
+        share = end / max(len(self.tokens), 1)
+        return EncodedCorpus(
+            self.tokens[:end],
+            self.offsets[: count + 1],
+            round(self.num_words * share),
+            round(self.num_bytes * share),
+        )
+
+    @classmethod
+    def from_sentences(
+        cls, sentences: Iterable[Sequence[int]], *, num_words: int = 0, num_bytes: int = 0
+    ) -> "EncodedCorpus":
+        """Collect sentences that are already encoded."""
+        rows = [np.asarray(s, dtype=np.int32) for s in sentences]
+        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum([len(r) for r in rows], out=offsets[1:])
+        tokens = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
+        return cls(tokens, offsets, num_words, num_bytes)

@@ -1,0 +1,1 @@
+"""Estimating n-gram models."""
