@@ -12,7 +12,7 @@ import numpy.typing as npt
 from models.arrays import FloatArray, TokenIds, to_numpy
 from models.errors import InvalidInputError, ManifestError, VocabularyMismatchError
 from models.protocol import LanguageModel
-from models.scoring import score_sequences
+from models.scoring import consume, score_sequences
 from models.vocabulary import Vocabulary
 
 
@@ -113,6 +113,12 @@ class MixtureModel:
         mixed: FloatArray = self._mix(scores)
         mixed[past_end] = 0
         return mixed
+
+    def prefill(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> MixtureState:
+        """Consume whole sequences, tokens [B, T] of which row b has lengths[b], in every part."""
+        return MixtureState(
+            tuple(consume(part, s, tokens, lengths) for part, s in zip(self.parts, state.parts, strict=True))
+        )
 
     def save(self, directory: Path) -> None:
         """Write the weights; the parts are checkpoints of their own under `parts/`."""

@@ -94,3 +94,18 @@ class SequenceScorer(Protocol[S_contra]):
             Natural-log probabilities [B, T]; 0 past a row's length.
         """
         ...
+
+
+@runtime_checkable
+class Prefiller(Protocol[S]):
+    """Optional: consume whole sequences in one pass."""
+
+    def prefill(self, state: S, tokens: TokenIds, lengths: TokenIds) -> S:
+        """The state after given tokens.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B, T], each in [0, V); what lies past a row's length is ignored.
+            lengths: [B], each in [0, T].
+        """
+        ...

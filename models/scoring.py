@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds, to_numpy
-from models.protocol import LanguageModel, SequenceScorer
+from models.protocol import LanguageModel, Prefiller, SequenceScorer
 from models.vocabulary import EOS
 
 LOG_ZERO = -9999.0
@@ -81,3 +81,27 @@ def score_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, len
         out[rows, t] = to_numpy(model.next_log_probs(state))[np.arange(rows.size), column]
         state = model.advance(state, column)
     return out
+
+
+def consume(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> Any:
+    """The state after whole sequences: tokens [B, T], of which row b has lengths[b].
+
+    In one pass if the model can (`Prefiller`), else step by step.
+    """
+    if isinstance(model, Prefiller):
+        return model.prefill(state, tokens, lengths)
+    rows = np.arange(len(lengths))
+    finished: list[tuple[TokenIds, Any]] = []
+    for t in range(tokens.shape[1]):
+        live = lengths[rows] > t
+        if not live.all():
+            finished.append((rows[~live], state.select(np.flatnonzero(~live))))
+            state, rows = state.select(np.flatnonzero(live)), rows[live]
+        if rows.size == 0:
+            break
+        state = model.advance(state, tokens[rows, t])
+    if not finished:
+        return state
+    whole = finished[0][1].concatenate([s for _, s in finished[1:]] + ([state] if rows.size else []))
+    order = np.concatenate([r for r, _ in finished] + [rows])
+    return whole.select(np.argsort(order))

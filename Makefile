@@ -1,0 +1,53 @@
+# The two commands of the README, and those of whoever works on the code. Needs Python ≥ 3.11 and pip.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+REGISTRY := $(if $(GRAMOPHONE_REGISTRY),$(GRAMOPHONE_REGISTRY),registry)
+PORT := $(if $(GRAMOPHONE_PORT),$(GRAMOPHONE_PORT),8000)
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format bench test-system clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/' | column -t -s:
+
+run: $(VENV)/.serve  ## Install, train the default models if the registry is empty, serve on port 8000
+	$(BIN)/gramophone quickstart --registry "$(REGISTRY)" --if-empty
+	$(BIN)/gramophone serve --registry "$(REGISTRY)" --port $(PORT)
+
+test: $(VENV)/.test  ## Install what the tests need, and run them
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev  ## Format, lint, types and layers; what CI runs first
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev  ## Put the code into its one format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test-system: $(VENV)/.test  ## Tests of the whole program as a user starts it
+	$(BIN)/python -m pytest tests/system
+
+bench: $(VENV)/.test  ## Benchmarks: medians and ratios against peers, printed
+	for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean:  ## Remove the environment and caches; registries stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.serve: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e .
+	touch $@
+
+$(VENV)/.test: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e '.[test]'
+	touch $@ $(VENV)/.serve
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	touch $@ $(VENV)/.test $(VENV)/.serve

@@ -1,0 +1,33 @@
+"""The most probable next tokens, in order."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from models.arrays import FloatArray, TokenIds
+
+
+class TopTokens(NamedTuple):
+    """The k most probable tokens of one distribution, the most probable first.
+
+    Attributes:
+        ids: [k].
+        log_probs: natural logarithms [k].
+    """
+
+    ids: TokenIds
+    log_probs: FloatArray
+
+
+def top_tokens(log_probs: FloatArray, k: int) -> TopTokens:
+    """Rank the k most probable tokens; equal ones stand in order of id.
+
+    Args:
+        log_probs: one distribution [V].
+        k: from 1 to V.
+    """
+    kth = np.partition(log_probs, len(log_probs) - k)[len(log_probs) - k]
+    candidates = np.flatnonzero(log_probs >= kth)  # k of them, and more if the k-th has equals
+    order = np.argsort(-log_probs[candidates], kind="stable")[:k]
+    ids = candidates[order]
+    return TopTokens(ids, log_probs[ids])

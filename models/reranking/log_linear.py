@@ -1,0 +1,105 @@
+"""A log-linear model over candidates: total = Σ_f w_f · feature_f.
+
+Three features are computed here and not given: `lm`, the language model's natural-log
+probability, divided by `tokens` ** length_exponent before it is weighted; `words`, runs
+between white space; `tokens`, as many as `lm` sums over. Weights on the last two are
+insertion bonuses. So a client can re-weight what it was told without scoring again.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.errors import InvalidInputError
+from models.scoring import count_words, finite
+
+LM, WORDS, TOKENS = "lm", "words", "tokens"
+COMPUTED = frozenset({LM, WORDS, TOKENS})
+MAX_LENGTH_EXPONENT = 4.0
+
+
+class Scored(NamedTuple):
+    """A candidate's text with what the language model says of it.
+
+    Attributes:
+        text: the hypothesis.
+        logprob: natural-log probability of the whole; may be minus infinity.
+        num_tokens: tokens that `logprob` sums over.
+        features: given by the caller, such as an acoustic score.
+    """
+
+    text: str
+    logprob: float
+    num_tokens: int
+    features: Mapping[str, float]
+
+    def all_features(self) -> dict[str, float]:
+        """The caller's features and the three computed ones."""
+        return {
+            **self.features,
+            LM: finite(self.logprob),
+            WORDS: float(count_words(self.text)),
+            TOKENS: float(self.num_tokens),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLinearModel:
+    """Weights of the features; a feature without a weight does not count.
+
+    Attributes:
+        weights: signed, by feature.
+        length_exponent: 0 takes the sum of the tokens' log-probabilities, 1 their mean.
+
+    Raises:
+        InvalidInputError: a weight is not finite, or the exponent is outside its limits.
+    """
+
+    weights: Mapping[str, float] = field(default_factory=lambda: {LM: 1.0})
+    length_exponent: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, weight in self.weights.items():
+            if not math.isfinite(weight):
+                raise InvalidInputError(
+                    f"weights.{name} is {weight}; it must be finite", parameter=f"weights.{name}"
+                )
+        if not 0 <= self.length_exponent <= MAX_LENGTH_EXPONENT:
+            raise InvalidInputError(
+                f"length_exponent is {self.length_exponent}; it must be from 0 to {MAX_LENGTH_EXPONENT:g}",
+                parameter="length_exponent",
+            )
+
+    def check_features(self, features: Mapping[str, float], *, parameter: str) -> None:
+        """Refuse features that this model cannot weigh.
+
+        Raises:
+            InvalidInputError: a computed feature is given, or one that has a weight is not.
+        """
+        for name in features:
+            if name in COMPUTED:
+                raise InvalidInputError(
+                    f"{parameter}.{name} is given, but {name} is computed by the service",
+                    parameter=f"{parameter}.{name}",
+                )
+        for name in self.weights:
+            if name not in features and name not in COMPUTED:
+                raise InvalidInputError(
+                    f"{parameter} has no {name!r}, but weights.{name} is {self.weights[name]}",
+                    parameter=parameter,
+                )
+
+    def totals(self, features: Sequence[Mapping[str, float]]) -> npt.NDArray[np.float64]:
+        """The weighted sum of each candidate's features, [C]."""
+        totals = np.zeros(len(features))
+        for name, weight in self.weights.items():
+            values = np.array([candidate[name] for candidate in features])
+            if name == LM:
+                counts = np.array([candidate[TOKENS] for candidate in features])
+                values /= np.maximum(counts, 1.0) ** self.length_exponent
+            totals += weight * values
+        return totals

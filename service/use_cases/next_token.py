@@ -1,0 +1,100 @@
+"""What may come next after a context."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from models.arrays import FloatArray, to_numpy
+from models.decoding.ranking import TopTokens, top_tokens
+from models.errors import InvalidInputError
+from models.scoring import LOG_ZERO, entropy_bits
+from service.engine.host import LoadedModel
+from service.engine.job import Work
+from service.use_cases.limits import Limits
+from service.use_cases.prefill import prefill
+from service.use_cases.tokens import TextOrIds, encode
+
+_VALUES_PER_STEP = 1 << 20
+"""Entries of [B, V] computed before other requests have their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextTokenCommand:
+    """A valid request for next tokens.
+
+    Attributes:
+        contexts: each with its name in the request, for messages.
+        top_k: at least 1; whether it exceeds the vocabulary only the model can tell.
+        model: address; None for the default.
+    """
+
+    contexts: tuple[tuple[str, TextOrIds], ...]
+    top_k: int
+    model: str | None
+
+
+class NextTokens(NamedTuple):
+    """What may follow one context.
+
+    Attributes:
+        top: the most probable tokens.
+        entropy_bits: of the whole distribution.
+    """
+
+    top: TopTokens
+    entropy_bits: float
+
+
+def next_tokens(
+    loaded: LoadedModel, command: NextTokenCommand, limits: Limits
+) -> Work[Any, list[NextTokens]]:
+    """Rank the most probable next tokens after each context.
+
+    Raises:
+        InvalidInputError: top_k exceeds the vocabulary, or a context is wrong.
+    """
+    largest = min(loaded.vocab_size, limits.max_top_k or loaded.vocab_size)
+    if command.top_k > largest:
+        what = "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
+        raise InvalidInputError(f"top_k is {command.top_k}; {what} {largest} tokens", parameter="top_k")
+    answers: list[NextTokens] = []
+    for log_probs in _distributions(loaded, (yield from _states(loaded, command, limits))):
+        entropies = entropy_bits(log_probs)
+        answers += [
+            NextTokens(top_tokens(row, command.top_k), float(entropy))
+            for row, entropy in zip(log_probs, entropies, strict=True)
+        ]
+        yield None
+    return answers
+
+
+def distributions(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -> Work[FloatArray, None]:
+    """The whole distribution after each context, as events of some rows [b, V] each, in order.
+
+    Raises:
+        InvalidInputError: a context is wrong.
+    """
+    state = yield from _states(loaded, command, limits)
+    for log_probs in _distributions(loaded, state):
+        yield np.maximum(log_probs, np.float32(LOG_ZERO))
+
+
+def _states(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -> Work[Any, Any]:
+    contexts = []
+    for parameter, given in command.contexts:
+        ids = encode(loaded, given, parameter=parameter)
+        limits.check_length(ids, parameter=parameter)
+        contexts.append(ids)
+    return (yield from prefill(loaded.model, contexts, bos=True))
+
+
+def _distributions(loaded: LoadedModel, state: Any) -> Generator[FloatArray, None, None]:
+    rows = max(1, _VALUES_PER_STEP // loaded.vocab_size)
+    if len(state) <= rows:
+        yield to_numpy(loaded.model.next_log_probs(state))
+        return
+    for first in range(0, len(state), rows):
+        some = state.select(np.arange(first, min(first + rows, len(state))))
+        yield to_numpy(loaded.model.next_log_probs(some))

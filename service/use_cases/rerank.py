@@ -1,0 +1,103 @@
+"""Putting candidates in a better order."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.reranking.log_linear import LogLinearModel, Scored
+from models.reranking.ranking import Ranking, rank
+from models.vocabulary import EOS
+from service.engine.host import LoadedModel
+from service.engine.job import Work
+from service.use_cases.limits import Limits
+from service.use_cases.sequence_scores import score_all
+from service.use_cases.tokens import Sequence, encode_after
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A hypothesis with the features the caller gave it."""
+
+    text: str
+    features: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateList:
+    """The hypotheses for one input; at least one.
+
+    Attributes:
+        name: the caller's id for it.
+        context: what stands before each candidate; may be empty.
+        candidates: in first-pass order.
+    """
+
+    name: str | None
+    context: str
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RerankCommand:
+    """A valid request to re-rank; every candidate has the features that have weights."""
+
+    lists: tuple[CandidateList, ...]
+    weighting: LogLinearModel
+    model: str | None
+
+
+class RankedList(NamedTuple):
+    """A list in its new order.
+
+    Attributes:
+        given: the list.
+        ranking: its order and posteriors.
+        totals: of the candidates in the order given [C].
+        features: of the candidates in the order given, the computed ones included.
+    """
+
+    given: CandidateList
+    ranking: Ranking
+    totals: npt.NDArray[np.float64]
+    features: list[dict[str, float]]
+
+
+def rerank(loaded: LoadedModel, command: RerankCommand, limits: Limits) -> Work[Any, list[RankedList]]:
+    """Score every candidate as a whole sentence after its context, and order each list anew.
+
+    Candidates of the same text after the same context are scored once.
+
+    Raises:
+        ContextLengthError: a candidate with its context has too many tokens.
+    """
+    places: dict[tuple[str, str], int] = {}
+    sequences: list[Sequence] = []
+    for i, given in enumerate(command.lists):
+        for j, candidate in enumerate(given.candidates):
+            key = (given.context, candidate.text)
+            if key not in places:
+                places[key] = len(sequences)
+                parameter = f"lists[{i}].candidates[{j}].text"
+                sequences.append(_sequence(loaded, *key, parameter=parameter, limits=limits))
+        yield None
+    scores = yield from score_all(loaded.model, sequences, bos=True)
+    sums = [(float(s.sum(dtype=np.float64)), len(s)) for s in scores]
+    answers = []
+    for given in command.lists:
+        features = [
+            Scored(c.text, *sums[places[given.context, c.text]], c.features).all_features()
+            for c in given.candidates
+        ]
+        totals = command.weighting.totals(features)
+        answers.append(RankedList(given, rank(totals), totals, features))
+    return answers
+
+
+def _sequence(loaded: LoadedModel, context: str, text: str, *, parameter: str, limits: Limits) -> Sequence:
+    apart = not context or not text or context[-1].isspace() or text[0].isspace()
+    ids, num_context = encode_after(loaded, context if apart else context + " ", text, parameter=parameter)
+    ids = np.append(ids, EOS)
+    limits.check_length(ids, parameter=parameter)
+    return Sequence(ids, num_context)

@@ -1,0 +1,81 @@
+"""Manifests vouch for every byte, their own included."""
+
+import json
+
+import pytest
+
+from models.checkpoint.manifest import MANIFEST_FILE, read_manifest, verify_files
+from models.errors import CheckpointError, IncompatibleVersionError, IntegrityError, ManifestError
+from tests.checkpoints import write_minimal
+
+
+def test_what_was_written_is_read_back_and_verifies(tmp_path):
+    write_minimal(tmp_path)
+    manifest = read_manifest(tmp_path)
+    verify_files(tmp_path, manifest)
+    assert manifest.family == "ngram"
+    assert manifest.files["weights.bin"].bytes == 7
+
+
+def test_a_change_to_any_byte_of_the_manifest_is_seen(tmp_path):
+    write_minimal(tmp_path)
+    path = tmp_path / MANIFEST_FILE
+    good = path.read_bytes()
+    for place in range(len(good)):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        with pytest.raises(CheckpointError):
+            read_manifest(tmp_path)
+
+
+def test_a_manifest_cut_anywhere_is_seen(tmp_path):
+    write_minimal(tmp_path)
+    path = tmp_path / MANIFEST_FILE
+    good = path.read_bytes()
+    for length in range(len(good)):
+        path.write_bytes(good[:length])
+        with pytest.raises(CheckpointError):
+            read_manifest(tmp_path)
+
+
+def test_a_file_that_is_missing_cut_or_changed_is_named(tmp_path):
+    write_minimal(tmp_path)
+    manifest = read_manifest(tmp_path)
+    weights = tmp_path / "weights.bin"
+    for damage in (b"Weights", b"weight", b""):
+        weights.write_bytes(damage)
+        with pytest.raises(IntegrityError, match=r"weights\.bin"):
+            verify_files(tmp_path, manifest)
+    weights.unlink()
+    with pytest.raises(IntegrityError, match=r"weights\.bin cannot be read"):
+        verify_files(tmp_path, manifest)
+
+
+def test_a_checkpoint_for_a_newer_reader_says_what_to_do(tmp_path):
+    write_minimal(tmp_path, reader_version=99)
+    with pytest.raises(IncompatibleVersionError, match="version 99, this one is 1: upgrade"):
+        read_manifest(tmp_path)
+
+
+def test_a_missing_manifest_means_no_checkpoint(tmp_path):
+    with pytest.raises(ManifestError, match="never finished"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../b"])
+def test_a_manifest_cannot_list_files_outside_its_directory(tmp_path, name):
+    entry = {"sha256": "0" * 64, "bytes": 0}
+    write_minimal(tmp_path, files={name: entry})
+    with pytest.raises(ManifestError, match="outside the checkpoint"):
+        read_manifest(tmp_path)
+
+
+def test_a_field_of_the_wrong_kind_is_named_even_if_the_checksum_is_right(tmp_path):
+    write_minimal(tmp_path, vocab_size=10)
+    from models.checkpoint.manifest import _canonical, _checksum
+
+    fields = json.loads((tmp_path / MANIFEST_FILE).read_bytes())
+    fields.pop("checksum")
+    fields["vocab_size"] = "many"
+    (tmp_path / MANIFEST_FILE).write_bytes(_canonical({**fields, "checksum": _checksum(fields)}))
+    with pytest.raises(ManifestError, match="'vocab_size'"):
+        read_manifest(tmp_path)

@@ -1,0 +1,137 @@
+"""Versions appear whole or not at all; aliases move atomically; numbers are never used twice."""
+
+import threading
+
+import pytest
+
+from models.checkpoint.registry import Registry
+from models.errors import (
+    IntegrityError,
+    InvalidInputError,
+    ManifestError,
+    ModelNotFoundError,
+    RegistryError,
+)
+from tests.checkpoints import write_minimal
+
+
+@pytest.fixture
+def registry(tmp_path):
+    return Registry(tmp_path / "registry", create=True)
+
+
+def test_versions_count_up_and_a_bare_name_means_the_newest(registry):
+    assert [registry.publish("m", write_minimal).number for _ in range(3)] == [1, 2, 3]
+    assert registry.versions("m") == [1, 2, 3]
+    assert registry.resolve("m").address == "m@3"
+    assert registry.resolve("m@2").path.name == "2"
+    assert registry.models() == ["m"]
+
+
+def test_the_champion_is_what_a_bare_name_means_once_it_is_set(registry):
+    for _ in range(2):
+        registry.publish("m", write_minimal)
+    registry.set_alias("m", "champion", 1)
+    registry.set_alias("m", "candidate", 2)
+    assert registry.resolve("m").number == 1
+    assert registry.resolve("m@candidate").number == 2
+    assert registry.aliases("m") == {"champion": 1, "candidate": 2}
+
+
+@pytest.mark.parametrize(
+    "address", ["nosuch", "m@9", "m@nosuch", "", "@", "m@", "../m", "m/versions/1", "m@1@2"]
+)
+def test_an_unknown_address_says_what_there_is(registry, address):
+    registry.publish("m", write_minimal)
+    if address == "m@":
+        assert registry.resolve(address).number == 1
+        return
+    with pytest.raises(ModelNotFoundError):
+        registry.resolve(address)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-x", "ü", "a b", "x" * 101, "a\n", "a@1"])
+def test_a_name_that_is_no_folder_name_is_refused(registry, name):
+    with pytest.raises(InvalidInputError, match="must start with a letter or digit"):
+        registry.publish(name, write_minimal)
+    assert registry.models() == []
+
+
+def test_a_writer_that_fails_publishes_nothing_and_leaves_nothing(registry):
+    def fail(directory):
+        (directory / "half").write_text("half")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        registry.publish("m", fail)
+    assert registry.versions("m") == []
+    assert list((registry.root / "m" / "versions").iterdir()) == []
+
+
+def test_what_does_not_verify_is_not_published(registry):
+    def lie(directory):
+        write_minimal(directory)
+        (directory / "weights.bin").write_bytes(b"WEIGHTS")
+
+    with pytest.raises(IntegrityError):
+        registry.publish("m", lie)
+    assert registry.versions("m") == []
+
+
+def test_publishers_at_the_same_time_never_overwrite_each_other(registry):
+    def work(number):
+        for _ in range(5):
+            registry.publish("m", lambda d: write_minimal(d, content=f"{number}".encode()))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert registry.versions("m") == list(range(1, 21))
+
+
+def test_a_deleted_version_is_gone_and_its_number_stays_used(registry):
+    for _ in range(2):
+        registry.publish("m", write_minimal)
+    registry.delete("m", 2)
+    assert registry.versions("m") == [1]
+    assert registry.publish("m", write_minimal).number == 3
+
+
+def test_a_version_an_alias_points_to_cannot_be_deleted(registry):
+    registry.publish("m", write_minimal)
+    registry.set_alias("m", "champion", 1)
+    with pytest.raises(InvalidInputError, match="m@1 is champion"):
+        registry.delete("m", 1)
+    assert registry.versions("m") == [1]
+
+
+def test_an_alias_must_be_a_name_and_point_to_a_version(registry):
+    registry.publish("m", write_minimal)
+    with pytest.raises(InvalidInputError, match="read as a version number"):
+        registry.set_alias("m", "7", 1)
+    with pytest.raises(ModelNotFoundError, match="no version 5"):
+        registry.set_alias("m", "champion", 5)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"champion": "one"}', '{"champion": true}', "\xff"])
+def test_damaged_aliases_are_an_error_that_says_how_to_mend_them(registry, content):
+    registry.publish("m", write_minimal)
+    (registry.root / "m" / "aliases.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(ManifestError, match="promote"):
+        registry.resolve("m")
+    assert registry.resolve("m@1").number == 1
+    registry.set_alias("m", "champion", 1)
+    assert registry.resolve("m").number == 1
+
+
+def test_a_registry_that_is_not_there_says_what_to_do(tmp_path):
+    with pytest.raises(RegistryError, match=r"no registry at .*--registry"):
+        Registry(tmp_path / "absent")
+
+
+def test_a_registry_that_cannot_be_made_says_why(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RegistryError, match="cannot create"):
+        Registry(tmp_path / "file" / "registry", create=True)

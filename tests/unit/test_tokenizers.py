@@ -1,0 +1,106 @@
+"""Tokenizers of every kind: control spellings, saving, decoding."""
+
+import pytest
+
+from models.errors import InvalidInputError, ManifestError
+from models.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer
+from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
+from training.progress import Silent
+from training.tokenizing import TokenizerSettings, encode_corpus, learn_tokenizer
+
+TEXT = ["the cat sat on the mat .", "the dog <unk> the cat !", "Über <s> naïve </s> café"] * 30
+
+
+def learn(**settings):
+    return learn_tokenizer(TokenizerSettings(**settings), TEXT, progress=Silent())
+
+
+def every_kind():
+    return [
+        learn(kind="word"),
+        learn(kind="word", lowercase=True, pattern=r"\w+|[^\w\s]"),
+        learn(kind="char"),
+        learn(kind="bpe", vocab_size=300),
+        learn(kind="unigram", vocab_size=280),
+    ]
+
+
+@pytest.mark.parametrize("tokenizer", every_kind(), ids=lambda t: t.kind)
+def test_text_that_spells_control_symbols_never_becomes_control(tokenizer):
+    ids = tokenizer.encode("<s> the </s> <unk> </s>")
+    assert BOS not in ids
+    assert EOS not in ids
+
+
+@pytest.mark.parametrize("tokenizer", every_kind(), ids=lambda t: t.kind)
+def test_a_saved_tokenizer_answers_the_same_when_loaded(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert loaded.vocabulary.fingerprint == tokenizer.vocabulary.fingerprint
+    assert loaded.encode_all(TEXT) == [tokenizer.encode(text) for text in TEXT]
+
+
+@pytest.mark.parametrize("tokenizer", every_kind(), ids=lambda t: t.kind)
+def test_learning_twice_gives_the_same_tokenizer(tokenizer):
+    assert tokenizer.fingerprint in {t.fingerprint for t in every_kind()}
+
+
+def test_a_marked_unknown_is_an_ordinary_word_unless_told_otherwise():
+    ordinary = learn(kind="word")
+    unknown = learn(kind="word", marked_unknown="unknown")
+    assert ordinary.encode("the <unk>")[1] >= len(CONTROL_TOKENS)
+    assert unknown.encode("the <unk>")[1] == UNK
+    assert "<unk>" not in unknown.vocabulary
+    assert ordinary.fingerprint != unknown.fingerprint
+
+
+def test_rare_words_become_unknown_by_threshold_and_by_size():
+    text = ["a a a b b c"]
+    by_count = learn_tokenizer(TokenizerSettings(min_count=2), text, progress=Silent())
+    by_size = learn_tokenizer(TokenizerSettings(vocab_size=4), text, progress=Silent())
+    assert by_count.encode("a b c") == [3, 4, UNK]
+    assert by_size.encode("a b c") == [3, UNK, UNK]
+
+
+def test_lower_casing_and_pattern_decide_what_a_word_is():
+    tokenizer = WordTokenizer(
+        Vocabulary(["don't", "stop", "!"]), pattern=r"[a-z]+(?:'[a-z]+)?|!", lowercase=True
+    )
+    assert tokenizer.encode("DON'T stop!") == [3, 4, 5]
+
+
+def test_a_threshold_that_leaves_nothing_is_an_error_that_names_it():
+    with pytest.raises(InvalidInputError, match="occurs 99 times"):
+        learn_tokenizer(TokenizerSettings(min_count=99), ["a b"], progress=Silent())
+
+
+def test_a_piece_vocabulary_too_large_for_the_text_is_an_error_that_names_it():
+    with pytest.raises(InvalidInputError, match=r"tokenizer\.vocab_size 9000"):
+        learn_tokenizer(TokenizerSettings(kind="unigram", vocab_size=9000), ["a b c"], progress=Silent())
+
+
+def test_a_bad_pattern_is_an_error_that_names_it():
+    with pytest.raises(InvalidInputError, match=r"tokenizer\.pattern '\[' is not"):
+        WordTokenizer(Vocabulary([]), pattern="[")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"kind": "word"}', '{"kind": "new", "tokens": []}'])
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path, content):
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ManifestError, match=r"tokenizer\.json"):
+        load_tokenizer(tmp_path)
+
+
+def test_characters_decode_to_their_text_and_unknown_ones_to_the_replacement_mark():
+    tokenizer = CharacterTokenizer(Vocabulary("ab "))
+    assert tokenizer.decode(tokenizer.encode("a ba")) == "a ba"
+    assert tokenizer.decode(tokenizer.encode("axb")) == "a\ufffdb"
+
+
+def test_encoding_a_corpus_counts_words_and_bytes_of_the_text_as_given():
+    corpus = encode_corpus(learn(kind="char"), ["the cat", "café"], progress=Silent())
+    assert corpus.num_words == 3
+    assert corpus.num_bytes == 7 + 5
+    assert corpus.sentence(1).tolist() == learn(kind="char").encode("café")
+    assert corpus.num_tokens == 7 + 4 + 2

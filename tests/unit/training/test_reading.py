@@ -1,0 +1,105 @@
+"""Corpora: formats, units, and errors that name file and byte."""
+
+import gzip
+import lzma
+
+import pytest
+import zstandard
+
+from models.errors import FormatError, InvalidInputError
+from training.corpora.reading import read_corpus
+from training.corpora.sentences import paragraphs, split_sentences
+from training.progress import Silent
+
+TEXT = "first line\n\n  second line  \r\nthird \u2013 line"
+SENTENCES = ["first line", "second line", "third \u2013 line"]
+
+
+def read(*paths, unit="line"):
+    return read_corpus(paths, unit=unit, progress=Silent())
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"),
+    [
+        ("", bytes),
+        (".gz", gzip.compress),
+        (".xz", lzma.compress),
+        (".zst", zstandard.ZstdCompressor().compress),
+    ],
+)
+def test_every_compression_reads_the_same_sentences_and_hash(tmp_path, suffix, compress):
+    path = tmp_path / f"corpus.txt{suffix}"
+    path.write_bytes(compress(TEXT.encode()))
+    plain = tmp_path / "plain.txt"
+    plain.write_bytes(TEXT.encode())
+    assert read(path).sentences == SENTENCES
+    assert read(path).sha256 == read(plain).sha256
+
+
+def test_lines_longer_than_a_chunk_and_across_chunks_stay_whole(tmp_path):
+    path = tmp_path / "corpus.txt"
+    long = "é" * 3_000_001
+    path.write_text(f"a\n{long}\nb\n{long}")
+    assert read(path).sentences == ["a", long, "b", long]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "is empty"),
+        (b"\n \n\n", "holds no sentence"),
+        (b"good\nbad \xff here\n", "byte 9 is 0xff"),
+        (b"good\ncut off \xc3", "byte 13 is 0xc3"),
+        (b"good\n" * 10 + b"\x00\x01", "byte 50 is NUL"),
+        (b"x" * (1 << 20) + b"\n" + b"y" * 100 + b"\xfe\n", f"byte {(1 << 20) + 101} is 0xfe"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_file_and_byte(tmp_path, content, problem):
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=problem) as caught:
+        read(path)
+    assert str(caught.value).startswith(str(path))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("damage", ["cut", "not compressed"])
+def test_a_damaged_compressed_file_is_refused(tmp_path, suffix, damage):
+    compress = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}[
+        suffix
+    ]
+    path = tmp_path / f"corpus.txt{suffix}"
+    whole = compress(TEXT.encode() * 500)
+    path.write_bytes(whole[: len(whole) // 2] if damage == "cut" else TEXT.encode())
+    with pytest.raises(FormatError, match="damaged"):
+        read(path)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    with pytest.raises(FormatError, match="no such file"):
+        read(tmp_path / "absent.txt")
+    with pytest.raises(FormatError, match="is a folder"):
+        read(tmp_path)
+
+
+def test_an_unknown_unit_is_refused(tmp_path):
+    with pytest.raises(InvalidInputError, match="'page'"):
+        read(tmp_path, unit="page")
+
+
+def test_paragraphs_are_joined_and_split_into_sentences(tmp_path):
+    path = tmp_path / "prose.txt"
+    path.write_text('Dr. Smith went\nhome. "Why?" she\nasked.\n\nIt rained. 3 cats slept.\n')
+    assert read(path, unit="paragraph").sentences == [
+        "Dr. Smith went home.",
+        '"Why?" she asked.',
+        "It rained.",
+        "3 cats slept.",
+    ]
+
+
+def test_splitting_loses_nothing():
+    text = 'He said "No." Then (perhaps!) J. Doe left... At 5 p.m. Mr. X. stayed? Yes'
+    assert " ".join(split_sentences(text)) == text
+    assert list(paragraphs(["a", " b ", "", "", "c"])) == ["a b", "c"]

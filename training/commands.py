@@ -1,0 +1,104 @@
+"""What the command line's training commands do; the command line itself is the service's."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from models.checkpoint.load import Checkpoint, load_checkpoint
+from models.checkpoint.registry import Registry, check_name
+from models.errors import InvalidInputError
+from models.tokenizers import Tokenizer
+from training.console import console_progress
+from training.corpora.default import read_default_corpus
+from training.corpora.encoded import EncodedCorpus
+from training.corpora.reading import read_corpus, read_lines
+from training.data import encode_texts, read_texts
+from training.evaluation import CONTEXTS, evaluate, summary
+from training.pipeline import train
+from training.progress import Progress
+from training.publishing import Run, command_line, publish
+from training.recipe import Recipe, load_recipe
+from training.tokenizing import encode_corpus, learn_tokenizer
+
+QUICKSTART_NAME = "mixture"
+
+
+def run_train(
+    recipe_name: str,
+    *,
+    corpus: Sequence[Path],
+    valid: Sequence[Path],
+    test: Sequence[Path],
+    name: str,
+    registry: Path,
+    assignments: Sequence[str],
+    device: str,
+) -> dict[str, Any]:
+    """Train by a recipe and publish.
+
+    Returns:
+        The new version's address, directory and held-out figures.
+
+    Raises:
+        LanguageModelError: bad input, or the registry refused; nothing is half published.
+    """
+    check_name(name)
+    recipe = load_recipe(recipe_name, assignments)
+    store = Registry(registry, create=True)
+    progress = console_progress()
+    published = [
+        load_checkpoint(store.resolve(address).path, device=device) for address in recipe.mixture.models
+    ]
+    texts = read_texts(corpus, valid, test, unit=recipe.corpus.unit, progress=progress)
+    tokenizer = _tokenizer(recipe, published, texts.train.sentences, progress)
+    encoded = encode_texts(tokenizer, texts, progress=progress)
+    title = Path(recipe_name).stem
+    trained = train(title, recipe, tokenizer, encoded, published=published, device=device, progress=progress)
+    run = Run(command_line(), tokenizer, texts, encoded)
+    version = publish(store, name, trained, run, progress=progress)
+    metrics = json.loads((version.path / "metrics.json").read_text(encoding="utf-8"))
+    return {"model": version.address, "path": str(version.path), "seconds": trained.seconds, **metrics}
+
+
+def run_evaluate(
+    address: str, *, corpus: Sequence[Path], registry: Path, context: str, unit: str, window: int, device: str
+) -> dict[str, Any]:
+    """Held-out figures of a published model on files, or on the default corpus's test part.
+
+    Raises:
+        LanguageModelError: the model, a file or an option is wrong.
+    """
+    if context not in CONTEXTS:
+        raise InvalidInputError(
+            f"--context is {context!r}, it can be {', '.join(CONTEXTS)}", parameter="context"
+        )
+    if window < 1:
+        raise InvalidInputError(f"--window is {window}, it must be at least 1", parameter="window")
+    version = Registry(registry).resolve(address)
+    progress = console_progress()
+    checkpoint = load_checkpoint(version.path, device=device)
+    encoded = _encoded_for(checkpoint.tokenizer, corpus, context, unit, progress)
+    result = evaluate(checkpoint.model, encoded, context=context, window=window, progress=progress)
+    return {"model": version.address, **summary(result)}
+
+
+def _tokenizer(
+    recipe: Recipe, published: Sequence[Checkpoint], sentences: Sequence[str], progress: Progress
+) -> Tokenizer:
+    if published:
+        return published[0].tokenizer
+    return learn_tokenizer(recipe.tokenizer, sentences, progress=progress)
+
+
+def _encoded_for(
+    tokenizer: Tokenizer, corpus: Sequence[Path], context: str, unit: str, progress: Progress
+) -> EncodedCorpus:
+    if context == "document" and corpus:
+        texts = ["\n".join(read_lines(path)) for path in corpus]
+    elif corpus:
+        texts = read_corpus(corpus, unit=unit, progress=progress).sentences
+    else:
+        texts = read_default_corpus(progress).test.sentences
+        texts = ["\n".join(texts)] if context == "document" else texts
+    return encode_corpus(tokenizer, texts, progress=progress)

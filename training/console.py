@@ -1,0 +1,121 @@
+"""Progress for people: a bar on a terminal, plain lines elsewhere; on standard error."""
+
+import sys
+import time
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bars
+from rich.text import Text
+
+from training.progress import Progress
+
+_LOG_EVERY_S = 10.0
+_ONLY_TASK = TaskID(0)
+
+
+class RateColumn(ProgressColumn):
+    """Units a second, with a metric prefix."""
+
+    def render(self, task: Task) -> Text:
+        """The rate so far, or nothing while it is unknown."""
+        return Text("" if not task.speed else f"{metric(task.speed)}/s", style="progress.data.speed")
+
+
+class TerminalProgress:
+    """A bar with rate and time left, on standard error."""
+
+    def __init__(self) -> None:
+        self._bars: Bars | None = None
+
+    def start(self, description: str, total: float | None) -> None:
+        """Draw a new bar below the finished ones."""
+        self.finish()
+        self._bars = Bars(
+            SpinnerColumn(finished_text="✓"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.percentage:>3.0f}%"),
+            RateColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=Console(stderr=True),
+        )
+        self._bars.add_task(description, total=total, note="")
+        self._bars.start()
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        """Move the bar."""
+        if self._bars is not None:
+            self._bars.update(_ONLY_TASK, advance=amount)
+            if note:
+                self._bars.update(_ONLY_TASK, note=note)
+
+    def finish(self) -> None:
+        """Fill the bar and leave it standing."""
+        if self._bars is not None:
+            task = self._bars.tasks[0]
+            self._bars.update(_ONLY_TASK, total=task.completed or 1, completed=task.completed or 1)
+            self._bars.stop()
+            self._bars = None
+
+
+class LogProgress:
+    """One plain line when a stage begins, every ten seconds, and when it ends; on standard error."""
+
+    def __init__(self) -> None:
+        self._description = ""
+        self._total: float | None = None
+        self._done = 0.0
+        self._began = self._said = 0.0
+        self._note = ""
+
+    def start(self, description: str, total: float | None) -> None:
+        """Name the stage."""
+        self._description, self._total, self._done, self._note = description, total, 0.0, ""
+        self._began = self._said = time.monotonic()
+        self._say("started")
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        """Count, and say so if it was quiet for ten seconds."""
+        self._done += amount
+        self._note = note or self._note
+        now = time.monotonic()
+        if now - self._said >= _LOG_EVERY_S:
+            self._said = now
+            rate = self._done / (now - self._began)
+            share = f"{self._done / self._total:4.0%}" if self._total else metric(self._done)
+            left = f", {(self._total - self._done) / rate:.0f} s left" if self._total and rate else ""
+            self._say(f"{share} at {metric(rate)}/s{left}{' · ' + self._note if self._note else ''}")
+
+    def finish(self) -> None:
+        """Say how long it took."""
+        note = f" · {self._note}" if self._note else ""
+        self._say(f"done in {time.monotonic() - self._began:.1f} s{note}")
+
+    def _say(self, what: str) -> None:
+        sys.stderr.write(f"{self._description}: {what}\n")
+        sys.stderr.flush()
+
+
+def console_progress() -> Progress:
+    """A bar if standard error is a terminal, else plain lines."""
+    return TerminalProgress() if sys.stderr.isatty() else LogProgress()
+
+
+def metric(value: float) -> str:
+    """A number with a metric prefix and three digits at most: 12, 3.4k, 5.6M."""
+    for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.1f}{prefix}"
+    return f"{value:.0f}"

@@ -1,0 +1,145 @@
+"""Text files as sentences: plain, .gz, .xz or .zst, strictly UTF-8.
+
+A file that is empty, binary or not UTF-8 is refused with its path and the byte offset
+(in the decompressed text) of the first bad byte; nothing is guessed or replaced.
+"""
+
+import gzip
+import hashlib
+import lzma
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
+
+import zstandard
+
+from models.errors import FormatError, InvalidInputError
+from training.corpora.sentences import paragraphs, split_sentences
+from training.progress import Progress
+
+UNITS = ("line", "paragraph")
+_CHUNK_BYTES = 1 << 20
+
+
+class Corpus(NamedTuple):
+    """Sentences and where they came from.
+
+    Attributes:
+        sentences: one string each, stripped, none empty.
+        sha256: hash of the decompressed bytes of all files in order, hex.
+        sources: the files' names.
+    """
+
+    sentences: list[str]
+    sha256: str
+    sources: list[str]
+
+
+def read_corpus(paths: Sequence[Path], *, unit: str, progress: Progress) -> Corpus:
+    """Read files as sentences.
+
+    Args:
+        paths: the files; at least one.
+        unit: `line`: each line that is not blank is a sentence. `paragraph`: paragraphs
+            stand between blank lines and are split into sentences.
+        progress: told of bytes read from disk.
+
+    Raises:
+        FormatError: a file is missing, empty, binary, damaged or not UTF-8.
+        InvalidInputError: the unit is unknown.
+    """
+    if unit not in UNITS:
+        raise InvalidInputError(
+            f"corpus.unit is {unit!r}, it can be {' or '.join(UNITS)}", parameter="corpus.unit"
+        )
+    digest = hashlib.sha256()
+    sentences: list[str] = []
+    progress.start("reading text", sum(p.stat().st_size for p in paths if p.is_file()))
+    for path in paths:
+        before = len(sentences)
+        lines = read_lines(path, digest=digest, progress=progress)
+        if unit == "line":
+            sentences += (text for line in lines if (text := line.strip()))
+        else:
+            sentences += (s for block in paragraphs(lines) for s in split_sentences(block))
+        if len(sentences) == before:
+            raise FormatError(path, "holds no sentence", hint="give a text file with at least one line")
+    progress.finish()
+    return Corpus(sentences, digest.hexdigest(), [path.name for path in paths])
+
+
+def read_lines(
+    path: Path, *, digest: "hashlib._Hash | None" = None, progress: Progress | None = None
+) -> Iterator[str]:
+    r"""The lines of one file, without their ends (`\n` or `\r\n`).
+
+    Raises:
+        FormatError: see `read_corpus`.
+    """
+    offset = 0
+    pending = b""
+    for chunk in _chunks(path, progress):
+        if digest is not None:
+            digest.update(chunk)
+        head, newline, tail = chunk.rpartition(b"\n")
+        if not newline:
+            pending += chunk
+            continue
+        block = pending + head
+        yield from _decode(path, block, offset).split("\n")
+        offset += len(block) + 1
+        pending = tail
+    if pending:
+        yield _decode(path, pending, offset)
+    elif offset == 0:
+        raise FormatError(path, "is empty (0 bytes)", hint="give a text file")
+
+
+def _decode(path: Path, block: bytes, offset: int) -> str:
+    zero = block.find(0)
+    if zero >= 0:
+        raise FormatError(
+            path,
+            f"is binary: byte {offset + zero} is NUL",
+            hint="give text; .gz, .xz and .zst may be compressed",
+        )
+    try:
+        text = block.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(
+            path,
+            f"is not UTF-8: byte {offset + error.start} is 0x{block[error.start]:02x} ({error.reason})",
+            hint="convert it first, for example with iconv -t utf-8",
+        ) from None
+    return text.replace("\r\n", "\n")
+
+
+def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as raw:
+            stream = _decompressed(path, raw)
+            seen = 0
+            while chunk := stream.read(_CHUNK_BYTES):
+                yield chunk
+                position = raw.tell()
+                if progress is not None:
+                    progress.advance(position - seen)
+                seen = position
+    except FileNotFoundError:
+        raise FormatError(path, "there is no such file") from None
+    except IsADirectoryError:
+        raise FormatError(path, "is a folder", hint="name the files in it") from None
+    except (lzma.LZMAError, gzip.BadGzipFile, zstandard.ZstdError, EOFError) as error:
+        raise FormatError(path, f"is damaged: {error}", hint="compress or download it again") from None
+    except OSError as error:
+        raise FormatError(path, f"cannot be read: {error.strerror or error}") from None
+
+
+def _decompressed(path: Path, raw: BinaryIO) -> BinaryIO:
+    if path.suffix == ".gz":
+        return cast("BinaryIO", gzip.GzipFile(fileobj=raw))
+    if path.suffix == ".xz":
+        return cast("BinaryIO", lzma.LZMAFile(raw))
+    if path.suffix == ".zst":
+        return cast("BinaryIO", zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+    return raw

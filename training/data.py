@@ -1,0 +1,77 @@
+"""The texts of one training run: to learn from, to decide by, to report on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from models.errors import InvalidInputError
+from models.tokenizers import Tokenizer
+from training.corpora.default import read_default_corpus
+from training.corpora.encoded import EncodedCorpus
+from training.corpora.reading import Corpus, read_corpus
+from training.progress import Progress
+from training.tokenizing import encode_corpus
+
+_HELD_OUT_SHARE = 20
+_HELD_OUT_MOST = 5_000
+
+
+class Texts(NamedTuple):
+    """Sentences; no sentence of one part is meant to be in another."""
+
+    train: Corpus
+    valid: Corpus
+    test: Corpus | None
+
+
+class EncodedTexts(NamedTuple):
+    """The same as ids of one tokenizer."""
+
+    train: EncodedCorpus
+    valid: EncodedCorpus
+    test: EncodedCorpus | None
+
+
+def read_texts(
+    train: Sequence[Path], valid: Sequence[Path], test: Sequence[Path], *, unit: str, progress: Progress
+) -> Texts:
+    """Read a run's files; without any, the default corpus.
+
+    Without validation files the end of the training text is held out: a twentieth of its
+    sentences, at most 5,000, all from one place, so that neighbours do not leak.
+
+    Raises:
+        FormatError: a file cannot be read as text.
+        InvalidInputError: validation or test files without training files, or too little text.
+    """
+    if not train:
+        if valid or test:
+            raise InvalidInputError("--valid and --test need --corpus", parameter="corpus")
+        return Texts(*read_default_corpus(progress))
+    corpus = read_corpus(train, unit=unit, progress=progress)
+    if valid:
+        held_out = read_corpus(valid, unit=unit, progress=progress)
+    else:
+        corpus, held_out = _hold_out(corpus)
+    return Texts(corpus, held_out, read_corpus(test, unit=unit, progress=progress) if test else None)
+
+
+def encode_texts(tokenizer: Tokenizer, texts: Texts, *, progress: Progress) -> EncodedTexts:
+    """Encode every part."""
+    train, valid = (encode_corpus(tokenizer, c.sentences, progress=progress) for c in texts[:2])
+    test = None if texts.test is None else encode_corpus(tokenizer, texts.test.sentences, progress=progress)
+    return EncodedTexts(train, valid, test)
+
+
+def _hold_out(corpus: Corpus) -> tuple[Corpus, Corpus]:
+    count = min(max(len(corpus.sentences) // _HELD_OUT_SHARE, 1), _HELD_OUT_MOST)
+    if len(corpus.sentences) < 2:
+        raise InvalidInputError(
+            f"the corpus has {len(corpus.sentences)} sentence, at least 2 are needed to hold one out; "
+            "or give --valid",
+            parameter="corpus",
+        )
+    return (
+        corpus._replace(sentences=corpus.sentences[:-count]),
+        corpus._replace(sentences=corpus.sentences[-count:]),
+    )

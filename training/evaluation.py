@@ -1,0 +1,188 @@
+"""Held-out figures of any model: log-probability, perplexities, bits per byte.
+
+Three ways to say what a token's context is:
+
+sentence  every line starts afresh after `<s>`, and its `</s>` is predicted.
+stream    the state is carried across lines: …, `</s>`, `<s>`, next line; `</s>` is predicted, `<s>` is not.
+document  each text whole, line ends in it, cut into disjoint windows; a window starts from
+          nothing but the token before it (`<s>` for the first); `</s>` is not predicted. This is
+          how lm-evaluation-harness computes rolling log-likelihoods.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import TokenIds
+from models.protocol import LanguageModel
+from models.scoring import bits_per, consume, pad, perplexity, score_sequences
+from models.vocabulary import BOS, EOS, UNK
+from training.corpora.encoded import EncodedCorpus
+from training.progress import Progress
+
+Context = Literal["sentence", "stream", "document"]
+CONTEXTS: tuple[Context, ...] = ("sentence", "stream", "document")
+DEFAULT_WINDOW_TOKENS = 65_534
+"""Tokens predicted in one window of a document."""
+
+_BATCH_TOKENS = 16_384
+_CHUNK_TOKENS = 2_048
+
+
+class Evaluation(NamedTuple):
+    """Figures over a text.
+
+    Attributes:
+        context: how contexts were made.
+        tokens: tokens predicted, `</s>` and unknown ones included.
+        oov: how many of them were `<unk>`.
+        logprob: their natural-log probability.
+        perplexity: per token, unknown ones charged at p(<unk>).
+        perplexity_without_oov: the same with unknown tokens left out of sum and count.
+        word_perplexity: per word between white space; a predicted `</s>` counts as a word.
+        bits_per_byte: per byte of UTF-8, line ends aside (`document`: included).
+    """
+
+    context: Context
+    tokens: int
+    oov: int
+    logprob: float
+    perplexity: float | None
+    perplexity_without_oov: float | None
+    word_perplexity: float | None
+    bits_per_byte: float | None
+
+
+class Targets(NamedTuple):
+    """Log-probabilities of predicted tokens, and the tokens, in the corpus's order; both [N]."""
+
+    log_probs: npt.NDArray[np.float32]
+    tokens: npt.NDArray[np.int64]
+
+
+def evaluate(
+    model: LanguageModel[Any],
+    corpus: EncodedCorpus,
+    *,
+    context: Context = "sentence",
+    window: int = DEFAULT_WINDOW_TOKENS,
+    progress: Progress,
+) -> Evaluation:
+    """Score a corpus and sum up.
+
+    Args:
+        model: any family.
+        corpus: encoded with the model's tokenizer; for `document` each "sentence" is a whole text.
+        context: see the module.
+        window: tokens in a window, for `document`.
+        progress: told of tokens.
+    """
+    targets = score_corpus(model, corpus, context=context, window=window, progress=progress)
+    known = targets.tokens != UNK
+    logprob = float(targets.log_probs.sum(dtype=np.float64))
+    known_logprob = float(targets.log_probs[known].sum(dtype=np.float64))
+    ends = 0 if context == "document" else corpus.num_sentences
+    count = len(targets.tokens)
+    return Evaluation(
+        context=context,
+        tokens=count,
+        oov=count - int(known.sum()),
+        logprob=logprob,
+        perplexity=perplexity(logprob, count),
+        perplexity_without_oov=perplexity(known_logprob, int(known.sum())),
+        word_perplexity=perplexity(logprob, corpus.num_words + ends),
+        bits_per_byte=bits_per(logprob, corpus.num_bytes),
+    )
+
+
+def score_corpus(
+    model: LanguageModel[Any],
+    corpus: EncodedCorpus,
+    *,
+    context: Context = "sentence",
+    window: int = DEFAULT_WINDOW_TOKENS,
+    progress: Progress,
+) -> Targets:
+    """Log-probabilities of every predicted token of a corpus."""
+    progress.start(f"scoring ({context} context)", corpus.num_tokens)
+    if context == "sentence":
+        targets = _score_sentences(model, corpus, progress)
+    else:
+        texts = _windows(corpus, window) if context == "document" else iter([_stream(corpus)])
+        targets = _score_long(model, texts, progress)
+    progress.finish()
+    return targets
+
+
+def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress) -> Targets:
+    lengths = np.diff(corpus.offsets) + 1  # with </s>
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    log_probs = np.zeros(starts[-1], dtype=np.float32)
+    tokens = np.zeros(starts[-1], dtype=np.int64)
+    for rows in _batches_of_similar_length(lengths):
+        batch, batch_lengths = pad([[*corpus.sentence(row), EOS] for row in rows])
+        scores = score_sequences(model, model.initial_state(len(rows)), batch, batch_lengths)
+        for row, ids, values, length in zip(rows, batch, scores, batch_lengths, strict=True):
+            log_probs[starts[row] : starts[row + 1]] = values[:length]
+            tokens[starts[row] : starts[row + 1]] = ids[:length]
+        progress.advance(int(batch_lengths.sum()))
+    return Targets(log_probs, tokens)
+
+
+def _batches_of_similar_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+    order = np.argsort(lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        end = start + 1
+        while end < len(order) and lengths[order[end]] * (end + 1 - start) <= _BATCH_TOKENS:
+            end += 1
+        yield order[start:end]
+        start = end
+
+
+def _stream(corpus: EncodedCorpus) -> tuple[int, TokenIds]:
+    """The whole corpus as one text: `w w </s> <s> w w </s>`, after a first `<s>`."""
+    rows: list[Sequence[int] | npt.NDArray[np.int32]] = []
+    for index in range(corpus.num_sentences):
+        rows += [corpus.sentence(index), [EOS, BOS]]
+    return BOS, np.concatenate(rows)[:-1].astype(np.int64)
+
+
+def _windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[int, TokenIds]]:
+    for index in range(corpus.num_sentences):
+        document = corpus.sentence(index).astype(np.int64)
+        for start in range(0, len(document), window):
+            yield (int(document[start - 1]) if start else BOS), document[start : start + window]
+
+
+def _score_long(
+    model: LanguageModel[Any], texts: Iterator[tuple[int, TokenIds]], progress: Progress
+) -> Targets:
+    """Score texts one after the other, each in chunks with the state carried between them."""
+    log_probs: list[npt.NDArray[np.float32]] = []
+    targets: list[TokenIds] = []
+    for before, text in texts:
+        state = model.advance(model.empty_state(1), np.asarray([before]))
+        for start in range(0, len(text), _CHUNK_TOKENS):
+            chunk = text[None, start : start + _CHUNK_TOKENS]
+            lengths = np.asarray([chunk.shape[1]])
+            scores = score_sequences(model, state, chunk, lengths)[0]
+            state = consume(model, state, chunk, lengths)
+            predicted = chunk[0] != BOS
+            log_probs.append(scores[predicted])
+            targets.append(chunk[0][predicted])
+            progress.advance(int(predicted.sum()))
+    if not targets:
+        return Targets(np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int64))
+    return Targets(np.concatenate(log_probs), np.concatenate(targets))
+
+
+def summary(evaluation: Evaluation) -> dict[str, Any]:
+    """The figures by name, as JSON can carry them: a log-probability of minus infinity is null."""
+    values = evaluation._asdict()
+    if not math.isfinite(evaluation.logprob):
+        values["logprob"] = None
+    return values

@@ -1,0 +1,165 @@
+"""From a recipe and texts to a trained model: one function per family."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from models.checkpoint.load import Checkpoint
+from models.checkpoint.write import StorableModel
+from models.errors import InvalidInputError, VocabularyMismatchError
+from models.mixture import MixtureModel, fit_weights
+from models.tokenizers import Tokenizer
+from training.data import EncodedTexts
+from training.evaluation import score_corpus
+from training.neural.trainer import HistoryRecord, train_recurrent
+from training.ngram.estimate import estimate
+from training.progress import Progress
+from training.recipe import Recipe, merged, parse_recipe, recipe_table
+
+
+class Trained(NamedTuple):
+    """A model fresh from training.
+
+    Attributes:
+        title: the recipe or model it came from.
+        recipe: the recipe, resolved.
+        model: the model.
+        history: the neural trainer's records; empty for others.
+        facts: what the family wants remembered: discounts, n-grams by order, weights.
+        seconds: wall time of training, texts and tokenizer aside.
+        parts: of a mixture: models trained for it, or published ones.
+    """
+
+    title: str
+    recipe: Recipe
+    model: StorableModel[Any]
+    history: Sequence[HistoryRecord]
+    facts: dict[str, Any]
+    seconds: float
+    parts: "Sequence[Trained | Checkpoint]" = ()
+
+
+def train_ngram(
+    title: str, recipe: Recipe, tokenizer: Tokenizer, texts: EncodedTexts, *, progress: Progress
+) -> Trained:
+    """Estimate an n-gram model."""
+    began = time.monotonic()
+    result = estimate(texts.train, tokenizer.vocabulary, order=recipe.ngram.order, progress=progress)
+    facts = {
+        "ngrams": list(result.counts),
+        "discounts": [list(d) for d in result.discounts],
+        "fallback_orders": list(result.fallback_orders),
+    }
+    return Trained(title, recipe, result.model, (), facts, time.monotonic() - began)
+
+
+def train_neural(
+    title: str,
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    texts: EncodedTexts,
+    *,
+    device: str,
+    progress: Progress,
+) -> Trained:
+    """Train a recurrent model."""
+    began = time.monotonic()
+    result = train_recurrent(
+        texts.train,
+        texts.valid,
+        tokenizer.vocabulary,
+        network=recipe.neural,
+        settings=recipe.train,
+        seed=recipe.seed,
+        device=device,
+        progress=progress,
+    )
+    facts = {"stopped": result.stopped, "device": device}
+    return Trained(title, recipe, result.model, result.history, facts, time.monotonic() - began)
+
+
+def train_mixture(
+    title: str,
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    texts: EncodedTexts,
+    *,
+    published: Sequence[Checkpoint],
+    device: str,
+    progress: Progress,
+) -> Trained:
+    """Train the parts that are recipes, then fit the weights of all parts on the validation text.
+
+    Raises:
+        InvalidInputError: fewer than two parts, or a part that is a mixture.
+        VocabularyMismatchError: a published part has another tokenizer.
+    """
+    if len(recipe.mixture.recipes) + len(published) < 2:
+        raise InvalidInputError(
+            f"a mixture needs at least 2 parts, given {len(recipe.mixture.recipes)} recipes and "
+            f"{len(published)} models (mixture.recipes, mixture.models)",
+            parameter="mixture",
+        )
+    for checkpoint in published:
+        if checkpoint.tokenizer.fingerprint != tokenizer.fingerprint:
+            raise VocabularyMismatchError(f"{checkpoint.path} has another tokenizer than {published[0].path}")
+    began = time.monotonic()
+    trained = [
+        train(name, part_recipe(recipe, name), tokenizer, texts, device=device, progress=progress)
+        for name in recipe.mixture.recipes
+    ]
+    parts: list[Trained | Checkpoint] = [*trained, *published]
+    scores = [score_corpus(p.model, texts.valid, progress=progress).log_probs for p in parts]
+    weights = fit_weights(np.stack(scores, axis=1))
+    model = MixtureModel([p.model for p in parts], weights)
+    return Trained(title, recipe, model, (), {"weights": list(weights)}, time.monotonic() - began, parts)
+
+
+def train(
+    title: str,
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    texts: EncodedTexts,
+    *,
+    published: Sequence[Checkpoint] = (),
+    device: str,
+    progress: Progress,
+) -> Trained:
+    """Train what the recipe says.
+
+    Args:
+        title: what to call it.
+        recipe: what to do.
+        tokenizer: the one that encoded the texts.
+        texts: what to learn from, decide by and report on.
+        published: loaded checkpoints, the parts of a mixture that exist already.
+        device: `cpu` or `cuda`; n-gram models are estimated on the CPU.
+        progress: told of every stage.
+    """
+    if recipe.family == "ngram":
+        return train_ngram(title, recipe, tokenizer, texts, progress=progress)
+    if recipe.family == "neural":
+        return train_neural(title, recipe, tokenizer, texts, device=device, progress=progress)
+    return train_mixture(
+        title, recipe, tokenizer, texts, published=published, device=device, progress=progress
+    )
+
+
+def part_recipe(mixture: Recipe, name: str) -> Recipe:
+    """A part's recipe, with what the mixture's recipe sets itself laid over it.
+
+    Raises:
+        InvalidInputError: the part is itself a mixture.
+    """
+    changes = {
+        table: getattr(mixture, table).model_dump(exclude_unset=True)
+        for table in ("ngram", "neural", "train")
+    }
+    recipe = parse_recipe(merged(recipe_table(name), {**changes, "seed": mixture.seed}), source=name)
+    if recipe.family == "mixture":
+        raise InvalidInputError(
+            f"mixture.recipes names {name!r}, which is itself a mixture", parameter="mixture.recipes"
+        )
+    return recipe

@@ -1,0 +1,175 @@
+"""A trained model to a version in a registry: figures, provenance, model card, checkpoint."""
+
+import datetime as dt
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from models.checkpoint.load import Checkpoint
+from models.checkpoint.registry import Registry, Version, check_name
+from models.checkpoint.write import Description, write_checkpoint
+from models.tokenizers import Tokenizer
+from training.card import CardData, model_card
+from training.data import EncodedTexts, Texts
+from training.evaluation import evaluate, summary
+from training.pipeline import Trained
+from training.progress import Progress
+
+_LIBRARIES = ("gramophone-lm", "torch", "numpy", "numba", "sentencepiece")
+_GOLDEN_SENTENCES = 4
+
+
+class Run(NamedTuple):
+    """What all models of one run have in common.
+
+    Attributes:
+        argv: the command line.
+        tokenizer: the one that all share.
+        texts: the sentences.
+        encoded: the same in ids.
+    """
+
+    argv: Sequence[str]
+    tokenizer: Tokenizer
+    texts: Texts
+    encoded: EncodedTexts
+
+
+def publish(registry: Registry, name: str, trained: Trained, run: Run, *, progress: Progress) -> Version:
+    """Evaluate a trained model, describe it, and publish it.
+
+    A mixture's parts are embedded; they are published too if its recipe says so.
+
+    Raises:
+        InvalidInputError: a name cannot be a model's.
+        CheckpointError: what was written does not verify; nothing is published.
+        RegistryError: the file system refused; nothing is published.
+    """
+    check_name(name)
+    with tempfile.TemporaryDirectory() as folder:
+        parts = [
+            _part_directory(registry, part, run, Path(folder) / str(number), trained, progress)
+            for number, part in enumerate(trained.parts)
+        ]
+        description = describe(name, trained, run, progress=progress)
+        return registry.publish(
+            name,
+            lambda directory: write_checkpoint(
+                directory, trained.model, run.tokenizer, description, parts=parts
+            ),
+        )
+
+
+def describe(name: str, trained: Trained, run: Run, *, progress: Progress) -> Description:
+    """Figures, provenance and model card of a trained model."""
+    figures = held_out_figures(trained.model, run.encoded, progress=progress)
+    parts = [
+        {
+            "name": part.title if isinstance(part, Trained) else _address(part),
+            "family": part.model.family,
+            "weight": weight,
+            **held_out_figures(part.model, run.encoded, progress=progress),
+        }
+        for part, weight in zip(trained.parts, trained.facts.get("weights", ()), strict=True)
+    ]
+    created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    metrics = {
+        **figures,
+        **trained.facts,
+        "context": "sentence",
+        "data": {
+            split: {"sha256": corpus.sha256, "sources": corpus.sources, "sentences": len(corpus.sentences)}
+            for split, corpus in run.texts._asdict().items()
+            if corpus is not None
+        },
+        **({"parts": parts} if parts else {}),
+    }
+    provenance = {
+        "recipe": trained.recipe.model_dump(mode="json"),
+        "argv": list(run.argv),
+        "seed": trained.recipe.seed,
+        "seconds": round(trained.seconds, 3),
+        "libraries": {library: _version_of(library) for library in _LIBRARIES},
+        "python": platform.python_version(),
+        "git_commit": _git_commit(),
+        "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "system": platform.system()},
+    }
+    valid = run.encoded.valid
+    golden = [valid.sentence(i).tolist() for i in range(min(_GOLDEN_SENTENCES, valid.num_sentences))]
+    card = model_card(
+        CardData(
+            name=name,
+            family=trained.model.family,
+            created=created,
+            parameters=trained.model.num_parameters,
+            vocab_size=len(trained.model.vocabulary),
+            tokenizer=run.tokenizer.kind,
+            metrics=metrics,
+            provenance=provenance,
+            histories={p.title: p.history for p in _family(trained) if p.history},
+        )
+    )
+    return Description(created, metrics, provenance, golden, card)
+
+
+def held_out_figures(model: Any, texts: EncodedTexts, *, progress: Progress) -> dict[str, Any]:
+    """Sentence-context figures on the validation text and, if there is one, the test text."""
+    return {
+        split: summary(evaluate(model, corpus, progress=progress))
+        for split, corpus in {"valid": texts.valid, "test": texts.test}.items()
+        if corpus is not None
+    }
+
+
+def _part_directory(
+    registry: Registry,
+    part: Trained | Checkpoint,
+    run: Run,
+    scratch: Path,
+    whole: Trained,
+    progress: Progress,
+) -> Path:
+    """Where a whole checkpoint of the part lies, to be embedded."""
+    if isinstance(part, Checkpoint):
+        return part.path
+    if whole.recipe.mixture.publish_parts:
+        return publish(registry, part.title, part, run, progress=progress).path
+    scratch.mkdir()
+    write_checkpoint(scratch, part.model, run.tokenizer, describe(part.title, part, run, progress=progress))
+    return scratch
+
+
+def _family(trained: Trained) -> list[Trained]:
+    return [trained, *(part for part in trained.parts if isinstance(part, Trained))]
+
+
+def _address(checkpoint: Checkpoint) -> str:
+    return f"{checkpoint.path.parents[1].name}@{checkpoint.path.name}"
+
+
+def _version_of(library: str) -> str | None:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    """The commit of this code, if it runs from a checkout; `-dirty` if it was changed since."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603 - fixed words
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def command_line() -> list[str]:
+    """The command that runs now, for provenance."""
+    return ["gramophone", *sys.argv[1:]]

@@ -1,0 +1,163 @@
+"""A recipe: everything that decides a training run, read from TOML, checked before work begins."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from models.errors import InvalidInputError
+from models.neural.config import RecurrentConfig
+from training.neural.settings import TrainSettings
+from training.tokenizing import TokenizerSettings
+
+Family = Literal["ngram", "neural", "mixture"]
+
+
+class CorpusSettings(BaseModel):
+    """The `[corpus]` table.
+
+    Attributes:
+        unit: `line`, one sentence a line; `paragraph`, paragraphs to be split into sentences.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    unit: Literal["line", "paragraph"] = "line"
+
+
+class NGramSettings(BaseModel):
+    """The `[ngram]` table.
+
+    Attributes:
+        order: the longest n-gram's length.
+        smoothing: how probabilities are estimated.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    order: int = Field(default=5, ge=1, le=20)
+    smoothing: Literal["modified-kneser-ney"] = "modified-kneser-ney"
+
+
+class MixtureSettings(BaseModel):
+    """The `[mixture]` table: its parts, whose weights are fitted on the validation text.
+
+    Attributes:
+        recipes: parts to be trained, by recipe; the mixture's own `[ngram]`, `[neural]` and
+            `[train]` tables override theirs, and all use the mixture's tokenizer.
+        models: parts that are published already, by address; they bring the tokenizer.
+        publish_parts: also publish each trained part, under its recipe's name.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    recipes: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    publish_parts: bool = False
+
+
+class Recipe(BaseModel):
+    """A training run.
+
+    Attributes:
+        family: `ngram`, `neural` or `mixture`; says which of the tables below count.
+        seed: the one seed of the run.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    family: Family
+    seed: int = Field(default=1, ge=0, lt=2**63)
+    corpus: CorpusSettings = CorpusSettings()
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    ngram: NGramSettings = NGramSettings()
+    neural: RecurrentConfig = RecurrentConfig()
+    train: TrainSettings = TrainSettings()
+    mixture: MixtureSettings = MixtureSettings()
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the package."""
+    folder = resources.files("training").joinpath("recipes")
+    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+
+
+def load_recipe(name: str, assignments: Sequence[str] = ()) -> Recipe:
+    """Read a recipe by its name or path, with some keys set anew.
+
+    Args:
+        name: one of `recipe_names()`, or a path that ends in `.toml`.
+        assignments: such as `ngram.order=3`; the value is TOML, or else plain text.
+
+    Raises:
+        InvalidInputError: there is no such recipe, it is not TOML, or a key or value is wrong.
+    """
+    return parse_recipe(recipe_table(name), assignments, source=name)
+
+
+def recipe_table(name: str) -> dict[str, Any]:
+    """A recipe's TOML as it stands.
+
+    Raises:
+        InvalidInputError: there is no such recipe, or it is not TOML.
+    """
+    try:
+        if name.endswith(".toml"):
+            text = Path(name).read_text(encoding="utf-8")
+        elif name in recipe_names():
+            text = resources.files("training").joinpath("recipes", f"{name}.toml").read_text(encoding="utf-8")
+        else:
+            raise InvalidInputError(
+                f"there is no recipe {name!r}; there are {', '.join(recipe_names())}, or give a path to a .toml file",
+                parameter="recipe",
+            )
+        return tomllib.loads(text)
+    except OSError as error:
+        raise InvalidInputError(f"recipe {name}: {error.strerror}", parameter="recipe") from None
+    except ValueError as error:  # bad TOML, bad UTF-8
+        raise InvalidInputError(f"recipe {name} is not TOML: {error}", parameter="recipe") from None
+
+
+def parse_recipe(table: Mapping[str, Any], assignments: Sequence[str] = (), *, source: str) -> Recipe:
+    """Check a recipe's table.
+
+    Raises:
+        InvalidInputError: a key or value is wrong; the message names it.
+    """
+    for assignment in assignments:
+        table = merged(table, _assignment(assignment))
+    try:
+        return Recipe.model_validate(table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        given = "" if first["type"] in {"missing", "extra_forbidden"} else f", given {first['input']!r}"
+        raise InvalidInputError(f"recipe {source}: {key}: {first['msg']}{given}", parameter=key) from None
+
+
+def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with changes laid over it, table by table."""
+    answer = dict(table)
+    for key, value in changes.items():
+        inner = answer.get(key)
+        answer[key] = (
+            merged(inner, value) if isinstance(inner, dict) and isinstance(value, Mapping) else value
+        )
+    return answer
+
+
+def _assignment(text: str) -> dict[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise InvalidInputError(f"--set takes key=value, given {text!r}", parameter="set")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    answer: Any = parsed
+    for part in reversed(key.strip().split(".")):
+        answer = {part: answer}
+    return dict(answer)

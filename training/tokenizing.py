@@ -1,0 +1,161 @@
+"""Learn a tokenizer from text, and encode a corpus with it."""
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+import sentencepiece
+from pydantic import BaseModel, ConfigDict, Field
+
+from models.errors import InvalidInputError
+from models.scoring import count_words
+from models.tokenizers import (
+    CharacterTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+    WordTokenizer,
+    word_splitter,
+)
+from models.vocabulary import CONTROL_TOKENS, Vocabulary
+from training.corpora.encoded import EncodedCorpus
+from training.progress import Progress
+
+_BATCH = 8192
+_SAMPLE_SENTENCES = 1_000_000
+_SAMPLE_SEED = 1
+
+
+class TokenizerSettings(BaseModel):
+    """The recipe's `[tokenizer]` table.
+
+    Attributes:
+        kind: `word`, `char`, or SentencePiece's `bpe` or `unigram`.
+        vocab_size: how many tokens at most, control tokens included. The most frequent are
+            kept. None: all (word, char), 8000 (bpe, unigram).
+        min_count: words or characters seen less often become `<unk>`.
+        lowercase: lower-case the text first (word).
+        pattern: regular expression whose matches are the words; None: split at white space (word).
+        marked_unknown: what "<unk>" in a text means: `word`, an ordinary word; `unknown`, the
+            unknown word itself, for corpora whose rare words were replaced by it (word).
+        normalization: SentencePiece's normalisation rule; `identity` keeps every text as it is.
+        byte_fallback: spell characters outside the vocabulary in bytes, so that none is lost.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["word", "char", "bpe", "unigram"] = "word"
+    vocab_size: int | None = Field(default=None, ge=4, le=2**31 - 1)
+    min_count: int = Field(default=1, ge=1)
+    lowercase: bool = False
+    pattern: str | None = None
+    marked_unknown: Literal["word", "unknown"] = "word"
+    normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "identity"
+    byte_fallback: bool = True
+
+
+def learn_tokenizer(
+    settings: TokenizerSettings, sentences: Sequence[str], *, progress: Progress
+) -> Tokenizer:
+    """Learn a tokenizer from training text.
+
+    Raises:
+        InvalidInputError: the text cannot give such a vocabulary; the message names the limit.
+    """
+    if settings.kind == "word":
+        split = word_splitter(settings.pattern, lowercase=settings.lowercase)
+        words = _counted((split(s) for s in sentences), len(sentences), "counting words", progress)
+        if settings.marked_unknown == "unknown":
+            words.pop(CONTROL_TOKENS[0], None)
+        return WordTokenizer(
+            Vocabulary(_most_frequent(words, settings)),
+            pattern=settings.pattern,
+            lowercase=settings.lowercase,
+            marked_unknown=settings.marked_unknown,
+        )
+    if settings.kind == "char":
+        characters = _counted(sentences, len(sentences), "counting characters", progress)
+        return CharacterTokenizer(Vocabulary(_most_frequent(characters, settings)))
+    return _learn_pieces(settings, sentences, progress)
+
+
+def encode_corpus(tokenizer: Tokenizer, sentences: Sequence[str], *, progress: Progress) -> EncodedCorpus:
+    """Encode every sentence; words and bytes are counted on the text as it was given."""
+    lengths = np.zeros(len(sentences) + 1, dtype=np.int64)
+    blocks: list[np.ndarray[tuple[int], np.dtype[np.int32]]] = []
+    words = size = 0
+    progress.start("tokenising", len(sentences))
+    for start in range(0, len(sentences), _BATCH):
+        batch = sentences[start : start + _BATCH]
+        rows = tokenizer.encode_all(batch)
+        lengths[start + 1 : start + 1 + len(rows)] = [len(row) for row in rows]
+        blocks.append(np.fromiter((i for row in rows for i in row), np.int32))
+        words += sum(map(count_words, batch))
+        size += sum(len(s.encode()) for s in batch)
+        progress.advance(len(batch))
+    progress.finish()
+    tokens = np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.int32)
+    return EncodedCorpus(tokens, np.cumsum(lengths), words, size)
+
+
+def _counted(
+    sequences: Iterable[Iterable[str]], total: int, description: str, progress: Progress
+) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    progress.start(description, total)
+    for number, sequence in enumerate(sequences, start=1):
+        counts.update(sequence)
+        if number % _BATCH == 0:
+            progress.advance(_BATCH)
+    progress.finish()
+    return counts
+
+
+def _most_frequent(counts: Counter[str], settings: TokenizerSettings) -> list[str]:
+    """By falling count, then by spelling, so that equal texts give equal ids."""
+    kept = sorted((t for t, n in counts.items() if n >= settings.min_count), key=lambda t: (-counts[t], t))
+    if not kept:
+        raise InvalidInputError(
+            f"no {settings.kind} occurs {settings.min_count} times (tokenizer.min_count) in the training text",
+            parameter="tokenizer.min_count",
+        )
+    room = None if settings.vocab_size is None else settings.vocab_size - len(CONTROL_TOKENS)
+    return kept[:room]
+
+
+def _learn_pieces(settings: TokenizerSettings, sentences: Sequence[str], progress: Progress) -> Tokenizer:
+    size = settings.vocab_size or 8000
+    model = io.BytesIO()
+    progress.start(f"learning {size} {settings.kind} pieces", None)
+    # SentencePiece's own maximum of 4,192 bytes would silently leave longer lines out
+    longest = max((len(s.encode()) for s in sentences), default=0)
+    sentencepiece.set_random_generator_seed(_SAMPLE_SEED)
+    try:
+        sentencepiece.SentencePieceTrainer.Train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            model_type=settings.kind,
+            vocab_size=size,
+            character_coverage=1.0 if not settings.byte_fallback else 0.9995,
+            byte_fallback=settings.byte_fallback,
+            normalization_rule_name=settings.normalization,
+            remove_extra_whitespaces=settings.normalization != "identity",
+            unk_id=0,
+            bos_id=1,
+            eos_id=2,
+            pad_id=-1,
+            input_sentence_size=_SAMPLE_SENTENCES,
+            shuffle_input_sentence=len(sentences) > _SAMPLE_SENTENCES,
+            max_sentence_length=max(longest, 1),
+            num_threads=1,  # the result must not depend on how many cores there are
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        reason = str(error).rsplit("] ", maxsplit=1)[-1].strip() or str(error)
+        raise InvalidInputError(
+            f"tokenizer.vocab_size {size} does not fit the training text: {reason}",
+            parameter="tokenizer.vocab_size",
+        ) from None
+    progress.finish()
+    return SentencePieceTokenizer(model.getvalue())
