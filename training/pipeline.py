@@ -48,7 +48,7 @@ def train_ngram(
     began = time.monotonic()
     result = estimate(texts.train, tokenizer.vocabulary, order=recipe.ngram.order, progress=progress)
     facts = {
-        "ngrams": list(result.counts),
+        "ngrams": list(result.num_ngrams),
         "discounts": [list(d) for d in result.discounts],
         "fallback_orders": list(result.fallback_orders),
     }

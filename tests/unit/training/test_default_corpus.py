@@ -22,8 +22,7 @@ def test_reading_it_again_gives_the_same_split(corpus):
     assert [part.sha256 for part in again] == [part.sha256 for part in corpus]
 
 
-def test_no_document_is_in_two_parts(corpus):
-    """Sentences of some length that stand in two parts are boilerplate, not documents."""
-    train = {s for s in corpus.train.sentences if len(s) > 80}
-    test = {s for s in corpus.test.sentences if len(s) > 80}
-    assert len(train & test) / len(test) < 0.1
+def test_no_sentence_of_some_length_is_in_two_parts(corpus):
+    train, valid, test = ({s for s in part.sentences if len(s) >= 40} for part in corpus)
+    assert not train & valid
+    assert not (train | valid) & test
