@@ -21,7 +21,7 @@ LOG_ZERO = -9999.0
 
 def finite(logprob: float) -> float:
     """The log-probability as JSON can carry it: `LOG_ZERO` for minus infinity."""
-    return max(float(logprob), LOG_ZERO)
+    return LOG_ZERO if logprob == -math.inf else float(logprob)
 
 
 def perplexity(logprob: float, count: int) -> float | None:

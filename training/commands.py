@@ -27,13 +27,13 @@ QUICKSTART_NAME = "mixture"
 def run_train(
     recipe_name: str,
     *,
-    corpus: Sequence[Path],
-    valid: Sequence[Path],
-    test: Sequence[Path],
     name: str,
     registry: Path,
-    assignments: Sequence[str],
-    device: str,
+    corpus: Sequence[Path] = (),
+    valid: Sequence[Path] = (),
+    test: Sequence[Path] = (),
+    assignments: Sequence[str] = (),
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """Train by a recipe and publish.
 
@@ -56,7 +56,7 @@ def run_train(
     title = Path(recipe_name).stem
     trained = train(title, recipe, tokenizer, encoded, published=published, device=device, progress=progress)
     run = Run(command_line(), tokenizer, texts, encoded)
-    version = publish(store, name, trained, run, progress=progress)
+    version = publish(store, name, trained, run)
     metrics = json.loads((version.path / "metrics.json").read_text(encoding="utf-8"))
     return {"model": version.address, "path": str(version.path), "seconds": trained.seconds, **metrics}
 

@@ -71,7 +71,7 @@ class TerminalProgress:
 
 
 class LogProgress:
-    """One plain line when a stage begins, every ten seconds, and when it ends; on standard error."""
+    """A plain line every ten seconds of a stage, and one when it ends; on standard error."""
 
     def __init__(self) -> None:
         self._description = ""
@@ -81,10 +81,9 @@ class LogProgress:
         self._note = ""
 
     def start(self, description: str, total: float | None) -> None:
-        """Name the stage."""
+        """Remember the stage; a short one is worth one line only."""
         self._description, self._total, self._done, self._note = description, total, 0.0, ""
         self._began = self._said = time.monotonic()
-        self._say("started")
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         """Count, and say so if it was quiet for ten seconds."""

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -10,13 +10,16 @@ from models.checkpoint.load import Checkpoint
 from models.checkpoint.write import StorableModel
 from models.errors import InvalidInputError, VocabularyMismatchError
 from models.mixture import MixtureModel, fit_weights
+from models.protocol import LanguageModel
 from models.tokenizers import Tokenizer
 from training.data import EncodedTexts
-from training.evaluation import score_corpus
+from training.evaluation import evaluate, score_corpus, summary
 from training.neural.trainer import HistoryRecord, train_recurrent
 from training.ngram.estimate import estimate
 from training.progress import Progress
 from training.recipe import Recipe, merged, parse_recipe, recipe_table
+
+Figures: TypeAlias = dict[str, dict[str, Any]]
 
 
 class Trained(NamedTuple):
@@ -28,8 +31,10 @@ class Trained(NamedTuple):
         model: the model.
         history: the neural trainer's records; empty for others.
         facts: what the family wants remembered: discounts, n-grams by order, weights.
-        seconds: wall time of training, texts and tokenizer aside.
+        figures: held-out figures by split, as `evaluation.summary` has them.
+        seconds: wall time of training, texts, tokenizer and figures aside.
         parts: of a mixture: models trained for it, or published ones.
+        part_figures: of a mixture: each part's figures on the same texts.
     """
 
     title: str
@@ -37,8 +42,10 @@ class Trained(NamedTuple):
     model: StorableModel[Any]
     history: Sequence[HistoryRecord]
     facts: dict[str, Any]
+    figures: Figures
     seconds: float
     parts: "Sequence[Trained | Checkpoint]" = ()
+    part_figures: Sequence[Figures] = ()
 
 
 def train_ngram(
@@ -52,7 +59,9 @@ def train_ngram(
         "discounts": [list(d) for d in result.discounts],
         "fallback_orders": list(result.fallback_orders),
     }
-    return Trained(title, recipe, result.model, (), facts, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    figures = held_out_figures(result.model, texts, progress=progress)
+    return Trained(title, recipe, result.model, (), facts, figures, seconds)
 
 
 def train_neural(
@@ -77,7 +86,9 @@ def train_neural(
         progress=progress,
     )
     facts = {"stopped": result.stopped, "device": device}
-    return Trained(title, recipe, result.model, result.history, facts, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    figures = held_out_figures(result.model, texts, progress=progress)
+    return Trained(title, recipe, result.model, result.history, facts, figures, seconds)
 
 
 def train_mixture(
@@ -114,7 +125,21 @@ def train_mixture(
     scores = [score_corpus(p.model, texts.valid, progress=progress).log_probs for p in parts]
     weights = fit_weights(np.stack(scores, axis=1))
     model = MixtureModel([p.model for p in parts], weights)
-    return Trained(title, recipe, model, (), {"weights": list(weights)}, time.monotonic() - began, parts)
+    seconds = time.monotonic() - began
+    return Trained(
+        title,
+        recipe,
+        model,
+        (),
+        {"weights": list(weights)},
+        held_out_figures(model, texts, progress=progress),
+        seconds,
+        parts,
+        [
+            p.figures if isinstance(p, Trained) else held_out_figures(p.model, texts, progress=progress)
+            for p in parts
+        ],
+    )
 
 
 def train(
@@ -145,6 +170,15 @@ def train(
     return train_mixture(
         title, recipe, tokenizer, texts, published=published, device=device, progress=progress
     )
+
+
+def held_out_figures(model: LanguageModel[Any], texts: EncodedTexts, *, progress: Progress) -> Figures:
+    """Sentence-context figures on the validation text and, if there is one, the test text."""
+    return {
+        split: summary(evaluate(model, corpus, progress=progress))
+        for split, corpus in {"valid": texts.valid, "test": texts.test}.items()
+        if corpus is not None
+    }
 
 
 def part_recipe(mixture: Recipe, name: str) -> Recipe:

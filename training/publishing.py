@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.registry import Registry, Version, check_name
@@ -17,9 +17,7 @@ from models.checkpoint.write import Description, write_checkpoint
 from models.tokenizers import Tokenizer
 from training.card import CardData, model_card
 from training.data import EncodedTexts, Texts
-from training.evaluation import evaluate, summary
 from training.pipeline import Trained
-from training.progress import Progress
 
 _LIBRARIES = ("gramophone-lm", "torch", "numpy", "numba", "sentencepiece")
 _GOLDEN_SENTENCES = 4
@@ -41,8 +39,8 @@ class Run(NamedTuple):
     encoded: EncodedTexts
 
 
-def publish(registry: Registry, name: str, trained: Trained, run: Run, *, progress: Progress) -> Version:
-    """Evaluate a trained model, describe it, and publish it.
+def publish(registry: Registry, name: str, trained: Trained, run: Run) -> Version:
+    """Describe a trained model and publish it.
 
     A mixture's parts are embedded; they are published too if its recipe says so.
 
@@ -54,10 +52,10 @@ def publish(registry: Registry, name: str, trained: Trained, run: Run, *, progre
     check_name(name)
     with tempfile.TemporaryDirectory() as folder:
         parts = [
-            _part_directory(registry, part, run, Path(folder) / str(number), trained, progress)
+            _part_directory(registry, part, run, Path(folder) / str(number), trained)
             for number, part in enumerate(trained.parts)
         ]
-        description = describe(name, trained, run, progress=progress)
+        description = describe(name, trained, run)
         return registry.publish(
             name,
             lambda directory: write_checkpoint(
@@ -66,21 +64,22 @@ def publish(registry: Registry, name: str, trained: Trained, run: Run, *, progre
         )
 
 
-def describe(name: str, trained: Trained, run: Run, *, progress: Progress) -> Description:
+def describe(name: str, trained: Trained, run: Run) -> Description:
     """Figures, provenance and model card of a trained model."""
-    figures = held_out_figures(trained.model, run.encoded, progress=progress)
     parts = [
         {
             "name": part.title if isinstance(part, Trained) else _address(part),
             "family": part.model.family,
             "weight": weight,
-            **held_out_figures(part.model, run.encoded, progress=progress),
+            **figures,
         }
-        for part, weight in zip(trained.parts, trained.facts.get("weights", ()), strict=True)
+        for part, figures, weight in zip(
+            trained.parts, trained.part_figures, trained.facts.get("weights", ()), strict=True
+        )
     ]
     created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     metrics = {
-        **figures,
+        **trained.figures,
         **trained.facts,
         "context": "sentence",
         "data": {
@@ -118,30 +117,20 @@ def describe(name: str, trained: Trained, run: Run, *, progress: Progress) -> De
     return Description(created, metrics, provenance, golden, card)
 
 
-def held_out_figures(model: Any, texts: EncodedTexts, *, progress: Progress) -> dict[str, Any]:
-    """Sentence-context figures on the validation text and, if there is one, the test text."""
-    return {
-        split: summary(evaluate(model, corpus, progress=progress))
-        for split, corpus in {"valid": texts.valid, "test": texts.test}.items()
-        if corpus is not None
-    }
-
-
 def _part_directory(
     registry: Registry,
     part: Trained | Checkpoint,
     run: Run,
     scratch: Path,
     whole: Trained,
-    progress: Progress,
 ) -> Path:
     """Where a whole checkpoint of the part lies, to be embedded."""
     if isinstance(part, Checkpoint):
         return part.path
     if whole.recipe.mixture.publish_parts:
-        return publish(registry, part.title, part, run, progress=progress).path
+        return publish(registry, part.title, part, run).path
     scratch.mkdir()
-    write_checkpoint(scratch, part.model, run.tokenizer, describe(part.title, part, run, progress=progress))
+    write_checkpoint(scratch, part.model, run.tokenizer, describe(part.title, part, run))
     return scratch
 
 

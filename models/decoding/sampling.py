@@ -9,7 +9,7 @@ from models.arrays import FloatArray, TokenIds
 
 def most_probable(log_probs: FloatArray) -> TokenIds:
     """The id of the largest entry of each row, [B]; of equal ones the smallest id."""
-    return log_probs.argmax(axis=1).astype(np.int64)
+    return np.asarray(log_probs.argmax(axis=1), dtype=np.int64)
 
 
 def sample(log_probs: FloatArray, generators: Sequence[np.random.Generator]) -> TokenIds:

@@ -21,7 +21,7 @@ def prefill(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos: boo
 
     Args:
         model: any.
-        contexts: B sequences of ids, each [T_b]; may be empty.
+        contexts: B sequences of ids, each [T_b] and possibly empty; B is at least 1.
         bos: whether `<s>` stands before them.
 
     Returns:
@@ -37,7 +37,8 @@ def prefill(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos: boo
             tokens[row, -lengths[index] :] = contexts[index]
     # how many rows have begun by each step
     live_at = np.searchsorted(-lengths[order], -(longest - np.arange(longest)), side="right")
-    state, live, done = None, 0, 0
+    state: Any = None
+    live = done = 0
     for t, begun in enumerate(live_at.tolist()):
         if begun > live:
             state = start(begun) if state is None else state.concatenate([start(begun - live)])

@@ -31,6 +31,8 @@ def score_all(
     Returns:
         One array of natural-log probabilities [T − num_context] a sequence, in order.
     """
+    if not sequences:
+        return []
     places: dict[bytes, int] = {}
     contexts: list[TokenIds] = []
     rows = np.empty(len(sequences), dtype=np.int64)

@@ -1,0 +1,29 @@
+"""From a device's name to a device that is there."""
+
+import torch
+
+from models.errors import InvalidInputError
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device that a name stands for.
+
+    Args:
+        name: `cpu`, `cuda`, `cuda:1`, …, or `auto`: a CUDA device if there is one, else the CPU.
+
+    Raises:
+        InvalidInputError: the name is not one of these, or this machine has no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, index = name.partition(":")
+    if kind not in {"cpu", "cuda"} or (":" in name and not (kind == "cuda" and index.isdecimal())):
+        raise InvalidInputError(
+            f"device is {name!r}, it can be auto, cpu, cuda or cuda:<number>", parameter="device"
+        )
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise InvalidInputError(
+            f"device is {name!r}, but torch sees {torch.cuda.device_count()} CUDA devices here",
+            parameter="device",
+        )
+    return torch.device(name)

@@ -1,0 +1,145 @@
+"""A recurrent network as a language model: state in, log-probabilities out."""
+
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.arrays import Array, FloatArray, TokenIds
+from models.errors import InvalidInputError
+from models.neural.config import RecurrentConfig
+from models.neural.device import resolve_device
+from models.neural.network import RecurrentNetwork
+from models.neural.sequences import prefill_ragged, score_ragged
+from models.neural.state import RecurrentState
+from models.neural.stepping import step
+from models.neural.storage import read_network, write_network
+from models.vocabulary import BOS, Vocabulary
+
+
+class RecurrentModel:
+    """An LSTM or GRU language model, ready to answer.
+
+    Computes in single precision; two ways to the same score (step by step or whole, alone or in
+    a batch, CPU or CUDA) agree within rounding, not bit by bit.
+
+    Args:
+        network: its parameters; moved to the device and switched to evaluation.
+        vocabulary: the tokens that ids stand for.
+        device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
+
+    Raises:
+        InvalidInputError: network and vocabulary differ in size, or there is no such device.
+    """
+
+    normalised = True
+
+    def __init__(self, network: RecurrentNetwork, vocabulary: Vocabulary, *, device: str = "cpu") -> None:
+        if network.vocab_size != len(vocabulary):
+            raise InvalidInputError(
+                f"the network predicts {network.vocab_size} tokens, the vocabulary has {len(vocabulary)}",
+                parameter="vocabulary",
+            )
+        self._device = resolve_device(device)
+        self._network = network.to(self._device).eval()
+        self._vocabulary = vocabulary
+
+    @property
+    def family(self) -> str:
+        """`lstm` or `gru`."""
+        return self._network.config.cell
+
+    @property
+    def config(self) -> RecurrentConfig:
+        """The network's shape."""
+        return self._network.config
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens that ids stand for."""
+        return self._vocabulary
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers learnt; a matrix shared by embedding and output counts once."""
+        return sum(parameter.numel() for parameter in self._network.parameters())
+
+    @torch.inference_mode()
+    def empty_state(self, batch: int) -> RecurrentState:
+        """The state after nothing: zeros."""
+        return RecurrentState(self._network.zero_hidden(batch))
+
+    def initial_state(self, batch: int) -> RecurrentState:
+        """The state after `<s>`."""
+        return self.advance(self.empty_state(batch), np.full(batch, BOS, dtype=np.int64))
+
+    @torch.inference_mode()
+    def advance(self, state: RecurrentState, tokens: TokenIds) -> RecurrentState:
+        """Consume one token per row.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B], each in [0, V).
+
+        Returns:
+            The state after the tokens.
+        """
+        return RecurrentState(step(self._network, self._ids(tokens), state.hidden))
+
+    @torch.inference_mode()
+    def next_log_probs(self, state: RecurrentState) -> Array:
+        """Natural-log probabilities [B, V] of the token that follows each row.
+
+        NumPy on a CPU, a torch tensor on a CUDA device.
+        """
+        log_probs = torch.log_softmax(self._network.logits(state.top), dim=-1)
+        return log_probs if log_probs.is_cuda else log_probs.numpy()
+
+    @torch.inference_mode()
+    def score(self, state: RecurrentState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """Log-probabilities of given tokens, each given the state and the tokens before it.
+
+        Memory beyond arguments and result is bounded, however many and long the rows are.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B, T]; what lies past a row's length is ignored.
+            lengths: [B], each in [0, T].
+
+        Returns:
+            Natural-log probabilities [B, T]; 0 past a row's length.
+        """
+        return score_ragged(self._network, state, tokens, lengths)
+
+    @torch.inference_mode()
+    def prefill(self, state: RecurrentState, tokens: TokenIds, lengths: TokenIds) -> RecurrentState:
+        """Consume whole sequences.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B, T]; what lies past a row's length is ignored.
+            lengths: [B], each in [0, T].
+
+        Returns:
+            The state after row b's first lengths[b] tokens.
+        """
+        return prefill_ragged(self._network, state, tokens, lengths)
+
+    def save(self, directory: Path) -> None:
+        """Write `config.json` and `model.safetensors` into an existing directory."""
+        write_network(self._network, directory)
+
+    @classmethod
+    def load(cls, directory: Path, vocabulary: Vocabulary, *, device: str = "cpu") -> Self:
+        """Rebuild from what `save` wrote.
+
+        Raises:
+            ManifestError: a file is not what `save` writes, or does not fit the vocabulary.
+            InvalidInputError: there is no such device.
+        """
+        return cls(read_network(directory, vocab_size=len(vocabulary)), vocabulary, device=device)
+
+    def _ids(self, tokens: TokenIds) -> Tensor:
+        return torch.as_tensor(tokens, dtype=torch.int64, device=self._device)

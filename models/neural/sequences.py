@@ -1,0 +1,117 @@
+"""Many sequences of different lengths at once, scored or read, in bounded memory."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.arrays import FloatArray, TokenIds
+from models.neural.network import RecurrentNetwork
+from models.neural.state import RecurrentState
+from models.neural.stepping import run, run_ragged
+from models.vocabulary import EOS
+
+ROWS = 256
+"""Sequences computed side by side."""
+
+STEPS = 32
+"""Tokens of each computed before their outputs are turned into scores."""
+
+LOGITS = 1 << 21
+"""Logits held at once (8 MiB): the output layer's matrix product stays in a CPU's cache."""
+
+_STEPS_MULTIPLE = 8  # the last stretch is padded to it: each new length costs a compiled kernel
+
+
+def score_ragged(
+    network: RecurrentNetwork, state: RecurrentState, tokens: TokenIds, lengths: TokenIds
+) -> FloatArray:
+    """Natural-log probabilities [B, T] of given tokens, 0 past a row's length.
+
+    Args:
+        network: in evaluation mode.
+        state: what came before, B rows.
+        tokens: ids [B, T].
+        lengths: [B], each in [0, T].
+    """
+    scores = np.zeros(tokens.shape, dtype=np.float32)
+    for rows in _groups(lengths):
+        width = int(lengths[rows[0]])
+        scores[rows, :width] = _score_rows(network, state.select(rows), tokens[rows, :width], lengths[rows])
+    return scores
+
+
+def prefill_ragged(
+    network: RecurrentNetwork, state: RecurrentState, tokens: TokenIds, lengths: TokenIds
+) -> RecurrentState:
+    """The state after given tokens: row b has lengths[b] of tokens [B, T]; 0 leaves it as it was."""
+    hidden = tuple(part.clone() for part in state.hidden)
+    for rows in _groups(lengths):
+        index = torch.as_tensor(rows, device=state.top.device)
+        after = _prefill_rows(network, state.select(rows), tokens[rows], lengths[rows])
+        for part, changed in zip(hidden, after.hidden, strict=True):
+            part[:, index] = changed
+    return RecurrentState(hidden)
+
+
+def _groups(lengths: TokenIds) -> Iterator[TokenIds]:
+    """Rows that are not empty, longest first, so that neighbours end together; up to `ROWS` at a time."""
+    order = np.argsort(-lengths, kind="stable")
+    order = order[: np.count_nonzero(lengths)]
+    for start in range(0, len(order), ROWS):
+        yield order[start : start + ROWS]
+
+
+def _score_rows(
+    network: RecurrentNetwork, state: RecurrentState, tokens: TokenIds, lengths: TokenIds
+) -> FloatArray:
+    """Scores [B, T] of rows that are sorted by length, the longest first; none is empty."""
+    device = state.top.device
+    batch, width = tokens.shape
+    padded = np.full((batch, -(-width // _STEPS_MULTIPLE) * _STEPS_MULTIPLE), EOS, dtype=np.int64)
+    padded[:, :width] = tokens
+    scores = np.zeros((batch, width), dtype=np.float32)
+    hidden, last = state.hidden, state.top
+    for start in range(0, width, STEPS):
+        alive = int(np.count_nonzero(lengths > start))
+        stretch = torch.as_tensor(padded[:alive, start : start + STEPS].T.copy(), device=device)  # [t, alive]
+        outputs, hidden = run(network, stretch, tuple(part[:, :alive] for part in hidden))
+        # the first token follows what came before, each other one the token left of it
+        contexts = torch.cat([last[None, :alive], outputs[:-1]])
+        last = outputs[-1]
+        row, column = np.nonzero(np.arange(start, min(start + STEPS, width)) < lengths[:alive, None])
+        wanted = contexts[torch.as_tensor(column, device=device), torch.as_tensor(row, device=device)]
+        ids = torch.as_tensor(tokens[row, start + column], device=device)
+        scores[row, start + column] = _score_positions(network, wanted, ids)
+    return scores
+
+
+def _prefill_rows(
+    network: RecurrentNetwork, state: RecurrentState, tokens: TokenIds, lengths: TokenIds
+) -> RecurrentState:
+    """The state after rows that are sorted by length, the longest first; none is empty."""
+    hidden = tuple(part.clone() for part in state.hidden)
+    for start in range(0, int(lengths[0]), STEPS):
+        alive = int(np.count_nonzero(lengths > start))
+        stretch = torch.as_tensor(tokens[:alive, start : start + STEPS].T.copy(), device=state.top.device)
+        before = tuple(part[:, :alive] for part in hidden)
+        if lengths[alive - 1] >= start + STEPS:  # all go through
+            after = run(network, stretch, before)[1]
+        else:
+            left = torch.as_tensor(np.minimum(lengths[:alive] - start, STEPS))
+            after = run_ragged(network, stretch, left, tuple(part.contiguous() for part in before))
+        for part, changed in zip(hidden, after, strict=True):
+            part[:, :alive] = changed
+    return RecurrentState(hidden)
+
+
+def _score_positions(network: RecurrentNetwork, outputs: Tensor, ids: Tensor) -> FloatArray:
+    """Log-probabilities [N] of ids [N], each after the text that led to the output [N, hidden]."""
+    size = max(1, LOGITS // network.vocab_size)
+    scores = torch.empty(len(ids), device=ids.device)
+    for start in range(0, len(ids), size):
+        logits = network.logits(outputs[start : start + size])
+        chosen = logits.gather(1, ids[start : start + size, None])[:, 0]
+        torch.sub(chosen, logits.logsumexp(dim=1), out=scores[start : start + size])
+    return scores.cpu().numpy()

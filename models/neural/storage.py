@@ -1,0 +1,86 @@
+"""A network's two files: `config.json` and `model.safetensors`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from models.errors import ManifestError
+from models.neural.config import RecurrentConfig
+from models.neural.network import RecurrentNetwork
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+_SHARED = "output.weight"  # of a tied network: the embedding's, and safetensors stores nothing twice
+
+
+def write_network(network: RecurrentNetwork, directory: Path) -> None:
+    """Write both files into an existing directory."""
+    config = {"vocab_size": network.vocab_size, **network.config.model_dump()}
+    (directory / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
+    if network.config.tied:
+        del tensors[_SHARED]
+    save_file(tensors, directory / WEIGHTS_FILE)
+
+
+def read_network(directory: Path, *, vocab_size: int) -> RecurrentNetwork:
+    """Rebuild a network, on the CPU and in evaluation mode.
+
+    Args:
+        directory: where both files are.
+        vocab_size: V, which the files must agree with.
+
+    Raises:
+        ManifestError: a file is missing or is not what `write_network` writes.
+    """
+    config = _read_config(directory / CONFIG_FILE, vocab_size)
+    path = directory / WEIGHTS_FILE
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ManifestError(f"{path} is not a file of weights: {error}") from None
+    with torch.random.fork_rng(devices=[]):  # the random start is overwritten; leave no trace of it
+        network = RecurrentNetwork(config, vocab_size)
+    expected = network.state_dict()
+    if config.tied:
+        del expected[_SHARED]
+    _check_tensors(path, tensors, expected)
+    network.load_state_dict(tensors, strict=False)
+    return network.eval()
+
+
+def _read_config(path: Path, vocab_size: int) -> RecurrentConfig:
+    try:
+        fields: Any = json.loads(path.read_text(encoding="utf-8"))
+        written_for = fields.pop("vocab_size")
+        config = RecurrentConfig.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ManifestError(f"{path}: field {field!r}: {first['msg']}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ManifestError(f"{path} is not a recurrent network's configuration: {error!r}") from None
+    if written_for != vocab_size:
+        raise ManifestError(f"{path}: vocab_size is {written_for!r}, the vocabulary has {vocab_size} tokens")
+    return config
+
+
+def _check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    if tensors.keys() != expected.keys():
+        differing = ", ".join(sorted(tensors.keys() ^ expected.keys()))
+        raise ManifestError(f"{path}: tensors are missing or too many: {differing}")
+    for name, want in expected.items():
+        got = tensors[name]
+        if got.shape != want.shape or got.dtype != want.dtype:
+            raise ManifestError(
+                f"{path}: {name} is {list(got.shape)} {got.dtype}, config.json asks for "
+                f"{list(want.shape)} {want.dtype}"
+            )
+        if not bool(got.isfinite().all()):
+            raise ManifestError(f"{path}: {name} has values that are not finite")

@@ -1,0 +1,373 @@
+"""The command line: `gramophone …`. Options and their help; the work is done elsewhere.
+
+Modules that are slow to import are imported by the command that needs them, so that
+`--help` is quick. This is the one place that knows both `service` and `training`.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from models.errors import (
+    FormatError,
+    InvalidInputError,
+    LanguageModelError,
+    ModelNotFoundError,
+    RegistryError,
+)
+
+EXIT_BAD_INPUT = 2
+EXIT_FAILED = 1
+
+app = typer.Typer(
+    help="Train small language models and serve them over HTTP.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
+models_app = typer.Typer(
+    help="List, inspect, verify, promote and delete published models.", no_args_is_help=True
+)
+app.add_typer(models_app, name="models")
+
+RegistryOption = Annotated[
+    Path, typer.Option(envvar="GRAMOPHONE_REGISTRY", help="Folder of published models.", show_default=True)
+]
+ModelArgument = Annotated[str, typer.Argument(help="Model: NAME, NAME@7 or NAME@champion.")]
+DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+CorpusOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Text file (.gz, .xz, .zst too); may be repeated. Default: Python's own documentation."
+    ),
+]
+DEFAULT_REGISTRY = Path("registry")
+
+
+def main() -> None:
+    """Run the command line; errors are one line on standard error, exit code 2 for bad input."""
+    try:
+        app()
+    except (InvalidInputError, FormatError, ModelNotFoundError, RegistryError) as error:
+        _fail(error, EXIT_BAD_INPUT)
+    except LanguageModelError as error:
+        _fail(error, EXIT_FAILED)
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+        sys.exit(EXIT_FAILED)
+
+
+def _fail(error: LanguageModelError, code: int) -> None:
+    sys.stderr.write(f"gramophone: {error}\n")
+    sys.exit(code)
+
+
+# --- training -----------------------------------------------------------------------------------
+
+
+@app.command()
+def quickstart(
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    if_empty: Annotated[
+        bool, typer.Option("--if-empty", help="Do nothing if the registry holds a model already.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train the default models on Python's own documentation: an n-gram, an LSTM, their mixture."""
+    from models.checkpoint.registry import Registry
+
+    if if_empty and Registry(registry, create=True).models():
+        typer.echo(f"The registry {registry} holds models already; nothing to train.", err=True)
+        return
+    from training.commands import QUICKSTART_NAME, run_train
+
+    result = run_train("quickstart", name=QUICKSTART_NAME, registry=registry)
+    _show_training(result, as_json=as_json)
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name, or the path of a .toml file.")],
+    name: Annotated[str, typer.Option(help="Name to publish the model under.")],
+    corpus: CorpusOption = None,
+    valid: Annotated[
+        list[Path] | None, typer.Option(help="Text to decide by. Default: the end of the corpus is held out.")
+    ] = None,
+    test: Annotated[list[Path] | None, typer.Option(help="Text to report on.")] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the recipe, such as ngram.order=3."),
+    ] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+    as_json: JsonOption = False,
+) -> None:
+    """Train a model by a recipe and publish it as a new version.
+
+    Recipes that come with the package: cpu-30min, gru, lstm, mixture, ngram, quickstart.
+    """
+    from training.commands import run_train
+
+    result = run_train(
+        recipe,
+        name=name,
+        registry=registry,
+        corpus=corpus or (),
+        valid=valid or (),
+        test=test or (),
+        assignments=assignments or (),
+        device=device,
+    )
+    _show_training(result, as_json=as_json)
+
+
+@app.command()
+def evaluate(
+    model: ModelArgument,
+    corpus: CorpusOption = None,
+    context: Annotated[
+        Literal["sentence", "stream", "document"],
+        typer.Option(help="Fresh state each line; state carried across lines; or whole texts in windows."),
+    ] = "sentence",
+    unit: Annotated[
+        Literal["line", "paragraph"], typer.Option(help="What a sentence is in the files.")
+    ] = "line",
+    window: Annotated[int, typer.Option(min=1, help="Tokens in a window of a document.")] = 65_534,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+    as_json: JsonOption = False,
+) -> None:
+    """Perplexity of a model on held-out text: per token, per word, and bits per byte."""
+    from training.commands import run_evaluate
+
+    result = run_evaluate(
+        model,
+        corpus=corpus or (),
+        registry=registry,
+        context=context,
+        unit=unit,
+        window=window,
+        device=device,
+    )
+    if as_json:
+        _print_json(result)
+    else:
+        from service.console import show_figures
+
+        show_figures(result)
+
+
+def _show_training(result: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        _print_json(result)
+    else:
+        from service.console import show_training
+
+        show_training(result)
+
+
+# --- asking a model, without a server ---------------------------------------------------------
+
+
+@app.command("next")
+def next_token(
+    model: ModelArgument,
+    context: Annotated[str, typer.Argument(help="Text to continue; empty for the start of a sentence.")] = "",
+    top_k: Annotated[int, typer.Option(help="How many candidates.")] = 10,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+    as_json: JsonOption = False,
+) -> None:
+    """The most probable next tokens after a context."""
+    from service import console, local
+
+    reply = local.next_token(local.load(registry, model, device), {"context": context, "top_k": top_k})
+    _print_json(reply) if as_json else console.show_next(reply)
+
+
+@app.command()
+def score(
+    model: ModelArgument,
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="Texts. Default: lines of standard input.")
+    ] = None,
+    context: Annotated[str, typer.Option(help="What stands before each text; not scored.")] = "",
+    bos: Annotated[bool, typer.Option(help="Begin with <s>.")] = True,
+    eos: Annotated[bool, typer.Option(help="Score </s> at the end.")] = True,
+    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="How finely to report.")] = "none",
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+    as_json: JsonOption = False,
+) -> None:
+    """Log-probability and perplexity of texts."""
+    from service import console, local
+
+    lines = texts or [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    request = {"texts": lines, "context": context, "bos": bos, "eos": eos, "detail": detail}
+    reply = local.score(local.load(registry, model, device), request)
+    _print_json(reply) if as_json else console.show_scores(lines, reply)
+
+
+@app.command()
+def generate(
+    model: ModelArgument,
+    prompt: Annotated[str, typer.Argument(help="Text to continue.")] = "",
+    strategy: Annotated[Literal["greedy", "sample"], typer.Option(help="How to choose tokens.")] = "sample",
+    max_tokens: Annotated[int, typer.Option(help="At most so many tokens.")] = 64,
+    temperature: Annotated[float, typer.Option(help="Flatter above 1, sharper below, greedy at 0.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw among the k most probable.")] = None,
+    top_p: Annotated[float, typer.Option(help="Draw among the fewest with this probability.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+    as_json: JsonOption = False,
+) -> None:
+    """Continue a text, token by token."""
+    from service import local
+
+    request = {
+        "prompt": prompt,
+        "strategy": strategy,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
+        "stop": stop or [],
+    }
+    loaded = local.load(registry, model, device)
+    if as_json:
+        _print_json(local.generate(loaded, request))
+        return
+    typer.echo(prompt, nl=False)
+    for text in local.generate_pieces(loaded, request):
+        typer.echo(text, nl=False)
+    typer.echo()
+
+
+@app.command()
+def rerank(
+    model: ModelArgument,
+    file: Annotated[
+        typer.FileText,
+        typer.Argument(
+            help='One list a line, as in /v1/rerank: {"candidates": [{"text": …}, …]}; - reads standard input.'
+        ),
+    ],
+    weights: Annotated[
+        str, typer.Option(help="Signed weights of the features, such as lm=0.7,am=1,words=0.2.")
+    ] = "lm=1",
+    length_exponent: Annotated[float, typer.Option(help="Divide lm by tokens to this power.")] = 0.0,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+) -> None:
+    """Put candidates in a better order; prints one JSON list a line."""
+    from service import local
+
+    loaded = local.load(registry, model, device)
+    options = {"weights": local.parse_weights(weights), "length_exponent": length_exponent}
+    for number, line in enumerate(file, start=1):
+        if line.strip():
+            _print_json(local.rerank_line(loaded, line, options, place=f"{file.name}:{number}"), indent=None)
+
+
+# --- published models ----------------------------------------------------------------------------
+
+
+@models_app.command("list")
+def models_list(registry: RegistryOption = DEFAULT_REGISTRY, as_json: JsonOption = False) -> None:
+    """Names, versions, aliases and held-out perplexities."""
+    from service import console, inventory
+
+    rows = inventory.overview(registry)
+    _print_json(rows) if as_json else console.show_models(rows)
+
+
+@models_app.command("show")
+def models_show(
+    model: ModelArgument, registry: RegistryOption = DEFAULT_REGISTRY, as_json: JsonOption = False
+) -> None:
+    """One version's model card, or with --json its manifest, metrics and provenance."""
+    from service import console, inventory
+
+    if as_json:
+        _print_json(inventory.details(registry, model))
+    else:
+        console.show_card(inventory.card(registry, model))
+
+
+@models_app.command("verify")
+def models_verify(
+    model: Annotated[str | None, typer.Argument(help="A model, or every version of every model.")] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+) -> None:
+    """Check every hash and replay the golden test; exit 1 if anything is wrong."""
+    from service import inventory
+
+    failed = False
+    for address, problem in inventory.verify(registry, model, device=device):
+        typer.echo(f"{address}: {problem or 'good'}")
+        failed |= problem is not None
+    if failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@models_app.command("promote")
+def models_promote(
+    model: ModelArgument,
+    alias: Annotated[str, typer.Option(help="The alias to move.")] = "champion",
+    registry: RegistryOption = DEFAULT_REGISTRY,
+) -> None:
+    """Point an alias at a version, atomically."""
+    from models.checkpoint.registry import Registry
+
+    store = Registry(registry)
+    version = store.resolve(model)
+    store.set_alias(version.name, alias, version.number)
+    typer.echo(f"{version.name}@{alias} is {version.address} now")
+
+
+@models_app.command("delete")
+def models_delete(model: ModelArgument, registry: RegistryOption = DEFAULT_REGISTRY) -> None:
+    """Remove one version, named with its number; refused while an alias points to it."""
+    from models.checkpoint.registry import Registry
+
+    name, _, number = model.partition("@")
+    if not number.isdecimal():
+        raise InvalidInputError(f"delete takes NAME@NUMBER, given {model!r}", parameter="model")
+    Registry(registry).delete(name, int(number))
+    typer.echo(f"{model} is deleted; its number will not be used again")
+
+
+# --- the service ----------------------------------------------------------------------------------
+
+
+@app.command()
+def serve(
+    registry: Annotated[
+        Path | None, typer.Option(help="Folder of published models. [GRAMOPHONE_REGISTRY]")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. [GRAMOPHONE_HOST]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on. [GRAMOPHONE_PORT]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto. [GRAMOPHONE_DEVICE]")] = None,
+) -> None:
+    """Serve the registry's models over HTTP. Every setting of the README's table is read from the environment."""
+    from service.app import serve as run
+    from service.settings import read_settings
+
+    run(read_settings(registry=registry, host=host, port=port, device=device))
+
+
+def _print_json(value: Any, indent: int | None = 1) -> None:
+    typer.echo(json.dumps(value, indent=indent, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

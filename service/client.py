@@ -1,0 +1,309 @@
+"""A typed client of the service, synchronous and asynchronous.
+
+The two differ in nothing but how they wait: what is asked and how answers are read is
+written once, in `service.client_calls`.
+
+    with Client("http://localhost:8000") as client:
+        client.next_token("the cat", top_k=3).results[0].candidates
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+
+from service.client_calls import (
+    BadRequestError,
+    Call,
+    Contexts,
+    DeadlineError,
+    GenerateOptions,
+    GramophoneError,
+    LineReader,
+    NotFoundError,
+    OverloadedError,
+    RerankOptions,
+    ScoreOptions,
+    ServerError,
+    UnavailableError,
+    UnreachableError,
+    check,
+    generate_call,
+    log_probs_call,
+    model_call,
+    models_call,
+    next_token_call,
+    read_event,
+    read_floats,
+    read_outcome,
+    rerank_call,
+    score_call,
+    score_lines_call,
+    unreachable,
+    wait_s,
+)
+from service.schemas.replies import (
+    ErrorBody,
+    GenerateReply,
+    ModelCard,
+    ModelList,
+    NextTokenReply,
+    RerankReply,
+    ScoreReply,
+    SequenceScoreResult,
+)
+
+__all__ = [
+    "AsyncClient",
+    "BadRequestError",
+    "Client",
+    "DeadlineError",
+    "GramophoneError",
+    "NotFoundError",
+    "OverloadedError",
+    "ServerError",
+    "UnavailableError",
+    "UnreachableError",
+]
+
+R = TypeVar("R")
+
+
+class Client:
+    """Talks to a service and waits for its answers.
+
+    Args:
+        base_url: where it is, such as `http://localhost:8000`.
+        timeout_s: how long to wait for an answer, or for the next part of one.
+        max_retries: how often to try again when it is overloaded or not ready.
+        transport: of httpx, for tests.
+
+    Every method raises GramophoneError.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        timeout_s: float = 60.0,
+        max_retries: int = 2,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.Client(base_url=base_url, timeout=timeout_s, transport=transport)
+        self._max_retries = max_retries
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def next_token(self, context: Contexts, *, top_k: int = 10, model: str | None = None) -> NextTokenReply:
+        """The most probable next tokens after each context."""
+        return self._ask(next_token_call(context, top_k, model))
+
+    def log_probs(self, context: Contexts, *, model: str | None = None) -> "memoryview[float]":
+        """Every next token's log-probability, float32 [B, V]."""
+        return read_floats(self._send(log_probs_call(context, model)))
+
+    def score(
+        self,
+        texts: Sequence[str] | None = None,
+        *,
+        token_ids: Sequence[Sequence[int]] | None = None,
+        context: str | Sequence[int] = "",
+        **options: Unpack[ScoreOptions],
+    ) -> ScoreReply:
+        """Log-probabilities of texts, or of token ids."""
+        return self._ask(score_call(texts, token_ids, context, options))
+
+    def score_lines(
+        self, items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
+    ) -> Iterator[SequenceScoreResult | ErrorBody]:
+        """A score, or an error, for each object with `text` or `token_ids`, in order."""
+        for line in self._lines(score_lines_call(items, options)):
+            yield read_outcome(line)
+
+    def rerank(self, lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]) -> RerankReply:
+        """Lists of candidates in a better order."""
+        return self._ask(rerank_call(lists, options))
+
+    def generate(self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]) -> GenerateReply:
+        """A continuation."""
+        return self._ask(generate_call(prompt, options, stream=False))
+
+    def stream(
+        self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
+    ) -> Iterator[GenerateReply]:
+        """A continuation token by token; closing the iterator stops it."""
+        for line in self._lines(generate_call(prompt, options, stream=True)):
+            if (event := read_event(line)) is not None:
+                yield event
+
+    def models(self) -> ModelList:
+        """The models of the service."""
+        return self._ask(models_call())
+
+    def model(self, address: str) -> ModelCard:
+        """One model."""
+        return self._ask(model_call(address))
+
+    def _ask(self, call: Call[R]) -> R:
+        return call.reply.validate_json(self._send(call).content)
+
+    def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
+        attempt = 0
+        while True:
+            try:
+                response = self._http.send(call.request(self._http), stream=stream)
+                if not response.is_success:
+                    response.read()
+            except httpx.TransportError as error:
+                raise unreachable(error) from error
+            pause_s = wait_s(response, attempt, self._max_retries)
+            if pause_s is None:
+                return check(response)
+            attempt += 1
+            time.sleep(pause_s)
+
+    def _lines(self, call: Call[Any]) -> Iterator[str]:
+        response = self._send(call, stream=True)
+        try:
+            reader = LineReader()
+            for piece in response.iter_bytes():
+                yield from reader.push(piece)
+        except httpx.TransportError as error:
+            raise unreachable(error) from error
+        finally:
+            response.close()
+
+
+class AsyncClient:
+    """The same as `Client`, for asyncio.
+
+    Args:
+        base_url: where the service is, such as `http://localhost:8000`.
+        timeout_s: how long to wait for an answer, or for the next part of one.
+        max_retries: how often to try again when it is overloaded or not ready.
+        transport: of httpx, for tests.
+
+    Every method raises GramophoneError.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        timeout_s: float = 60.0,
+        max_retries: int = 2,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.AsyncClient(base_url=base_url, timeout=timeout_s, transport=transport)
+        self._max_retries = max_retries
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def next_token(
+        self, context: Contexts, *, top_k: int = 10, model: str | None = None
+    ) -> NextTokenReply:
+        """The most probable next tokens after each context."""
+        return await self._ask(next_token_call(context, top_k, model))
+
+    async def log_probs(self, context: Contexts, *, model: str | None = None) -> "memoryview[float]":
+        """Every next token's log-probability, float32 [B, V]."""
+        return read_floats(await self._send(log_probs_call(context, model)))
+
+    async def score(
+        self,
+        texts: Sequence[str] | None = None,
+        *,
+        token_ids: Sequence[Sequence[int]] | None = None,
+        context: str | Sequence[int] = "",
+        **options: Unpack[ScoreOptions],
+    ) -> ScoreReply:
+        """Log-probabilities of texts, or of token ids."""
+        return await self._ask(score_call(texts, token_ids, context, options))
+
+    async def score_lines(
+        self, items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
+    ) -> AsyncIterator[SequenceScoreResult | ErrorBody]:
+        """A score, or an error, for each object with `text` or `token_ids`, in order."""
+        async for line in self._lines(score_lines_call(items, options)):
+            yield read_outcome(line)
+
+    async def rerank(
+        self, lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]
+    ) -> RerankReply:
+        """Lists of candidates in a better order."""
+        return await self._ask(rerank_call(lists, options))
+
+    async def generate(
+        self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
+    ) -> GenerateReply:
+        """A continuation."""
+        return await self._ask(generate_call(prompt, options, stream=False))
+
+    async def stream(
+        self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
+    ) -> AsyncIterator[GenerateReply]:
+        """A continuation token by token; closing the iterator stops it."""
+        async for line in self._lines(generate_call(prompt, options, stream=True)):
+            if (event := read_event(line)) is not None:
+                yield event
+
+    async def models(self) -> ModelList:
+        """The models of the service."""
+        return await self._ask(models_call())
+
+    async def model(self, address: str) -> ModelCard:
+        """One model."""
+        return await self._ask(model_call(address))
+
+    async def _ask(self, call: Call[R]) -> R:
+        return call.reply.validate_json((await self._send(call)).content)
+
+    async def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
+        attempt = 0
+        while True:
+            try:
+                response = await self._http.send(call.request(self._http), stream=stream)
+                if not response.is_success:
+                    await response.aread()
+            except httpx.TransportError as error:
+                raise unreachable(error) from error
+            pause_s = wait_s(response, attempt, self._max_retries)
+            if pause_s is None:
+                return check(response)
+            attempt += 1
+            await asyncio.sleep(pause_s)
+
+    async def _lines(self, call: Call[Any]) -> AsyncIterator[str]:
+        response = await self._send(call, stream=True)
+        try:
+            reader = LineReader()
+            async for piece in response.aiter_bytes():
+                for line in reader.push(piece):
+                    yield line
+        except httpx.TransportError as error:
+            raise unreachable(error) from error
+        finally:
+            await response.aclose()

@@ -1,0 +1,304 @@
+"""What the client asks and how it reads answers: no input or output happens here.
+
+GramophoneError
+├ BadRequestError      400, 413: the request is wrong; `param` says where
+├ NotFoundError        404: no such model
+├ OverloadedError      429, after all retries
+├ UnavailableError     503, after all retries: not ready, or shutting down
+├ DeadlineError        504: out of time
+├ ServerError          every other status
+└ UnreachableError     there was no answer at all
+"""
+
+import json
+import sys
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypedDict, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from service.schemas.replies import (
+    ErrorBody,
+    ErrorReply,
+    GenerateReply,
+    ModelCard,
+    ModelList,
+    NextTokenReply,
+    RerankReply,
+    ScoreReply,
+    SequenceScoreResult,
+)
+
+R = TypeVar("R")
+Contexts: TypeAlias = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
+_RETRIED = frozenset({429, 503})
+_LONGEST_WAIT_S = 30.0
+_LINES = "application/x-ndjson"
+_DONE = "[DONE]"
+
+
+class GramophoneError(Exception):
+    """The service did not do what it was asked.
+
+    Attributes:
+        status: of HTTP; 0 if there was no answer.
+        type: kind of error.
+        param: name of the field that is wrong, if one is.
+        code: stable, machine-readable name.
+        request_id: to find the request in the service's log.
+    """
+
+    def __init__(self, error: ErrorBody, *, status: int, request_id: str | None = None) -> None:
+        super().__init__(error.message)
+        self.status = status
+        self.type = error.type
+        self.param = error.param
+        self.code = error.code
+        self.request_id = request_id
+
+
+class BadRequestError(GramophoneError):
+    """The request is wrong."""
+
+
+class NotFoundError(GramophoneError):
+    """There is no such model."""
+
+
+class OverloadedError(GramophoneError):
+    """The service has too much to do."""
+
+
+class UnavailableError(GramophoneError):
+    """The model is not ready, or the service is shutting down."""
+
+
+class DeadlineError(GramophoneError):
+    """The request took too long."""
+
+
+class ServerError(GramophoneError):
+    """The service failed."""
+
+
+class UnreachableError(GramophoneError):
+    """There was no answer."""
+
+
+_ERRORS: dict[int, type[GramophoneError]] = {
+    400: BadRequestError,
+    404: NotFoundError,
+    413: BadRequestError,
+    429: OverloadedError,
+    503: UnavailableError,
+    504: DeadlineError,
+}
+
+# in the middle of a stream the status has gone out, so the code must tell
+_STREAM_ERRORS: dict[str | None, type[GramophoneError]] = {
+    "deadline_exceeded": DeadlineError,
+    "draining": UnavailableError,
+}
+
+
+class ScoreOptions(TypedDict, total=False):
+    """How texts are scored; see POST /v1/score."""
+
+    model: str
+    bos: bool
+    eos: bool
+    detail: str
+
+
+class RerankOptions(TypedDict, total=False):
+    """How candidates are weighed; see POST /v1/rerank."""
+
+    model: str
+    weights: Mapping[str, float]
+    length_exponent: float
+
+
+class GenerateOptions(TypedDict, total=False):
+    """How a text is continued; see POST /v1/generate."""
+
+    model: str
+    strategy: str
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    stop: str | Sequence[str]
+    logprobs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R]):
+    """One request, and what its answer holds.
+
+    Attributes:
+        method: of HTTP.
+        path: below the base URL.
+        reply: reads the answer's JSON, or each line's.
+        body: written as JSON unless it is bytes.
+        headers: beside the usual ones.
+        query: of the URL.
+    """
+
+    method: str
+    path: str
+    reply: TypeAdapter[R]
+    body: Mapping[str, Any] | bytes | None = None
+    headers: Mapping[str, str] | None = None
+    query: Mapping[str, Any] | None = None
+
+    def request(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
+        """The request, for a client to send."""
+        content = json.dumps(self.body).encode() if isinstance(self.body, Mapping) else self.body
+        headers = {"content-type": "application/json"} if isinstance(self.body, Mapping) else {}
+        return http.build_request(
+            self.method,
+            self.path,
+            content=content,
+            headers={**headers, **(self.headers or {})},
+            params=self.query,
+        )
+
+
+_NEXT_TOKEN = TypeAdapter(NextTokenReply)
+_SCORE = TypeAdapter(ScoreReply)
+_LINE: TypeAdapter[SequenceScoreResult | ErrorReply] = TypeAdapter(SequenceScoreResult | ErrorReply)
+_RERANK = TypeAdapter(RerankReply)
+_GENERATE = TypeAdapter(GenerateReply)
+_MODELS = TypeAdapter(ModelList)
+_MODEL = TypeAdapter(ModelCard)
+_ERROR = TypeAdapter(ErrorReply)
+_NOTHING: TypeAdapter[Any] = TypeAdapter(Any)
+
+
+def next_token_call(context: Contexts, top_k: int, model: str | None) -> Call[NextTokenReply]:
+    """POST /v1/next-token."""
+    return Call("POST", "/v1/next-token", _NEXT_TOKEN, {"context": context, "top_k": top_k, "model": model})
+
+
+def log_probs_call(context: Contexts, model: str | None) -> Call[Any]:
+    """POST /v1/next-token for whole distributions."""
+    headers = {"accept": "application/octet-stream"}
+    return Call("POST", "/v1/next-token", _NOTHING, {"context": context, "model": model}, headers)
+
+
+def score_call(
+    texts: Sequence[str] | None,
+    token_ids: Sequence[Sequence[int]] | None,
+    context: str | Sequence[int],
+    options: ScoreOptions,
+) -> Call[ScoreReply]:
+    """POST /v1/score."""
+    what = {"texts": texts} if token_ids is None else {"token_ids": token_ids}
+    return Call("POST", "/v1/score", _SCORE, {**what, "context": context, **options})
+
+
+def score_lines_call(
+    items: Iterable[Mapping[str, Any]], options: ScoreOptions
+) -> Call[SequenceScoreResult | ErrorReply]:
+    """POST /v1/score with a line for each item."""
+    body = "\n".join(map(json.dumps, items)).encode()
+    return Call("POST", "/v1/score", _LINE, body, {"content-type": _LINES}, options)
+
+
+def rerank_call(lists: Sequence[Mapping[str, Any]], options: RerankOptions) -> Call[RerankReply]:
+    """POST /v1/rerank."""
+    return Call("POST", "/v1/rerank", _RERANK, {"lists": lists, **options})
+
+
+def generate_call(
+    prompt: str | Sequence[int], options: GenerateOptions, *, stream: bool
+) -> Call[GenerateReply]:
+    """POST /v1/generate."""
+    return Call("POST", "/v1/generate", _GENERATE, {"prompt": prompt, "stream": stream, **options})
+
+
+def check(response: httpx.Response) -> httpx.Response:
+    """The response, if it is a success and has been read.
+
+    Raises:
+        GramophoneError: it is not.
+    """
+    if response.is_success:
+        return response
+    try:
+        error = _ERROR.validate_json(response.content).error
+    except ValidationError:  # something between us and the service answered
+        error = ErrorBody(response.text[:200], "http_error", None, None)
+    kind = _ERRORS.get(response.status_code, ServerError)
+    raise kind(error, status=response.status_code, request_id=response.headers.get("x-request-id"))
+
+
+def wait_s(response: httpx.Response, attempt: int, max_retries: int) -> float | None:
+    """How long to wait before the next attempt; None if this one stands."""
+    if response.status_code not in _RETRIED or attempt >= max_retries:
+        return None
+    asked = response.headers.get("retry-after", "")
+    return min(float(asked) if asked.isdigit() else 0.5 * 2.0**attempt, _LONGEST_WAIT_S)
+
+
+class LineReader:
+    """Lines from the pieces a body arrives in; only a line feed ends one, as JSON may hold other breaks."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def push(self, piece: bytes) -> list[str]:
+        """The lines that this piece completes."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        return [line.decode() for line in lines]
+
+
+def read_event(line: str) -> GenerateReply | None:
+    """What a line of an event stream says; None for the empty lines between.
+
+    Raises:
+        GramophoneError: the service failed in the middle.
+    """
+    payload = line.removeprefix("data: ")
+    if payload in {"", _DONE}:
+        return None
+    if payload.startswith('{"error"'):
+        error = _ERROR.validate_json(payload).error
+        raise _STREAM_ERRORS.get(error.code, ServerError)(error, status=200)
+    return _GENERATE.validate_json(payload)
+
+
+def models_call() -> Call[ModelList]:
+    """GET /v1/models."""
+    return Call("GET", "/v1/models", _MODELS)
+
+
+def model_call(address: str) -> Call[ModelCard]:
+    """GET /v1/models/{address}."""
+    return Call("GET", f"/v1/models/{quote(address)}", _MODEL)
+
+
+def read_floats(response: httpx.Response) -> "memoryview[float]":
+    """Log-probabilities [B, V] from their bytes."""
+    values = array("f", response.content)
+    if sys.byteorder == "big":
+        values.byteswap()
+    batch, width = map(int, response.headers["x-shape"].split(","))
+    return memoryview(values).cast("B").cast("f", (batch, width))
+
+
+def read_outcome(line: str) -> SequenceScoreResult | ErrorBody:
+    """What a line of scores says."""
+    read = _LINE.validate_json(line)
+    return read.error if isinstance(read, ErrorReply) else read
+
+
+def unreachable(error: httpx.TransportError) -> UnreachableError:
+    """The error of ours for one of the transport."""
+    body = ErrorBody(f"{type(error).__name__}: {error}", "connection_error", None, None)
+    return UnreachableError(body, status=0)

@@ -1,0 +1,125 @@
+"""What the command line prints for people; programs use `--json`."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.table import Table
+from rich.text import Text
+
+_BAR_WIDTH = 30
+_console = Console()
+
+
+def show_training(result: dict[str, Any]) -> None:
+    """A fresh model's address and figures, a mixture's parts beside it."""
+    table = _table("model", "weight", "split", "perplexity per token", "per word", "bits per byte")
+    rows = [(part["name"], f"{part['weight']:.3f}", part) for part in result.get("parts", ())]
+    for name, weight, figures in [*rows, (result["model"], "", result)]:
+        for split in ("valid", "test"):
+            if split in figures:
+                f = figures[split]
+                table.add_row(
+                    name,
+                    weight,
+                    split,
+                    _number(f["perplexity"]),
+                    _number(f["word_perplexity"]),
+                    _number(f["bits_per_byte"], 3),
+                )
+    _console.print(table)
+    _console.print(
+        f"published [bold]{result['model']}[/] in {result['path']}; training took {result['seconds']:.0f} s"
+    )
+
+
+def show_figures(result: dict[str, Any]) -> None:
+    """An evaluation, a figure a line."""
+    table = _table("figure", "value")
+    for name, value in result.items():
+        shown = "infinite" if value is None else f"{value:,.4f}" if isinstance(value, float) else f"{value}"
+        table.add_row(name.replace("_", " "), shown)
+    _console.print(table)
+
+
+def show_next(reply: dict[str, Any]) -> None:
+    """Candidates with bars."""
+    result = reply["results"][0]
+    table = _table("token", "probability", "", "logprob")
+    for candidate in result["candidates"]:
+        p = math.exp(candidate["logprob"])
+        bar = Text("█" * round(p * _BAR_WIDTH), style="blue")
+        table.add_row(Text(_visible(candidate["text"])), f"{p:.4f}", bar, f"{candidate['logprob']:.3f}")
+    _console.print(table)
+    _console.print(f"{reply['model']}: entropy {result['entropy_bits']:.2f} bits")
+
+
+def show_scores(texts: Sequence[str], reply: dict[str, Any]) -> None:
+    """A line a text, its tokens or words below it if they were asked for, and the totals."""
+    table = _table("text", "logprob", "tokens", "OOV", "perplexity")
+    for text, result in zip(texts, reply["results"], strict=True):
+        table.add_row(Text(text), *_score_cells(result))
+        for part in result["tokens"] or result["words"]:
+            table.add_row(
+                Text(f"  {_visible(part['text'])}", style="dim"), f"{part['logprob']:.4f}", "", "", ""
+            )
+    if len(texts) > 1:
+        table.add_section()
+        table.add_row("all", *_score_cells(reply["corpus"]))
+    _console.print(table)
+
+
+def show_models(rows: Sequence[dict[str, Any]]) -> None:
+    """A line a version."""
+    table = _table("model", "aliases", "family", "parameters", "perplexity per token", "per word", "created")
+    for row in rows:
+        if "problem" in row:
+            table.add_row(
+                row["model"], " ".join(row["aliases"]), Text(f"damaged: {row['problem']}", style="red")
+            )
+            continue
+        table.add_row(
+            row["model"],
+            " ".join(row["aliases"]),
+            row["family"],
+            f"{row['parameters']:,}",
+            f"{_number(row['perplexity'])} ({row['split']})",
+            _number(row["word_perplexity"]),
+            row["created"][:10],
+        )
+    _console.print(table)
+
+
+def show_card(markdown: str) -> None:
+    """A model card."""
+    _console.print(Markdown(markdown))
+
+
+def _score_cells(result: dict[str, Any]) -> list[str]:
+    return [
+        f"{result['logprob']:.4f}",
+        f"{result['num_tokens']:,}",
+        f"{result['num_oov']:,}",
+        _number(result["perplexity"]),
+    ]
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(
+            name, justify="right" if name not in {"", "family", "aliases", "created", "split"} else "left"
+        )
+    return table
+
+
+def _visible(token: str) -> str:
+    """A token with its spaces to be seen."""
+    return token.replace("\n", "⏎").replace(" ", "▁")
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "infinite" if value is None else f"{value:,.{digits}f}"

@@ -1,0 +1,127 @@
+"""The one table from errors to HTTP, and the one shape in which they go out."""
+
+import json
+import math
+from http import HTTPStatus
+from typing import NamedTuple
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from models.errors import (
+    CheckpointError,
+    DeadlineExceededError,
+    DrainingError,
+    EngineError,
+    EngineFailedError,
+    FormatError,
+    InvalidInputError,
+    LanguageModelError,
+    ModelNotFoundError,
+    NotReadyError,
+    OverloadedError,
+    RegistryError,
+)
+from service.schemas.replies import ErrorBody
+
+CLIENT_GONE = 499
+"""Written to the log and the metrics where nobody is left to read an answer; nginx's number."""
+
+
+class Answer(NamedTuple):
+    """How a kind of error is answered."""
+
+    status: int
+    type: str
+
+
+ANSWERS: dict[type[LanguageModelError], Answer] = {
+    InvalidInputError: Answer(400, "invalid_request_error"),
+    ModelNotFoundError: Answer(404, "invalid_request_error"),
+    RegistryError: Answer(503, "service_unavailable_error"),
+    CheckpointError: Answer(503, "service_unavailable_error"),
+    FormatError: Answer(500, "server_error"),
+    OverloadedError: Answer(429, "rate_limit_error"),
+    DrainingError: Answer(503, "service_unavailable_error"),
+    NotReadyError: Answer(503, "service_unavailable_error"),
+    DeadlineExceededError: Answer(504, "timeout_error"),
+    EngineFailedError: Answer(500, "server_error"),
+    EngineError: Answer(503, "service_unavailable_error"),
+    LanguageModelError: Answer(500, "server_error"),
+}
+"""A class answers for its subclasses too, the nearest first."""
+
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+_RETRY_AFTER_S = 1.0
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Give every error of the application our shape."""
+    app.add_exception_handler(LanguageModelError, _on_language_model_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+
+
+def answer_to(error: LanguageModelError) -> Answer:
+    """The status and type of an error."""
+    return next(ANSWERS[kind] for kind in type(error).__mro__ if kind in ANSWERS)
+
+
+def error_body(error: LanguageModelError) -> ErrorBody:
+    """The error as clients see it."""
+    parameter = error.parameter if isinstance(error, InvalidInputError) else None
+    return ErrorBody(str(error), answer_to(error).type, parameter, error.code)
+
+
+def error_json(body: ErrorBody) -> bytes:
+    """`{"error": {…}}`."""
+    fields = {"message": body.message, "type": body.type, "param": body.param, "code": body.code}
+    return json.dumps({"error": fields}).encode()
+
+
+def error_response(status: int, body: ErrorBody, headers: dict[str, str] | None = None) -> Response:
+    """An answer that is not a success."""
+    return Response(error_json(body), status, headers, "application/json")
+
+
+def internal_error() -> Response:
+    """The answer to a fault of ours; it says nothing of what is inside."""
+    body = ErrorBody(
+        "the service failed on this request; its log tells why", "server_error", None, "internal_error"
+    )
+    return error_response(500, body)
+
+
+async def _on_language_model_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, LanguageModelError)  # noqa: S101 - registered for this class
+    status = answer_to(error).status
+    headers = {}
+    if status in {429, 503}:
+        wait_s = error.retry_after_s if isinstance(error, OverloadedError) else _RETRY_AFTER_S
+        headers["retry-after"] = str(max(1, math.ceil(wait_s)))
+    return error_response(status, error_body(error), headers)
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class
+    status = error.status_code
+    message = str(error.detail)
+    if status == HTTPStatus.NOT_FOUND:
+        message = f"there is nothing at {request.url.path[:200]}"
+    elif status == HTTPStatus.METHOD_NOT_ALLOWED:
+        message = f"{request.url.path[:200]} does not answer {request.method}"
+    body = ErrorBody(message, "invalid_request_error", None, _HTTP_CODES.get(status, "http_error"))
+    return error_response(status, body, dict(error.headers or {}))
+
+
+async def _on_validation_error(_request: Request, error: Exception) -> Response:
+    body = ErrorBody(str(error), "invalid_request_error", None, InvalidInputError.code)
+    return error_response(400, body)
+
+
+async def _on_disconnect(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=CLIENT_GONE)

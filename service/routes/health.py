@@ -1,0 +1,37 @@
+"""GET /health/live, /health/ready and /metrics."""
+
+from fastapi import APIRouter, Request
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
+
+from service.engine.host import LoadState
+from service.routes.openapi import replies_of
+from service.routes.serving import services_of, to_json
+from service.schemas.replies import Health
+
+router = APIRouter()
+
+
+@router.get("/health/live", responses=replies_of(Health))
+async def live(_request: Request) -> Response:
+    """Whether the process answers at all: always 200."""
+    return Response(to_json(Health("ok")), media_type="application/json")
+
+
+@router.get("/health/ready", responses=replies_of(Health))
+async def ready(request: Request) -> Response:
+    """Whether requests should be sent here: 200 once the default model is loaded, until shutting down."""
+    services = services_of(request)
+    state = services.host.default.state
+    status = "ok" if state is LoadState.LOADED else state.value
+    if services.engine.scheduler.draining:
+        status = "draining"
+    models = {model.address: model.state.value for model in services.host.models.values()}
+    code = 200 if status == "ok" else 503
+    return Response(to_json(Health(status, models)), code, media_type="application/json")
+
+
+@router.get("/metrics", include_in_schema=False)
+async def metrics(request: Request) -> Response:
+    """All counters and times, in Prometheus' text format."""
+    return Response(services_of(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,49 @@
+"""POST /v1/next-token."""
+
+from collections.abc import AsyncGenerator
+
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from models.arrays import FloatArray
+from service.routes.openapi import body_of, replies_of
+from service.routes.serving import ClosingStream, accepts, begin, run, services_of, to_json
+from service.schemas.next_token import NextTokenRequest, next_token_reply
+from service.schemas.replies import NextTokenReply
+from service.schemas.wire import parse_json
+from service.use_cases.next_token import distributions, next_tokens
+
+router = APIRouter()
+_BINARY = "application/octet-stream"
+
+
+@router.post(
+    "/v1/next-token", responses=replies_of(NextTokenReply, _BINARY), openapi_extra=body_of(NextTokenRequest)
+)
+async def next_token(request: Request) -> Response:
+    """Rank the most probable next tokens after each context.
+
+    With `Accept: application/octet-stream` the answer is every log-probability instead:
+    little-endian float32 [B, V], row after row; the header `x-shape` says `B,V`.
+    """
+    services = services_of(request)
+    command = parse_json(NextTokenRequest, await request.body()).command(services.limits)
+    loaded = services.host.resolve(command.model)
+    if not accepts(request, _BINARY):
+        work = next_tokens(loaded, command, services.limits)
+        return await run(request, work, lambda results: to_json(next_token_reply(loaded, results)))
+    work_by_rows = distributions(loaded, command, services.limits)
+    rows = services.engine.stream(work_by_rows, request_id=request.state.request_id)
+    shape = (len(command.contexts), loaded.vocab_size)
+    headers = {
+        "x-shape": f"{shape[0]},{shape[1]}",
+        "x-model": loaded.address,
+        "content-length": str(4 * shape[0] * shape[1]),
+    }
+    return ClosingStream(_little_endian(await begin(request, rows)), media_type=_BINARY, headers=headers)
+
+
+async def _little_endian(rows: AsyncGenerator[FloatArray, None]) -> AsyncGenerator[bytes, None]:
+    async for some in rows:
+        yield np.ascontiguousarray(some, dtype="<f4").tobytes()

@@ -1,0 +1,70 @@
+"""POST /v1/score."""
+
+from collections.abc import AsyncGenerator, Sequence
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from models.errors import InvalidInputError
+from service.engine.host import LoadedModel
+from service.routes.errors import error_body, error_json
+from service.routes.openapi import body_of, replies_of
+from service.routes.serving import ClosingStream, Services, begin, run, services_of, to_json
+from service.schemas.replies import ScoreReply
+from service.schemas.score import ScoreQuery, ScoreRequest, score_items, score_reply, score_result
+from service.schemas.wire import parse_json
+from service.use_cases.score import Detail, SequenceScore, score, score_lines
+
+router = APIRouter()
+_LINES = "application/x-ndjson"
+
+
+@router.post("/v1/score", responses=replies_of(ScoreReply, _LINES), openapi_extra=body_of(ScoreRequest))
+async def score_texts(request: Request) -> Response:
+    """Log-probabilities and perplexities of texts.
+
+    With `Content-Type: application/x-ndjson` every line of the body is an object with `text`
+    or `token_ids` and, if need be, `context`; `model`, `bos`, `eos` and `detail` stand in the
+    query string. The answer has one line for each, in order: a result, or `{"error": …}`.
+    """
+    services = services_of(request)
+    if request.headers.get("content-type", "").startswith(_LINES):
+        return await _score_lines(request, services)
+    wire = parse_json(ScoreRequest, await request.body())
+    items, options = wire.items(services.limits), wire.options()
+    loaded = services.host.resolve(options.model)
+
+    def write(scores: list[SequenceScore]) -> bytes:
+        _count(services, loaded, scores)
+        return to_json(score_reply(loaded, scores, options.detail))
+
+    return await run(request, score(loaded, items, options, services.limits), write)
+
+
+async def _score_lines(request: Request, services: Services) -> Response:
+    options = ScoreQuery.options(dict(request.query_params))
+    loaded = services.host.resolve(options.model)
+    work = score_lines(loaded, score_items(await request.body()), options, services.limits)
+    stream = services.engine.stream(work, request_id=request.state.request_id)
+    lines = _written(services, loaded, await begin(request, stream), options.detail)
+    return ClosingStream(lines, media_type=_LINES, headers={"x-model": loaded.address})
+
+
+async def _written(
+    services: Services,
+    loaded: LoadedModel,
+    outcomes: AsyncGenerator[list[SequenceScore | InvalidInputError], None],
+    detail: Detail,
+) -> AsyncGenerator[bytes, None]:
+    async for some in outcomes:
+        _count(services, loaded, [one for one in some if isinstance(one, SequenceScore)])
+        yield b"".join(
+            error_json(error_body(one)) + b"\n"
+            if isinstance(one, InvalidInputError)
+            else to_json(score_result(loaded, one, detail)) + b"\n"
+            for one in some
+        )
+
+
+def _count(services: Services, loaded: LoadedModel, scores: Sequence[SequenceScore]) -> None:
+    services.metrics.scored_tokens.labels(loaded.address).inc(sum(len(score.ids) for score in scores))

@@ -1,0 +1,42 @@
+"""GET /v1/models, in the shape of OpenAI's with more fields."""
+
+import math
+from datetime import datetime
+
+from service.engine.host import HostedModel, ModelHost
+from service.schemas.replies import ModelCard, ModelList
+
+
+def model_list(host: ModelHost) -> ModelList:
+    """All models of the service, those not loaded included."""
+    return ModelList("list", [model_card(host, hosted) for hosted in host.models.values()])
+
+
+def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
+    """One model."""
+    checkpoint = hosted.loaded.checkpoint if hosted.loaded is not None else None
+    manifest = checkpoint.manifest if checkpoint is not None else None
+    return ModelCard(
+        id=hosted.address,
+        object="model",
+        created=int(datetime.fromisoformat(manifest.created).timestamp()) if manifest else None,
+        owned_by="gramophone",
+        state=hosted.state.value,
+        reason=hosted.failure,
+        is_default=hosted is host.default,
+        aliases=list(hosted.aliases),
+        family=manifest.family if manifest else None,
+        vocab_size=manifest.vocab_size if manifest else None,
+        parameters=manifest.parameters if manifest else None,
+        normalised=manifest.normalised if manifest else None,
+        metrics=_numbers(checkpoint.metrics) if checkpoint is not None else {},
+    )
+
+
+def _numbers(metrics: dict[str, object]) -> dict[str, float]:
+    """The figures at the top level of metrics.json: perplexities, rates, counts."""
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }

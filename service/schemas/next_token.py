@@ -1,0 +1,68 @@
+"""POST /v1/next-token."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from models.errors import UnsupportedParameterError
+from models.scoring import finite
+from service.engine.host import LoadedModel
+from service.schemas.replies import NextTokenReply, NextTokenResult, TokenCandidate
+from service.schemas.wire import OneOrMoreContexts, WireModel, text_or_ids
+from service.use_cases.limits import Limits
+from service.use_cases.next_token import NextTokenCommand, NextTokens
+from service.use_cases.tokens import TextOrIds
+
+
+class NextTokenRequest(WireModel):
+    """What may come next after one or more contexts."""
+
+    context: OneOrMoreContexts
+    """A text, texts, token ids, or lists of them; empty for the start of a sentence."""
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    top_k: int = Field(default=10, ge=1)
+    """How many candidates to rank; at most the vocabulary's size."""
+    unit: Literal["token", "word"] = "token"
+    """What to rank; only `token` for now."""
+
+    def command(self, limits: Limits) -> NextTokenCommand:
+        """The request as its use case takes it.
+
+        Raises:
+            InvalidInputError: there are too many contexts.
+            UnsupportedParameterError: `unit` is `word`.
+        """
+        if self.unit != "token":
+            raise UnsupportedParameterError(
+                f"unit is {self.unit!r}; only 'token' is served", parameter="unit"
+            )
+        contexts = self._contexts()
+        limits.check_count(len(contexts), parameter="context")
+        return NextTokenCommand(contexts, self.top_k, self.model)
+
+    def _contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
+        given = self.context
+        if isinstance(given, str):
+            return (("context", given),)
+        if not given or isinstance(given[0], int):
+            return (("context", tuple(given)),)  # type: ignore[arg-type]  # a list of one kind by its type
+        return tuple((f"context[{i}]", text_or_ids(one)) for i, one in enumerate(given))  # type: ignore[arg-type]
+
+
+def next_token_reply(loaded: LoadedModel, results: list[NextTokens]) -> NextTokenReply:
+    """The results as they go over the wire."""
+    vocabulary = loaded.model.vocabulary.tokens
+    return NextTokenReply(
+        loaded.address,
+        [
+            NextTokenResult(
+                [
+                    TokenCandidate(i, vocabulary[i], finite(logprob))
+                    for i, logprob in zip(top.ids.tolist(), top.log_probs.tolist(), strict=True)
+                ],
+                entropy,
+            )
+            for top, entropy in results
+        ],
+    )

@@ -1,0 +1,196 @@
+"""What the service answers: the names on the wire, for the server that writes them and the client.
+
+Log-probabilities are natural logarithms and always finite: a probability of zero is −9999
+and makes a perplexity null.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCandidate:
+    """A token that may come next."""
+
+    id: int
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class NextTokenResult:
+    """What may follow one context: the most probable tokens first; the entropy is of all."""
+
+    candidates: list[TokenCandidate]
+    entropy_bits: float
+
+
+@dataclass(frozen=True, slots=True)
+class NextTokenReply:
+    """One result a context, in order."""
+
+    model: str
+    results: list[NextTokenResult]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """A token and its log-probability given all before it."""
+
+    id: int
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class WordScore:
+    """A run of tokens up to the next white space; `is_oov` if one of them is unknown."""
+
+    text: str
+    logprob: float
+    num_tokens: int
+    is_oov: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreTotals:
+    """Sums over a corpus; `num_tokens` counts `</s>` where it was scored, and unknown tokens."""
+
+    logprob: float
+    num_tokens: int
+    num_oov: int
+    perplexity: float | None
+    bits_per_byte: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceScoreResult:
+    """One sequence's score; `tokens` and `words` are filled as `detail` asks."""
+
+    logprob: float
+    num_tokens: int
+    num_oov: int
+    perplexity: float | None
+    bits_per_byte: float | None
+    tokens: list[TokenScore] = field(default_factory=list)
+    words: list[WordScore] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreReply:
+    """One result a sequence, in order, and the totals."""
+
+    model: str
+    results: list[SequenceScoreResult]
+    corpus: ScoreTotals
+
+
+@dataclass(frozen=True, slots=True)
+class RankedCandidate:
+    """A candidate in its new place; `index` is its place in the list as it was given.
+
+    `total` = Σ weight · feature, where `lm` is first divided by `tokens` ** length_exponent.
+    """
+
+    index: int
+    text: str
+    total: float
+    posterior: float
+    features: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RankedListResult:
+    """One list, best candidate first; `unchanged` if that is the one that came first."""
+
+    id: str | None
+    unchanged: bool
+    ranking: list[RankedCandidate]
+
+
+@dataclass(frozen=True, slots=True)
+class RerankReply:
+    """One result a list, in order."""
+
+    model: str
+    lists: list[RankedListResult]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A continuation, or in a stream the next piece of it, whose `finish_reason` is null until the last."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[float] | None
+    finish_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens read and generated; `<s>` and `</s>` are not counted."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateReply:
+    """A whole continuation, or one event of a stream, whose `usage` is null until the last."""
+
+    model: str
+    choices: list[Choice]
+    usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """A model of this service; `id` is its address. What is not known until it is loaded is null."""
+
+    id: str
+    object: str
+    created: int | None
+    owned_by: str
+    state: str
+    reason: str | None
+    is_default: bool
+    aliases: list[str]
+    family: str | None
+    vocab_size: int | None
+    parameters: int | None
+    normalised: bool | None
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelList:
+    """All models of this service."""
+
+    object: str
+    data: list[ModelCard]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`status` is `ok`, `loading`, `failed` or `draining`; `models` says how far each has come."""
+
+    status: str
+    models: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBody:
+    """What went wrong; `param` names the field, `code` is stable and machine-readable."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReply:
+    """The body of every answer that is not a success."""
+
+    error: ErrorBody

@@ -1,0 +1,170 @@
+"""POST /v1/score, as one JSON object or as lines of them."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from models.errors import InvalidInputError
+from models.scoring import bits_per, finite, perplexity
+from models.vocabulary import EOS, UNK
+from service.engine.host import LoadedModel
+from service.schemas.replies import ScoreReply, ScoreTotals, SequenceScoreResult, TokenScore, WordScore
+from service.schemas.wire import OneContext, WireModel, invalid_input, parse_json, text_or_ids
+from service.use_cases.limits import Limits
+from service.use_cases.score import Detail, ScoreItem, ScoreOptions, SequenceScore
+from service.use_cases.tokens import TextOrIds
+
+_DetailName = Annotated[Detail, Field(strict=False)]
+
+
+class ScoreRequest(WireModel):
+    """How probable each of some texts is, each given the same context."""
+
+    texts: list[str] | None = Field(default=None, min_length=1)
+    """What to score; or else `token_ids`."""
+    token_ids: list[list[int]] | None = Field(default=None, min_length=1)
+    """What to score, as token ids; or else `texts`."""
+    context: OneContext = ""
+    """What stands before each; tokenised together with it, and not scored."""
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    bos: bool = True
+    """Whether `<s>` stands before the context."""
+    eos: bool = True
+    """Whether `</s>` after each is scored too."""
+    detail: _DetailName = Detail.NONE
+    """How finely to report: `none`, `token` or `word`."""
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.texts is None) == (self.token_ids is None):
+            raise PydanticCustomError("one_of", "give either texts or token_ids")
+        return self
+
+    def items(self, limits: Limits) -> list[ScoreItem]:
+        """What to score.
+
+        Raises:
+            InvalidInputError: there are too many, or one is empty.
+        """
+        name = "token_ids" if self.texts is None else "texts"
+        given: Sequence[str | list[int]] = self.texts or self.token_ids or []
+        limits.check_count(len(given), parameter=name)
+        context = text_or_ids(self.context)
+        return [_item(f"{name}[{i}]", text_or_ids(one), context) for i, one in enumerate(given)]
+
+    def options(self) -> ScoreOptions:
+        """How to score it."""
+        return ScoreOptions(self.model, self.bos, self.eos, self.detail)
+
+
+class ScoreLine(WireModel):
+    """One line of a stream: one sequence."""
+
+    text: str | None = None
+    """What to score; or else `token_ids`."""
+    token_ids: list[int] | None = None
+    """What to score, as token ids; or else `text`."""
+    context: OneContext = ""
+    """What stands before it; tokenised together with it, and not scored."""
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.text is None) == (self.token_ids is None):
+            raise PydanticCustomError("one_of", "give either text or token_ids")
+        return self
+
+
+class ScoreQuery(BaseModel):
+    """The options of a stream of lines, in the query string."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str | None = None
+    bos: bool = True
+    eos: bool = True
+    detail: Detail = Detail.NONE
+
+    @classmethod
+    def options(cls, query: dict[str, str]) -> ScoreOptions:
+        """The options that a query string holds.
+
+        Raises:
+            InvalidInputError: one is unknown or wrong.
+        """
+        try:
+            read = cls.model_validate(query)
+        except ValidationError as error:
+            raise invalid_input(error) from None
+        return ScoreOptions(read.model, read.bos, read.eos, read.detail)
+
+
+def score_items(body: bytes) -> Iterator[ScoreItem | InvalidInputError]:
+    """What each line asks to score, as it is needed; an error for a line that is wrong."""
+    for line in body.removesuffix(b"\n").split(b"\n"):
+        try:
+            read = parse_json(ScoreLine, line)
+            name = "token_ids" if read.text is None else "text"
+            given = text_or_ids(read.text or read.token_ids or "")
+            yield _item(name, given, text_or_ids(read.context))
+        except InvalidInputError as error:
+            yield error
+
+
+def _item(parameter: str, given: TextOrIds, context: TextOrIds) -> ScoreItem:
+    if not given:
+        raise InvalidInputError(f"{parameter} is empty; there is nothing to score", parameter=parameter)
+    return ScoreItem(parameter, given, context)
+
+
+def score_reply(loaded: LoadedModel, scores: Sequence[SequenceScore], detail: Detail) -> ScoreReply:
+    """The scores as they go over the wire."""
+    logprob = sum(score.logprob for score in scores)
+    count = sum(len(score.ids) for score in scores)
+    totals = ScoreTotals(
+        finite(logprob),
+        count,
+        sum(score.num_oov for score in scores),
+        perplexity(logprob, count),
+        bits_per(logprob, sum(score.num_bytes for score in scores)),
+    )
+    return ScoreReply(loaded.address, [score_result(loaded, score, detail) for score in scores], totals)
+
+
+def score_result(loaded: LoadedModel, score: SequenceScore, detail: Detail) -> SequenceScoreResult:
+    """One sequence's score as it goes over the wire."""
+    logprob, count = score.logprob, len(score.ids)
+    return SequenceScoreResult(
+        finite(logprob),
+        count,
+        score.num_oov,
+        perplexity(logprob, count),
+        bits_per(logprob, score.num_bytes),
+        _tokens(loaded, score) if detail is Detail.TOKEN else [],
+        _words(loaded, score) if detail is Detail.WORD else [],
+    )
+
+
+def _tokens(loaded: LoadedModel, score: SequenceScore) -> list[TokenScore]:
+    spelled = loaded.model.vocabulary.tokens
+    return [
+        TokenScore(i, spelled[i], finite(logprob))
+        for i, logprob in zip(score.ids.tolist(), score.log_probs.tolist(), strict=True)
+    ]
+
+
+def _words(loaded: LoadedModel, score: SequenceScore) -> list[WordScore]:
+    """Tokens joined up to the next one that begins with white space; `</s>` stands alone."""
+    spelled = loaded.tokenizer.token_bytes
+    ids = score.ids.tolist()
+    starts = [k for k, i in enumerate(ids) if k == 0 or i == EOS or spelled[i][:1].isspace()]
+    words = []
+    for first, last in zip(starts, [*starts[1:], len(ids)], strict=True):
+        part = ids[first:last]
+        text = b"".join(spelled[i] for i in part).decode("utf-8", errors="replace").strip()
+        logprob = float(score.log_probs[first:last].sum(dtype=float))
+        name = loaded.model.vocabulary.tokens[EOS] if part[0] == EOS else text
+        words.append(WordScore(name, finite(logprob), len(part), UNK in part))
+    return words

@@ -1,0 +1,114 @@
+"""Reading requests: bytes to a wire model, with errors that name the field and the value."""
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+
+from models.errors import InvalidInputError
+from service.use_cases.tokens import TextOrIds
+
+_SHOWN_CHARACTERS = 80
+
+
+class WireModel(BaseModel):
+    """A request's body: JSON types are not converted, unknown fields and non-finite numbers refused."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, frozen=True, use_attribute_docstrings=True
+    )
+
+
+W = TypeVar("W", bound=BaseModel)
+
+
+def parse_json(kind: type[W], body: bytes) -> W:
+    """Read a request's body.
+
+    Raises:
+        InvalidInputError: it is not UTF-8, not JSON, nested too deeply, or not what `kind` asks for.
+    """
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        raise invalid_input(error) from None
+
+
+def invalid_input(error: ValidationError) -> InvalidInputError:
+    """The first thing that is wrong, as an error of ours."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    if first["type"] == "json_invalid":
+        return InvalidInputError(f"not JSON in UTF-8: {_after_colon(first['msg'])}")
+    parameter = _path(first["loc"])
+    if first["type"] == "missing":
+        return InvalidInputError(f"{parameter} is required", parameter=parameter)
+    if first["type"] == "extra_forbidden":
+        return InvalidInputError(f"there is no parameter {parameter!r}", parameter=parameter)
+    return InvalidInputError(
+        f"{parameter or 'the request body'} is {_shown(first['input'])}: {_said(first['msg'])}",
+        parameter=parameter or None,
+    )
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """`("lists", 3, "id")` as `lists[3].id`; names of alternatives, which start with `<`, are left out."""
+    path = ""
+    for step in location:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif not step.startswith("<"):
+            path += f".{step}" if path else step
+    return path
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+
+
+def _said(message: str) -> str:
+    return message[:1].lower() + message[1:]
+
+
+def _after_colon(message: str) -> str:
+    return message.partition(": ")[2] or message
+
+
+def _alternative(value: Any) -> str | None:
+    """Which alternative a value is meant as, so that errors speak of that one only."""
+    if isinstance(value, str):
+        return "<text>"
+    if isinstance(value, list):
+        if value and isinstance(value[0], str):
+            return "<texts>"
+        if value and isinstance(value[0], list):
+            return "<id lists>"
+        return "<ids>"
+    return None
+
+
+_MESSAGE = "input should be a text or a list of token ids"
+OneContext = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[list[int], Tag("<ids>")],
+    Discriminator(
+        lambda v: tag if (tag := _alternative(v)) in {"<text>", "<ids>"} else None,
+        custom_error_type="text_or_ids",
+        custom_error_message=_MESSAGE,
+    ),
+]
+"""A text, or token ids."""
+
+OneOrMoreContexts = Annotated[
+    Annotated[str, Tag("<text>")]
+    | Annotated[list[str], Tag("<texts>"), Field(min_length=1)]
+    | Annotated[list[int], Tag("<ids>")]
+    | Annotated[list[list[int]], Tag("<id lists>"), Field(min_length=1)],
+    Discriminator(
+        _alternative, custom_error_type="text_or_ids", custom_error_message=_MESSAGE + ", or a list of those"
+    ),
+]
+"""A text, texts, token ids, or lists of them."""
+
+
+def text_or_ids(value: str | list[int]) -> TextOrIds:
+    """The value as commands hold it."""
+    return value if isinstance(value, str) else tuple(value)

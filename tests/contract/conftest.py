@@ -1,0 +1,122 @@
+"""The real application under uvicorn on a free port, with small made-up models."""
+
+import contextlib
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import pytest
+import uvicorn
+
+from models.checkpoint import load
+from models.checkpoint.registry import Registry
+from models.checkpoint.write import Description, write_checkpoint
+from models.tokenizers import CharacterTokenizer, WordTokenizer
+from models.vocabulary import Vocabulary
+from service.app import DrainingServer, create_app
+from service.settings import Settings
+from tests.fakes import FakeModel, fake_vocabulary
+
+METRICS = {"perplexity": 12.5, "corpus": {"lines": 3}}
+
+
+class Server(NamedTuple):
+    """A running service."""
+
+    url: str
+    app: object
+    registry: Path
+
+
+def publish(registry, name, model, tokenizer):
+    description = Description("2026-01-01T00:00:00+00:00", METRICS, {}, [[3, 4]], {})
+    return registry.publish(name, lambda folder: write_checkpoint(folder, model, tokenizer, description))
+
+
+def fill(root):
+    """A registry with models that work, one that is slow, one that fails, and one that is damaged."""
+    registry = Registry(root, create=True)
+    words = WordTokenizer(fake_vocabulary())
+    characters = CharacterTokenizer(Vocabulary("abcdefghijklmnopqrstuvwxyzé ."))
+    publish(registry, "mixture", FakeModel(words.vocabulary), words)
+    publish(registry, "mixture", FakeModel(words.vocabulary, seed=1), words)
+    registry.set_alias("mixture", "champion", 1)
+    publish(registry, "chars", FakeModel(characters.vocabulary, seed=2, endless=True), characters)
+    publish(registry, "slow", FakeModel(words.vocabulary, endless=True), words)
+    publish(registry, "broken", FakeModel(words.vocabulary), words)
+    damaged = publish(registry, "damaged", FakeModel(words.vocabulary), words)
+    with (damaged.path / "config.json").open("a") as file:
+        file.write(" ")
+    return registry
+
+
+@contextlib.contextmanager
+def running(settings):
+    """Serve on a free port while the block runs."""
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
+        host="127.0.0.1",
+        port=0,
+        loop="uvloop",
+        http="httptools",
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+    )
+    server = DrainingServer(config, on_signal=app.state.services.engine.scheduler.drain)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        url = f"http://127.0.0.1:{port}"
+        with httpx.Client(base_url=url) as client:
+            for _ in range(500):
+                if "loading" not in client.get("/health/ready").json()["models"].values():
+                    break
+                time.sleep(0.01)
+        host = app.state.services.host
+        if "slow@1" in host.models:
+            host.resolve("slow").model.delay_s = 0.02
+            host.resolve("broken").model.fails = True
+        yield Server(url, app, settings.registry)
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def fake_family():
+    """Let the loader know the made-up family."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(load.FAMILIES, "fake", ("tests.fakes", "FakeModel"))
+        yield
+
+
+@pytest.fixture(scope="session")
+def registry(fake_family, tmp_path_factory):
+    return fill(tmp_path_factory.mktemp("contract") / "registry")
+
+
+@pytest.fixture(scope="session")
+def server(registry):
+    settings = Settings(
+        registry=registry.root,
+        max_body_bytes=100_000,
+        max_tokens_per_sequence=1000,
+        max_texts_per_request=100,
+        max_new_tokens=1000,
+    )
+    with running(settings) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def http(server):
+    with httpx.Client(base_url=server.url, timeout=10) as client:
+        yield client

@@ -1,0 +1,174 @@
+"""The scheduler against a plain model of what it promises, over all orders of events."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
+
+from models.errors import (
+    DeadlineExceededError,
+    DrainingError,
+    EngineFailedError,
+    InvalidInputError,
+    OverloadedError,
+)
+from service.engine.job import Job
+from service.engine.scheduler import Scheduler, SchedulerLimits
+
+MAX_JOBS, MAX_UNTAKEN = 3, 2
+ENDS = ("result", "invalid", "fault")
+
+
+class Recorder:
+    """A listener that remembers all it is told."""
+
+    def __init__(self):
+        self.events, self.outcomes, self.silent = [], [], False
+
+    def event(self, event):
+        assert not self.silent
+        self.events.append(event)
+        return True
+
+    def result(self, result):
+        assert not self.silent
+        self.outcomes.append(result)
+
+    def error(self, error):
+        assert not self.silent
+        self.outcomes.append(error)
+
+
+def work(chunks, end, log):
+    """A job that yields its chunks, then ends as it is told."""
+    try:
+        for chunk in chunks:
+            log.append(1)
+            yield chunk
+        if end == "invalid":
+            raise InvalidInputError("wrong")
+        if end == "fault":
+            raise ZeroDivisionError
+        return "done"
+    finally:
+        log.append("closed")
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Submits, steps, takes, cancels, lets time pass, drains."""
+
+    jobs = Bundle("jobs")
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0.0
+        self.started = []
+        self.scheduler = Scheduler(
+            clock=lambda: self.now,
+            limits=SchedulerLimits(max_jobs=MAX_JOBS, max_untaken_events=MAX_UNTAKEN),
+            on_start=self.started.append,
+        )
+        self.live = []
+        self.draining = False
+        self.admitted = 0
+
+    @rule(
+        target=jobs, chunks=st.lists(st.sampled_from([None, "event"]), max_size=6), end=st.sampled_from(ENDS)
+    )
+    def submit(self, chunks, end):
+        recorder, log = Recorder(), []
+        job = Job(work(chunks, end, log), recorder, deadline_s=self.now + 10)
+        try:
+            self.scheduler.submit(job)
+        except DrainingError:
+            assert self.draining
+            return multiple()
+        except OverloadedError as error:
+            assert len(self.scheduler) == MAX_JOBS
+            assert error.retry_after_s > 0
+            return multiple()
+        self.admitted += 1
+        entry = (job, recorder, chunks, end, log)
+        self.live.append(entry)
+        return entry
+
+    @rule()
+    def step(self):
+        before = sum(e[4].count(1) for e in self.live)
+        self.scheduler.step()
+        assert sum(e[4].count(1) for e in self.live) <= before + 1  # one chunk of one job
+
+    @rule(entry=jobs)
+    def take(self, entry):
+        job, recorder, *_ = entry
+        if recorder.events and job.untaken > 0 and not job.cancelled:
+            self.scheduler.take(job)
+
+    @rule(entry=consumes(jobs))
+    def cancel(self, entry):
+        job, recorder, *_, log = entry
+        self.scheduler.cancel(job)
+        recorder.silent = True
+        steps = log.count(1)
+        while self.scheduler.step():
+            if not any(
+                e[0].untaken < MAX_UNTAKEN for e in self.live if not e[1].outcomes and not e[1].silent
+            ):
+                break
+        assert log.count(1) == steps  # not a step more
+
+    @rule(seconds=st.sampled_from([1.0, 20.0]))
+    def pass_time(self, seconds):
+        self.now += seconds
+
+    @precondition(lambda self: not self.draining)
+    @rule()
+    def drain(self):
+        self.scheduler.drain()
+        self.draining = True
+
+    @invariant()
+    def never_more_than_the_limit(self):
+        assert 0 <= self.scheduler.num_waiting <= len(self.scheduler) <= MAX_JOBS
+        assert all(job.untaken <= MAX_UNTAKEN for job, *_ in self.live)
+
+    @invariant()
+    def nobody_is_answered_twice(self):
+        assert all(len(recorder.outcomes) <= 1 for _, recorder, *_ in self.live)
+
+    def teardown(self):
+        """Let everything run to its end: nothing is lost, and each outcome is the right one."""
+        for _ in range(1000):
+            for job, recorder, *_ in self.live:
+                if job.untaken > 0 and not recorder.silent:
+                    self.scheduler.take(job)
+            if not self.scheduler.step() and not len(self.scheduler):
+                break
+        assert len(self.scheduler) == 0
+        assert self.scheduler.num_waiting == 0
+        for job, recorder, chunks, end, log in self.live:
+            assert recorder.silent or len(recorder.outcomes) == 1
+            assert job.work.gi_frame is None  # finished or closed
+            assert "closed" in log or not job.started or not log
+            if recorder.outcomes:
+                check_outcome(recorder, chunks, end)
+
+
+def check_outcome(recorder, chunks, end):
+    outcome = recorder.outcomes[0]
+    if isinstance(outcome, DeadlineExceededError):
+        return
+    assert recorder.events == [chunk for chunk in chunks if chunk is not None]
+    expected = {"result": str, "invalid": InvalidInputError, "fault": EngineFailedError}[end]
+    assert isinstance(outcome, expected)
+
+
+TestScheduler = SchedulerMachine.TestCase
+TestScheduler.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

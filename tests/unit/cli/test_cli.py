@@ -1,0 +1,201 @@
+"""The command line in this process: help, output for people and programs, errors and exit codes."""
+
+import json
+import sys
+
+import pytest
+
+from models.checkpoint.registry import Registry
+from service import cli
+from training.recipe import recipe_names
+
+TEXT = "\n".join(
+    f"the {noun} sat on the {place} today" for noun in ("cat", "dog", "owl") for place in ("mat", "bed") * 9
+)
+SMALL = ["--set", "ngram.order=3"]
+
+
+def run(capsys, monkeypatch, *argv, stdin=None):
+    """Run `gramophone …` as from a shell: exit code, standard output, standard error."""
+    monkeypatch.setattr(sys, "argv", ["gramophone", *map(str, argv)])
+    if stdin is not None:
+        monkeypatch.setattr(sys, "stdin", stdin)
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as stopped:
+        code = stopped.code or 0
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture
+def gramophone(capsys, monkeypatch):
+    return lambda *argv, **options: run(capsys, monkeypatch, *argv, **options)
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory):
+    """A registry with one model of two versions."""
+    from training.commands import run_train
+
+    folder = tmp_path_factory.mktemp("cli")
+    corpus = folder / "corpus.txt"
+    corpus.write_text(TEXT)
+    for order in (2, 3):
+        run_train(
+            "ngram",
+            name="small",
+            registry=folder / "registry",
+            corpus=[corpus],
+            assignments=[f"ngram.order={order}"],
+        )
+    return folder / "registry"
+
+
+@pytest.mark.parametrize(
+    "command", ["quickstart", "train", "evaluate", "next", "score", "generate", "rerank", "serve", "models"]
+)
+def test_every_command_explains_itself(gramophone, command):
+    code, out, _ = gramophone(command, "--help")
+    assert code == 0
+    assert "--help" in out
+
+
+def test_the_help_of_train_names_every_recipe(gramophone):
+    _, out, _ = gramophone("train", "--help")
+    words = {word.strip(",.") for word in out.split()}
+    assert set(recipe_names()) <= words
+
+
+def test_training_publishes_and_reports_held_out_figures(gramophone, tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(TEXT)
+    code, out, _ = gramophone(
+        "train", "ngram", "--name", "m", "--corpus", corpus, "--registry", tmp_path / "r", *SMALL, "--json"
+    )
+    result = json.loads(out)
+    assert code == 0
+    assert result["model"] == "m@1"
+    assert result["valid"]["word_perplexity"] > 1
+    assert Registry(tmp_path / "r").versions("m") == [1]
+
+
+def test_next_ranks_tokens(gramophone, registry):
+    _, out, _ = gramophone("next", "small", "the cat sat on", "--registry", registry, "--json")
+    assert json.loads(out)["results"][0]["candidates"][0]["text"] == "the"
+    code, out, _ = gramophone("next", "small@1", "the cat sat on", "--registry", registry)
+    assert code == 0
+    assert "small@1: entropy" in out
+
+
+def test_score_reads_lines_of_standard_input(gramophone, registry):
+    import io
+
+    _, out, _ = gramophone(
+        "score", "small", "--registry", registry, "--json", stdin=io.StringIO("the cat\n\nthe dog sat\n")
+    )
+    reply = json.loads(out)
+    assert [r["num_tokens"] for r in reply["results"]] == [3, 4]
+    assert reply["corpus"]["logprob"] == pytest.approx(sum(r["logprob"] for r in reply["results"]))
+
+
+def test_generate_streams_what_it_reports(gramophone, registry):
+    options = ["generate", "small", "the cat", "--seed", "5", "--registry", registry]
+    _, streamed, _ = gramophone(*options)
+    _, out, _ = gramophone(*options, "--json")
+    assert streamed == "the cat" + json.loads(out)["choices"][0]["text"] + "\n"
+
+
+def test_rerank_orders_each_line(gramophone, registry, tmp_path):
+    lists = tmp_path / "lists.jsonl"
+    texts = [{"text": "mat the on", "features": {"am": -1}}, {"text": "the cat sat", "features": {"am": -2}}]
+    lists.write_text(json.dumps({"id": "a", "candidates": texts}) + "\n")
+    _, out, _ = gramophone("rerank", "small", lists, "--registry", registry)
+    assert [c["index"] for c in json.loads(out)["ranking"]] == [1, 0]
+    _, out, _ = gramophone("rerank", "small", lists, "--weights", "lm=0,am=1", "--registry", registry)
+    assert [c["index"] for c in json.loads(out)["ranking"]] == [0, 1]
+
+
+def test_evaluate_reports_every_figure(gramophone, registry, tmp_path):
+    held_out = tmp_path / "held-out.txt"
+    held_out.write_text("the cat sat\nthe emu sat\n")
+    _, out, _ = gramophone("evaluate", "small", "--corpus", held_out, "--registry", registry, "--json")
+    figures = json.loads(out)
+    names = {
+        "tokens",
+        "oov",
+        "logprob",
+        "perplexity",
+        "perplexity_without_oov",
+        "word_perplexity",
+        "bits_per_byte",
+    }
+    assert names <= set(figures)
+    assert (figures["tokens"], figures["oov"], figures["context"]) == (8, 1, "sentence")
+
+
+def test_models_are_listed_shown_verified_promoted_and_deleted(gramophone, registry):
+    where = ("--registry", registry)
+    _, out, _ = gramophone("models", "list", *where, "--json")
+    assert [row["model"] for row in json.loads(out)] == ["small@1", "small@2"]
+    assert "small@2: good" in gramophone("models", "verify", *where)[1]
+    assert "Held-out figures" in gramophone("models", "show", "small", *where)[1]
+    assert (
+        json.loads(gramophone("models", "show", "small", *where, "--json")[1])["manifest"]["family"]
+        == "ngram"
+    )
+    assert gramophone("models", "promote", "small@1", *where)[0] == 0
+    assert Registry(registry).resolve("small").number == 1
+    code, _, err = gramophone("models", "delete", "small@1", *where)
+    assert (code, "is champion" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["next", "nosuch"], "there is no model 'nosuch'"),
+        (["next", "small@9"], "no version 9"),
+        (["next", "small", "--top-k", "0"], "top_k is 0"),
+        (["next", "small", "--top-k", "999999"], "999999"),
+        (["generate", "small", "--temperature", "-1"], "temperature is -1"),
+        (["score", "small", ""], "texts[0] is empty"),
+        (["rerank", "small", "-", "--weights", "lm"], "NAME=NUMBER"),
+        (["evaluate", "small", "--corpus", "/nosuch/file"], "/nosuch/file: there is no such file"),
+        (["train", "nosuch", "--name", "x"], "there is no recipe 'nosuch'"),
+        (["train", "ngram", "--name", "a/b"], "name is 'a/b'"),
+        (["train", "ngram", "--name", "x", "--set", "ngram.order=-3"], "ngram.order"),
+        (["train", "ngram", "--name", "x", "--corpus", "/nosuch/file"], "/nosuch/file"),
+        (["models", "delete", "small"], "NAME@NUMBER"),
+    ],
+)
+def test_bad_input_is_one_line_on_standard_error_and_exit_code_2(gramophone, registry, argv, said):
+    code, out, err = gramophone(*argv, "--registry", registry)
+    assert code == 2
+    assert out == ""
+    assert said in err
+    assert err.rstrip("\n").count("\n") == 0
+    assert "Traceback" not in err
+
+
+def test_a_registry_that_is_not_there_is_named(gramophone, tmp_path):
+    for argv in (["models", "list"], ["next", "m"], ["serve"]):
+        code, _, err = gramophone(*argv, "--registry", tmp_path / "absent")
+        assert code == 2
+        assert "there is no registry at" in err
+
+
+def test_a_damaged_version_is_reported_and_the_others_stay_usable(gramophone, registry, tmp_path):
+    import shutil
+
+    copy = tmp_path / "registry"
+    shutil.copytree(registry, copy)
+    weights = copy / "small" / "versions" / "2" / "ngram.bin"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    code, out, _ = gramophone("models", "verify", "--registry", copy)
+    assert code == 1
+    assert "small@1: good" in out
+    assert "ngram.bin has" in out
+    code, _, err = gramophone("next", "small@2", "--registry", copy)
+    assert (code, "ngram.bin" in err) == (1, True)
+    assert gramophone("next", "small@1", "--registry", copy)[0] == 0

@@ -1,0 +1,31 @@
+"""A tiny vocabulary, models over it, and texts whose every token is predictable."""
+
+import numpy as np
+import pytest
+import torch
+
+from models.neural.config import RecurrentConfig
+from models.neural.model import RecurrentModel
+from models.neural.network import RecurrentNetwork
+from models.vocabulary import Vocabulary
+from training.corpora.encoded import EncodedCorpus
+
+
+@pytest.fixture
+def vocabulary():
+    return Vocabulary([f"w{i}" for i in range(12)])
+
+
+@pytest.fixture(params=["lstm", "gru"])
+def model(request, vocabulary):
+    torch.manual_seed(1)
+    config = RecurrentConfig(cell=request.param, layers=2, embedding_size=6, hidden_size=10)
+    return RecurrentModel(RecurrentNetwork(config, len(vocabulary)), vocabulary)
+
+
+@pytest.fixture
+def counting():
+    """Sentences that count up from a random number: 7 8 9, all but the start and the end certain."""
+    generator = np.random.default_rng(2)
+    starts = generator.integers(3, 9, 300)
+    return EncodedCorpus.from_sentences([range(start, start + 6) for start in starts])

@@ -1,0 +1,51 @@
+"""Settings that make no sense, and those of precision."""
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from models.neural.config import RecurrentConfig
+from training.neural.precision import training_precision
+from training.neural.settings import TrainSettings
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_minutes", 0),
+        ("max_minutes", float("nan")),
+        ("epochs", 0),
+        ("batch_size", 0),
+        ("bptt_length", -3),
+        ("learning_rate", 0),
+        ("learning_rate", float("inf")),
+        ("warmup", 1),
+        ("reset", 1.5),
+        ("optimizer", "adagrad"),
+        ("patience", 0),
+        ("learning_rte", 1),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(field, value):
+    with pytest.raises(ValidationError) as caught:
+        TrainSettings(**{field: value})
+    assert caught.value.errors()[0]["loc"] == (field,)
+
+
+@pytest.mark.parametrize(("field", "value"), [("cell", "rnn"), ("layers", 0), ("hidden_size", -5), ("dropout", 1)])
+def test_a_wrong_shape_is_refused_by_name(field, value):
+    with pytest.raises(ValidationError) as caught:
+        RecurrentConfig(**{field: value})
+    assert caught.value.errors()[0]["loc"] == (field,)
+
+
+@pytest.mark.parametrize(("instructions", "expected"), [({"amx_bf16": True}, torch.bfloat16), ({}, torch.float32)])
+def test_auto_precision_follows_the_instructions_of_the_cpu(monkeypatch, instructions, expected):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: instructions)
+    assert training_precision(TrainSettings(), torch.device("cpu")) == expected
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_a_named_precision_is_taken(name):
+    settings = TrainSettings(precision=name)
+    assert training_precision(settings, torch.device("cpu")) == getattr(torch, name)

@@ -1,0 +1,117 @@
+"""A network's files: what comes back, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from models.errors import ManifestError
+from models.neural.config import RecurrentConfig
+from models.neural.model import RecurrentModel
+from models.neural.network import RecurrentNetwork
+from models.scoring import pad
+
+
+@pytest.fixture
+def saved(model, tmp_path):
+    model.save(tmp_path)
+    return tmp_path
+
+
+def change_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def change_tensors(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def test_a_loaded_model_answers_as_the_saved_one(model, saved, vocabulary):
+    loaded = RecurrentModel.load(saved, vocabulary, device="cpu")
+    batch = pad([[3, 4, 5], [6]])
+    np.testing.assert_array_equal(
+        loaded.score(loaded.initial_state(2), *batch), model.score(model.initial_state(2), *batch)
+    )
+    assert loaded.config == model.config
+
+
+def test_untied_and_narrowed_networks_survive(vocabulary, tmp_path):
+    for number, tied in enumerate((True, False)):
+        config = RecurrentConfig(embedding_size=4, hidden_size=7, tied=tied)
+        model = RecurrentModel(RecurrentNetwork(config, len(vocabulary)), vocabulary)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        model.save(folder)
+        loaded = RecurrentModel.load(folder, vocabulary)
+        state = loaded.advance(loaded.initial_state(1), np.array([5]))
+        expected = model.next_log_probs(model.advance(model.initial_state(1), np.array([5])))
+        np.testing.assert_array_equal(loaded.next_log_probs(state), expected)
+
+
+def test_the_tied_matrix_is_stored_once(saved):
+    assert "output.weight" not in load_file(saved / "model.safetensors")
+
+
+def test_loading_leaves_the_random_stream_alone(saved, vocabulary):
+    torch.manual_seed(4)
+    expected = torch.rand(1)
+    torch.manual_seed(4)
+    RecurrentModel.load(saved, vocabulary)
+    assert torch.rand(1) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cell": "elman"}, r"field 'cell'"),
+        ({"hidden_size": -1}, r"field 'hidden_size'"),
+        ({"hidden_size": 11}, r"config\.json asks for"),
+        ({"layers": 1}, r"missing or too many"),
+        ({"surprise": 1}, r"field 'surprise'"),
+        ({"vocab_size": 99}, r"vocab_size is 99, the vocabulary has 15"),
+    ],
+)
+def test_a_wrong_configuration_is_refused(saved, vocabulary, changes, message):
+    change_config(saved, **changes)
+    with pytest.raises(ManifestError, match=message):
+        RecurrentModel.load(saved, vocabulary)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "null", "{"])
+def test_what_is_no_configuration_is_refused(saved, vocabulary, content):
+    (saved / "config.json").write_text(content)
+    with pytest.raises(ManifestError, match="not a recurrent network's configuration"):
+        RecurrentModel.load(saved, vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop("output.bias"), r"missing or too many: output\.bias"),
+        (lambda t: t.update(extra=torch.zeros(1)), r"missing or too many: extra"),
+        (lambda t: t.update({"output.bias": t["output.bias"].double()}), r"output\.bias is \[15\] torch.float64"),
+        (lambda t: t["output.bias"].fill_(torch.nan), r"output\.bias has values that are not finite"),
+    ],
+)
+def test_wrong_tensors_are_refused(saved, vocabulary, change, message):
+    change_tensors(saved, change)
+    with pytest.raises(ManifestError, match=message):
+        RecurrentModel.load(saved, vocabulary)
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights at all", b"\xff" * 64])
+def test_what_is_no_file_of_weights_is_refused(saved, vocabulary, content):
+    (saved / "model.safetensors").write_bytes(content)
+    with pytest.raises(ManifestError, match="not a file of weights"):
+        RecurrentModel.load(saved, vocabulary)
+
+
+def test_a_missing_file_of_weights_is_refused(saved, vocabulary):
+    (saved / "model.safetensors").unlink()
+    with pytest.raises(ManifestError, match="not a file of weights"):
+        RecurrentModel.load(saved, vocabulary)

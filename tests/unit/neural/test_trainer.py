@@ -1,0 +1,183 @@
+"""The trainer: that it learns, ends when it should, and can be repeated."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from models.errors import InvalidInputError
+from models.neural.config import RecurrentConfig
+from models.vocabulary import BOS
+from training.corpora.encoded import EncodedCorpus
+from training.evaluation import evaluate
+from training.neural import trainer
+from training.neural.settings import TrainSettings
+from training.neural.trainer import train_recurrent
+from training.progress import Silent
+
+TINY = RecurrentConfig(embedding_size=16, hidden_size=24, dropout=0.0)
+QUICK = {"batch_size": 8, "bptt_length": 16, "learning_rate": 1e-2, "max_minutes": None, "precision": "float32", "reset": 0.2}
+
+
+@pytest.fixture
+def fit(vocabulary, counting):
+    """Trains on the counting corpus, or another, with some settings changed."""
+
+    def run(train=counting, valid=counting, *, network=TINY, seed=1, progress=None, clock=None, **changes):
+        more = {} if clock is None else {"clock": clock}
+        return train_recurrent(
+            train,
+            valid,
+            vocabulary,
+            network=network,
+            settings=TrainSettings(**(QUICK | changes)),
+            seed=seed,
+            device="cpu",
+            progress=progress or Silent(),
+            **more,
+        )
+
+    return run
+
+
+def weights(result):
+    return dict(result.model._network.state_dict())
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_a_pattern_is_learnt(fit, cell):
+    """Of seven tokens only the first is uncertain, one of six: 1.29 is perfect, 8 is knowing the counts."""
+    result = fit(network=TINY.model_copy(update={"cell": cell}), epochs=10)
+    assert result.history[-1].valid_perplexity < 1.8
+    assert result.model.family == cell
+
+
+def test_plain_sgd_learns_too(fit):
+    history = fit(optimizer="sgd", learning_rate=20.0, epochs=8).history
+    assert history[-1].valid_perplexity < 6
+
+
+def test_equal_seeds_give_equal_weights_and_others_do_not(fit):
+    dropping = TINY.model_copy(update={"dropout": 0.3})
+    first, again, other = (weights(fit(network=dropping, seed=s, max_steps=20, reset=0.2)) for s in (1, 1, 2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_the_random_stream_of_the_caller_is_left_alone(fit):
+    torch.manual_seed(9)
+    expected = torch.rand(1)
+    torch.manual_seed(9)
+    fit(max_steps=2)
+    assert torch.rand(1) == expected
+
+
+def test_state_is_carried_from_stretch_to_stretch(fit):
+    """With stretches of one token, what comes next is known from the carried state alone."""
+    text = EncodedCorpus.from_sentences([[3, 5, 5, 4] * 800])  # a second 5 or a 4 follows 5
+    settings = {"batch_size": 16, "bptt_length": 1, "epochs": 3}
+    carried = fit(text, text, reset=0.0, **settings).history[-1].train_loss
+    emptied = fit(text, text, reset=1.0, **settings).history[-1].train_loss
+    assert emptied > 0.3
+    assert carried < 0.1
+
+
+def test_the_wall_clock_bound_is_honoured_and_shapes_the_rate(fit):
+    seconds = itertools.count(step=0.1)
+    result = fit(max_minutes=0.5, epochs=1000, clock=lambda: float(next(seconds)))
+    assert result.stopped == "max_minutes"
+    assert 30 <= result.history[-1].seconds < 32
+    assert result.history[-1].learning_rate < 0.02 * QUICK["learning_rate"]
+
+
+def test_the_number_of_epochs_is_honoured(fit):
+    result = fit(epochs=2)
+    assert result.stopped == "epochs"
+    assert result.history[-1].epoch == 1
+
+
+def test_the_number_of_updates_is_honoured(fit):
+    result = fit(max_steps=7)
+    assert result.stopped == "max_steps"
+    assert result.history[-1].step == 7
+    assert result.history[-1].tokens == 7 * 8 * 16
+
+
+def test_training_stops_early_and_keeps_the_best_weights(fit, counting):
+    """The validation text contradicts the training text, so it gets worse as training goes on."""
+    backwards = EncodedCorpus.from_sentences([counting.sentence(i)[::-1] for i in range(30)])
+    result = fit(valid=backwards, epochs=100, validations=100, patience=3)
+    measured = [r.valid_perplexity for r in result.history if r.valid_perplexity is not None]
+    assert result.stopped == "patience"
+    assert len(measured) - 1 - int(np.argmin(measured)) == 3
+    assert evaluate(result.model, backwards, progress=Silent()).perplexity == pytest.approx(min(measured))
+
+
+def test_gradients_are_clipped(fit, monkeypatch):
+    norms = []
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def spy(parameters, limit):
+        parameters = list(parameters)
+        before = clip(parameters, limit)
+        norms.append((float(before), math.sqrt(sum(float(p.grad.square().sum()) for p in parameters))))
+        return before
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spy)
+    fit(max_steps=5, clip_norm=0.01)
+    assert all(before > 0.01 and after == pytest.approx(0.01, rel=1e-3) for before, after in norms)
+
+
+def test_an_interrupt_returns_the_best_weights_so_far(fit):
+    class Impatient(Silent):
+        updates = 0
+
+        def advance(self, amount=1, note=""):
+            self.updates += 1
+            if self.updates == 30:
+                raise KeyboardInterrupt
+
+    result = fit(progress=Impatient(), max_steps=100, epochs=50, validations=10)
+    assert result.stopped == "interrupted"
+    assert result.history[-1].step <= 30
+    best = min(r.valid_perplexity for r in result.history if r.valid_perplexity)
+    corpus = EncodedCorpus.from_sentences([[3, 4, 5, 6, 7, 8]])
+    assert evaluate(result.model, corpus, progress=Silent()).perplexity < 3 * best
+
+
+def test_divergence_names_the_learning_rate(fit):
+    with pytest.raises(InvalidInputError, match=r"train\.learning_rate 1e\+30: try a third") as caught:
+        fit(optimizer="sgd", learning_rate=1e30, clip_norm=1e30, epochs=50)
+    assert caught.value.parameter == "train.learning_rate"
+
+
+def test_progress_ends_at_a_hundred_per_cent(fit):
+    class Sum(Silent):
+        total = 0.0
+
+        def advance(self, amount=1, note=""):
+            self.total += amount
+            assert "tokens/s" in note
+
+    progress = Sum()
+    fit(progress=progress, max_steps=13)
+    assert progress.total == pytest.approx(100)
+
+
+def test_validation_is_capped_but_never_empty(counting):
+    assert trainer._head(counting, 70).num_tokens == 70
+    assert trainer._head(counting, 1).num_sentences == 1
+    assert trainer._head(counting, 10**9).num_sentences == counting.num_sentences
+
+
+@pytest.mark.parametrize("missing", ["train", "valid"])
+def test_an_empty_text_is_refused(fit, missing):
+    with pytest.raises(InvalidInputError, match="has no sentences"):
+        fit(**{missing: EncodedCorpus.from_sentences([])})
+
+
+def test_bos_is_never_predicted_after_training(fit):
+    model = fit(max_steps=3).model
+    assert model.next_log_probs(model.initial_state(1))[0, BOS] == -math.inf

@@ -1,0 +1,140 @@
+"""The n-gram model as any consumer of the protocol sees it."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from models.errors import InvalidInputError
+from models.ngram.model import NGramModel
+from models.protocol import SequenceScorer
+from models.vocabulary import BOS, EOS, Vocabulary
+from training.corpora.encoded import EncodedCorpus
+from training.ngram.estimate import estimate
+from training.progress import Silent
+
+
+def test_it_can_score_sequences(model):
+    assert isinstance(model, SequenceScorer)
+
+
+def test_it_names_itself(model):
+    assert (model.family, model.order, model.normalised) == ("ngram", 3, True)
+
+
+def test_parameters_are_probabilities_and_backoffs(model):
+    """28 n-grams; contexts: the empty one, 7 words, 7 bigrams."""
+    assert model.num_parameters == 28 + 15
+
+
+def test_advancing_leaves_the_state_as_it_was(model):
+    state = model.initial_state(2)
+    model.advance(state, np.array([3, 5]))
+    assert state.ids.tolist() == model.initial_state(2).ids.tolist()
+
+
+def test_rows_can_be_selected_again_and_again(model):
+    state = model.advance(model.initial_state(3), np.array([3, 4, 5]))
+    assert state.select(np.array([2, 0, 0])).ids.tolist() == state.ids[[2, 0, 0]].tolist()
+
+
+def test_states_concatenate_in_order(model):
+    first, second = model.initial_state(1), model.empty_state(2)
+    joined = first.concatenate([second, first])
+    assert len(joined) == 4
+    assert joined.ids.tolist() == [*first.ids, *second.ids, *first.ids]
+
+
+def test_concatenating_nothing_changes_nothing(model):
+    assert model.initial_state(2).concatenate([]).ids.tolist() == model.initial_state(2).ids.tolist()
+
+
+def test_no_rows_are_no_trouble(model):
+    state = model.initial_state(0)
+    assert model.next_log_probs(state).shape == (0, 10)
+    assert len(model.advance(state, np.zeros(0, np.int64))) == 0
+    assert model.score(state, np.zeros((0, 4), np.int64), np.zeros(0, np.int64)).shape == (0, 4)
+
+
+def test_different_pasts_with_one_future_are_one_state(model):
+    """Neither text ends in words that were ever seen together."""
+    start = model.initial_state(2)
+    after = model.advance(model.advance(start, np.array([8, 6])), np.array([3, 3]))
+    assert after.ids[0] == after.ids[1]
+
+
+def test_a_start_mark_is_never_predicted_but_can_be_consumed(model):
+    row = model.next_log_probs(model.empty_state(1))[0]
+    assert row[BOS] == -np.inf
+    restarted = model.advance(model.empty_state(1), np.array([BOS]))
+    assert restarted.ids.tolist() == model.initial_state(1).ids.tolist()
+
+
+def test_an_end_mark_leads_to_the_empty_context(model):
+    assert model.advance(model.initial_state(1), np.array([EOS])).ids.tolist() == [0]
+
+
+def test_order_one_has_one_state(corpus, vocabulary):
+    unigram = estimate(corpus, vocabulary, order=1, progress=Silent()).model
+    assert unigram.automaton.num_states == 1
+    assert unigram.initial_state(1).ids.tolist() == [0]
+
+
+def test_states_know_their_length(model):
+    """<s>, then "i love": the longest context of a trigram model."""
+    automaton, state = model.automaton, model.initial_state(1)
+    lengths = []
+    for word in (3, 4):
+        lengths.append(np.searchsorted(automaton.length_starts, state.ids[0], side="right") - 1)
+        state = model.advance(state, np.array([word]))
+    lengths.append(np.searchsorted(automaton.length_starts, state.ids[0], side="right") - 1)
+    assert lengths == [1, 2, 2]
+
+
+def test_what_lies_past_a_rows_length_is_ignored(model):
+    tokens = np.array([[3, 4, 5], [3, 10**9, -7]])
+    scores = model.score(model.initial_state(2), tokens, np.array([3, 1]))
+    assert scores[1, 0] == scores[0, 0]
+    assert scores[1, 1:].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("word", [-1, 10, 2**40])
+def test_an_unknown_id_is_refused_by_name(model, word):
+    message = f"token 1 of the batch is {word}, but token ids are 0 to 9"
+    with pytest.raises(InvalidInputError, match=message):
+        model.advance(model.initial_state(2), np.array([3, word]))
+    with pytest.raises(InvalidInputError, match=message):
+        model.score(model.initial_state(1), np.array([[3, word]]), np.array([2]))
+
+
+def test_shapes_that_do_not_fit_are_refused(model):
+    state = model.initial_state(2)
+    with pytest.raises(InvalidInputError, match=r"the state has 2 rows"):
+        model.advance(state, np.array([3]))
+    with pytest.raises(InvalidInputError, match=r"they must be \[2, T\] and \[2\]"):
+        model.score(state, np.array([[3]]), np.array([1]))
+    with pytest.raises(InvalidInputError, match="lengths go up to 5, tokens have 1 columns"):
+        model.score(state, np.array([[3], [3]]), np.array([1, 5]))
+
+
+def test_a_vocabulary_of_another_size_is_refused(model):
+    with pytest.raises(InvalidInputError, match="has 10 unigrams, the vocabulary 4 tokens"):
+        NGramModel(model.automaton, Vocabulary(["a"]))
+
+
+def test_more_rows_than_walk_at_once_are_scored_alike(vocabulary):
+    """Rows of all lengths, so that some finish while others go on."""
+    rng = np.random.default_rng(3)
+    text = EncodedCorpus.from_sentences([rng.integers(3, 10, size=12) for _ in range(30)])
+    random_model = estimate(text, vocabulary, order=4, progress=Silent()).model
+    tokens, lengths = rng.integers(0, 10, size=(50, 20)), rng.integers(0, 21, size=50)
+    together = random_model.score(random_model.initial_state(50), tokens, lengths)
+    start = random_model.initial_state(1)
+    alone = [random_model.score(start, tokens[[i]], lengths[[i]])[0] for i in range(50)]
+    assert np.array_equal(together, alone)
+
+
+def test_an_ngram_server_needs_no_torch():
+    code = "import sys, models.ngram.model; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,156 @@
+"""The model on disk: the same after loading, and never a crash when it is malformed."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from models.errors import ManifestError
+from models.ngram.automaton import AUTOMATON_FILE, Automaton
+from models.ngram.model import CONFIG_FILE, NGramModel
+from models.ngram.tensor_file import map_tensors
+from models.vocabulary import Vocabulary
+
+
+@pytest.fixture
+def saved(model, tmp_path):
+    model.save(tmp_path)
+    return tmp_path
+
+
+def load(directory, vocabulary):
+    return NGramModel.load(directory, vocabulary, device="cpu")
+
+
+def test_a_loaded_model_is_the_saved_one(model, saved, vocabulary):
+    loaded = load(saved, vocabulary)
+    assert loaded.normalised == model.normalised
+    for before, after in zip(model.automaton, loaded.automaton, strict=True):
+        assert np.array_equal(before, after)
+
+
+def test_a_loaded_model_answers_bit_for_bit(model, saved, vocabulary):
+    loaded = load(saved, vocabulary)
+    state = model.advance(model.initial_state(3), np.array([3, 5, 9]))
+    assert np.array_equal(model.next_log_probs(state), loaded.next_log_probs(state))
+
+
+def test_the_file_is_a_safetensors_file(model, saved):
+    arrays = load_file(saved / AUTOMATON_FILE)
+    assert np.array_equal(arrays["log10_probs"], model.automaton.log10_probs)
+
+
+def test_loaded_arrays_are_views_of_the_file(saved):
+    for array in Automaton.load(saved / AUTOMATON_FILE):
+        assert not array.flags.owndata
+        assert not array.flags.writeable
+
+
+def test_an_unnormalised_model_stays_one(model, tmp_path, vocabulary):
+    NGramModel(model.automaton, vocabulary, normalised=False).save(tmp_path)
+    assert load(tmp_path, vocabulary).normalised is False
+
+
+@pytest.mark.parametrize("name", [AUTOMATON_FILE, CONFIG_FILE])
+def test_a_missing_file_is_named(saved, vocabulary, name):
+    (saved / name).unlink()
+    with pytest.raises(ManifestError, match=name):
+        load(saved, vocabulary)
+
+
+def test_another_vocabulary_is_refused(saved):
+    with pytest.raises(ManifestError, match="has 10 unigrams, the vocabulary 4 tokens"):
+        load(saved, Vocabulary(["a"]))
+
+
+def test_another_order_in_the_configuration_is_refused(saved, vocabulary):
+    (saved / CONFIG_FILE).write_text(json.dumps({"order": 4, "normalised": True}), encoding="utf-8")
+    with pytest.raises(ManifestError, match=r"order is 4, ngram.bin has 3"):
+        load(saved, vocabulary)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"order": 3}', "{"])
+def test_a_configuration_that_is_none_is_refused(saved, vocabulary, text):
+    (saved / CONFIG_FILE).write_text(text, encoding="utf-8")
+    with pytest.raises(ManifestError, match=CONFIG_FILE):
+        load(saved, vocabulary)
+
+
+BREAKAGES = {
+    "words": [("words", -1, 10), ("words", 12, -1), ("words", 3, 4)],
+    "targets": [("targets", 5, 15), ("targets", -1, -1)],
+    "suffix": [("suffixes", 1, 1), ("suffixes", 0, 1), ("suffixes", 14, 8), ("suffixes", 3, -1)],
+    "first_arcs": [("first_arcs", 0, 1), ("first_arcs", -1, 29), ("first_arcs", 4, 2**32 - 1)],
+    "length_starts": [("length_starts", 1, 2), ("length_starts", 2, 20), ("length_starts", -1, 16)],
+    "log10_probs": [("log10_probs", 4, np.nan), ("log10_probs", 4, 0.5)],
+    "log10_backoffs": [("log10_backoffs", 4, np.nan), ("log10_backoffs", 4, np.inf)],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "place", "value"),
+    [(name, *case) for name, cases in BREAKAGES.items() for case in cases],
+)
+def test_a_value_that_would_lead_astray_is_refused(saved, name, array, place, value):
+    path = saved / AUTOMATON_FILE
+    arrays = load_file(path)
+    arrays[array][place] = value
+    save_file(arrays, path)
+    with pytest.raises(ManifestError, match=name):
+        Automaton.load(path)
+
+
+@pytest.mark.parametrize("array", Automaton._fields)
+def test_an_array_that_is_too_short_is_refused(saved, array):
+    path = saved / AUTOMATON_FILE
+    arrays = load_file(path)
+    save_file(arrays | {array: arrays[array][:-1].copy()}, path)
+    with pytest.raises(ManifestError, match="no back-off automaton"):
+        Automaton.load(path)
+
+
+def test_an_array_of_another_type_is_refused(saved):
+    path = saved / AUTOMATON_FILE
+    arrays = load_file(path)
+    save_file(arrays | {"words": arrays["words"].astype(np.int64)}, path)
+    with pytest.raises(ManifestError, match="words is int64"):
+        Automaton.load(path)
+
+
+def test_a_missing_array_is_refused(saved):
+    path = saved / AUTOMATON_FILE
+    arrays = load_file(path)
+    del arrays["suffixes"]
+    save_file(arrays, path)
+    with pytest.raises(ManifestError, match="it holds the arrays"):
+        Automaton.load(path)
+
+
+@pytest.mark.parametrize("size", [0, 4, 8, 60, 400, -1])
+def test_a_cut_file_is_refused(saved, size):
+    path = saved / AUTOMATON_FILE
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(ManifestError, match=AUTOMATON_FILE):
+        map_tensors(path)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "F16", "shape": [2], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [-1], "data_offsets": [4, 0]},
+        {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": [1], "data_offsets": [1, 5]},
+        {"dtype": "F32", "shape": [1]},
+        [],
+    ],
+)
+def test_a_header_that_lies_is_refused(tmp_path, entry):
+    header = json.dumps({"a": entry}).encode()
+    header += b" " * (-len(header) % 8)
+    path = tmp_path / "x.bin"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(ManifestError, match=r"x\.bin is not a safetensors file"):
+        map_tensors(path)

@@ -1,0 +1,52 @@
+"""Totals, orders and posteriors of candidates."""
+
+import math
+
+import numpy as np
+import pytest
+
+from models.errors import InvalidInputError
+from models.reranking.log_linear import LogLinearModel, Scored
+from models.reranking.ranking import rank
+
+
+def features(text="a b", logprob=-6.0, num_tokens=3, **given):
+    return Scored(text, logprob, num_tokens, given).all_features()
+
+
+def test_the_total_is_the_weighted_sum_of_given_and_computed_features():
+    model = LogLinearModel(weights={"lm": 0.5, "am": -1.0, "words": 2.0, "tokens": 0.1})
+    assert model.totals([features(am=4.0)])[0] == pytest.approx(0.5 * -6 - 4 + 2 * 2 + 0.1 * 3)
+
+
+def test_the_length_exponent_turns_the_sum_into_a_mean():
+    assert LogLinearModel(length_exponent=1.0).totals([features()])[0] == pytest.approx(-2.0)
+
+
+def test_a_probability_of_zero_gives_a_finite_total():
+    assert LogLinearModel().totals([features(logprob=-math.inf)])[0] == -9999.0
+
+
+def test_a_weight_without_its_feature_is_refused():
+    with pytest.raises(InvalidInputError, match="no 'am', but weights"):
+        LogLinearModel(weights={"am": 2.0}).check_features({}, parameter="features")
+
+
+def test_a_computed_feature_cannot_be_given():
+    with pytest.raises(InvalidInputError, match="words is computed"):
+        LogLinearModel().check_features({"words": 1.0}, parameter="features")
+
+
+@pytest.mark.parametrize("options", [{"weights": {"lm": math.nan}}, {"length_exponent": -1.0}])
+def test_weights_and_exponent_have_limits(options):
+    with pytest.raises(InvalidInputError):
+        LogLinearModel(**options)
+
+
+def test_equal_totals_keep_the_order_they_came_in():
+    assert rank(np.array([1.0, 2.0, 2.0, 1.0])).order.tolist() == [1, 2, 0, 3]
+
+
+def test_a_list_is_unchanged_if_its_first_stays_first():
+    assert rank(np.array([2.0, 0.0, 1.0])).unchanged
+    assert not rank(np.array([1.0, 2.0])).unchanged

@@ -1,0 +1,40 @@
+"""The best weights of a run, and when to give up hoping for better ones."""
+
+import math
+
+from torch import Tensor
+
+from models.neural.network import RecurrentNetwork
+
+
+class BestWeights:
+    """Remembers the weights of the lowest validation perplexity.
+
+    Args:
+        patience: so many validations in a row without a lower one exhaust it.
+    """
+
+    def __init__(self, *, patience: int) -> None:
+        self.perplexity = math.inf
+        self._patience = patience
+        self._failures = 0
+        self._weights: dict[str, Tensor] | None = None
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether patience is at its end."""
+        return self._failures >= self._patience
+
+    def offer(self, perplexity: float, network: RecurrentNetwork) -> None:
+        """Take note of a validation."""
+        if perplexity < self.perplexity:
+            self.perplexity = perplexity
+            self._failures = 0
+            self._weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+        else:
+            self._failures += 1
+
+    def restore(self, network: RecurrentNetwork) -> None:
+        """Give the network the best weights; its own stay if nothing was ever validated."""
+        if self._weights is not None:
+            network.load_state_dict(self._weights)

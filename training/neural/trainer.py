@@ -1,0 +1,240 @@
+"""The trainer of recurrent networks: truncated back-propagation over streams with carried state.
+
+From top to bottom: network, optimiser, schedule, loop. A run keeps the weights of its best
+validation, and gives them back however it ends, an interrupt from the keyboard included.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from models.errors import InvalidInputError
+from models.neural.config import RecurrentConfig
+from models.neural.device import resolve_device
+from models.neural.model import RecurrentModel
+from models.neural.network import RecurrentNetwork
+from models.vocabulary import Vocabulary
+from training.corpora.encoded import EncodedCorpus
+from training.evaluation import evaluate
+from training.neural.best import BestWeights
+from training.neural.loss import backward
+from training.neural.precision import autocast, training_precision
+from training.neural.schedule import Schedule
+from training.neural.settings import TrainSettings
+from training.neural.stream import Streams, Stretch
+from training.progress import Progress, Silent
+
+_RECORDS_PER_VALIDATION = 10
+_SMOOTHING = 0.98
+
+
+class HistoryRecord(NamedTuple):
+    """Where a run stood.
+
+    Attributes:
+        step: updates made.
+        epoch: the pass over the text, from 0.
+        tokens: training tokens seen.
+        seconds: since the run began.
+        train_loss: nats per token, a moving average of the last fifty updates or so.
+        valid_perplexity: per token in sentence context; None where it was not measured.
+        learning_rate: of the last update.
+        grad_norm: of the last update, before clipping.
+    """
+
+    step: int
+    epoch: int
+    tokens: int
+    seconds: float
+    train_loss: float
+    valid_perplexity: float | None
+    learning_rate: float
+    grad_norm: float
+
+
+class TrainingResult(NamedTuple):
+    """What came of a run.
+
+    Attributes:
+        model: with the weights of the best validation.
+        history: from the first update to the last.
+        stopped: why it ended: `max_minutes`, `max_steps`, `epochs`, `patience` or `interrupted`.
+    """
+
+    model: RecurrentModel
+    history: list[HistoryRecord]
+    stopped: str
+
+
+def train_recurrent(
+    train: EncodedCorpus,
+    valid: EncodedCorpus,
+    vocabulary: Vocabulary,
+    *,
+    network: RecurrentConfig,
+    settings: TrainSettings,
+    seed: int,
+    device: str,
+    progress: Progress,
+    clock: Callable[[], float] = time.monotonic,
+) -> TrainingResult:
+    """Train an LSTM or GRU.
+
+    The same seed and number of updates give the same weights, bit by bit, on the same CPU with
+    the same number of threads. A bound in minutes makes the number of updates vary: set
+    `max_steps` or `epochs` where that matters.
+
+    Args:
+        train: the text to learn from.
+        valid: the text that decides which weights are best.
+        vocabulary: the one that encoded both.
+        network: the network's shape.
+        settings: length, optimiser and bookkeeping.
+        seed: of weights, dropout and the order of the text.
+        device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
+        progress: told of per cents.
+        clock: seconds that only grow.
+
+    Raises:
+        InvalidInputError: a text is empty, there is no such device, or the training diverged.
+    """
+    if not valid.num_sentences:
+        raise InvalidInputError("the validation text has no sentences", parameter="valid")
+    place = resolve_device(device)
+    with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
+        torch.manual_seed(seed)
+        run = _Run(train, valid, vocabulary, network, settings, seed, place, clock)
+        progress.start(f"training the {network.cell.upper()}", 100.0)
+        stopped = run.until_done(progress)
+        progress.finish()
+    run.best.restore(run.network)
+    return TrainingResult(RecurrentModel(run.network, vocabulary, device=str(place)), run.history, stopped)
+
+
+class _Run:
+    """One run's moving parts."""
+
+    def __init__(
+        self,
+        train: EncodedCorpus,
+        valid: EncodedCorpus,
+        vocabulary: Vocabulary,
+        config: RecurrentConfig,
+        settings: TrainSettings,
+        seed: int,
+        device: torch.device,
+        clock: Callable[[], float],
+    ) -> None:
+        self.settings = settings
+        self.device = device
+        self.vocabulary = vocabulary
+        self.valid = _head(valid, settings.valid_tokens)
+        self.streams = Streams(
+            train, batch_size=settings.batch_size, bptt_length=settings.bptt_length, seed=seed
+        )
+        self.network = RecurrentNetwork(config, len(vocabulary)).to(device)
+        self.optimizer = _optimizer(self.network, settings)
+        self.precision = training_precision(settings, device)
+        self.schedule = Schedule(settings, steps_per_epoch=self.streams.steps_per_epoch, clock=clock)
+        self.best = BestWeights(patience=settings.patience)
+        self.history: list[HistoryRecord] = []
+        self.hidden = self.network.zero_hidden(self.streams.batch_size)
+        self.step = self.tokens = 0
+        self.loss = math.nan  # smoothed
+
+    def until_done(self, progress: Progress) -> str:
+        """Update until a bound, patience or the user ends it; say which."""
+        validations = self.settings.validations
+        done = 0.0
+        try:
+            for stretch in self.streams.stretches(self.settings.epochs):
+                rate = self.schedule.learning_rate(done)
+                norm = self._update(stretch, rate)
+                before, done = done, self.schedule.done(self.step)
+                perplexity = self._validate() if _crosses(before, done, validations) else None
+                if _crosses(before, done, _RECORDS_PER_VALIDATION * validations):
+                    self._record(stretch.epoch, perplexity, rate, norm)
+                progress.advance(100 * (done - before), self._note())
+                if self.best.exhausted:
+                    return "patience"
+                if done >= 1:
+                    break
+        except KeyboardInterrupt:
+            return "interrupted"
+        return self.schedule.reached(self.step)
+
+    def _update(self, stretch: Stretch, rate: float) -> float:
+        """One step of the optimiser; returns the gradient's norm before clipping."""
+        self._carry(first=stretch.first)
+        inputs, targets = (
+            torch.as_tensor(ids, device=self.device) for ids in (stretch.inputs, stretch.targets)
+        )
+        self.optimizer.zero_grad()
+        with autocast(self.precision, self.device):
+            outputs, self.hidden = self.network(inputs, self.hidden)
+        loss = backward(self.network, outputs, targets, precision=self.precision)
+        norm = float(nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip_norm))
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise InvalidInputError(
+                f"the training diverged at step {self.step + 1}: the loss is {loss}, the gradient's norm {norm}, "
+                f"with train.learning_rate {self.settings.learning_rate:g}: try a third of it",
+                parameter="train.learning_rate",
+            )
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.step += 1
+        self.tokens += inputs.numel()
+        self.loss = loss if math.isnan(self.loss) else _SMOOTHING * self.loss + (1 - _SMOOTHING) * loss
+        return norm
+
+    def _carry(self, *, first: bool) -> None:
+        """Cut the carried state off from the past; at random, and at an epoch's start, empty it."""
+        keep = 0.0 if first else 1 - self.settings.reset
+        kept = torch.bernoulli(torch.full((1, self.streams.batch_size, 1), keep)).to(self.device)
+        self.hidden = tuple(part.detach() * kept for part in self.hidden)
+
+    def _validate(self) -> float:
+        """Perplexity per token of the validation text, in sentence context."""
+        model = RecurrentModel(self.network, self.vocabulary, device=str(self.device))
+        perplexity = evaluate(model, self.valid, progress=Silent()).perplexity or math.inf
+        self.network.train()
+        self.best.offer(perplexity, self.network)
+        return perplexity
+
+    def _record(self, epoch: int, perplexity: float | None, rate: float, norm: float) -> None:
+        self.history.append(
+            HistoryRecord(
+                self.step, epoch, self.tokens, self.schedule.seconds, self.loss, perplexity, rate, norm
+            )
+        )
+
+    def _note(self) -> str:
+        best = "" if math.isinf(self.best.perplexity) else f", valid perplexity {self.best.perplexity:.1f}"
+        return f"loss {self.loss:.3f}{best}, {self.tokens / max(self.schedule.seconds, 1e-9):,.0f} tokens/s"
+
+
+def _crosses(before: float, after: float, marks: int) -> bool:
+    """Whether one of so many even marks lies in (before, after]."""
+    return int(before * marks) < int(after * marks)
+
+
+def _head(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
+    """The first sentences of a corpus, of about so many tokens to predict, one at least."""
+    ends = corpus.offsets[1:] + np.arange(1, corpus.num_sentences + 1)  # with </s>
+    return corpus.head(int(np.searchsorted(ends, tokens)) + 1)
+
+
+def _optimizer(network: RecurrentNetwork, settings: TrainSettings) -> torch.optim.Optimizer:
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(
+            network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+        )
+    return torch.optim.AdamW(
+        network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+    )
