@@ -101,13 +101,13 @@ def _adjusted_counts(
 
     Nothing precedes one that starts with `<s>`: it keeps its count of occurrences.
     """
-    for (ngrams, counts), longer in zip(counted, [*counted[1:], None], strict=True):
-        adjusted = counts
-        if longer is not None:
-            preceding = np.bincount(longer.ngrams.suffixes, minlength=len(counts)).astype(np.int32)
+    for order, (ngrams, counts) in enumerate(counted, start=1):
+        adjusted = counts.copy()
+        if order < len(counted):
+            longer = counted[order].ngrams
+            preceding = np.bincount(longer.suffixes, minlength=len(counts)).astype(np.int32)
             adjusted = np.where(preceding > 0, preceding, counts)
-        if ngrams.words is counted[0].ngrams.words:
-            adjusted = adjusted.copy()
+        if order == 1:
             adjusted[BOS] = 0
         yield ngrams, adjusted
 
