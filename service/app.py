@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib.metadata
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -27,7 +26,6 @@ from service.settings import Settings
 from service.use_cases.limits import Limits
 
 _log = structlog.get_logger(__name__)
-_SWITCH_INTERVAL_S = 0.001
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -78,8 +76,6 @@ def serve(settings: Settings) -> None:
         ModelNotFoundError: the settings name a model that it does not hold.
     """
     configure_logs(level=settings.log_level, form=settings.log_format)
-    # the event loop gets its turn soon even while the model thread is busy in Python
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     app = create_app(settings)
     config = uvicorn.Config(
         app,

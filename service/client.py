@@ -103,6 +103,11 @@ class Client:
     ) -> None:
         self.close()
 
+    @property
+    def url(self) -> str:
+        """Where the service is."""
+        return str(self._http.base_url)
+
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
@@ -217,6 +222,11 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    @property
+    def url(self) -> str:
+        """Where the service is."""
+        return str(self._http.base_url)
 
     async def close(self) -> None:
         """Close the connections."""

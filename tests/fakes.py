@@ -91,3 +91,11 @@ class FakeModel:
 def fake_vocabulary(extra=()):
     """Ten words and the three control tokens."""
     return Vocabulary([*WORDS, *extra])
+
+
+class SlowFakeModel(FakeModel):
+    """The same, taking its time over each token; for a service in another process."""
+
+    def advance(self, state, tokens):
+        time.sleep(0.01)
+        return super().advance(state, tokens)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from models.arrays import TokenIds
 from models.protocol import LanguageModel
-from models.scoring import bits_per, consume, pad, perplexity, score_sequences
+from models.scoring import bits_per, consume, perplexity, score_sequences
 from models.vocabulary import BOS, EOS, UNK
 from training.corpora.encoded import EncodedCorpus
 from training.progress import Progress
@@ -121,14 +121,17 @@ def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress:
     lengths = np.diff(corpus.offsets) + 1  # with </s>
     starts = np.concatenate([[0], np.cumsum(lengths)])
     log_probs = np.zeros(starts[-1], dtype=np.float32)
-    tokens = np.zeros(starts[-1], dtype=np.int64)
+    tokens = np.full(starts[-1], EOS, dtype=np.int64)
+    tokens[np.arange(len(corpus.tokens)) + np.repeat(np.arange(len(lengths)), lengths - 1)] = corpus.tokens
     for rows in _batches_of_similar_length(lengths):
-        batch, batch_lengths = pad([[*corpus.sentence(row), EOS] for row in rows])
-        scores = score_sequences(model, model.initial_state(len(rows)), batch, batch_lengths)
-        for row, ids, values, length in zip(rows, batch, scores, batch_lengths, strict=True):
-            log_probs[starts[row] : starts[row + 1]] = values[:length]
-            tokens[starts[row] : starts[row + 1]] = ids[:length]
-        progress.advance(int(batch_lengths.sum()))
+        width = int(lengths[rows].max())
+        inside = np.arange(width) < lengths[rows, None]  # [B, T]
+        places = (starts[rows, None] + np.arange(width))[inside]
+        batch = np.full((len(rows), width), EOS, dtype=np.int64)
+        batch[inside] = tokens[places]
+        scores = score_sequences(model, model.initial_state(len(rows)), batch, lengths[rows])
+        log_probs[places] = scores[inside]
+        progress.advance(len(places))
     return Targets(log_probs, tokens)
 
 

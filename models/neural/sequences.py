@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from models.arrays import FloatArray, TokenIds
 from models.neural.network import RecurrentNetwork
@@ -12,16 +13,16 @@ from models.neural.state import RecurrentState
 from models.neural.stepping import run, run_ragged
 from models.vocabulary import EOS
 
-ROWS = 256
-"""Sequences computed side by side."""
+ROWS = 64
+"""Sequences computed side by side: few, so that those of a group are of like length."""
 
-STEPS = 32
+STEPS = 128
 """Tokens of each computed before their outputs are turned into scores."""
 
 LOGITS = 1 << 21
 """Logits held at once (8 MiB): the output layer's matrix product stays in a CPU's cache."""
 
-_STEPS_MULTIPLE = 8  # the last stretch is padded to it: each new length costs a compiled kernel
+_STEPS_MULTIPLE = 8  # stretches are padded to it: each new length costs a compiled kernel
 
 
 def score_ragged(
@@ -100,7 +101,7 @@ def _prefill_rows(
             after = run(network, stretch, before)[1]
         else:
             left = torch.as_tensor(np.minimum(lengths[:alive] - start, STEPS))
-            after = run_ragged(network, stretch, left, tuple(part.contiguous() for part in before))
+            after = run_ragged(network, stretch, left, before)
         for part, changed in zip(hidden, after, strict=True):
             part[:, :alive] = changed
     return RecurrentState(hidden)
@@ -111,7 +112,7 @@ def _score_positions(network: RecurrentNetwork, outputs: Tensor, ids: Tensor) ->
     size = max(1, LOGITS // network.vocab_size)
     scores = torch.empty(len(ids), device=ids.device)
     for start in range(0, len(ids), size):
-        logits = network.logits(outputs[start : start + size])
-        chosen = logits.gather(1, ids[start : start + size, None])[:, 0]
-        torch.sub(chosen, logits.logsumexp(dim=1), out=scores[start : start + size])
+        cut = slice(start, start + size)
+        losses = functional.cross_entropy(network.logits(outputs[cut]), ids[cut], reduction="none")
+        torch.neg(losses, out=scores[cut])
     return scores.cpu().numpy()

@@ -53,6 +53,7 @@ def run(network: RecurrentNetwork, tokens: Tensor, hidden: Hidden) -> tuple[Tens
     Returns:
         The top layer's outputs [T, B, hidden] and what is carried on.
     """
+    hidden = tuple(part.contiguous() for part in hidden)  # cuDNN takes no other
     rows = tokens.shape[1]
     extra = 0 if tokens.is_cuda else _rounded_up(rows) - rows
     if extra:
@@ -80,6 +81,7 @@ def run_ragged(network: RecurrentNetwork, tokens: Tensor, lengths: Tensor, hidde
     Returns:
         What is carried on, of the same shapes.
     """
+    hidden = tuple(part.contiguous() for part in hidden)  # cuDNN takes no other
     packed = nn.utils.rnn.pack_padded_sequence(network.embedding(tokens), lengths)
     if network.config.cell == "lstm":
         after: Hidden = network.recurrent(packed, hidden)[1]

@@ -45,13 +45,14 @@ def read_network(directory: Path, *, vocab_size: int) -> RecurrentNetwork:
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise ManifestError(f"{path} is not a file of weights: {error}") from None
-    with torch.random.fork_rng(devices=[]):  # the random start is overwritten; leave no trace of it
-        network = RecurrentNetwork(config, vocab_size)
-    expected = network.state_dict()
+    with torch.device("meta"):  # shapes alone: sizes that the weights do not bear out cost no memory
+        expected = RecurrentNetwork(config, vocab_size).state_dict()
     if config.tied:
         del expected[_SHARED]
     _check_tensors(path, tensors, expected)
-    network.load_state_dict(tensors, strict=False)
+    with torch.random.fork_rng(devices=[]):  # the random start is overwritten; leave no trace of it
+        network = RecurrentNetwork(config, vocab_size)
+    network.load_state_dict(tensors, strict=False)  # the shared matrix may be absent; all others are there
     return network.eval()
 
 

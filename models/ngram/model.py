@@ -144,6 +144,24 @@ class NGramModel:
             raise self._outside(tokens, bad)
         return out
 
+    def prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
+        """The state after tokens [B, T], of which row b has lengths[b].
+
+        Only the last order − 1 tokens of a row can matter, so that many steps do, however long it is.
+
+        Raises:
+            InvalidInputError: one of those ids is outside the vocabulary.
+        """
+        reach = self.order - 1
+        after = NGramState(np.where(lengths >= reach, np.int32(0), state.ids))
+        rows = np.arange(len(state))
+        for back in range(reach, 0, -1):
+            live = lengths >= back
+            if live.any():
+                column = np.where(live, tokens[rows, np.maximum(lengths - back, 0)], 0)
+                after = NGramState(np.where(live, self.advance(after, column).ids, after.ids))
+        return after
+
     def save(self, directory: Path) -> None:
         """Write config.json and the automaton."""
         config = {"order": self.order, "normalised": self.normalised}

@@ -6,7 +6,6 @@ between white space; `tokens`, as many as `lm` sums over. Weights on the last tw
 insertion bonuses. So a client can re-weight what it was told without scoring again.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,6 +19,9 @@ from models.scoring import count_words, finite
 LM, WORDS, TOKENS = "lm", "words", "tokens"
 COMPUTED = frozenset({LM, WORDS, TOKENS})
 MAX_LENGTH_EXPONENT = 4.0
+MAX_WEIGHT = 1e6
+MAX_FEATURE = 1e12
+"""Beyond these, in either direction, totals would no longer be exact, and at last not finite."""
 
 
 class Scored(NamedTuple):
@@ -56,7 +58,7 @@ class LogLinearModel:
         length_exponent: 0 takes the sum of the tokens' log-probabilities, 1 their mean.
 
     Raises:
-        InvalidInputError: a weight is not finite, or the exponent is outside its limits.
+        InvalidInputError: a weight or the exponent is outside its limits.
     """
 
     weights: Mapping[str, float] = field(default_factory=lambda: {LM: 1.0})
@@ -64,9 +66,10 @@ class LogLinearModel:
 
     def __post_init__(self) -> None:
         for name, weight in self.weights.items():
-            if not math.isfinite(weight):
+            if not abs(weight) <= MAX_WEIGHT:
                 raise InvalidInputError(
-                    f"weights.{name} is {weight}; it must be finite", parameter=f"weights.{name}"
+                    f"weights.{name} is {weight}; it must be from {-MAX_WEIGHT:g} to {MAX_WEIGHT:g}",
+                    parameter=f"weights.{name}",
                 )
         if not 0 <= self.length_exponent <= MAX_LENGTH_EXPONENT:
             raise InvalidInputError(
@@ -78,9 +81,15 @@ class LogLinearModel:
         """Refuse features that this model cannot weigh.
 
         Raises:
-            InvalidInputError: a computed feature is given, or one that has a weight is not.
+            InvalidInputError: a computed feature is given, one that has a weight is not, or one
+                is outside its limits.
         """
-        for name in features:
+        for name, value in features.items():
+            if not abs(value) <= MAX_FEATURE:
+                raise InvalidInputError(
+                    f"{parameter}.{name} is {value}; it must be from {-MAX_FEATURE:g} to {MAX_FEATURE:g}",
+                    parameter=f"{parameter}.{name}",
+                )
             if name in COMPUTED:
                 raise InvalidInputError(
                     f"{parameter}.{name} is given, but {name} is computed by the service",

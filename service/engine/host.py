@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import structlog
@@ -19,7 +20,7 @@ from models.errors import (
     RegistryError,
 )
 from models.protocol import LanguageModel
-from models.tokenizers import Tokenizer
+from models.tokenizers import SentencePieceTokenizer, Tokenizer
 
 _log = structlog.get_logger(__name__)
 PREFERRED_DEFAULT = "mixture"
@@ -33,7 +34,7 @@ class LoadState(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LoadedModel:
     """A model that can answer.
 
@@ -59,6 +60,14 @@ class LoadedModel:
     def vocab_size(self) -> int:
         """V."""
         return self.checkpoint.manifest.vocab_size
+
+    @cached_property
+    def token_texts(self) -> tuple[str, ...]:
+        """How each token is shown [V]: a piece's mark for a space as a space."""
+        tokens = self.model.vocabulary.tokens
+        if self.tokenizer.kind != SentencePieceTokenizer.kind:
+            return tokens
+        return tuple(token.replace("\u2581", " ") for token in tokens)
 
     def check_ids(self, ids: Sequence[int], *, parameter: str) -> TokenIds:
         """The ids as an array [T].

@@ -25,7 +25,8 @@ async def next_token(request: Request) -> Response:
     """Rank the most probable next tokens after each context.
 
     With `Accept: application/octet-stream` the answer is every log-probability instead:
-    little-endian float32 [B, V], row after row; the header `x-shape` says `B,V`.
+    little-endian float32 [B, V], row after row; the header `x-shape` says `B,V`, and
+    `x-model` which model it was.
     """
     services = services_of(request)
     command = parse_json(NextTokenRequest, await request.body()).command(services.limits)

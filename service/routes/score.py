@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, LanguageModelError
 from service.engine.host import LoadedModel
 from service.routes.errors import error_body, error_json
 from service.routes.openapi import body_of, replies_of
@@ -25,7 +25,8 @@ async def score_texts(request: Request) -> Response:
 
     With `Content-Type: application/x-ndjson` every line of the body is an object with `text`
     or `token_ids` and, if need be, `context`; `model`, `bos`, `eos` and `detail` stand in the
-    query string. The answer has one line for each, in order: a result, or `{"error": …}`.
+    query string. The answer has one line for each, in order: a result, or `{"error": …}`;
+    should the service fail on the way, an error is the last line.
     """
     services = services_of(request)
     if request.headers.get("content-type", "").startswith(_LINES):
@@ -56,14 +57,18 @@ async def _written(
     outcomes: AsyncGenerator[list[SequenceScore | InvalidInputError], None],
     detail: Detail,
 ) -> AsyncGenerator[bytes, None]:
-    async for some in outcomes:
-        _count(services, loaded, [one for one in some if isinstance(one, SequenceScore)])
-        yield b"".join(
-            error_json(error_body(one)) + b"\n"
-            if isinstance(one, InvalidInputError)
-            else to_json(score_result(loaded, one, detail)) + b"\n"
-            for one in some
-        )
+    try:
+        async for some in outcomes:
+            _count(services, loaded, [one for one in some if isinstance(one, SequenceScore)])
+            yield b"".join(_line(loaded, one, detail) for one in some)
+    except LanguageModelError as error:  # the status has gone out: the last line must tell
+        yield error_json(error_body(error)) + b"\n"
+
+
+def _line(loaded: LoadedModel, outcome: SequenceScore | InvalidInputError, detail: Detail) -> bytes:
+    if isinstance(outcome, InvalidInputError):
+        return error_json(error_body(outcome)) + b"\n"
+    return to_json(score_result(loaded, outcome, detail)) + b"\n"
 
 
 def _count(services: Services, loaded: LoadedModel, scores: Sequence[SequenceScore]) -> None:

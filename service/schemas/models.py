@@ -2,6 +2,7 @@
 
 import math
 from datetime import datetime
+from typing import Any
 
 from service.engine.host import HostedModel, ModelHost
 from service.schemas.replies import ModelCard, ModelList
@@ -29,14 +30,15 @@ def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
         vocab_size=manifest.vocab_size if manifest else None,
         parameters=manifest.parameters if manifest else None,
         normalised=manifest.normalised if manifest else None,
-        metrics=_numbers(checkpoint.metrics) if checkpoint is not None else {},
+        metrics=_figures(checkpoint.metrics) if checkpoint is not None else {},
     )
 
 
-def _numbers(metrics: dict[str, object]) -> dict[str, float]:
-    """The figures at the top level of metrics.json: perplexities, rates, counts."""
+def _figures(metrics: dict[str, Any]) -> dict[str, float]:
+    """The held-out figures of metrics.json: those on the test text if there was one, else the validation's."""
+    figures = metrics.get("test", metrics.get("valid", {}))
     return {
         name: float(value)
-        for name, value in metrics.items()
+        for name, value in figures.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }

@@ -52,13 +52,13 @@ class NextTokenRequest(WireModel):
 
 def next_token_reply(loaded: LoadedModel, results: list[NextTokens]) -> NextTokenReply:
     """The results as they go over the wire."""
-    vocabulary = loaded.model.vocabulary.tokens
+    texts = loaded.token_texts
     return NextTokenReply(
         loaded.address,
         [
             NextTokenResult(
                 [
-                    TokenCandidate(i, vocabulary[i], finite(logprob))
+                    TokenCandidate(i, texts[i], finite(logprob))
                     for i, logprob in zip(top.ids.tolist(), top.log_probs.tolist(), strict=True)
                 ],
                 entropy,

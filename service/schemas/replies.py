@@ -146,7 +146,11 @@ class GenerateReply:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """A model of this service; `id` is its address. What is not known until it is loaded is null."""
+    """A model of this service.
+
+    `id` is its address; `metrics` are its held-out figures, such as `perplexity`. What is not
+    known until it is loaded is null.
+    """
 
     id: str
     object: str

@@ -148,9 +148,9 @@ def score_result(loaded: LoadedModel, score: SequenceScore, detail: Detail) -> S
 
 
 def _tokens(loaded: LoadedModel, score: SequenceScore) -> list[TokenScore]:
-    spelled = loaded.model.vocabulary.tokens
+    texts = loaded.token_texts
     return [
-        TokenScore(i, spelled[i], finite(logprob))
+        TokenScore(i, texts[i], finite(logprob))
         for i, logprob in zip(score.ids.tolist(), score.log_probs.tolist(), strict=True)
     ]
 
@@ -165,6 +165,6 @@ def _words(loaded: LoadedModel, score: SequenceScore) -> list[WordScore]:
         part = ids[first:last]
         text = b"".join(spelled[i] for i in part).decode("utf-8", errors="replace").strip()
         logprob = float(score.log_probs[first:last].sum(dtype=float))
-        name = loaded.model.vocabulary.tokens[EOS] if part[0] == EOS else text
+        name = loaded.token_texts[EOS] if part[0] == EOS else text
         words.append(WordScore(name, finite(logprob), len(part), UNK in part))
     return words

@@ -17,7 +17,7 @@ from service.use_cases.limits import Limits
 from service.use_cases.sequence_scores import score_all
 from service.use_cases.tokens import Sequence, TextOrIds, encode_after
 
-_LINES_PER_STEP = 64
+_ITEMS_PER_STEP = 256
 
 
 class Detail(StrEnum):
@@ -92,18 +92,12 @@ def score(
     Raises:
         InvalidInputError: a sequence has nothing to score, is too long, or has a wrong id.
     """
-    sequences: list[Sequence] = []
-    sizes: list[int] = []
+    prepared = []
     for item in items:
-        sequences.append(_sequence(loaded, item, options, limits))
-        sizes.append(_num_bytes(loaded, item, sequences[-1]))
-        if len(sequences) % _LINES_PER_STEP == 0:
+        prepared.append(_prepare(loaded, item, options, limits))
+        if len(prepared) % _ITEMS_PER_STEP == 0:
             yield None
-    scores = yield from score_all(loaded.model, sequences, bos=options.bos)
-    return [
-        SequenceScore(ids[num_context:], log_probs, size)
-        for (ids, num_context), log_probs, size in zip(sequences, scores, sizes, strict=True)
-    ]
+    return (yield from _score(loaded, prepared, options))
 
 
 def score_lines(
@@ -118,38 +112,46 @@ def score_lines(
         Events: what became of the next lines, in order; an error where a line is wrong.
     """
     pending = iter(lines)
-    while batch := list(islice(pending, _LINES_PER_STEP)):
-        outcomes: list[SequenceScore | InvalidInputError | None] = []
-        sequences: list[Sequence] = []
-        sizes: list[int] = []
+    while batch := list(islice(pending, _ITEMS_PER_STEP)):
+        outcomes: list[_Prepared | InvalidInputError] = []
         for line in batch:
-            if isinstance(line, InvalidInputError):
-                outcomes.append(line)
-                continue
             try:
-                sequence = _sequence(loaded, line, options, limits)
+                outcomes.append(
+                    line if isinstance(line, InvalidInputError) else _prepare(loaded, line, options, limits)
+                )
             except InvalidInputError as error:
                 outcomes.append(error)
-            else:
-                outcomes.append(None)
-                sequences.append(sequence)
-                sizes.append(_num_bytes(loaded, line, sequence))
-        scores = yield from score_all(loaded.model, sequences, bos=options.bos)
-        answers = (
-            SequenceScore(ids[num_context:], log_probs, size)
-            for (ids, num_context), log_probs, size in zip(sequences, scores, sizes, strict=True)
-        )
-        yield [next(answers) if outcome is None else outcome for outcome in outcomes]
+        prepared = [outcome for outcome in outcomes if isinstance(outcome, _Prepared)]
+        scores = iter((yield from _score(loaded, prepared, options)))
+        yield [next(scores) if isinstance(outcome, _Prepared) else outcome for outcome in outcomes]
 
 
-def _sequence(loaded: LoadedModel, item: ScoreItem, options: ScoreOptions, limits: Limits) -> Sequence:
+class _Prepared(NamedTuple):
+    """A sequence ready to be scored, and the bytes of what is scored."""
+
+    sequence: Sequence
+    num_bytes: int
+
+
+def _prepare(loaded: LoadedModel, item: ScoreItem, options: ScoreOptions, limits: Limits) -> _Prepared:
     ids, num_context = encode_after(loaded, item.context, item.given, parameter=item.parameter)
     if options.eos:
         ids = np.append(ids, EOS)
     if len(ids) == num_context:
         raise InvalidInputError(f"{item.parameter} has no token to score", parameter=item.parameter)
     limits.check_length(ids, parameter=item.parameter)
-    return Sequence(ids, num_context)
+    sequence = Sequence(ids, num_context)
+    return _Prepared(sequence, _num_bytes(loaded, item, sequence))
+
+
+def _score(
+    loaded: LoadedModel, prepared: list[_Prepared], options: ScoreOptions
+) -> Work[Any, list[SequenceScore]]:
+    scores = yield from score_all(loaded.model, [one.sequence for one in prepared], bos=options.bos)
+    return [
+        SequenceScore(sequence.ids[sequence.num_context :], log_probs, num_bytes)
+        for (sequence, num_bytes), log_probs in zip(prepared, scores, strict=True)
+    ]
 
 
 def _num_bytes(loaded: LoadedModel, item: ScoreItem, sequence: Sequence) -> int:

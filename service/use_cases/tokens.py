@@ -75,6 +75,21 @@ def _num_context(tokenizer: Tokenizer, context: str, joint: str, ids: TokenIds) 
             context, joint = context.lower(), joint.lower()
         words = re.finditer(tokenizer.pattern or r"\S+", joint)
         return sum(1 for word in words if word.group() and word.end() <= len(context))
+    return _num_ending_by(_border(tokenizer, context, joint, ids), tokenizer, ids)
+
+
+def _num_ending_by(border: int, tokenizer: Tokenizer, ids: TokenIds) -> int:
     spelled = tokenizer.token_bytes
-    border = sum(len(spelled[i]) for i in tokenizer.encode(context))
     return sum(1 for end in accumulate(len(spelled[i]) for i in ids) if end <= border)
+
+
+def _border(tokenizer: Tokenizer, context: str, joint: str, ids: TokenIds) -> int:
+    """Where the context ends among the bytes that the joint text's pieces spell."""
+    spelled = tokenizer.token_bytes
+    if tokenizer.decode(ids) == joint:
+        own_space = sum(len(spelled[i]) for i in ids) - len(joint.encode())
+        return len(context.encode()) + own_space
+    # the tokenizer normalises what it reads: it does so with the context alone, too, save that
+    # it may drop the space at its end
+    alone = b"".join(spelled[i] for i in tokenizer.encode(context))
+    return len(alone) + (context[-1].isspace() and not alone.endswith(b" "))

@@ -3,12 +3,12 @@
 import contextlib
 import threading
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 import httpx
 import pytest
 import uvicorn
+from fastapi import FastAPI
 
 from models.checkpoint import load
 from models.checkpoint.registry import Registry
@@ -16,18 +16,18 @@ from models.checkpoint.write import Description, write_checkpoint
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 from service.app import DrainingServer, create_app
+from service.engine.host import LoadState
 from service.settings import Settings
 from tests.fakes import FakeModel, fake_vocabulary
 
-METRICS = {"perplexity": 12.5, "corpus": {"lines": 3}}
+METRICS = {"valid": {"perplexity": 12.5, "word_perplexity": None}, "corpus": {"lines": 3}}
 
 
 class Server(NamedTuple):
     """A running service."""
 
     url: str
-    app: object
-    registry: Path
+    app: FastAPI
 
 
 def publish(registry, name, model, tokenizer):
@@ -53,9 +53,8 @@ def fill(root):
 
 
 @contextlib.contextmanager
-def running(settings):
-    """Serve on a free port while the block runs."""
-    app = create_app(settings)
+def serving(app):
+    """Serve an application on a free port while the block runs."""
     config = uvicorn.Config(
         app,
         host="127.0.0.1",
@@ -72,22 +71,26 @@ def running(settings):
     try:
         while not server.started:
             assert thread.is_alive()
-            time.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        url = f"http://127.0.0.1:{port}"
-        with httpx.Client(base_url=url) as client:
-            for _ in range(500):
-                if "loading" not in client.get("/health/ready").json()["models"].values():
-                    break
-                time.sleep(0.01)
-        host = app.state.services.host
-        if "slow@1" in host.models:
-            host.resolve("slow").model.delay_s = 0.02
-            host.resolve("broken").model.fails = True
-        yield Server(url, app, settings.registry)
+            time.sleep(0.005)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()
+
+
+@contextlib.contextmanager
+def running(settings):
+    """Serve what the settings say on a free port, once all models are loaded, while the block runs."""
+    app = create_app(settings)
+    with serving(app) as url:
+        while any(model.state == LoadState.LOADING for model in app.state.services.host.models.values()):
+            time.sleep(0.005)
+        yield Server(url, app)
+
+
+@pytest.fixture(scope="session")
+def serve():
+    return serving
 
 
 @pytest.fixture(scope="session")
@@ -113,6 +116,9 @@ def server(registry):
         max_new_tokens=1000,
     )
     with running(settings) as started:
+        host = started.app.state.services.host
+        host.resolve("slow").model.delay_s = 0.02
+        host.resolve("broken").model.fails = True
         yield started
 
 

@@ -47,18 +47,15 @@ class Recorder:
 
 
 def work(chunks, end, log):
-    """A job that yields its chunks, then ends as it is told."""
-    try:
-        for chunk in chunks:
-            log.append(1)
-            yield chunk
-        if end == "invalid":
-            raise InvalidInputError("wrong")
-        if end == "fault":
-            raise ZeroDivisionError
-        return "done"
-    finally:
-        log.append("closed")
+    """A job that logs and yields its chunks, then ends as it is told."""
+    for chunk in chunks:
+        log.append(chunk)
+        yield chunk
+    if end == "invalid":
+        raise InvalidInputError("wrong")
+    if end == "fault":
+        raise ZeroDivisionError
+    return "done"
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -77,7 +74,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.live = []
         self.draining = False
-        self.admitted = 0
 
     @rule(
         target=jobs, chunks=st.lists(st.sampled_from([None, "event"]), max_size=6), end=st.sampled_from(ENDS)
@@ -90,20 +86,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         except DrainingError:
             assert self.draining
             return multiple()
-        except OverloadedError as error:
+        except OverloadedError:
             assert len(self.scheduler) == MAX_JOBS
-            assert error.retry_after_s > 0
             return multiple()
-        self.admitted += 1
         entry = (job, recorder, chunks, end, log)
         self.live.append(entry)
         return entry
 
     @rule()
     def step(self):
-        before = sum(e[4].count(1) for e in self.live)
+        before = sum(len(e[4]) for e in self.live)
         self.scheduler.step()
-        assert sum(e[4].count(1) for e in self.live) <= before + 1  # one chunk of one job
+        assert sum(len(e[4]) for e in self.live) <= before + 1  # one chunk of one job
 
     @rule(entry=jobs)
     def take(self, entry):
@@ -116,13 +110,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         job, recorder, *_, log = entry
         self.scheduler.cancel(job)
         recorder.silent = True
-        steps = log.count(1)
-        while self.scheduler.step():
-            if not any(
-                e[0].untaken < MAX_UNTAKEN for e in self.live if not e[1].outcomes and not e[1].silent
-            ):
-                break
-        assert log.count(1) == steps  # not a step more
+        steps = len(log)
+        for _ in range(2 * MAX_JOBS):
+            self.scheduler.step()
+        assert len(log) == steps  # not a step more
 
     @rule(seconds=st.sampled_from([1.0, 20.0]))
     def pass_time(self, seconds):
@@ -153,10 +144,9 @@ class SchedulerMachine(RuleBasedStateMachine):
                 break
         assert len(self.scheduler) == 0
         assert self.scheduler.num_waiting == 0
-        for job, recorder, chunks, end, log in self.live:
+        for job, recorder, chunks, end, _ in self.live:
             assert recorder.silent or len(recorder.outcomes) == 1
             assert job.work.gi_frame is None  # finished or closed
-            assert "closed" in log or not job.started or not log
             if recorder.outcomes:
                 check_outcome(recorder, chunks, end)
 

@@ -41,5 +41,5 @@ def backward(network: RecurrentNetwork, outputs: Tensor, targets: Tensor, *, pre
         loss = functional.cross_entropy(logits.float(), ids[start : start + size], reduction="sum") / len(ids)
         loss.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
         total += loss.detach()
-    flat.backward(leaf.grad)  # type: ignore[no-untyped-call]
+    flat.backward(leaf.grad)  # type: ignore[no-untyped-call]  # likewise
     return float(total)

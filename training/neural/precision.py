@@ -1,5 +1,7 @@
 """Which floating-point type the matrix products of training compute in."""
 
+from typing import Any
+
 import torch
 
 from training.neural.settings import TrainSettings
@@ -17,7 +19,7 @@ def training_precision(settings: TrainSettings, device: torch.device) -> torch.d
 def _has_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
-    capabilities = torch.cpu.get_capabilities()
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch cannot say
     return any(capabilities.get(name, False) for name in _CPU_INSTRUCTIONS)
 
 

@@ -17,12 +17,13 @@ class TrainSettings(BaseModel):
         max_steps: bound on the number of updates; None for none.
         batch_size: parallel streams that the text is cut into.
         bptt_length: tokens of each stream between two updates; gradients do not reach further back.
-        reset: probability that a stream's state is reset to zero before an update, so that the
-            model also learns to start afresh.
+        reset: probability that a stream's state is emptied before an update. Sentences are mostly
+            scored from an empty state: of 0, 0.1, 0.3 and 1, 0.1 gave the lowest perplexity for them,
+            as low as training on single sentences, and kept most of what carrying gives running text.
         optimizer: AdamW (Loshchilov and Hutter 2019) or plain stochastic gradient descent.
         learning_rate: its peak.
         warmup: share of the run over which the rate rises to its peak.
-        weight_decay: decoupled for AdamW.
+        weight_decay: for AdamW decoupled; for SGD a part of the gradient, so far smaller values fit.
         clip_norm: gradients are scaled down to this Euclidean norm.
         precision: what the matrix products of training compute in; `auto` is bfloat16 where the
             CPU or GPU has instructions for it. Weights, and the model that results, are float32.
@@ -38,9 +39,9 @@ class TrainSettings(BaseModel):
     max_steps: int | None = Field(default=None, ge=1)
     batch_size: int = Field(default=32, ge=1, le=4096)
     bptt_length: int = Field(default=32, ge=1, le=4096)
-    reset: float = Field(default=0.0, ge=0, le=1)
+    reset: float = Field(default=0.1, ge=0, le=1)
     optimizer: Literal["adamw", "sgd"] = "adamw"
-    learning_rate: float = Field(default=3e-3, gt=0, allow_inf_nan=False)
+    learning_rate: float = Field(default=6e-3, gt=0, allow_inf_nan=False)
     warmup: float = Field(default=0.05, ge=0, lt=1)
     weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)
     clip_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)

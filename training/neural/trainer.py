@@ -18,7 +18,7 @@ from models.neural.config import RecurrentConfig
 from models.neural.device import resolve_device
 from models.neural.model import RecurrentModel
 from models.neural.network import RecurrentNetwork
-from models.vocabulary import Vocabulary
+from models.vocabulary import EOS, Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.evaluation import evaluate
 from training.neural.best import BestWeights
@@ -133,11 +133,12 @@ class _Run:
         self.settings = settings
         self.device = device
         self.vocabulary = vocabulary
-        self.valid = _head(valid, settings.valid_tokens)
+        self.valid = _sample(valid, settings.valid_tokens)
         self.streams = Streams(
             train, batch_size=settings.batch_size, bptt_length=settings.bptt_length, seed=seed
         )
         self.network = RecurrentNetwork(config, len(vocabulary)).to(device)
+        _start_from_counts(self.network, train)
         self.optimizer = _optimizer(self.network, settings)
         self.precision = training_precision(settings, device)
         self.schedule = Schedule(settings, steps_per_epoch=self.streams.steps_per_epoch, clock=clock)
@@ -224,10 +225,20 @@ def _crosses(before: float, after: float, marks: int) -> bool:
     return int(before * marks) < int(after * marks)
 
 
-def _head(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
-    """The first sentences of a corpus, of about so many tokens to predict, one at least."""
-    ends = corpus.offsets[1:] + np.arange(1, corpus.num_sentences + 1)  # with </s>
-    return corpus.head(int(np.searchsorted(ends, tokens)) + 1)
+def _sample(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
+    """Sentences from all over a corpus, of about so many tokens to predict, one at least."""
+    every = -(-corpus.num_tokens // tokens)
+    return EncodedCorpus.from_sentences(
+        [corpus.sentence(i).tolist() for i in range(0, corpus.num_sentences, every)]
+    )
+
+
+def _start_from_counts(network: RecurrentNetwork, corpus: EncodedCorpus) -> None:
+    """Set the output bias to the tokens' log frequencies, which saves the first epoch's learning them."""
+    counts = np.bincount(corpus.tokens, minlength=network.vocab_size) + 1.0
+    counts[EOS] += corpus.num_sentences
+    log_frequencies = torch.as_tensor(np.log(counts / counts.sum()), dtype=torch.float32)
+    network.output.bias.data.copy_(log_frequencies)
 
 
 def _optimizer(network: RecurrentNetwork, settings: TrainSettings) -> torch.optim.Optimizer:

@@ -29,9 +29,7 @@ def test_results_are_float32_numpy_on_a_cpu(model):
 
 def test_initial_state_is_the_empty_state_after_bos(model):
     after = model.advance(model.empty_state(3), np.full(3, BOS))
-    np.testing.assert_array_equal(
-        model.next_log_probs(model.initial_state(3)), model.next_log_probs(after)
-    )
+    np.testing.assert_array_equal(model.next_log_probs(model.initial_state(3)), model.next_log_probs(after))
     assert not any(part.any() for part in model.empty_state(3).hidden)
 
 
@@ -46,7 +44,9 @@ def test_advancing_leaves_the_state_as_it_was(model):
 
 
 def test_sequences_of_no_tokens_score_nothing(model):
-    scores = model.score(model.initial_state(2), np.zeros((2, 0), dtype=np.int64), np.zeros(2, dtype=np.int64))
+    scores = model.score(
+        model.initial_state(2), np.zeros((2, 0), dtype=np.int64), np.zeros(2, dtype=np.int64)
+    )
     assert scores.shape == (2, 0)
 
 
@@ -112,9 +112,7 @@ def test_a_network_for_another_vocabulary_is_refused():
 
 def test_nothing_is_dropped_in_serving(vocabulary):
     torch.manual_seed(1)
-    network = RecurrentNetwork(
-        RecurrentConfig(embedding_size=4, hidden_size=4, dropout=0.9), len(vocabulary)
-    )
+    network = RecurrentNetwork(RecurrentConfig(embedding_size=4, hidden_size=4, dropout=0.9), len(vocabulary))
     model = RecurrentModel(network, vocabulary)
     first = model.next_log_probs(model.initial_state(1))
     np.testing.assert_array_equal(model.next_log_probs(model.initial_state(1)), first)

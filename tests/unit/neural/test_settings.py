@@ -32,14 +32,18 @@ def test_a_wrong_setting_is_refused_by_name(field, value):
     assert caught.value.errors()[0]["loc"] == (field,)
 
 
-@pytest.mark.parametrize(("field", "value"), [("cell", "rnn"), ("layers", 0), ("hidden_size", -5), ("dropout", 1)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("cell", "rnn"), ("layers", 0), ("hidden_size", -5), ("dropout", 1)]
+)
 def test_a_wrong_shape_is_refused_by_name(field, value):
     with pytest.raises(ValidationError) as caught:
         RecurrentConfig(**{field: value})
     assert caught.value.errors()[0]["loc"] == (field,)
 
 
-@pytest.mark.parametrize(("instructions", "expected"), [({"amx_bf16": True}, torch.bfloat16), ({}, torch.float32)])
+@pytest.mark.parametrize(
+    ("instructions", "expected"), [({"amx_bf16": True}, torch.bfloat16), ({}, torch.float32)]
+)
 def test_auto_precision_follows_the_instructions_of_the_cpu(monkeypatch, instructions, expected):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: instructions)
     assert training_precision(TrainSettings(), torch.device("cpu")) == expected

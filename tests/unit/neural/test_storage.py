@@ -71,6 +71,7 @@ def test_loading_leaves_the_random_stream_alone(saved, vocabulary):
         ({"cell": "elman"}, r"field 'cell'"),
         ({"hidden_size": -1}, r"field 'hidden_size'"),
         ({"hidden_size": 11}, r"config\.json asks for"),
+        ({"hidden_size": 8192, "layers": 16}, r"missing or too many"),  # 30 GB if it were built
         ({"layers": 1}, r"missing or too many"),
         ({"surprise": 1}, r"field 'surprise'"),
         ({"vocab_size": 99}, r"vocab_size is 99, the vocabulary has 15"),
@@ -94,7 +95,10 @@ def test_what_is_no_configuration_is_refused(saved, vocabulary, content):
     [
         (lambda t: t.pop("output.bias"), r"missing or too many: output\.bias"),
         (lambda t: t.update(extra=torch.zeros(1)), r"missing or too many: extra"),
-        (lambda t: t.update({"output.bias": t["output.bias"].double()}), r"output\.bias is \[15\] torch.float64"),
+        (
+            lambda t: t.update({"output.bias": t["output.bias"].double()}),
+            r"output\.bias is \[15\] torch.float64",
+        ),
         (lambda t: t["output.bias"].fill_(torch.nan), r"output\.bias has values that are not finite"),
     ],
 )

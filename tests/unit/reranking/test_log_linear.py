@@ -37,10 +37,18 @@ def test_a_computed_feature_cannot_be_given():
         LogLinearModel().check_features({"words": 1.0}, parameter="features")
 
 
-@pytest.mark.parametrize("options", [{"weights": {"lm": math.nan}}, {"length_exponent": -1.0}])
+@pytest.mark.parametrize(
+    "options", [{"weights": {"lm": math.nan}}, {"weights": {"lm": -1e7}}, {"length_exponent": -1.0}]
+)
 def test_weights_and_exponent_have_limits(options):
     with pytest.raises(InvalidInputError):
         LogLinearModel(**options)
+
+
+@pytest.mark.parametrize("value", [1e300, -math.inf, math.nan])
+def test_a_feature_beyond_its_limits_is_refused(value):
+    with pytest.raises(InvalidInputError, match=r"features\.am is"):
+        LogLinearModel().check_features({"am": value}, parameter="features")
 
 
 def test_equal_totals_keep_the_order_they_came_in():

@@ -26,8 +26,7 @@ def run_with_engine(test, *, timeout_s=5.0):
 
 def work(*events, result=None, error=None, log=None):
     try:
-        for event in events:
-            yield event
+        yield from events
         if error is not None:
             raise error
         return result

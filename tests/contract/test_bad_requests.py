@@ -1,0 +1,169 @@
+"""Every wrong request is answered with its status, its parameter, and one shape of body."""
+
+import json
+import socket
+
+import pytest
+
+NEXT, SCORE, RERANK, GENERATE = "/v1/next-token", "/v1/score", "/v1/rerank", "/v1/generate"
+LIST = {"candidates": [{"text": "a"}]}
+
+
+def error_of(response, status):
+    """The error of an answer, once its shape and status are checked."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-request-id"]
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    assert "Traceback" not in error["message"]
+    assert "/tmp" not in error["message"]  # noqa: S108 - what must not be told
+    return error
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "parameter", "said"),
+    [
+        (NEXT, {}, "context", "required"),
+        (NEXT, {"context": 5}, "context", "5"),
+        (NEXT, {"context": None}, "context", "None"),
+        (NEXT, {"context": ["a", 1]}, "context[1]", "1"),
+        (NEXT, {"context": [1, "a"]}, "context[1]", "'a'"),
+        (NEXT, {"context": [3, 13]}, "context[1]", "0 to 12"),
+        (NEXT, {"context": [[3], [-1]]}, "context[1][0]", "-1"),
+        (NEXT, {"context": [10**30]}, "context[0]", "0 to 12"),
+        (NEXT, {"context": "a", "top_k": 14}, "top_k", "top_k is 14; the model's vocabulary has 13"),
+        (NEXT, {"context": "a", "top_k": 0}, "top_k", "0"),
+        (NEXT, {"context": "a", "top_k": "5"}, "top_k", "'5'"),
+        (NEXT, {"context": "a", "top_k": 2.0}, "top_k", "2.0"),
+        (NEXT, {"context": "a", "topk": 5}, "topk", "topk"),
+        (NEXT, {"context": ["a"] * 101}, "context", "101 entries; at most 100"),
+        (NEXT, {"context": "the " * 1001}, "context", "1001 tokens; at most 1000"),
+        (SCORE, {}, None, "texts or token_ids"),
+        (SCORE, {"texts": ["a"], "token_ids": [[3]]}, None, "texts or token_ids"),
+        (SCORE, {"texts": []}, "texts", "[]"),
+        (SCORE, {"texts": ["a", ""]}, "texts[1]", "empty"),
+        (SCORE, {"token_ids": [[]]}, "token_ids[0]", "empty"),
+        (SCORE, {"token_ids": [[3, 99]]}, "token_ids[0][1]", "99"),
+        (SCORE, {"texts": [" "], "eos": False}, "texts[0]", "no token"),
+        (SCORE, {"texts": ["a"], "context": [3]}, "context", "alike"),
+        (SCORE, {"texts": ["a"], "detail": "all"}, "detail", "'all'"),
+        (SCORE, {"texts": ["a"], "bos": 1}, "bos", "1"),
+        (RERANK, {"lists": []}, "lists", "[]"),
+        (RERANK, {"lists": [{"candidates": []}]}, "lists[0].candidates", "[]"),
+        (RERANK, {"lists": [LIST], "weights": {"am": 1}}, "lists[0].candidates[0].features", "am"),
+        (RERANK, {"lists": [LIST], "length_exponent": -1}, "length_exponent", "-1"),
+        (RERANK, {"lists": [LIST] * 101}, "lists[].candidates", "101"),
+        (GENERATE, {"temperature": -1}, "temperature", "-1"),
+        (GENERATE, {"temperature": 1e6}, "temperature", "1000000"),
+        (GENERATE, {"top_p": 0}, "top_p", "0"),
+        (GENERATE, {"top_k": 0}, "top_k", "0"),
+        (GENERATE, {"max_tokens": 0}, "max_tokens", "0"),
+        (GENERATE, {"max_tokens": 1001}, "max_tokens", "at most 1000"),
+        (GENERATE, {"seed": -1}, "seed", "-1"),
+        (GENERATE, {"stop": [""]}, "stop[0]", "0 characters"),
+        (GENERATE, {"strategy": "luck"}, "strategy", "luck"),
+        (GENERATE, {"strategy": "beam"}, "strategy", "beam"),
+        (GENERATE, {"n": 2}, "n", "2"),
+        (GENERATE, {"prompt": "the " * 1001}, "prompt", "1001"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_limit(http, path, body, parameter, said):
+    error = error_of(http.post(path, json=body), 400)
+    assert error["param"] == parameter
+    assert said in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'{"context":"\xff\xfe"}',
+        b'{"context":"\\ud800"}',
+        b'{"context":"a","top_k":NaN}',
+        b'{"context":' + b"[" * 50_000,
+        b'{"context":["' + b"a" * 200 + b'",5]}',
+        b'{"context":"a","top_k":' + b"9" * 5000 + b"}",
+        b'\xef\xbb\xbf{"context":"a"}',
+    ],
+)
+def test_what_is_not_json_in_utf8_is_refused(http, content):
+    error = error_of(http.post(NEXT, content=content), 400)
+    assert len(error["message"]) < 300
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_are_finite(http, number):
+    content = f'{{"lists":[{{"candidates":[{{"text":"a","features":{{"am":{number}}}}}]}}]}}'
+    error = error_of(http.post(RERANK, content=content.encode()), 400)
+    assert error["param"] == "lists[0].candidates[0].features.am"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [(NEXT, {"context": "a"}), (SCORE, {"texts": ["a"]}), (RERANK, {"lists": [LIST]}), (GENERATE, {})],
+)
+@pytest.mark.parametrize("address", ["nobody", "mixture@9", "mixture@nobody", "../mixture", "", "a" * 5000])
+def test_an_unknown_model_is_not_found(http, path, body, address):
+    error = error_of(http.post(path, json={**body, "model": address}), 404)
+    assert error["code"] == "model_not_found"
+    assert "mixture@1" in error["message"]
+
+
+def test_a_published_model_that_is_not_loaded_is_not_found_and_says_so(http):
+    error = error_of(http.post(NEXT, json={"context": "a", "model": "mixture@2"}), 404)
+    assert "published but not loaded" in error["message"]
+
+
+def test_a_damaged_model_is_unavailable_and_says_why(http):
+    response = http.post(NEXT, json={"context": "a", "model": "damaged"})
+    error = error_of(response, 503)
+    assert "damaged/versions/1/config.json" in error["message"]
+    assert int(response.headers["retry-after"]) >= 1
+
+
+def test_a_failing_model_is_an_internal_error_without_its_cause(http):
+    error = error_of(http.post(NEXT, json={"context": "a", "model": "broken"}), 500)
+    assert error["code"] == "internal_error"
+    assert "made to fail" not in error["message"]
+
+
+def test_an_announced_body_over_the_limit_is_refused(http):
+    error = error_of(http.post(NEXT, content=b" " * 100_001), 413)
+    assert "at most 100000" in error["message"]
+
+
+def test_a_streamed_body_over_the_limit_is_refused(http):
+    pieces = (b" " * 10_000 for _ in range(11))  # no Content-Length: sent in chunks
+    assert error_of(http.post(NEXT, content=pieces), 413)["code"] == "body_too_large"
+
+
+def test_a_false_content_length_does_not_help(server):
+    """A body shorter than announced is never answered as if it were whole."""
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(b"POST /v1/next-token HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{}")
+        connection.shutdown(socket.SHUT_WR)
+        assert b"200 OK" not in connection.recv(1000)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", NEXT, 405), ("PUT", "/metrics", 405)]
+)
+def test_unknown_paths_and_methods_have_the_same_shape(http, method, path, status):
+    error = error_of(http.request(method, path), status)
+    assert path in error["message"]
+
+
+def test_a_model_that_is_not_there_has_the_same_shape(http):
+    assert error_of(http.get("/v1/models/nobody"), 404)["code"] == "model_not_found"
+
+
+def test_errors_are_plain_json(http):
+    text = http.post(NEXT, content=b'{"context": 1, "\xc3\xa9": 2}').text
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))

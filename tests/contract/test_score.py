@@ -1,0 +1,144 @@
+"""POST /v1/score over HTTP."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from models.vocabulary import BOS, EOS
+from tests.fakes import FakeModel, fake_vocabulary
+
+MODEL = FakeModel(fake_vocabulary())
+IDS = MODEL.vocabulary.ids
+
+
+def ask(http, **body):
+    response = http.post("/v1/score", json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def one(http, text, **body):
+    return ask(http, texts=[text], **body)["results"][0]
+
+
+def expected(words, *, before=BOS, eos=True):
+    """Log-probabilities of words by the table of the made-up model."""
+    ids = [IDS.get(word, 0) for word in words] + [EOS] * eos
+    return [float(MODEL.table[a, b]) for a, b in zip([before, *ids], ids, strict=False)]
+
+
+def test_a_text_is_the_sum_of_its_tokens(http):
+    result = one(http, "the cat sat")
+    want = expected(["the", "cat", "sat"])
+    assert result["logprob"] == pytest.approx(sum(want), abs=1e-12)
+    assert result["num_tokens"] == 4
+    assert result["perplexity"] == pytest.approx(math.exp(-sum(want) / 4))
+    assert result["bits_per_byte"] == pytest.approx(-sum(want) / math.log(2) / len("the cat sat"))
+
+
+@pytest.mark.parametrize(("bos", "before"), [(True, BOS), (False, -1)])
+@pytest.mark.parametrize("eos", [True, False])
+def test_sentence_marks_are_optional(http, bos, before, eos):
+    result = one(http, "a dog", bos=bos, eos=eos)
+    assert result["logprob"] == pytest.approx(sum(expected(["a", "dog"], before=before, eos=eos)))
+
+
+def test_a_context_is_read_and_not_scored(http):
+    whole = expected(["the", "cat", "sat"])
+    assert one(http, " sat", context="the cat")["logprob"] == pytest.approx(sum(whole[2:]))
+
+
+def test_a_token_across_the_border_is_the_texts(http):
+    """The context ends inside `cat`, so `cat` is scored and `the` is not."""
+    result = one(http, "t sat", context="the ca", detail="token")
+    assert [token["text"] for token in result["tokens"]] == ["cat", "sat", "</s>"]
+
+
+def test_unknown_words_are_counted_and_included(http):
+    result = one(http, "the zebra sat", detail="word")
+    assert result["num_oov"] == 1
+    assert [word["is_oov"] for word in result["words"]] == [False, True, False, False]
+
+
+def test_tokens_add_up_to_their_text(http):
+    result = one(http, "the dog ran", detail="token")
+    assert [token["id"] for token in result["tokens"]] == [IDS["the"], IDS["dog"], IDS["ran"], EOS]
+    assert sum(token["logprob"] for token in result["tokens"]) == pytest.approx(result["logprob"])
+
+
+def test_words_gather_their_characters(http):
+    result = one(http, "a cat", model="chars", detail="word")
+    assert [(word["text"], word["num_tokens"]) for word in result["words"]] == [
+        ("a", 1),
+        ("cat", 4),
+        ("</s>", 1),
+    ]
+    assert sum(word["logprob"] for word in result["words"]) == pytest.approx(result["logprob"])
+
+
+def test_totals_are_of_all_texts(http):
+    texts = ["the cat", "a dog ran of", "zebra"]
+    reply = ask(http, texts=texts)
+    assert reply["corpus"]["logprob"] == pytest.approx(sum(r["logprob"] for r in reply["results"]))
+    assert reply["corpus"]["num_tokens"] == 3 + 5 + 2
+    assert reply["corpus"]["num_oov"] == 1
+    assert reply["corpus"]["perplexity"] == pytest.approx(math.exp(-reply["corpus"]["logprob"] / 10))
+
+
+def test_token_ids_are_scored_as_their_text(http):
+    by_ids = ask(http, token_ids=[[IDS["the"], IDS["cat"]]])
+    assert by_ids == ask(http, texts=["the cat"])
+
+
+def test_a_batch_is_scored_as_each_alone(http):
+    rng = np.random.default_rng(3)
+    texts = [" ".join(rng.choice(list(IDS), size=rng.integers(1, 30))) for _ in range(60)]
+    assert ask(http, texts=texts)["results"] == [one(http, text) for text in texts]
+
+
+def lines(http, content, **query):
+    response = http.post(
+        "/v1/score", content=content, params=query, headers={"content-type": "application/x-ndjson"}
+    )
+    assert response.status_code == 200, response.text
+    return [json.loads(line) for line in response.text.removesuffix("\n").split("\n")]
+
+
+def test_lines_are_answered_in_order_and_bad_ones_do_not_stop_the_others(http):
+    asked = [b'{"text":"the cat"}', b'{"text":""}', b"no json", b'{"token_ids":[99]}']
+    content = b"\n".join([*asked, '{"text":"a \u2028 dog","context":"the"}'.encode()])
+    answers = lines(http, content)
+    assert answers[0] == one(http, "the cat")
+    assert [a["error"]["param"] for a in answers[1:4]] == ["text", None, "token_ids[0]"]
+    assert answers[4]["logprob"] < 0
+
+
+def test_many_lines_are_scored_as_each_alone(http):
+    texts = [f"the {'cat ' * (n % 7)}sat" for n in range(300)]
+    content = "\n".join(json.dumps({"text": text}) for text in texts)
+    answers = lines(http, content, detail="token", eos="false")
+    assert answers == ask(http, texts=texts[:100], detail="token", eos=False)["results"] + answers[100:]
+    assert len(answers) == 300
+
+
+def test_options_of_lines_are_checked(http):
+    response = http.post(
+        "/v1/score?detail=much", content=b"{}", headers={"content-type": "application/x-ndjson"}
+    )
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "detail"
+
+
+def test_a_failure_on_the_way_is_the_last_line(http, server):
+    """The request's time runs out after some lines: they stand, and the last line says why it stops."""
+    engine = server.app.state.services.engine
+    content = "\n".join(json.dumps({"text": text}) for text in ["the"] * 256 + ["the " * 20] * 600)
+    patient, engine._request_timeout_s = engine._request_timeout_s, 0.4
+    try:
+        answers = lines(http, content.encode(), model="slow")
+    finally:
+        engine._request_timeout_s = patient
+    assert answers[-1]["error"]["code"] == "deadline_exceeded"
+    assert 256 < len(answers) < 856

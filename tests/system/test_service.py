@@ -1,0 +1,53 @@
+"""The service as a process: shutting down, starting wrongly, an alias moved."""
+
+import signal
+import subprocess
+import threading
+
+import httpx
+import pytest
+
+from tests.system.conftest import GRAMOPHONE
+
+
+def test_it_finishes_what_is_under_way_when_told_to_stop(start):
+    process, url = start()
+    replies = []
+
+    def ask():
+        request = {"prompt": "Return", "max_tokens": 300, "seed": 1, "temperature": 3.0, "model": "ngram"}
+        replies.append(httpx.post(f"{url}/v1/generate", json=request, timeout=30))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    while httpx.get(f"{url}/metrics").text.count("gramophone_num_requests_running 0.0"):
+        if replies:
+            break
+    process.send_signal(signal.SIGTERM)
+    for thread in threads:
+        thread.join()
+    assert {reply.status_code for reply in replies} <= {200, 503}
+    assert 200 in {reply.status_code for reply in replies}
+    assert process.wait(timeout=30) in {0, -signal.SIGTERM}
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"GRAMOPHONE_PORT": "many"}, "GRAMOPHONE_PORT is 'many'"),
+        ({"GRAMOPHONE_PROT": "8000"}, "GRAMOPHONE_PROT"),
+        ({"GRAMOPHONE_REGISTRY": "/nosuch/registry"}, "no registry at /nosuch/registry"),
+        ({"GRAMOPHONE_MODELS": "nosuch"}, "no model 'nosuch'"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_and_exit_code_2(registry, variables, said):
+    import os
+
+    environment = {**os.environ, "GRAMOPHONE_REGISTRY": str(registry), **variables}  # noqa: TID251 - a child's environment
+    done = subprocess.run(
+        [*GRAMOPHONE, "serve"], capture_output=True, text=True, env=environment, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

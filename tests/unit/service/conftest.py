@@ -1,0 +1,49 @@
+"""Loaded models for use cases, without a registry."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from models.tokenizers import CharacterTokenizer, WordTokenizer
+from models.vocabulary import Vocabulary
+from service.engine.host import LoadedModel
+from tests.fakes import FakeModel, fake_vocabulary
+
+
+def loaded(tokenizer, **options):
+    model = FakeModel(tokenizer.vocabulary, **options)
+    checkpoint = SimpleNamespace(
+        model=model, tokenizer=tokenizer, manifest=SimpleNamespace(vocab_size=len(tokenizer.vocabulary))
+    )
+    return LoadedModel("fake@1", checkpoint)
+
+
+@pytest.fixture
+def words():
+    return loaded(WordTokenizer(fake_vocabulary()))
+
+
+@pytest.fixture
+def characters():
+    return loaded(CharacterTokenizer(Vocabulary("abcdefghijklmnopqrstuvwxyz ")))
+
+
+@pytest.fixture
+def load():
+    return loaded
+
+
+@pytest.fixture
+def finish():
+    """Runs a use case to its end and gives its result and the number of its steps."""
+
+    def run(work):
+        steps = 0
+        while True:
+            try:
+                next(work)
+            except StopIteration as stop:
+                return stop.value, steps
+            steps += 1
+
+    return run

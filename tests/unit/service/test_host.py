@@ -1,0 +1,114 @@
+"""Which models are loaded, and which one an address means."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from models.checkpoint.registry import Registry
+from models.errors import IntegrityError, ModelNotFoundError, NotReadyError, RegistryError
+from service.engine.host import LoadState, ModelHost
+from tests.checkpoints import write_minimal
+
+
+@pytest.fixture
+def registry(tmp_path):
+    """`lstm` with versions 1 to 3 of which 2 is the champion, and `ngram` with one."""
+    registry = Registry(tmp_path)
+    for name in ("lstm", "lstm", "lstm", "ngram"):
+        registry.publish(name, write_minimal)
+    registry.set_alias("lstm", "champion", 2)
+    registry.set_alias("lstm", "candidate", 3)
+    return registry
+
+
+def load(path, *, device):
+    return SimpleNamespace(manifest=SimpleNamespace(family="fake"), path=path, device=device)
+
+
+def made(registry, *addresses, **options):
+    host = ModelHost(registry, addresses=addresses, load=options.pop("load", load), **options)
+    host.load_all()
+    return host
+
+
+def test_without_a_list_every_model_is_loaded_at_its_champion_or_newest(registry):
+    assert sorted(made(registry).models) == ["lstm@2", "ngram@1"]
+
+
+@pytest.mark.parametrize(
+    ("address", "means"),
+    [
+        ("lstm", "lstm@2"),
+        ("lstm@2", "lstm@2"),
+        ("lstm@champion", "lstm@2"),
+        ("lstm@3", "lstm@3"),
+        ("lstm@candidate", "lstm@3"),
+        ("ngram", "ngram@1"),
+        (None, "lstm@2"),
+    ],
+)
+def test_an_address_means_what_it_means_in_the_registry(registry, address, means):
+    assert made(registry, "ngram", "lstm@3", "lstm").resolve(address).address == means
+
+
+def test_a_bare_name_means_what_of_it_is_loaded(registry):
+    assert made(registry, "lstm@3").resolve("lstm").address == "lstm@3"
+
+
+@pytest.mark.parametrize("address", ["nobody", "lstm@9", "lstm@", "@2", "lstm@champion@2", "lstm/../ngram"])
+def test_an_address_without_a_model_lists_what_there_is(registry, address):
+    with pytest.raises(ModelNotFoundError, match="this service has: ngram@1"):
+        made(registry, "ngram").resolve(address)
+
+
+def test_what_is_published_and_not_loaded_is_said_so(registry):
+    with pytest.raises(ModelNotFoundError, match="lstm@1 is published but not loaded"):
+        made(registry).resolve("lstm@1")
+
+
+def test_mixture_is_the_default_where_there_is_one(registry):
+    registry.publish("mixture", write_minimal)
+    assert made(registry).default.address == "mixture@1"
+
+
+def test_the_default_is_loaded_first(registry):
+    order = []
+
+    def noting(path, *, device):
+        order.append(path.parent.parent.name)
+        return load(path, device=device)
+
+    made(registry, load=noting, default="ngram")
+    assert order == ["ngram", "lstm"]
+
+
+def test_what_cannot_be_loaded_does_not_stop_the_others(registry):
+    def failing(path, *, device):
+        if "lstm" in path.parts:
+            raise IntegrityError(f"{path}/weights.bin was changed")
+        return load(path, device=device)
+
+    host = made(registry, load=failing)
+    assert host.resolve("ngram").address == "ngram@1"
+    assert host.find("lstm").state is LoadState.FAILED
+    with pytest.raises(NotReadyError, match="lstm@2 could not be loaded: lstm/versions/2/"):
+        host.resolve("lstm")
+
+
+def test_before_loading_no_model_is_ready(registry):
+    host = ModelHost(registry, load=load)
+    with pytest.raises(NotReadyError, match="still being loaded"):
+        host.resolve("lstm")
+
+
+def test_damaged_aliases_fail_their_model_only(registry):
+    (registry.root / "lstm" / "aliases.json").write_text("{")
+    host = made(registry, default="ngram")
+    assert host.resolve(None).address == "ngram@1"
+    with pytest.raises(NotReadyError, match="is damaged"):
+        host.resolve("lstm")
+
+
+def test_an_empty_registry_says_what_to_do(tmp_path):
+    with pytest.raises(RegistryError, match="train or import one first"):
+        ModelHost(Registry(tmp_path))

@@ -1,0 +1,48 @@
+"""Reading the environment."""
+
+import pytest
+from pydantic import ValidationError
+
+from models.errors import InvalidInputError
+from service.settings import Settings, read_settings, settings_table
+
+
+def test_each_setting_is_read_from_its_variable(monkeypatch):
+    monkeypatch.setenv("GRAMOPHONE_PORT", "8123")
+    monkeypatch.setenv("GRAMOPHONE_MODELS", "ngram, lstm@3,")
+    settings = read_settings()
+    assert (settings.port, settings.models) == (8123, ("ngram", "lstm@3"))
+
+
+def test_what_is_given_goes_before_the_environment(monkeypatch):
+    monkeypatch.setenv("GRAMOPHONE_PORT", "8123")
+    assert read_settings(port=9000, host=None).port == 9000
+
+
+def test_an_unknown_variable_is_named_with_the_known_ones(monkeypatch):
+    monkeypatch.setenv("GRAMOPHONE_PROT", "8123")
+    with pytest.raises(InvalidInputError, match=r"GRAMOPHONE_PROT, .* GRAMOPHONE_PORT"):
+        read_settings()
+
+
+def test_the_tests_own_variable_is_let_through(monkeypatch):
+    monkeypatch.setenv("GRAMOPHONE_DATA", "/somewhere")
+    read_settings()
+
+
+def test_a_wrong_value_is_named(monkeypatch):
+    monkeypatch.setenv("GRAMOPHONE_PORT", "99999")
+    with pytest.raises(InvalidInputError, match="GRAMOPHONE_PORT is '99999'"):
+        read_settings()
+
+
+def test_settings_cannot_be_changed():
+    with pytest.raises(ValidationError):
+        Settings().port = 1
+
+
+def test_every_setting_is_described_in_the_table():
+    table = settings_table()
+    for name, field in Settings.model_fields.items():
+        assert f"`GRAMOPHONE_{name.upper()}`" in table
+        assert field.description in table

@@ -1,0 +1,106 @@
+"""Prefill, scoring and generation as plain generators."""
+
+import numpy as np
+import pytest
+
+from models.decoding.parameters import DecodingParameters
+from models.errors import InvalidInputError
+from models.vocabulary import EOS, UNK
+from service.use_cases.generate import GenerateCommand, generate
+from service.use_cases.limits import Limits
+from service.use_cases.next_token import NextTokenCommand, distributions
+from service.use_cases.prefill import prefill
+from service.use_cases.score import Detail, ScoreItem, ScoreOptions, score
+from service.use_cases.sequence_scores import score_all
+from service.use_cases.tokens import Sequence
+
+LIMITS = Limits(max_texts=10_000, max_tokens_per_sequence=100_000, max_new_tokens=100)
+
+
+class Memory:
+    """A model whose state is all it has read, so that nothing read wrongly goes unseen."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def select(self, rows):
+        return Memory([self.rows[i] for i in rows])
+
+    def concatenate(self, others):
+        return Memory(sum((other.rows for other in others), self.rows))
+
+    def initial_state(self, batch):
+        return Memory([("<s>",)] * batch)
+
+    def empty_state(self, batch):
+        return Memory([()] * batch)
+
+    def advance(self, state, tokens):
+        return Memory([(*row, int(t)) for row, t in zip(state.rows, tokens, strict=True)])
+
+
+@pytest.mark.parametrize("lengths", [[0], [3], [2, 2], [0, 3, 1, 3, 0, 2], [5, 0]])
+@pytest.mark.parametrize("bos", [True, False])
+def test_prefill_reads_each_context_once_and_in_order(finish, lengths, bos):
+    contexts = [np.arange(10 * i, 10 * i + n) for i, n in enumerate(lengths)]
+    state, _ = finish(prefill(Memory([]), contexts, bos=bos))
+    assert state.rows == [(*(["<s>"] if bos else []), *context.tolist()) for context in contexts]
+
+
+def test_long_work_is_cut_into_steps(words, finish):
+    contexts = [np.full(3000, 4) for _ in range(4)]
+    assert finish(prefill(words.model, contexts, bos=True))[1] >= 4
+    sequences = [Sequence(np.full(500, 4), 0)] * 40
+    assert finish(score_all(words.model, sequences, bos=True))[1] >= 8
+
+
+def test_scores_do_not_depend_on_the_chunks(words, finish):
+    rng = np.random.default_rng(0)
+    sequences = [Sequence(rng.integers(3, 13, size=n), min(n, 2)) for n in rng.integers(1, 700, size=60)]
+    together, _ = finish(score_all(words.model, sequences, bos=False))
+    for sequence, scores in zip(sequences, together, strict=True):
+        alone, _ = finish(score_all(words.model, [sequence], bos=False))
+        np.testing.assert_array_equal(scores, alone[0])
+
+
+def test_no_sequences_score_to_nothing(words, finish):
+    assert finish(score_all(words.model, [], bos=True)) == ([], 0)
+
+
+@pytest.mark.parametrize(("given", "context"), [((3, 4), ()), ("the cat", ""), ("the", "a "), ((UNK,), ())])
+def test_bytes_are_those_of_the_text(words, finish, given, context):
+    options = ScoreOptions(None, bos=True, eos=True, detail=Detail.NONE)
+    (result,), _ = finish(score(words, [ScoreItem("texts[0]", given, context)], options, LIMITS))
+    text = given if isinstance(given, str) else words.tokenizer.decode(given)
+    assert result.num_bytes == len(text.encode())
+
+
+def test_distributions_come_in_bounded_parts(words):
+    command = NextTokenCommand(tuple((f"context[{i}]", "the") for i in range(90_000)), 1, None)
+    parts = [part for part in distributions(words, command, LIMITS) if part is not None]
+    assert len(parts) > 1
+    assert sum(len(part) for part in parts) == 90_000
+
+
+def test_a_model_that_can_only_say_unk_ends_the_sentence(words, finish):
+    words.model.table[:] = -np.inf
+    words.model.table[:, UNK] = 0
+    command = GenerateCommand("the", DecodingParameters(max_tokens=5), None)
+    done, _ = finish(generate(words, command, LIMITS))
+    assert (done.token_ids, done.finish_reason) == ([], "stop")
+
+
+def test_generation_takes_one_step_a_token(characters, finish):
+    characters.model.table[:, EOS] = -np.inf
+    command = GenerateCommand("a", DecodingParameters(max_tokens=7, seed=0), None)
+    done, steps = finish(generate(characters, command, LIMITS))
+    assert len(done.token_ids) == steps == 7
+
+
+def test_a_prompt_over_the_limit_is_refused(words, finish):
+    few = Limits(max_texts=1, max_tokens_per_sequence=3, max_new_tokens=1)
+    with pytest.raises(InvalidInputError, match="prompt has 4 tokens; at most 3"):
+        finish(generate(words, GenerateCommand("a a a a", DecodingParameters(max_tokens=1), None), few))
