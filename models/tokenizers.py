@@ -3,6 +3,9 @@
 A tokenizer is defined by its ids *and* by the bytes that each id adds to a text
 (`token_bytes`). Decoding is the same for all kinds, whole or token by token: join the
 bytes, read them as UTF-8, drop the one space that words and pieces carry at the start.
+
+SentencePiece keeps every text but one character: U+2581 (▁), its own mark for a space,
+comes back as a space.
 """
 
 import hashlib
@@ -11,6 +14,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +27,8 @@ CONFIG_FILE = "tokenizer.json"
 MODEL_FILE = "tokenizer.model"
 MARKED_UNKNOWN = ("word", "unknown")
 _UNK_TEXT = CONTROL_TOKENS[UNK]
+_NOT_SPACE = re.compile(r"\S+")
+_SPACE_MARK = "\u2581"
 
 
 class Tokenizer(ABC):
@@ -46,6 +52,22 @@ class Tokenizer(ABC):
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text."""
         return [self.encode(text) for text in texts]
+
+    def encode_after(self, context: str, text: str) -> tuple[list[int], int]:
+        """The ids of a context and the text after it, tokenised as one, and how many end in the context.
+
+        A token that begins in the context and ends in the text belongs to the text.
+        """
+        ids = self.encode(context + text)
+        return ids, self._num_ending_in(context, text, ids) if context else 0
+
+    @abstractmethod
+    def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:
+        """How many of the joint text's ids end within a context that is not empty."""
+
+    def surface(self, token_id: int) -> str:
+        """A token as it is shown to people: its spelling in the vocabulary."""
+        return self.vocabulary[token_id]
 
     @cached_property
     @abstractmethod
@@ -120,6 +142,9 @@ class WordTokenizer(Tokenizer):
         get = self._ids.get
         return [get(word, UNK) for word in self._split(text)]
 
+    def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:  # noqa: ARG002 - unknown words have lost their lengths
+        return sum(1 for end in self._split.ends(context + text) if end <= self._split.length(context))
+
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
         """A space and the word."""
@@ -168,6 +193,15 @@ class WordSplitter:
             return text.split()
         return [match.group() for match in self._pattern.finditer(text) if match.group()]
 
+    def ends(self, text: str) -> list[int]:
+        """Where each word ends, in characters of the text as it is split, which may be lower-cased."""
+        pattern = self._pattern or _NOT_SPACE
+        return [m.end() for m in pattern.finditer(text.lower() if self._lowercase else text) if m.group()]
+
+    def length(self, text: str) -> int:
+        """Characters of the text as it is split: lower-casing can change their number."""
+        return len(text.lower() if self._lowercase else text)
+
 
 class CharacterTokenizer(Tokenizer):
     """One token per Unicode code point of a fixed list; every other one is `<unk>`."""
@@ -179,6 +213,9 @@ class CharacterTokenizer(Tokenizer):
         """The ids of a text's code points."""
         get = self.vocabulary.ids.get
         return [get(character, UNK) for character in text]
+
+    def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:  # noqa: ARG002 - one id a character
+        return len(context)
 
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
@@ -227,6 +264,22 @@ class SentencePieceTokenizer(Tokenizer):
         """The ids of each text, in one native call."""
         return [list(ids) for ids in self._processor.Encode(list(texts), out_type=int)]
 
+    def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:
+        lengths = [len(self.token_bytes[i]) for i in ids]
+        if self.decode(ids) == context + text:
+            own_space = sum(lengths) - len((context + text).encode())
+            border = len(context.encode()) + own_space
+        else:
+            # the model normalises what it reads: it does so with the context alone, too, save that
+            # it may drop the space at its end
+            alone = b"".join(self.token_bytes[i] for i in self.encode(context))
+            border = len(alone) + (context[-1].isspace() and not alone.endswith(b" "))
+        return sum(1 for end in accumulate(lengths) if end <= border)
+
+    def surface(self, token_id: int) -> str:
+        """The piece with its mark for a space as a space."""
+        return self.vocabulary[token_id].replace(_SPACE_MARK, " ")
+
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
         """The piece with its `▁` as a space; the byte, for byte-fallback pieces."""
@@ -238,7 +291,7 @@ class SentencePieceTokenizer(Tokenizer):
             elif processor.IsByte(i):
                 answer.append(bytes([int(piece[3:5], 16)]))  # spelled "<0xE2>"
             else:
-                answer.append(piece.replace("\u2581", " ").encode())
+                answer.append(piece.replace(_SPACE_MARK, " ").encode())
         return tuple(answer)
 
     def settings(self) -> dict[str, Any]:

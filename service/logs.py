@@ -31,11 +31,10 @@ def configure_logs(*, level: str, form: str) -> None:
         # plain: the decorated traceback shows local variables, and with them what clients sent
         plain = structlog.dev.plain_traceback
         finish = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
-    number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
-        processors=[*shared, *finish],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -45,6 +44,8 @@ def configure_logs(*, level: str, form: str) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *finish],
         )
     )
+    # a line that cannot be written, to a full disk or a closed pipe, must not cost an answer
+    logging.raiseExceptions = False
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(number)
+    root.setLevel(level.upper())

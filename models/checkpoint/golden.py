@@ -62,7 +62,7 @@ def replay_golden(directory: Path, model: LanguageModel[Any], *, device: str) ->
     worst = 0.0
     for row, want in zip(_scores(model, sequences), expected, strict=True):
         got = [finite(x) for x in row[: len(want)]]
-        worst = max(worst, float(np.abs(np.subtract(got, want)).max(initial=0.0)))
+        worst = float(np.maximum(worst, np.abs(np.subtract(got, want)).max(initial=0.0)))  # NaN stays NaN
     if not worst <= tolerance:
         raise IntegrityError(
             f"{path}: on {device} the model's log-probs differ from the published ones by {worst:.3g} nats, "

@@ -20,7 +20,7 @@ from models.errors import (
     RegistryError,
 )
 from models.protocol import LanguageModel
-from models.tokenizers import SentencePieceTokenizer, Tokenizer
+from models.tokenizers import Tokenizer
 
 _log = structlog.get_logger(__name__)
 PREFERRED_DEFAULT = "mixture"
@@ -63,11 +63,8 @@ class LoadedModel:
 
     @cached_property
     def token_texts(self) -> tuple[str, ...]:
-        """How each token is shown [V]: a piece's mark for a space as a space."""
-        tokens = self.model.vocabulary.tokens
-        if self.tokenizer.kind != SentencePieceTokenizer.kind:
-            return tokens
-        return tuple(token.replace("\u2581", " ") for token in tokens)
+        """How each token is shown [V]."""
+        return tuple(self.tokenizer.surface(i) for i in range(self.vocab_size))
 
     def check_ids(self, ids: Sequence[int], *, parameter: str) -> TokenIds:
         """The ids as an array [T].

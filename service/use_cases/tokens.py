@@ -1,14 +1,11 @@
 """From what a request says — text or ids, with or without a context — to ids."""
 
-import re
-from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from models.arrays import TokenIds
 from models.errors import InvalidInputError
-from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer
 from service.engine.host import LoadedModel
 
 TextOrIds: TypeAlias = str | tuple[int, ...]
@@ -53,9 +50,8 @@ def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, p
         InvalidInputError: an id is outside the vocabulary, or text and ids are mixed.
     """
     if isinstance(context, str) and isinstance(given, str):
-        joint = context + given
-        ids = encode(loaded, joint, parameter=parameter)
-        return Sequence(ids, _num_context(loaded.tokenizer, context, joint, ids) if context else 0)
+        joint, num_context = loaded.tokenizer.encode_after(context, given)
+        return Sequence(np.asarray(joint, dtype=np.int64), num_context)
     if isinstance(context, str) != isinstance(given, str) and context:
         kinds = ("text", "token ids") if isinstance(context, str) else ("token ids", "text")
         raise InvalidInputError(
@@ -64,32 +60,3 @@ def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, p
     before = encode(loaded, context, parameter="context") if context else np.zeros(0, dtype=np.int64)
     after = encode(loaded, given, parameter=parameter)
     return Sequence(np.concatenate([before, after]), len(before))
-
-
-def _num_context(tokenizer: Tokenizer, context: str, joint: str, ids: TokenIds) -> int:
-    """How many of the joint text's tokens end within its context."""
-    if isinstance(tokenizer, CharacterTokenizer):
-        return len(context)
-    if isinstance(tokenizer, WordTokenizer):  # its words may be unknown, so bytes would not tell
-        if tokenizer.lowercase:
-            context, joint = context.lower(), joint.lower()
-        words = re.finditer(tokenizer.pattern or r"\S+", joint)
-        return sum(1 for word in words if word.group() and word.end() <= len(context))
-    return _num_ending_by(_border(tokenizer, context, joint, ids), tokenizer, ids)
-
-
-def _num_ending_by(border: int, tokenizer: Tokenizer, ids: TokenIds) -> int:
-    spelled = tokenizer.token_bytes
-    return sum(1 for end in accumulate(len(spelled[i]) for i in ids) if end <= border)
-
-
-def _border(tokenizer: Tokenizer, context: str, joint: str, ids: TokenIds) -> int:
-    """Where the context ends among the bytes that the joint text's pieces spell."""
-    spelled = tokenizer.token_bytes
-    if tokenizer.decode(ids) == joint:
-        own_space = sum(len(spelled[i]) for i in ids) - len(joint.encode())
-        return len(context.encode()) + own_space
-    # the tokenizer normalises what it reads: it does so with the context alone, too, save that
-    # it may drop the space at its end
-    alone = b"".join(spelled[i] for i in tokenizer.encode(context))
-    return len(alone) + (context[-1].isspace() and not alone.endswith(b" "))

@@ -1,33 +1,18 @@
-"""The real application under uvicorn on a free port, with small made-up models."""
-
-import contextlib
-import threading
-import time
-from typing import NamedTuple
+"""A service with small made-up models."""
 
 import httpx
 import pytest
-import uvicorn
-from fastapi import FastAPI
 
 from models.checkpoint import load
 from models.checkpoint.registry import Registry
 from models.checkpoint.write import Description, write_checkpoint
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from service.app import DrainingServer, create_app
-from service.engine.host import LoadState
 from service.settings import Settings
 from tests.fakes import FakeModel, fake_vocabulary
+from tests.servers import running, serving
 
 METRICS = {"valid": {"perplexity": 12.5, "word_perplexity": None}, "corpus": {"lines": 3}}
-
-
-class Server(NamedTuple):
-    """A running service."""
-
-    url: str
-    app: FastAPI
 
 
 def publish(registry, name, model, tokenizer):
@@ -50,42 +35,6 @@ def fill(root):
     with (damaged.path / "config.json").open("a") as file:
         file.write(" ")
     return registry
-
-
-@contextlib.contextmanager
-def serving(app):
-    """Serve an application on a free port while the block runs."""
-    config = uvicorn.Config(
-        app,
-        host="127.0.0.1",
-        port=0,
-        loop="uvloop",
-        http="httptools",
-        log_config=None,
-        access_log=False,
-        lifespan="on",
-    )
-    server = DrainingServer(config, on_signal=app.state.services.engine.scheduler.drain)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.005)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
-@contextlib.contextmanager
-def running(settings):
-    """Serve what the settings say on a free port, once all models are loaded, while the block runs."""
-    app = create_app(settings)
-    with serving(app) as url:
-        while any(model.state == LoadState.LOADING for model in app.state.services.host.models.values()):
-            time.sleep(0.005)
-        yield Server(url, app)
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,11 @@
 """The command line in this process: help, output for people and programs, errors and exit codes."""
 
 import json
+import logging
 import sys
 
 import pytest
+import structlog
 
 from models.checkpoint.registry import Registry
 from service import cli
@@ -27,6 +29,17 @@ def run(capsys, monkeypatch, *argv, stdin=None):
         code = stopped.code or 0
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before():
+    """`serve` sends the whole process's log lines elsewhere; put that back."""
+    root, configuration = logging.getLogger(), structlog.get_config()
+    handlers, level, raises = root.handlers, root.level, logging.raiseExceptions
+    yield
+    structlog.configure(**configuration)
+    root.handlers, logging.raiseExceptions = handlers, raises
+    root.setLevel(level)
 
 
 @pytest.fixture
@@ -66,6 +79,7 @@ def test_the_help_of_train_names_every_recipe(gramophone):
     _, out, _ = gramophone("train", "--help")
     words = {word.strip(",.") for word in out.split()}
     assert set(recipe_names()) <= words
+    assert "cpu-30min" in recipe_names()
 
 
 def test_training_publishes_and_reports_held_out_figures(gramophone, tmp_path):
