@@ -1,9 +1,9 @@
 """Log lines never cost an answer."""
 
+import contextlib
 import io
 import json
 import logging
-import sys
 
 import pytest
 import structlog
@@ -11,25 +11,31 @@ import structlog
 from service.logs import configure_logs
 
 
-@pytest.fixture
-def stream(monkeypatch):
-    """Where log lines go; the process's own logging is put back afterwards."""
+@pytest.fixture(autouse=True)
+def logs_as_before():
+    """Put the process's own logging back."""
     root, configuration = logging.getLogger(), structlog.get_config()
     handlers, level, raises = root.handlers, root.level, logging.raiseExceptions
-    written = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", written)
-    yield written
+    yield
     structlog.configure(**configuration)
     root.handlers, logging.raiseExceptions = handlers, raises
     root.setLevel(level)
 
 
-def test_lines_are_json_with_level_and_time(stream):
-    configure_logs(level="info", form="json")
+def configured(form):
+    """Where the lines go."""
+    written = io.StringIO()
+    with contextlib.redirect_stderr(written):
+        configure_logs(level="info", form=form)
+    return written
+
+
+def test_lines_are_json_with_level_and_time():
+    written = configured("json")
     structlog.get_logger("a").info("loaded", model="m@1")
     structlog.get_logger("a").debug("too fine")
     logging.getLogger("library").warning("odd")
-    first, second = map(json.loads, stream.getvalue().splitlines())
+    first, second = map(json.loads, written.getvalue().splitlines())
     assert (first["event"], first["model"], first["level"], second["event"]) == (
         "loaded",
         "m@1",
@@ -40,11 +46,7 @@ def test_lines_are_json_with_level_and_time(stream):
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_a_line_that_cannot_be_written_is_dropped(stream, form):
-    configure_logs(level="info", form=form)
-    stream.close()
-    try:
-        raise ZeroDivisionError
-    except ZeroDivisionError:
-        structlog.get_logger("a").exception("failed")
-    structlog.get_logger("a").info("still here")
+def test_a_line_that_cannot_be_written_is_dropped(form):
+    configured(form).close()
+    structlog.get_logger("a").info("still here", exc_info=ZeroDivisionError())
+    logging.getLogger("library").warning("odd")
