@@ -1,15 +1,15 @@
 """The command line in this process: help, output for people and programs, errors and exit codes."""
 
 import json
-import logging
 import sys
 
 import pytest
-import structlog
 
 from models.checkpoint.registry import Registry
 from service import cli
 from training.recipe import recipe_names
+
+pytestmark = pytest.mark.usefixtures("logs_as_before")
 
 TEXT = "\n".join(
     f"the {noun} sat on the {place} today" for noun in ("cat", "dog", "owl") for place in ("mat", "bed") * 9
@@ -29,17 +29,6 @@ def run(capsys, monkeypatch, *argv, stdin=None):
         code = stopped.code or 0
     captured = capsys.readouterr()
     return code, captured.out, captured.err
-
-
-@pytest.fixture(autouse=True)
-def logs_as_before():
-    """`serve` sends the whole process's log lines elsewhere; put that back."""
-    root, configuration = logging.getLogger(), structlog.get_config()
-    handlers, level, raises = root.handlers, root.level, logging.raiseExceptions
-    yield
-    structlog.configure(**configuration)
-    root.handlers, logging.raiseExceptions = handlers, raises
-    root.setLevel(level)
 
 
 @pytest.fixture

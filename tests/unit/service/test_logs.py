@@ -10,16 +10,7 @@ import structlog
 
 from service.logs import configure_logs
 
-
-@pytest.fixture(autouse=True)
-def logs_as_before():
-    """Put the process's own logging back."""
-    root, configuration = logging.getLogger(), structlog.get_config()
-    handlers, level, raises = root.handlers, root.level, logging.raiseExceptions
-    yield
-    structlog.configure(**configuration)
-    root.handlers, logging.raiseExceptions = handlers, raises
-    root.setLevel(level)
+pytestmark = pytest.mark.usefixtures("logs_as_before")
 
 
 def configured(form):
