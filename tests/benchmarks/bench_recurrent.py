@@ -7,6 +7,7 @@ machine only the ratios mean anything. Nothing is written.
 """
 
 import argparse
+import statistics
 import time
 
 import numpy as np
@@ -28,15 +29,15 @@ EMBEDDING_SIZE = 256
 BATCH_SIZE, BPTT_LENGTH, UPDATES = 32, 32, 30
 
 
-def best_seconds(work, repeats=7):
-    """The shortest of some runs, after one to warm up."""
+def median_seconds(work, repeats=7):
+    """The median of some runs, after one to warm up."""
     work()
     times = []
     for _ in range(repeats):
         started = time.perf_counter()
         work()
         times.append(time.perf_counter() - started)
-    return min(times)
+    return statistics.median(times)
 
 
 class Bare(nn.Module):
@@ -68,7 +69,7 @@ def bare_training(config, vocab_size):
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
 
-    return UPDATES * BATCH_SIZE * BPTT_LENGTH / best_seconds(updates, repeats=2)
+    return UPDATES * BATCH_SIZE * BPTT_LENGTH / median_seconds(updates, repeats=3)
 
 
 def our_training(config, vocabulary, precision):
@@ -90,7 +91,7 @@ def our_training(config, vocabulary, precision):
             text, text, vocabulary, network=config, settings=settings, seed=1, device="cpu", progress=Silent()
         )
 
-    return UPDATES * BATCH_SIZE * BPTT_LENGTH / best_seconds(run, repeats=2)
+    return UPDATES * BATCH_SIZE * BPTT_LENGTH / median_seconds(run, repeats=3)
 
 
 def compare_training(config, vocabulary):
@@ -106,7 +107,7 @@ def compare_scoring(model, bare):
     size = len(model.vocabulary)
     sentences = [generator.integers(3, size, n) for n in generator.integers(5, 40, 128)]
     tokens, lengths = pad(sentences)
-    batched = len(sentences) / best_seconds(lambda: model.score(model.initial_state(128), tokens, lengths))
+    batched = len(sentences) / median_seconds(lambda: model.score(model.initial_state(128), tokens, lengths))
 
     def one_by_one():
         for sentence in sentences[:16]:
@@ -118,8 +119,8 @@ def compare_scoring(model, bare):
                 logits, _ = bare(torch.as_tensor(sentence)[:, None])
                 logits.log_softmax(-1)
 
-    alone = 16 / best_seconds(one_by_one)
-    looped = 16 / best_seconds(bare_loop)
+    alone = 16 / median_seconds(one_by_one)
+    looped = 16 / median_seconds(bare_loop)
     print(f"scoring, bare loop, one by one    {looped:10,.0f} sentences/s")
     print(f"scoring, one by one               {alone:10,.0f} sentences/s {alone / looped:5.2f} x bare")
     print(f"scoring, batch of 128             {batched:10,.0f} sentences/s {batched / looped:5.2f} x bare")
@@ -139,7 +140,7 @@ def compare_steps(model, bare):
             with torch.inference_mode():
                 bare(ids, hidden)[0][0].log_softmax(-1)
 
-        got, want = best_seconds(ours, repeats=50), best_seconds(theirs, repeats=50)
+        got, want = median_seconds(ours, repeats=50), median_seconds(theirs, repeats=50)
         print(
             f"step of {batch:3d} rows, bare {want * 1e6:8,.0f} µs, ours {got * 1e6:8,.0f} µs   {want / got:5.2f} x bare"
         )

@@ -1,0 +1,160 @@
+"""The service beside a bare FastAPI route that answers nothing: what our layers cost, and what they carry.
+
+    python tests/benchmarks/bench_service.py [--requests 2000]
+
+Server and client are processes of the same machine, closed loop: for peak throughput and for
+latency without a queue, not for latency under a given load. Models are trained here, in a
+temporary folder, from Python's own documentation. Nothing is written elsewhere.
+"""
+
+import argparse
+import asyncio
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+NO_OP = """
+import fastapi, sys, uvicorn
+app = fastapi.FastAPI()
+@app.post("/v1/next-token")
+async def nothing(request: fastapi.Request):
+    await request.body()
+    return fastapi.Response(b"{}", media_type="application/json")
+@app.get("/health/ready")
+async def ready():
+    return {}
+uvicorn.run(app, port=int(sys.argv[1]), access_log=False, log_level="error", loop="uvloop", http="httptools")
+"""
+WORDS = [
+    "Return",
+    "the",
+    "number",
+    "of",
+    "items",
+    "in",
+    "the",
+    "list",
+    "or",
+    "raise",
+    "an",
+    "error",
+    "if",
+    "it",
+    "is",
+    "not",
+    "a",
+    "list",
+    "of",
+    "strings",
+]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+async def ask(reader, writer, path, body):
+    """One request on an open connection."""
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    reply = await reader.readuntil(b"\r\n\r\n")
+    assert reply.startswith(b"HTTP/1.1 200"), reply
+    length = next(
+        int(line.split(b":")[1])
+        for line in reply.lower().split(b"\r\n")
+        if line.startswith(b"content-length")
+    )
+    await reader.readexactly(length)
+
+
+async def closed_loop(port, path, bodies, connections):
+    """Requests per second, and the seconds of each."""
+    pending = iter(bodies)
+    seconds = []
+
+    async def client():
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for body in pending:
+            began = time.perf_counter()
+            await ask(reader, writer, path, body)
+            seconds.append(time.perf_counter() - began)
+        writer.close()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(connections)))
+    return len(seconds) / (time.perf_counter() - began), seconds
+
+
+def wait_until_ready(port):
+    while True:
+        with socket.socket() as s:
+            if s.connect_ex(("127.0.0.1", port)) == 0:
+                s.sendall(b"GET /health/ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                if b" 200 " in s.recv(100):
+                    return
+        time.sleep(0.2)
+
+
+def measure(name, port, path, bodies, baseline=None):
+    """Print p50 and p99 of one connection and the throughput of sixteen; the median of three rounds."""
+    asyncio.run(closed_loop(port, path, bodies[:50], 1))
+    rounds = [asyncio.run(closed_loop(port, path, bodies, 1))[1] for _ in range(3)]
+    p50 = statistics.median(statistics.median(seconds) for seconds in rounds)
+    p99 = statistics.median(statistics.quantiles(seconds, n=100)[98] for seconds in rounds)
+    rate = statistics.median(asyncio.run(closed_loop(port, path, bodies, 16))[0] for _ in range(3))
+    ratio = "" if baseline is None else f"   {rate / baseline:5.2f} x no-op"
+    print(
+        f"{name:34} p50 {1e3 * p50:6.2f} ms   p99 {1e3 * p99:6.2f} ms   16 connections {rate:7,.0f}/s{ratio}",
+        flush=True,
+    )
+    return rate
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=1000)
+    count = parser.parse_args().requests
+    gramophone = [sys.executable, "-m", "service.cli"]
+    contexts = [" ".join(WORDS[: 1 + i % len(WORDS)]) for i in range(count)]
+    with tempfile.TemporaryDirectory() as folder:
+        registry = str(Path(folder) / "registry")
+        train = [*gramophone, "train", "quickstart", "--name", "mixture", "--registry", registry]
+        subprocess.run(
+            [*train, "--set", "train.max_steps=20"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        ports = free_port(), free_port()
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        servers = [
+            subprocess.Popen([sys.executable, "-c", NO_OP, str(ports[0])], **quiet),
+            subprocess.Popen(
+                [*gramophone, "serve", "--registry", registry, "--port", str(ports[1])], **quiet
+            ),
+        ]
+        try:
+            for port in ports:
+                wait_until_ready(port)
+            bodies = [json.dumps({"context": c, "top_k": 10, "model": "ngram"}).encode() for c in contexts]
+            baseline = measure("no-op route", ports[0], "/v1/next-token", bodies)
+            for model in ("ngram", "lstm", "mixture"):
+                bodies = [json.dumps({"context": c, "top_k": 10, "model": model}).encode() for c in contexts]
+                measure(f"next-token, {model}", ports[1], "/v1/next-token", bodies, baseline)
+                few = [json.dumps({"texts": [c], "model": model}).encode() for c in contexts[: count // 4]]
+                measure(f"score one text, {model}", ports[1], "/v1/score", few, baseline)
+        finally:
+            for server in servers:
+                server.kill()
+                server.wait()
+
+
+if __name__ == "__main__":
+    main()
