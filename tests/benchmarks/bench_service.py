@@ -30,7 +30,7 @@ async def ready():
     return {}
 uvicorn.run(app, port=int(sys.argv[1]), access_log=False, log_level="error", loop="uvloop", http="httptools")
 """
-WORDS = [
+WORDS = (
     "Return",
     "the",
     "number",
@@ -45,13 +45,8 @@ WORDS = [
     "error",
     "if",
     "it",
-    "is",
-    "not",
-    "a",
-    "list",
-    "of",
-    "strings",
-]
+    "fails",
+)
 
 
 def free_port():
