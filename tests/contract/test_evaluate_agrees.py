@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from tests.servers import running
 
 from service.client import Client
 from service.settings import Settings
+from tests.servers import running
 from training.commands import run_evaluate, run_train
 
 NOUNS, PLACES = ("cat", "dog", "owl", "hen", "naïve café"), ("mat", "bed", "sofa", "roof")
