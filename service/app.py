@@ -117,7 +117,7 @@ def _compose(settings: Settings) -> Services:
         Registry(settings.registry),
         addresses=settings.models,
         default=settings.default_model,
-        device=_device(settings),
+        device=settings.device,
     )
     scheduler = Scheduler(
         clock=time.monotonic,
@@ -139,14 +139,6 @@ def _compose(settings: Settings) -> Services:
         max_top_k=settings.max_top_k,
     )
     return Services(host, engine, metrics, limits)
-
-
-def _device(settings: Settings) -> str:
-    if settings.device != "auto":
-        return settings.device
-    import torch  # costs seconds: only where it is asked for
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _report(loading: asyncio.Task[None]) -> None:

@@ -18,8 +18,11 @@ from models.scoring import finite, pad, score_sequences
 from models.vocabulary import EOS
 
 GOLDEN_FILE = "golden.json"
-TOLERANCE = {"cpu": 1e-4, "cuda": 2e-3}
-"""Largest difference of one token's log-prob, by kind of device, in nats."""
+PRECISION = "float32"
+"""What models compute in."""
+
+TOLERANCE = {"cpu": {PRECISION: 1e-4}, "cuda": {PRECISION: 2e-3}}
+"""Largest difference of one token's log-prob, by kind of device and precision, in nats."""
 
 MAX_TOKENS = 64
 
@@ -54,7 +57,7 @@ def replay_golden(directory: Path, model: LanguageModel[Any], *, device: str) ->
     path = directory / GOLDEN_FILE
     try:
         golden = json.loads(path.read_text(encoding="utf-8"))
-        tolerance = float(golden["tolerance"][device.split(":", maxsplit=1)[0]])
+        tolerance = float(golden["tolerance"][device.split(":", maxsplit=1)[0]][PRECISION])
         sequences = [model.vocabulary.check_ids(s, parameter="sequences") for s in golden["sequences"]]
         expected = [np.asarray(row, dtype=np.float64) for row in golden["logprobs"]]
     except (OSError, ValueError, KeyError, TypeError) as error:

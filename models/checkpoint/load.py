@@ -45,9 +45,10 @@ def load_checkpoint(directory: Path, *, device: str = "cpu") -> Checkpoint:
 
     Args:
         directory: the version's directory.
-        device: `cpu` or `cuda`, or `cuda:1`.
+        device: `cpu`, `cuda`, `cuda:1`, … or `auto`; n-gram models compute on the CPU whatever it says.
 
     Raises:
+        InvalidInputError: there is no such device.
         CheckpointError: a byte, the format or an answer is not what was published.
     """
     manifest = read_manifest(directory)
@@ -58,6 +59,7 @@ def load_checkpoint(directory: Path, *, device: str = "cpu") -> Checkpoint:
         or tokenizer.vocabulary.fingerprint != manifest.vocabulary_fingerprint
     ):
         raise ManifestError(f"{directory}: the tokenizer is not the one that the manifest names")
+    device = _resolved(device, manifest.family)
     try:
         model = _build(directory, manifest, tokenizer.vocabulary, device)
         replay_golden(directory, model, device=device)
@@ -75,6 +77,14 @@ def load_checkpoint(directory: Path, *, device: str = "cpu") -> Checkpoint:
             f"{directory}: cannot be rebuilt as a {manifest.family} model: {error}"
         ) from error
     return Checkpoint(manifest, model, tokenizer, metrics, directory)
+
+
+def _resolved(device: str, family: str) -> str:
+    if family == "ngram":
+        return "cpu"
+    from models.neural.device import resolve_device  # brings in torch, as the model is about to
+
+    return str(resolve_device(device))
 
 
 def _build(directory: Path, manifest: Manifest, vocabulary: Vocabulary, device: str) -> LanguageModel[Any]:
