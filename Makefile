@@ -2,8 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-REGISTRY := $(if $(GRAMOPHONE_REGISTRY),$(GRAMOPHONE_REGISTRY),registry)
-PORT := $(if $(GRAMOPHONE_PORT),$(GRAMOPHONE_PORT),8000)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check format bench test-system clean
@@ -11,9 +9,9 @@ PORT := $(if $(GRAMOPHONE_PORT),$(GRAMOPHONE_PORT),8000)
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/' | column -t -s:
 
-run: $(VENV)/.serve  ## Install, train the default models if the registry is empty, serve on port 8000
-	$(BIN)/gramophone quickstart --registry "$(REGISTRY)" --if-empty
-	$(BIN)/gramophone serve --registry "$(REGISTRY)" --port $(PORT)
+run: $(VENV)/.serve  ## Install, train the default models if the registry is empty, serve on port 8000 (GRAMOPHONE_PORT)
+	$(BIN)/gramophone quickstart --if-empty
+	$(BIN)/gramophone serve
 
 test: $(VENV)/.test  ## Install what the tests need, and run them
 	$(BIN)/python -m pytest
@@ -31,7 +29,7 @@ format: $(VENV)/.dev  ## Put the code into its one format
 test-system: $(VENV)/.test  ## Tests of the whole program as a user starts it
 	$(BIN)/python -m pytest tests/system
 
-bench: $(VENV)/.test  ## Benchmarks: medians and ratios against peers, printed
+bench: $(VENV)/.test  ## Print benchmarks, medians and ratios against peers
 	for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 clean:  ## Remove the environment and caches; registries stay

@@ -83,6 +83,7 @@ def serve(settings: Settings) -> None:
         port=settings.port,
         loop="uvloop",
         http="httptools",
+        ws="none",  # a request to upgrade is answered like any other
         lifespan="on",
         log_config=None,
         access_log=False,

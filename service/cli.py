@@ -4,8 +4,11 @@ Modules that are slow to import are imported by the command that needs them, so 
 `--help` is quick. This is the one place that knows both `service` and `training`.
 """
 
+import contextlib
+import io
 import json
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,7 +26,6 @@ EXIT_BAD_INPUT = 2
 EXIT_FAILED = 1
 
 app = typer.Typer(
-    help="Train small language models and serve them over HTTP.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -34,23 +36,35 @@ models_app = typer.Typer(
 )
 app.add_typer(models_app, name="models")
 
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"gramophone-lm {metadata.version('gramophone-lm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train small language models and serve them over HTTP."""
+
+
 RegistryOption = Annotated[
     Path, typer.Option(envvar="GRAMOPHONE_REGISTRY", help="Folder of published models.", show_default=True)
 ]
 ModelArgument = Annotated[str, typer.Argument(help="Model: NAME, NAME@7 or NAME@champion.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-CorpusOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        help="Text file (.gz, .xz, .zst too); may be repeated. Default: Python's own documentation."
-    ),
-]
+CORPUS_HELP = "Text file (.gz, .xz, .zst too); may be repeated."
 DEFAULT_REGISTRY = Path("registry")
 
 
 def main() -> None:
     """Run the command line; errors are one line on standard error, exit code 2 for bad input."""
+    _tolerate_encodings()
     try:
         app()
     except (InvalidInputError, FormatError, ModelNotFoundError, RegistryError) as error:
@@ -60,11 +74,26 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         sys.stderr.close()
         sys.exit(EXIT_FAILED)
+    except OSError as error:  # our output goes to a full disk, say
+        with contextlib.suppress(OSError):
+            sys.stdout.close()  # else it would be tried again, and a traceback told, at the very end
+        _fail(error, EXIT_FAILED)
 
 
-def _fail(error: LanguageModelError, code: int) -> None:
+def _fail(error: Exception, code: int) -> None:
     sys.stderr.write(f"gramophone: {error}\n")
     sys.exit(code)
+
+
+def _tolerate_encodings() -> None:
+    """Print what the terminal cannot show as escapes; read bytes that are not text, to be refused by name."""
+    for stream, errors in (
+        (sys.stdin, "surrogateescape"),
+        (sys.stdout, "backslashreplace"),
+        (sys.stderr, "backslashreplace"),
+    ):
+        if isinstance(stream, io.TextIOWrapper):  # None where it is closed
+            stream.reconfigure(errors=errors)
 
 
 # --- training -----------------------------------------------------------------------------------
@@ -94,7 +123,9 @@ def quickstart(
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe's name, or the path of a .toml file.")],
     name: Annotated[str, typer.Option(help="Name to publish the model under.")],
-    corpus: CorpusOption = None,
+    corpus: Annotated[
+        list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Default: Python's own documentation.")
+    ] = None,
     valid: Annotated[
         list[Path] | None, typer.Option(help="Text to decide by. Default: the end of the corpus is held out.")
     ] = None,
@@ -129,7 +160,10 @@ def train(
 @app.command()
 def evaluate(
     model: ModelArgument,
-    corpus: CorpusOption = None,
+    corpus: Annotated[
+        list[Path] | None,
+        typer.Option(help=f"{CORPUS_HELP} Default: the test part of Python's own documentation."),
+    ] = None,
     context: Annotated[
         Literal["sentence", "stream", "document"],
         typer.Option(help="Fresh state each line; state carried across lines; or whole texts in windows."),
@@ -197,8 +231,8 @@ def score(
         list[str] | None, typer.Argument(help="Texts. Default: lines of standard input.")
     ] = None,
     context: Annotated[str, typer.Option(help="What stands before each text; not scored.")] = "",
-    bos: Annotated[bool, typer.Option(help="Begin with <s>.")] = True,
-    eos: Annotated[bool, typer.Option(help="Score </s> at the end.")] = True,
+    bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True,
+    eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True,
     detail: Annotated[Literal["none", "token", "word"], typer.Option(help="How finely to report.")] = "none",
     registry: RegistryOption = DEFAULT_REGISTRY,
     device: DeviceOption = "cpu",
@@ -207,7 +241,12 @@ def score(
     """Log-probability and perplexity of texts."""
     from service import console, local
 
-    lines = texts or [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    # no stream at all where standard input is closed
+    lines = texts or [line.rstrip("\n") for line in sys.stdin or () if line.strip()]
+    if not lines:
+        raise InvalidInputError(
+            "there is no text: give texts as arguments, or as lines of standard input", parameter="texts"
+        )
     request = {"texts": lines, "context": context, "bos": bos, "eos": eos, "detail": detail}
     reply = local.score(local.load(registry, model, device), request)
     _print_json(reply) if as_json else console.show_scores(lines, reply)
@@ -245,8 +284,9 @@ def generate(
     if as_json:
         _print_json(local.generate(loaded, request))
         return
+    pieces = local.generate_pieces(loaded, request)  # refuses a bad request before anything is printed
     typer.echo(prompt, nl=False)
-    for text in local.generate_pieces(loaded, request):
+    for text in pieces:
         typer.echo(text, nl=False)
     typer.echo()
 
@@ -257,7 +297,9 @@ def rerank(
     file: Annotated[
         typer.FileText,
         typer.Argument(
-            help='One list a line, as in /v1/rerank: {"candidates": [{"text": …}, …]}; - reads standard input.'
+            encoding="utf-8",
+            errors="surrogateescape",
+            help='One list a line, as in /v1/rerank: {"candidates": [{"text": …}, …]}; - reads standard input.',
         ),
     ],
     weights: Annotated[
@@ -339,11 +381,12 @@ def models_delete(model: ModelArgument, registry: RegistryOption = DEFAULT_REGIS
     """Remove one version, named with its number; refused while an alias points to it."""
     from models.checkpoint.registry import Registry
 
-    name, _, number = model.partition("@")
-    if not number.isdecimal():
+    if not model.partition("@")[2].isdecimal():
         raise InvalidInputError(f"delete takes NAME@NUMBER, given {model!r}", parameter="model")
-    Registry(registry).delete(name, int(number))
-    typer.echo(f"{model} is deleted; its number will not be used again")
+    store = Registry(registry)
+    version = store.resolve(model)
+    store.delete(version.name, version.number)
+    typer.echo(f"{version.address} is deleted; its number will not be used again")
 
 
 # --- the service ----------------------------------------------------------------------------------

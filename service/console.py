@@ -39,7 +39,7 @@ def show_figures(result: dict[str, Any]) -> None:
     """An evaluation, a figure a line."""
     table = _table("figure", "value")
     for name, value in result.items():
-        shown = "infinite" if value is None else f"{value:,.4f}" if isinstance(value, float) else f"{value}"
+        shown = "infinite" if value is None else _plain(value)
         table.add_row(name.replace("_", " "), shown)
     _console.print(table)
 
@@ -114,6 +114,12 @@ def _table(first: str, *others: str) -> Table:
             name, justify="right" if name not in {"", "family", "aliases", "created", "split"} else "left"
         )
     return table
+
+
+def _plain(value: str | float) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}"
 
 
 def _visible(token: str) -> str:

@@ -16,9 +16,13 @@ CARD_FILE = "MODEL_CARD.md"
 def overview(root: Path) -> list[dict[str, Any]]:
     """One row a version: address, aliases, family, figures; or what is wrong with it."""
     registry = Registry(root)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in registry.models():
-        aliases = registry.aliases(name)
+        try:
+            aliases = registry.aliases(name)
+        except ManifestError as error:
+            aliases = {}
+            rows.append({"model": name, "aliases": [], "problem": str(error)})
         for number in registry.versions(name):
             version = registry.resolve(f"{name}@{number}")
             pointing = sorted(alias for alias, target in aliases.items() if target == number)

@@ -25,7 +25,12 @@ from service.use_cases.score import score as score_texts
 
 R = TypeVar("R")
 Json = dict[str, Any]
-_UNLIMITED = Limits(max_texts=sys.maxsize, max_tokens_per_sequence=sys.maxsize, max_new_tokens=sys.maxsize)
+_UNLIMITED = Limits(
+    max_texts=sys.maxsize,
+    max_tokens_per_sequence=sys.maxsize,
+    max_new_tokens=sys.maxsize,
+    max_reply_entries=sys.maxsize,
+)
 
 
 def load(registry: Path, address: str, device: str) -> LoadedModel:
@@ -60,9 +65,16 @@ def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 
 
 def generate_pieces(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str]:
-    """The text of a continuation as it comes."""
+    """The text of a continuation as it comes.
+
+    Raises:
+        InvalidInputError: the request is wrong; raised here, not by the iterator.
+    """
     command = parse_json(GenerateRequest, _body(request)).command(_UNLIMITED)
-    work = generating.generate(loaded, command, _UNLIMITED)
+    return _pieces(generating.generate(loaded, command, _UNLIMITED))
+
+
+def _pieces(work: Work[generating.GeneratedToken, generating.Completion]) -> Iterator[str]:
     while True:
         try:
             event = next(work)
@@ -85,6 +97,8 @@ def rerank_line(loaded: LoadedModel, line: str, options: Mapping[str, Any], *, p
         reply = rerank_reply(loaded, _result(rerank(loaded, command, _UNLIMITED)))
     except json.JSONDecodeError as error:
         raise InvalidInputError(f"{place}: not JSON: {error}") from None
+    except RecursionError:
+        raise InvalidInputError(f"{place}: nested too deeply") from None
     except InvalidInputError as error:
         raise InvalidInputError(f"{place}: {error}", parameter=error.parameter) from None
     return dataclasses.asdict(reply.lists[0])
@@ -111,9 +125,9 @@ def parse_weights(text: str) -> dict[str, float]:
 def _body(request: Mapping[str, Any]) -> bytes:
     """JSON, so that the command line's values pass the very checks that a client's pass."""
     try:
-        return json.dumps(request).encode()
+        return json.dumps(request, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise InvalidInputError("the text is not valid Unicode") from None
+        raise InvalidInputError("the text is not UTF-8: convert it first, for example with iconv") from None
 
 
 def _result(work: Work[Any, R]) -> R:

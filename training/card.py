@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from training.neural.trainer import HistoryRecord
 
 _TABLE_HEAD = "| model | weight | split | tokens | OOV | perplexity per token | per word | bits per byte |"
+_FAMILIES = {"ngram": "An n-gram", "lstm": "An LSTM", "gru": "A GRU", "mixture": "A mixture"}
 _INK, _ACCENT, _QUIET = "#1f2933", "#2563a8", "#9aa5b1"
 
 
@@ -48,7 +49,7 @@ def _markdown(data: CardData, pictures: Mapping[str, str]) -> str:
         f"# {data.name}",
         "",
         (
-            f"A {data.family} language model with {data.parameters:,} parameters over {data.vocab_size:,} "
+            f"{_FAMILIES[data.family]} language model with {data.parameters:,} parameters over {data.vocab_size:,} "
             f"{data.tokenizer} tokens, made on {data.created} in {data.provenance['seconds']:,.0f} s."
         ),
         "",
@@ -67,7 +68,7 @@ def _markdown(data: CardData, pictures: Mapping[str, str]) -> str:
         "",
         f"- text: {_sources(data.metrics['data'])}",
         f"- seed: {data.provenance['seed']}",
-        f"- tokenizer: {_pairs(recipe['tokenizer'])}",
+        f"- tokenizer: {_tokenizer(recipe)}",
     ]
     if data.family == "mixture":
         lines.append("- mixture weights: fitted by EM on the validation text")
@@ -109,6 +110,11 @@ def _sources(data: Mapping[str, Any]) -> str:
     )
 
 
+def _tokenizer(recipe: Mapping[str, Any]) -> str:
+    published = recipe["mixture"]["models"] if recipe["family"] == "mixture" else ()
+    return f"that of {published[0]}" if published else _pairs(recipe["tokenizer"])
+
+
 def _pairs(table: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in table.items() if value is not None)
 
@@ -121,9 +127,8 @@ def learning_curve(title: str, history: Sequence[HistoryRecord]) -> bytes:
     held_out = [(r.seconds / 60, r.valid_perplexity) for r in history if r.valid_perplexity is not None]
     if held_out:
         axes.plot(*zip(*held_out, strict=True), color=_ACCENT, marker="o", markersize=4, label="validation")
-        axes.annotate(
-            f"{held_out[-1][1]:.1f}", held_out[-1], textcoords="offset points", xytext=(4, 6), color=_ACCENT
-        )
+        best = min(held_out, key=lambda point: point[1])  # the model has the weights it had there
+        axes.annotate(f"{best[1]:,.1f}", best, textcoords="offset points", xytext=(4, 6), color=_ACCENT)
     axes.set_yscale("log")
     _plain_log_ticks(axes)
     axes.set_xlabel("minutes of training")
@@ -145,9 +150,10 @@ def perplexity_bars(name: str, metrics: Mapping[str, Any]) -> bytes:
         [value for _, value in rows],
         color=[_QUIET] * (len(rows) - 1) + [_ACCENT],
     )
-    axes.bar_label(bars, fmt="%.1f", padding=3)
+    axes.bar_label(bars, fmt="{:,.1f}", padding=3)
     axes.invert_yaxis()
     axes.margins(x=0.12)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("perplexity per word (lower is better)")
     axes.set_title(f"Held-out perplexity, {split} text", loc="left")
     return _png(figure)

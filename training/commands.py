@@ -8,6 +8,7 @@ from typing import Any
 from models.checkpoint.load import Checkpoint, load_checkpoint
 from models.checkpoint.registry import Registry, check_name
 from models.errors import InvalidInputError
+from models.neural.device import resolve_device
 from models.tokenizers import Tokenizer
 from training.console import console_progress
 from training.corpora.default import read_default_corpus
@@ -45,6 +46,7 @@ def run_train(
     """
     check_name(name)
     recipe = load_recipe(recipe_name, assignments)
+    device = str(resolve_device(device))  # before the text is read
     store = Registry(registry, create=True)
     progress = console_progress()
     published = [

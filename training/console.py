@@ -11,7 +11,6 @@ from rich.progress import (
     Task,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.progress import Progress as Bars
@@ -20,6 +19,7 @@ from rich.text import Text
 from training.progress import Progress
 
 _LOG_EVERY_S = 10.0
+_LEAST_RATE = 10.0  # below it the rate says nothing: stages counted in per cents or passes
 _ONLY_TASK = TaskID(0)
 
 
@@ -27,8 +27,9 @@ class RateColumn(ProgressColumn):
     """Units a second, with a metric prefix."""
 
     def render(self, task: Task) -> Text:
-        """The rate so far, or nothing while it is unknown."""
-        return Text("" if not task.speed else f"{metric(task.speed)}/s", style="progress.data.speed")
+        """The rate so far; nothing while it is unknown, or too low to be of use."""
+        speed = task.finished_speed or task.speed or 0.0
+        return Text(f"{metric(speed)}/s" if speed >= _LEAST_RATE else "", style="progress.data.speed")
 
 
 class TerminalProgress:
@@ -43,11 +44,10 @@ class TerminalProgress:
         self._bars = Bars(
             SpinnerColumn(finished_text="✓"),
             TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
+            BarColumn(bar_width=20),
             TextColumn("{task.percentage:>3.0f}%"),
             RateColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
             TextColumn("{task.fields[note]}"),
             console=Console(stderr=True),
         )
@@ -94,8 +94,9 @@ class LogProgress:
             self._said = now
             rate = self._done / (now - self._began)
             share = f"{self._done / self._total:4.0%}" if self._total else metric(self._done)
+            speed = f" at {metric(rate)}/s" if rate >= _LEAST_RATE else ""
             left = f", {(self._total - self._done) / rate:.0f} s left" if self._total and rate else ""
-            self._say(f"{share} at {metric(rate)}/s{left}{' · ' + self._note if self._note else ''}")
+            self._say(f"{share}{speed}{left}{' · ' + self._note if self._note else ''}")
 
     def finish(self) -> None:
         """Say how long it took."""

@@ -73,5 +73,7 @@ def _hold_out(corpus: Corpus) -> tuple[Corpus, Corpus]:
         )
     return (
         corpus._replace(sentences=corpus.sentences[:-count]),
-        corpus._replace(sentences=corpus.sentences[-count:]),
+        corpus._replace(
+            sentences=corpus.sentences[-count:], sources=[f"the end of {', '.join(corpus.sources)}"]
+        ),
     )

@@ -10,7 +10,7 @@ document  each text whole, line ends in it, cut into disjoint windows; a window 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -107,11 +107,11 @@ def score_corpus(
     progress: Progress,
 ) -> Targets:
     """Log-probabilities of every predicted token of a corpus."""
-    progress.start(f"scoring ({context} context)", corpus.num_tokens)
+    progress.start(f"scoring with the {model.family}, {context} context", corpus.num_tokens)
     if context == "sentence":
         targets = _score_sentences(model, corpus, progress)
     else:
-        texts = _windows(corpus, window) if context == "document" else iter([_stream(corpus)])
+        texts = _windows(corpus, window) if context == "document" else iter([_running_text(corpus)])
         targets = _score_long(model, texts, progress)
     progress.finish()
     return targets
@@ -146,12 +146,9 @@ def _batches_of_similar_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.N
         start = end
 
 
-def _stream(corpus: EncodedCorpus) -> tuple[int, TokenIds]:
-    """The whole corpus as one text: `w w </s> <s> w w </s>`, after a first `<s>`."""
-    rows: list[Sequence[int] | npt.NDArray[np.int32]] = []
-    for index in range(corpus.num_sentences):
-        rows += [corpus.sentence(index), [EOS, BOS]]
-    return BOS, np.concatenate(rows)[:-1].astype(np.int64)
+def _running_text(corpus: EncodedCorpus) -> tuple[int, TokenIds]:
+    text = corpus.with_boundaries().astype(np.int64)
+    return BOS, text[1:]
 
 
 def _windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[int, TokenIds]]:

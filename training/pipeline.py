@@ -116,10 +116,13 @@ def train_mixture(
     for checkpoint in published:
         if checkpoint.tokenizer.fingerprint != tokenizer.fingerprint:
             raise VocabularyMismatchError(f"{checkpoint.path} has another tokenizer than {published[0].path}")
+    part_recipes = [
+        part_recipe(recipe, name) for name in recipe.mixture.recipes
+    ]  # all checked before any work
     began = time.monotonic()
     trained = [
-        train(name, part_recipe(recipe, name), tokenizer, texts, device=device, progress=progress)
-        for name in recipe.mixture.recipes
+        train(name, part, tokenizer, texts, device=device, progress=progress)
+        for name, part in zip(recipe.mixture.recipes, part_recipes, strict=True)
     ]
     parts: list[Trained | Checkpoint] = [*trained, *published]
     scores = [score_corpus(p.model, texts.valid, progress=progress).log_probs for p in parts]
@@ -182,7 +185,7 @@ def held_out_figures(model: LanguageModel[Any], texts: EncodedTexts, *, progress
 
 
 def part_recipe(mixture: Recipe, name: str) -> Recipe:
-    """A part's recipe, with what the mixture's recipe sets itself laid over it.
+    """A part's recipe, with what the mixture's recipe sets itself laid over it; text and tokenizer are the mixture's.
 
     Raises:
         InvalidInputError: the part is itself a mixture.
@@ -192,6 +195,7 @@ def part_recipe(mixture: Recipe, name: str) -> Recipe:
         for table in ("ngram", "neural", "train")
     }
     recipe = parse_recipe(merged(recipe_table(name), {**changes, "seed": mixture.seed}), source=name)
+    recipe = recipe.model_copy(update={"corpus": mixture.corpus, "tokenizer": mixture.tokenizer})
     if recipe.family == "mixture":
         raise InvalidInputError(
             f"mixture.recipes names {name!r}, which is itself a mixture", parameter="mixture.recipes"

@@ -88,6 +88,7 @@ def describe(name: str, trained: Trained, run: Run) -> Description:
             if corpus is not None
         },
         **({"parts": parts} if parts else {}),
+        **({"history": [record._asdict() for record in trained.history]} if trained.history else {}),
     }
     provenance = {
         "recipe": trained.recipe.model_dump(mode="json"),
@@ -151,9 +152,18 @@ def _version_of(library: str) -> str | None:
 
 def _git_commit() -> str | None:
     """The commit of this code, if it runs from a checkout; `-dirty` if it was changed since."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    here = Path(__file__)
+    git = ["git", "-C", str(here.parent)]
+    tracked = [
+        *git,
+        "ls-files",
+        "--error-unmatch",
+        here.name,
+    ]  # an installed copy may lie in another repository
+    describe = [*git, "describe", "--always", "--dirty", "--abbrev=40"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603 - fixed words
+        for command in (tracked, describe):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603 - fixed words
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None

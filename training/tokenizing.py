@@ -1,13 +1,14 @@
 """Learn a tokenizer from text, and encode a corpus with it."""
 
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
 import sentencepiece
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from models.errors import InvalidInputError
 from models.scoring import count_words
@@ -23,6 +24,7 @@ from training.corpora.encoded import EncodedCorpus
 from training.progress import Progress
 
 _BATCH = 8192
+_PIECES = 8000
 _SAMPLE_SENTENCES = 1_000_000
 _SAMPLE_SEED = 1
 
@@ -32,8 +34,9 @@ class TokenizerSettings(BaseModel):
 
     Attributes:
         kind: `word`, `char`, or SentencePiece's `bpe` or `unigram`.
-        vocab_size: how many tokens at most, control tokens included. The most frequent are
-            kept. None: all (word, char), 8000 (bpe, unigram).
+        vocab_size: how many tokens, control tokens included. Words and characters: at most so
+            many, the most frequent; None keeps all. Pieces: exactly so many, an error if the text
+            cannot give them; None asks for 8000 and takes fewer from a small text.
         min_count: words or characters seen less often become `<unk>`.
         lowercase: lower-case the text first (word).
         pattern: regular expression whose matches are the words; None: split at white space (word).
@@ -53,6 +56,15 @@ class TokenizerSettings(BaseModel):
     marked_unknown: Literal["word", "unknown"] = "word"
     normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "identity"
     byte_fallback: bool = True
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ValueError(f"it is not a regular expression: {error}") from None
+        return pattern
 
 
 def learn_tokenizer(
@@ -125,7 +137,7 @@ def _most_frequent(counts: Counter[str], settings: TokenizerSettings) -> list[st
 
 
 def _learn_pieces(settings: TokenizerSettings, sentences: Sequence[str], progress: Progress) -> Tokenizer:
-    size = settings.vocab_size or 8000
+    size = settings.vocab_size or _PIECES
     model = io.BytesIO()
     progress.start(f"learning {size} {settings.kind} pieces", None)
     # SentencePiece's own maximum of 4,192 bytes would silently leave longer lines out
@@ -137,6 +149,7 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sequence[str], progres
             model_writer=model,
             model_type=settings.kind,
             vocab_size=size,
+            hard_vocab_limit=settings.vocab_size is not None,
             character_coverage=1.0 if not settings.byte_fallback else 0.9995,
             byte_fallback=settings.byte_fallback,
             normalization_rule_name=settings.normalization,
@@ -147,7 +160,7 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sequence[str], progres
             pad_id=-1,
             input_sentence_size=_SAMPLE_SENTENCES,
             shuffle_input_sentence=len(sentences) > _SAMPLE_SENTENCES,
-            max_sentence_length=max(longest, 1),
+            max_sentence_length=max(longest, 10),  # no less is accepted
             num_threads=1,  # the result must not depend on how many cores there are
             minloglevel=2,
         )

@@ -66,15 +66,13 @@ def load_checkpoint(directory: Path, *, device: str = "cpu") -> Checkpoint:
         metrics = json.loads((directory / "metrics.json").read_text(encoding="utf-8"))
     except CheckpointError:
         raise
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        RuntimeError,
-    ) as error:  # hashes agreed: written wrongly
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:  # the hashes agreed
+        if "cannot cache function" in str(error):  # numba compiles the n-gram kernels once and keeps them
+            raise CheckpointError(
+                f"{directory}: no folder for compiled kernels can be written; set NUMBA_CACHE_DIR to one"
+            ) from error
         raise ManifestError(
-            f"{directory}: cannot be rebuilt as a {manifest.family} model: {error}"
+            f"{directory}: cannot be rebuilt as a model of the family {manifest.family}: {error}"
         ) from error
     return Checkpoint(manifest, model, tokenizer, metrics, directory)
 

@@ -26,6 +26,7 @@ from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, 
 
 CHAMPION = "champion"
 MAX_NAME_LENGTH = 100
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _TEMPORARY = ".tmp-"
 _DELETED = ".deleted-"
@@ -68,18 +69,30 @@ class Registry:
             )
 
     def models(self) -> list[str]:
-        """Names of the models with at least one version, sorted."""
-        return sorted(p.name for p in self.root.iterdir() if _is_name(p.name) and self.versions(p.name))
+        """Names of the models with at least one version, sorted.
+
+        Raises:
+            RegistryError: the folder cannot be read, or is there no longer.
+        """
+        try:
+            names = sorted(p.name for p in self.root.iterdir() if _is_name(p.name))
+        except OSError as error:
+            raise RegistryError(f"cannot read the registry {self.root}: {error.strerror}") from None
+        return [name for name in names if self.versions(name)]
 
     def versions(self, name: str) -> list[int]:
         """A model's version numbers, ascending; empty if there is no such model."""
         folder = self._folder(name) / "versions"
         try:
             return sorted(
-                int(p.name) for p in folder.iterdir() if p.name.isdecimal() and (p / MANIFEST_FILE).is_file()
+                int(p.name)
+                for p in folder.iterdir()
+                if _NUMBER.fullmatch(p.name) and (p / MANIFEST_FILE).is_file()
             )
         except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            raise RegistryError(f"cannot read {folder}: {error.strerror}") from None
 
     def aliases(self, name: str) -> dict[str, int]:
         """A model's aliases.
@@ -94,7 +107,7 @@ class Registry:
                 raise ValueError("it must map names to version numbers")  # noqa: TRY301 - same message as bad JSON
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ManifestError(
                 f"{path} is damaged: {error}; set the alias again with `gramophone models promote`"
             ) from None
@@ -113,14 +126,22 @@ class Registry:
         versions = self.versions(name) if _is_name(name) else []
         if not versions:
             known = ", ".join(self.models()) or "none"
-            raise ModelNotFoundError(f"there is no model {name!r} in {self.root}; there are: {known}")
+            raise ModelNotFoundError(
+                f"there is no model {name[:MAX_NAME_LENGTH]!r} in {self.root}; there are: {known}"
+            )
         if which.isdecimal():
+            if not _NUMBER.fullmatch(which):
+                raise ModelNotFoundError(
+                    f"model {name!r} has no version {which[:20]!r}: not a version number"
+                )
             number = int(which)
         else:
             aliases = self.aliases(name)
             if which and which not in aliases:
                 known = ", ".join(sorted(aliases)) or "none"
-                raise ModelNotFoundError(f"model {name!r} has no alias {which!r}; its aliases: {known}")
+                raise ModelNotFoundError(
+                    f"model {name!r} has no alias {which[:MAX_NAME_LENGTH]!r}; its aliases: {known}"
+                )
             number = aliases[which or CHAMPION] if (which or CHAMPION) in aliases else versions[-1]
         if number not in versions:
             listed = ", ".join(map(str, versions[-10:]))
@@ -144,18 +165,16 @@ class Registry:
         temporary = versions / f"{_TEMPORARY}{uuid.uuid4().hex}"
         with contextlib.ExitStack() as locks:
             locks.callback(shutil.rmtree, temporary, ignore_errors=True)  # gone already if it was published
-            try:
-                versions.mkdir(parents=True, exist_ok=True)
-                with _held(versions):  # so that nobody takes the new directory for an abandoned one
-                    _remove_abandoned(versions)
-                    temporary.mkdir()
-                    locks.enter_context(_held(temporary))
-                write(temporary)
-                verify_files(temporary, read_manifest(temporary))
-                _flush_tree(temporary)
-                number = _rename_to_next_number(temporary, versions)
-            except OSError as error:
-                raise RegistryError(f"cannot write to {versions}: {error.strerror or error}") from error
+            locks.enter_context(_writing(versions))
+            versions.mkdir(parents=True, exist_ok=True)
+            with _held(versions):  # so that nobody takes the new directory for an abandoned one
+                _remove_abandoned(versions)
+                temporary.mkdir()
+                locks.enter_context(_held(temporary))
+            write(temporary)
+            verify_files(temporary, read_manifest(temporary))
+            _flush_tree(temporary)
+            number = _rename_to_next_number(temporary, versions)
         return Version(name, number, versions / str(number))
 
     def set_alias(self, name: str, alias: str, number: int) -> None:
@@ -165,13 +184,14 @@ class Registry:
             ModelNotFoundError: there is no such version.
             InvalidInputError: the alias is not a name, or is a number.
             ManifestError: aliases.json is damaged (it is set anew if `alias` is the champion).
+            RegistryError: the file system refused.
         """
         if alias.isdecimal():
             raise InvalidInputError(f"the alias {alias!r} would read as a version number", parameter="alias")
         check_name(alias, parameter="alias")
         self.resolve(f"{name}@{number}")
         folder = self._folder(name)
-        with _held(folder):
+        with _writing(folder), _held(folder):
             try:
                 aliases = self.aliases(name)
             except ManifestError:
@@ -193,9 +213,11 @@ class Registry:
         Raises:
             ModelNotFoundError: there is no such version.
             InvalidInputError: an alias points to it.
+            RegistryError: the file system refused.
         """
         version = self.resolve(f"{name}@{number}")
-        with _held(self._folder(name)):
+        folder = self._folder(name)
+        with _writing(folder), _held(folder):
             pointing = [alias for alias, target in self.aliases(name).items() if target == number]
             if pointing:
                 raise InvalidInputError(
@@ -204,8 +226,8 @@ class Registry:
                 )
             tombstone = version.path.with_name(f"{_DELETED}{number}")
             version.path.rename(tombstone)
-        for entry in tombstone.iterdir():
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            for entry in tombstone.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
     def _folder(self, name: str) -> Path:
         return self.root / name
@@ -227,6 +249,15 @@ def check_name(name: str, *, parameter: str = "name") -> None:
 
 def _is_name(name: str) -> bool:
     return len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) is not None
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Say which folder cannot be written to."""
+    try:
+        yield
+    except OSError as error:
+        raise RegistryError(f"cannot write to {folder}: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager
@@ -254,7 +285,7 @@ def _remove_abandoned(versions: Path) -> None:
 
 def _rename_to_next_number(temporary: Path, versions: Path) -> int:
     used = [p.name.removeprefix(_DELETED) for p in versions.iterdir()]
-    number = 1 + max((int(n) for n in used if n.isdecimal()), default=0)
+    number = 1 + max((int(n) for n in used if _NUMBER.fullmatch(n)), default=0)
     while True:
         try:
             temporary.rename(versions / str(number))

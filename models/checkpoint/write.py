@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from safetensors import SafetensorError
 
 from models.arrays import to_numpy
 from models.checkpoint.golden import golden_sequences, write_golden
@@ -17,6 +18,7 @@ from models.checkpoint.manifest import (
     file_entries,
     write_manifest,
 )
+from models.errors import RegistryError
 from models.protocol import LanguageModel, State
 from models.tokenizers import Tokenizer
 from models.vocabulary import BOS, EOS, UNK
@@ -72,10 +74,16 @@ def write_checkpoint(
         tokenizer: the one that the model was trained with.
         description: what the checkpoint says about itself.
         parts: whole checkpoints to embed, for a mixture; in the order of its weights.
+
+    Raises:
+        RegistryError: the weights cannot be written, to a full disk say.
     """
     for number, part in enumerate(parts):
         shutil.copytree(part, directory / PARTS / str(number))
-    model.save(directory)
+    try:
+        model.save(directory)
+    except SafetensorError as error:  # what its library makes of the system's errors
+        raise RegistryError(f"cannot write the weights to {directory}: {error}") from None
     tokenizer.save(directory)
     sequences = golden_sequences(description.golden, len(model.vocabulary))
     write_golden(directory, model, sequences)
@@ -84,6 +92,9 @@ def write_checkpoint(
         (directory / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     for name, content in description.card.items():
         (directory / name).write_bytes(content)
+    for path in directory.iterdir():  # safetensors lets nobody but the owner read what it writes
+        if path.is_file():
+            shutil.copymode(directory / "metrics.json", path)
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         reader_version=SCHEMA_VERSION,

@@ -51,7 +51,8 @@ def apply_temperature(log_probs: FloatArray, temperature: float) -> FloatArray:
     """
     peak = log_probs.max(axis=1, keepdims=True)
     shifted = log_probs - np.where(np.isfinite(peak), peak, np.float32(0))
-    out: FloatArray = (shifted.astype(np.float64) / temperature).astype(np.float32)
+    with np.errstate(over="ignore"):  # minus infinity is right where a temperature is next to nothing
+        out: FloatArray = (shifted.astype(np.float64) / temperature).astype(np.float32)
     return out
 
 

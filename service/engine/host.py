@@ -195,7 +195,10 @@ class ModelHost:
             version = self._registry.resolve(address)
             aliases = self._registry.aliases(name)
             bare = self._registry.resolve(name)
-        except CheckpointError as error:  # aliases.json is damaged
+        except (CheckpointError, ModelNotFoundError) as error:
+            # one whose aliases are damaged, or point to nothing, must not stop the others
+            if isinstance(error, ModelNotFoundError) and not self._listed(address):
+                raise
             hosted = HostedModel(address, None, failure=self._without_root(error))
             self.models[address] = self._by_address[address] = hosted
             _log.error("model failed", model=address, reason=hosted.failure)
@@ -210,6 +213,10 @@ class ModelHost:
             self._by_address[name] = hosted
         else:
             self._by_address.setdefault(name, hosted)
+
+    def _listed(self, address: str) -> bool:
+        """Whether an address is the bare name of a model that the registry holds."""
+        return address in self._registry.models()
 
     def _load_one(self, hosted: HostedModel, version: Version) -> None:
         try:

@@ -56,6 +56,7 @@ ANSWERS: dict[type[LanguageModelError], Answer] = {
 
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 _RETRY_AFTER_S = 1.0
+_SAID_CHARACTERS = 1000
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -74,7 +75,12 @@ def answer_to(error: LanguageModelError) -> Answer:
 def error_body(error: LanguageModelError) -> ErrorBody:
     """The error as clients see it."""
     parameter = error.parameter if isinstance(error, InvalidInputError) else None
-    return ErrorBody(str(error), answer_to(error).type, parameter, error.code)
+    return ErrorBody(_cut(str(error)), answer_to(error).type, parameter and _cut(parameter), error.code)
+
+
+def _cut(text: str) -> str:
+    """A text that may quote the request, whose names and values have no bound."""
+    return text if len(text) <= _SAID_CHARACTERS else text[:_SAID_CHARACTERS] + "…"
 
 
 def error_json(body: ErrorBody) -> bytes:

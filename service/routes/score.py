@@ -1,5 +1,6 @@
 """POST /v1/score."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 from fastapi import APIRouter, Request
@@ -17,6 +18,7 @@ from service.use_cases.score import Detail, SequenceScore, score, score_lines
 
 router = APIRouter()
 _LINES = "application/x-ndjson"
+_BYTES_AT_ONCE = 1 << 16
 
 
 @router.post("/v1/score", responses=replies_of(ScoreReply, _LINES), openapi_extra=body_of(ScoreRequest))
@@ -60,7 +62,15 @@ async def _written(
     try:
         async for some in outcomes:
             _count(services, loaded, [one for one in some if isinstance(one, SequenceScore)])
-            yield b"".join(_line(loaded, one, detail) for one in some)
+            written = bytearray()
+            for one in some:
+                written += _line(loaded, one, detail)
+                if len(written) >= _BYTES_AT_ONCE:
+                    yield bytes(written)
+                    written.clear()
+                    await asyncio.sleep(0)  # details are long: let the event loop see to others
+            if written:
+                yield bytes(written)
     except LanguageModelError as error:  # the status has gone out: the last line must tell
         yield error_json(error_body(error)) + b"\n"
 

@@ -82,8 +82,9 @@ def generate(
     Raises:
         InvalidInputError: the prompt has a wrong id or too many tokens.
     """
+    limits.check_characters(command.prompt, parameter="prompt")
     ids = encode(loaded, command.prompt, parameter="prompt")
-    limits.check_length(ids, parameter="prompt")
+    limits.check_length(len(ids), parameter="prompt")
     state = yield from prefill(loaded.model, [ids], bos=True)
     parameters = command.parameters
     generator = np.random.default_rng(parameters.seed)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.arrays import FloatArray, to_numpy
+from models.arrays import FloatArray, TokenIds, to_numpy
 from models.decoding.ranking import TopTokens, top_tokens
 from models.errors import InvalidInputError
 from models.scoring import LOG_ZERO, entropy_bits
@@ -14,7 +14,7 @@ from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.use_cases.limits import Limits
 from service.use_cases.prefill import prefill
-from service.use_cases.tokens import TextOrIds, encode
+from service.use_cases.tokens import TextOrIds, encode, in_steps
 
 _VALUES_PER_STEP = 1 << 20
 """Entries of [B, V] computed before other requests have their turn."""
@@ -59,6 +59,13 @@ def next_tokens(
     if command.top_k > largest:
         what = "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
         raise InvalidInputError(f"top_k is {command.top_k}; {what} {largest} tokens", parameter="top_k")
+    count = len(command.contexts)
+    limits.check_entries(
+        count * command.top_k,
+        parameter="top_k",
+        asked=f"top_k is {command.top_k} for {count} contexts",
+        instead="accept application/octet-stream for whole distributions",
+    )
     answers: list[NextTokens] = []
     for log_probs in _distributions(loaded, (yield from _states(loaded, command, limits))):
         entropies = entropy_bits(log_probs)
@@ -82,11 +89,14 @@ def distributions(loaded: LoadedModel, command: NextTokenCommand, limits: Limits
 
 
 def _states(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -> Work[Any, Any]:
-    contexts = []
-    for parameter, given in command.contexts:
+    def prepare(context: tuple[str, TextOrIds]) -> TokenIds:
+        parameter, given = context
+        limits.check_characters(given, parameter=parameter)
         ids = encode(loaded, given, parameter=parameter)
-        limits.check_length(ids, parameter=parameter)
-        contexts.append(ids)
+        limits.check_length(len(ids), parameter=parameter)
+        return ids
+
+    contexts = yield from in_steps(command.contexts, prepare, size=lambda context: len(context[1]))
     return (yield from prefill(loaded.model, contexts, bos=True))
 
 

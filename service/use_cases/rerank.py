@@ -13,7 +13,7 @@ from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.use_cases.limits import Limits
 from service.use_cases.sequence_scores import score_all
-from service.use_cases.tokens import Sequence, encode_after
+from service.use_cases.tokens import Sequence, SharedContexts, encode_after, in_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +72,18 @@ def rerank(loaded: LoadedModel, command: RerankCommand, limits: Limits) -> Work[
     Raises:
         ContextLengthError: a candidate with its context has too many tokens.
     """
-    places: dict[tuple[str, str], int] = {}
-    sequences: list[Sequence] = []
+    named: dict[tuple[str, str], str] = {}
     for i, given in enumerate(command.lists):
         for j, candidate in enumerate(given.candidates):
-            key = (given.context, candidate.text)
-            if key not in places:
-                places[key] = len(sequences)
-                parameter = f"lists[{i}].candidates[{j}].text"
-                sequences.append(_sequence(loaded, *key, parameter=parameter, limits=limits))
-        yield None
+            named.setdefault((given.context, candidate.text), f"lists[{i}].candidates[{j}].text")
+    places = {key: place for place, key in enumerate(named)}
+    contexts = SharedContexts()
+
+    def prepare(item: tuple[tuple[str, str], str]) -> Sequence:
+        (context, text), parameter = item
+        return contexts.share(_sequence(loaded, context, text, parameter=parameter, limits=limits))
+
+    sequences = yield from in_steps(named.items(), prepare, size=lambda item: sum(map(len, item[0])))
     scores = yield from score_all(loaded.model, sequences, bos=True)
     sums = [(float(s.sum(dtype=np.float64)), len(s)) for s in scores]
     answers = []
@@ -97,7 +99,8 @@ def rerank(loaded: LoadedModel, command: RerankCommand, limits: Limits) -> Work[
 
 def _sequence(loaded: LoadedModel, context: str, text: str, *, parameter: str, limits: Limits) -> Sequence:
     apart = not context or not text or context[-1].isspace() or text[0].isspace()
-    ids, num_context = encode_after(loaded, context if apart else context + " ", text, parameter=parameter)
+    limits.check_characters(context, text, parameter=parameter)
+    before, ids = encode_after(loaded, context if apart else context + " ", text, parameter=parameter)
     ids = np.append(ids, EOS)
-    limits.check_length(ids, parameter=parameter)
-    return Sequence(ids, num_context)
+    limits.check_length(len(before) + len(ids), parameter=parameter)
+    return Sequence(before, ids)

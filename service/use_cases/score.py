@@ -15,9 +15,9 @@ from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.use_cases.limits import Limits
 from service.use_cases.sequence_scores import score_all
-from service.use_cases.tokens import Sequence, TextOrIds, encode_after
+from service.use_cases.tokens import Sequence, SharedContexts, TextOrIds, encode_after, in_steps
 
-_ITEMS_PER_STEP = 256
+_LINES_AT_ONCE = 256
 
 
 class Detail(StrEnum):
@@ -92,11 +92,19 @@ def score(
     Raises:
         InvalidInputError: a sequence has nothing to score, is too long, or has a wrong id.
     """
-    prepared = []
-    for item in items:
-        prepared.append(_prepare(loaded, item, options, limits))
-        if len(prepared) % _ITEMS_PER_STEP == 0:
-            yield None
+    contexts = SharedContexts()
+
+    def prepare(item: ScoreItem) -> _Prepared:
+        return _prepare(loaded, item, options, limits, contexts)
+
+    prepared = yield from in_steps(items, prepare, size=_size)
+    if options.detail is not Detail.NONE:
+        limits.check_entries(
+            sum(len(one.sequence.text) for one in prepared),
+            parameter="detail",
+            asked=f"detail is {options.detail.value!r} for {len(prepared)} sequences",
+            instead="send lines, application/x-ndjson, for more",
+        )
     return (yield from _score(loaded, prepared, options))
 
 
@@ -112,15 +120,22 @@ def score_lines(
         Events: what became of the next lines, in order; an error where a line is wrong.
     """
     pending = iter(lines)
-    while batch := list(islice(pending, _ITEMS_PER_STEP)):
-        outcomes: list[_Prepared | InvalidInputError] = []
-        for line in batch:
+    while batch := list(islice(pending, _LINES_AT_ONCE)):
+        contexts = SharedContexts()
+
+        def attempt(
+            line: ScoreItem | InvalidInputError, contexts: SharedContexts = contexts
+        ) -> _Prepared | InvalidInputError:
             try:
-                outcomes.append(
-                    line if isinstance(line, InvalidInputError) else _prepare(loaded, line, options, limits)
+                return (
+                    line
+                    if isinstance(line, InvalidInputError)
+                    else _prepare(loaded, line, options, limits, contexts)
                 )
             except InvalidInputError as error:
-                outcomes.append(error)
+                return error
+
+        outcomes = yield from in_steps(batch, attempt, size=_size)
         prepared = [outcome for outcome in outcomes if isinstance(outcome, _Prepared)]
         scores = iter((yield from _score(loaded, prepared, options)))
         yield [next(scores) if isinstance(outcome, _Prepared) else outcome for outcome in outcomes]
@@ -133,14 +148,21 @@ class _Prepared(NamedTuple):
     num_bytes: int
 
 
-def _prepare(loaded: LoadedModel, item: ScoreItem, options: ScoreOptions, limits: Limits) -> _Prepared:
-    ids, num_context = encode_after(loaded, item.context, item.given, parameter=item.parameter)
+def _size(item: ScoreItem | InvalidInputError) -> int:
+    return 0 if isinstance(item, InvalidInputError) else len(item.context) + len(item.given)
+
+
+def _prepare(
+    loaded: LoadedModel, item: ScoreItem, options: ScoreOptions, limits: Limits, contexts: SharedContexts
+) -> _Prepared:
+    limits.check_characters(item.context, item.given, parameter=item.parameter)
+    context, text = encode_after(loaded, item.context, item.given, parameter=item.parameter)
     if options.eos:
-        ids = np.append(ids, EOS)
-    if len(ids) == num_context:
+        text = np.append(text, EOS)
+    if not len(text):
         raise InvalidInputError(f"{item.parameter} has no token to score", parameter=item.parameter)
-    limits.check_length(ids, parameter=item.parameter)
-    sequence = Sequence(ids, num_context)
+    limits.check_length(len(context) + len(text), parameter=item.parameter)
+    sequence = contexts.share(Sequence(context, text))
     return _Prepared(sequence, _num_bytes(loaded, item, sequence))
 
 
@@ -149,7 +171,7 @@ def _score(
 ) -> Work[Any, list[SequenceScore]]:
     scores = yield from score_all(loaded.model, [one.sequence for one in prepared], bos=options.bos)
     return [
-        SequenceScore(sequence.ids[sequence.num_context :], log_probs, num_bytes)
+        SequenceScore(sequence.text, log_probs, num_bytes)
         for (sequence, num_bytes), log_probs in zip(prepared, scores, strict=True)
     ]
 
@@ -158,7 +180,7 @@ def _num_bytes(loaded: LoadedModel, item: ScoreItem, sequence: Sequence) -> int:
     if isinstance(item.given, str):
         return len(item.given.encode())
     spelled = loaded.tokenizer.token_bytes
-    size = sum(len(spelled[i]) for i in sequence.ids[sequence.num_context :])
+    size = sum(len(spelled[i]) for i in sequence.text)
     first = spelled[item.given[0]]
     own_space = loaded.tokenizer.leading_space and not item.context and first.startswith(b" ")
     return size - own_space

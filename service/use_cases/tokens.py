@@ -1,27 +1,70 @@
 """From what a request says — text or ids, with or without a context — to ids."""
 
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from models.arrays import TokenIds
 from models.errors import InvalidInputError
 from service.engine.host import LoadedModel
+from service.engine.job import Work
 
+T = TypeVar("T")
+R = TypeVar("R")
 TextOrIds: TypeAlias = str | tuple[int, ...]
 """A text, or token ids not yet checked against a vocabulary."""
 
+_CHARACTERS_PER_STEP = 1 << 16
+"""Characters or ids read before other requests have their turn."""
+
+_CHARACTERS_PER_ITEM = 64
+"""What even an empty item costs."""
+
 
 class Sequence(NamedTuple):
-    """Ids whose first `num_context` are context and are not scored.
+    """Ids to score, and those before them, which are not.
 
     Attributes:
-        ids: context and text together [T].
-        num_context: how many of them are context.
+        context: [C], possibly none.
+        text: [T].
     """
 
-    ids: TokenIds
-    num_context: int
+    context: TokenIds
+    text: TokenIds
+
+
+class SharedContexts:
+    """Keeps equal contexts once: one copy for each of thousands of texts would fill the memory."""
+
+    def __init__(self) -> None:
+        self._seen: dict[bytes, TokenIds] = {}
+
+    def share(self, sequence: Sequence) -> Sequence:
+        """The same sequence, with the array of an equal context that was seen before."""
+        context = self._seen.setdefault(sequence.context.tobytes(), sequence.context)
+        return sequence._replace(context=context)
+
+
+def in_steps(
+    items: Iterable[T], prepare: Callable[[T], R], *, size: Callable[[T], int]
+) -> Work[Any, list[R]]:
+    """Prepare each item, a bounded amount of text a step; a use case.
+
+    Args:
+        items: each with a context and a text, say.
+        prepare: tokenises one.
+        size: how many characters or ids it has.
+    """
+    prepared: list[R] = []
+    read = 0
+    for item in items:
+        if read > _CHARACTERS_PER_STEP:
+            read = 0
+            yield None
+        read += size(item) + _CHARACTERS_PER_ITEM
+        prepared.append(prepare(item))
+    return prepared
 
 
 def encode(loaded: LoadedModel, given: TextOrIds, *, parameter: str) -> TokenIds:
@@ -51,12 +94,13 @@ def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, p
     """
     if isinstance(context, str) and isinstance(given, str):
         joint, num_context = loaded.tokenizer.encode_after(context, given)
-        return Sequence(np.asarray(joint, dtype=np.int64), num_context)
+        return Sequence(
+            np.array(joint[:num_context], dtype=np.int64), np.array(joint[num_context:], dtype=np.int64)
+        )
     if isinstance(context, str) != isinstance(given, str) and context:
         kinds = ("text", "token ids") if isinstance(context, str) else ("token ids", "text")
         raise InvalidInputError(
             f"context is {kinds[0]} but {parameter} is {kinds[1]}; give both alike", parameter="context"
         )
     before = encode(loaded, context, parameter="context") if context else np.zeros(0, dtype=np.int64)
-    after = encode(loaded, given, parameter=parameter)
-    return Sequence(np.concatenate([before, after]), len(before))
+    return Sequence(before, encode(loaded, given, parameter=parameter))

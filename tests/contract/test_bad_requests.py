@@ -64,6 +64,8 @@ def error_of(response, status):
         (GENERATE, {"seed": -1}, "seed", "-1"),
         (GENERATE, {"stop": [""]}, "stop[0]", "0 characters"),
         (GENERATE, {"strategy": "luck"}, "strategy", "luck"),
+        (GENERATE, {"strategy": "luck" * 10_000}, "strategy", "luck"),
+        (NEXT, {"context": ["a"] * 100, "top_k": 2000}, "top_k", "top_k is 2000"),
         (GENERATE, {"strategy": "beam"}, "strategy", "beam"),
         (GENERATE, {"n": 2}, "n", "2"),
         (GENERATE, {"prompt": "the " * 1001}, "prompt", "1001"),
@@ -167,3 +169,15 @@ def test_a_model_that_is_not_there_has_the_same_shape(http):
 def test_errors_are_plain_json(http):
     text = http.post(NEXT, content=b'{"context": 1, "\xc3\xa9": 2}').text
     json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+
+
+@pytest.mark.parametrize("field", ["x" * 50_000, "é" * 20_000])
+def test_what_is_said_of_a_long_name_is_short(http, field):
+    error = error_of(http.post(NEXT, json={"context": "a", field: 1}), 400)
+    assert len(error["message"]) < 1100
+    assert len(error["param"]) < 1100
+
+
+def test_a_version_number_without_end_is_not_found(http):
+    error = error_of(http.post(NEXT, json={"context": "a", "model": "mixture@" + "9" * 5000}), 404)
+    assert error["code"] == "model_not_found"

@@ -93,3 +93,9 @@ def test_the_log_is_json_and_never_holds_the_text(process):
     assert mine["duration_ms"] > 0
     assert any(line["event"] == "model failed" and "damaged" in line["reason"] for line in lines)
     assert PRIVATE not in log.read_text()
+
+
+def test_a_request_to_upgrade_is_answered_like_any_other(process):
+    _, url, _ = process
+    answer = httpx.get(f"{url}/v1/score", headers={"connection": "upgrade", "upgrade": "websocket"})
+    assert answer.json()["error"]["code"] == "method_not_allowed"

@@ -53,6 +53,12 @@ def test_an_undamaged_checkpoint_answers_as_the_model_it_was_made_from(checkpoin
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+def test_whoever_may_read_one_file_may_read_all(checkpoints, name):
+    """A registry that one user trains into and another serves from."""
+    assert len({path.stat().st_mode for path in files_of(checkpoints / name)}) == 1
+
+
+@pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("damage", ["flipped bit", "cut", "emptied", "removed", "appended"])
 def test_damage_to_any_file_is_seen_and_the_file_is_named(checkpoints, name, damage, tmp_path):
     copy = tmp_path / "copy"

@@ -22,7 +22,7 @@ def wait_until_ready(process, url, seconds=60.0):
     while time.monotonic() < deadline:
         assert process.poll() is None, "the service ended by itself"
         try:
-            if httpx.get(f"{url}/health/ready").status_code == 200:
+            if set(httpx.get(f"{url}/health/ready").json()["models"].values()) == {"loaded"}:
                 return
         except httpx.TransportError:
             pass

@@ -80,6 +80,13 @@ def test_a_piece_vocabulary_too_large_for_the_text_is_an_error_that_names_it():
         learn_tokenizer(TokenizerSettings(kind="unigram", vocab_size=9000), ["a b c"], progress=Silent())
 
 
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_without_a_size_a_small_text_gives_as_many_pieces_as_it_can(kind):
+    tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), ["a bc abc"], progress=Silent())
+    assert 256 < len(tokenizer.vocabulary) < 300  # the bytes, the control tokens and a few pieces
+    assert tokenizer.decode(tokenizer.encode("a bc")) == "a bc"
+
+
 def test_a_bad_pattern_is_an_error_that_names_it():
     with pytest.raises(InvalidInputError, match=r"tokenizer\.pattern '\[' is not"):
         WordTokenizer(Vocabulary([]), pattern="[")

@@ -11,6 +11,7 @@ an earlier part is left out there, so that no figure profits from having seen it
 import ast
 import hashlib
 import sysconfig
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -86,7 +87,8 @@ def _topics() -> Iterator[tuple[str, str]]:
 
 def _docstrings(path: Path) -> Iterator[str]:
     try:
-        tree = ast.parse(path.read_bytes())
+        with warnings.catch_warnings(action="ignore"):  # of the library's own invalid escapes
+            tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, OSError):  # a template, or a file for another version
         return
     for node in ast.walk(tree):

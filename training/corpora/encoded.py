@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from models.vocabulary import BOS, EOS
+
 
 class EncodedCorpus(NamedTuple):
     """Sentences of token ids, without `<s>` and `</s>`.
@@ -36,17 +38,15 @@ class EncodedCorpus(NamedTuple):
         """The ids of one sentence [T]."""
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
-    def head(self, sentences: int) -> "EncodedCorpus":
-        """The first sentences; words and bytes in proportion."""
-        count = min(sentences, self.num_sentences)
-        end = int(self.offsets[count])
-        share = end / max(len(self.tokens), 1)
-        return EncodedCorpus(
-            self.tokens[:end],
-            self.offsets[: count + 1],
-            round(self.num_words * share),
-            round(self.num_bytes * share),
-        )
+    def with_boundaries(self) -> npt.NDArray[np.int32]:
+        """The whole text [N + 2S], every sentence between control tokens: `<s> w w </s> <s> w w </s> …`."""
+        sentences = np.arange(self.num_sentences)
+        text = np.empty(len(self.tokens) + 2 * self.num_sentences, dtype=np.int32)
+        text[self.offsets[:-1] + 2 * sentences] = BOS
+        text[self.offsets[1:] + 2 * sentences + 1] = EOS
+        before = np.repeat(2 * sentences + 1, np.diff(self.offsets))  # control tokens left of each token
+        text[np.arange(len(self.tokens)) + before] = self.tokens
+        return text
 
     @classmethod
     def from_sentences(

@@ -7,6 +7,7 @@ A file that is empty, binary or not UTF-8 is refused with its path and the byte 
 import gzip
 import hashlib
 import lzma
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
@@ -111,7 +112,8 @@ def _decode(path: Path, block: bytes, offset: int) -> str:
             f"is not UTF-8: byte {offset + error.start} is 0x{block[error.start]:02x} ({error.reason})",
             hint="convert it first, for example with iconv -t utf-8",
         ) from None
-    return text.replace("\r\n", "\n")
+    text = text.replace("\r\n", "\n")
+    return text.removeprefix("\ufeff") if offset == 0 else text  # a byte-order mark is no part of the text
 
 
 def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:
@@ -129,7 +131,7 @@ def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:
         raise FormatError(path, "there is no such file") from None
     except IsADirectoryError:
         raise FormatError(path, "is a folder", hint="name the files in it") from None
-    except (lzma.LZMAError, gzip.BadGzipFile, zstandard.ZstdError, EOFError) as error:
+    except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError, EOFError) as error:
         raise FormatError(path, f"is damaged: {error}", hint="compress or download it again") from None
     except OSError as error:
         raise FormatError(path, f"cannot be read: {error.strerror or error}") from None

@@ -7,7 +7,6 @@ import numpy as np
 
 from models.arrays import TokenIds
 from models.errors import InvalidInputError
-from models.vocabulary import BOS, EOS
 from training.corpora.encoded import EncodedCorpus
 
 
@@ -27,18 +26,6 @@ class Stretch(NamedTuple):
     targets: TokenIds
 
 
-def token_stream(corpus: EncodedCorpus) -> TokenIds:
-    """The corpus as one text [N + 2S], `<s> w w </s> <s> w w </s> …`."""
-    sentences = np.arange(corpus.num_sentences)
-    starts = corpus.offsets[:-1] + 2 * sentences
-    stream = np.empty(len(corpus.tokens) + 2 * corpus.num_sentences, dtype=np.int64)
-    stream[starts] = BOS
-    stream[corpus.offsets[1:] + 2 * sentences + 1] = EOS
-    before = np.repeat(2 * sentences + 1, np.diff(corpus.offsets))  # control tokens left of each token
-    stream[np.arange(len(corpus.tokens)) + before] = corpus.tokens
-    return stream
-
-
 class Streams:
     """A text cut into parallel streams.
 
@@ -56,7 +43,7 @@ class Streams:
     """
 
     def __init__(self, corpus: EncodedCorpus, *, batch_size: int, bptt_length: int, seed: int) -> None:
-        self._ring = token_stream(corpus)
+        self._ring = corpus.with_boundaries().astype(np.int64)
         if len(self._ring) < 2:
             raise InvalidInputError("the training text has no sentences", parameter="corpus")
         self.batch_size = max(1, min(batch_size, len(self._ring) // (bptt_length + 1)))

@@ -42,7 +42,7 @@ class HistoryRecord(NamedTuple):
         tokens: training tokens seen.
         seconds: since the run began.
         train_loss: nats per token, a moving average of the last fifty updates or so.
-        valid_perplexity: per token in sentence context; None where it was not measured.
+        valid_perplexity: per token in sentence context; None where it was not measured or is infinite.
         learning_rate: of the last update.
         grad_norm: of the last update, before clipping.
     """
@@ -109,7 +109,7 @@ def train_recurrent(
     with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
         torch.manual_seed(seed)
         run = _Run(train, valid, vocabulary, network, settings, seed, place, clock)
-        progress.start(f"training the {network.cell.upper()}", 100.0)
+        progress.start(f"training {network.cell.upper()}", 100.0)
         stopped = run.until_done(progress)
         progress.finish()
     run.best.restore(run.network)
@@ -209,6 +209,7 @@ class _Run:
         return perplexity
 
     def _record(self, epoch: int, perplexity: float | None, rate: float, norm: float) -> None:
+        perplexity = None if perplexity == math.inf else perplexity
         self.history.append(
             HistoryRecord(
                 self.step, epoch, self.tokens, self.schedule.seconds, self.loss, perplexity, rate, norm
@@ -216,8 +217,8 @@ class _Run:
         )
 
     def _note(self) -> str:
-        best = "" if math.isinf(self.best.perplexity) else f", valid perplexity {self.best.perplexity:.1f}"
-        return f"loss {self.loss:.3f}{best}, {self.tokens / max(self.schedule.seconds, 1e-9):,.0f} tokens/s"
+        best = "" if math.isinf(self.best.perplexity) else f", valid ppl {self.best.perplexity:.1f}"
+        return f"loss {self.loss:.2f}{best}, {self.tokens / max(self.schedule.seconds, 1e-9):,.0f} tokens/s"
 
 
 def _crosses(before: float, after: float, marks: int) -> bool:

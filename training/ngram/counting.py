@@ -63,7 +63,8 @@ def count_ngrams(
             f"ngram.order is {order}, it can be 1 to {MAX_ORDER}", parameter="ngram.order"
         )
     _check_corpus(corpus, vocab_size)
-    text = _with_boundaries(corpus, padding=order)
+    # so many </s> more, that every position has `order` words after it
+    text = np.append(corpus.with_boundaries(), np.full(order, EOS, dtype=np.int32))
     length = len(text) - order
     progress.start("counting n-grams", 2 * order - 1)
     positions = np.arange(length, dtype=np.int32)
@@ -104,19 +105,6 @@ def _check_corpus(corpus: EncodedCorpus, vocab_size: int) -> None:
         raise InvalidInputError(
             f"the corpus has <s> or </s> (ids {BOS} and {EOS}) inside a sentence", parameter="corpus"
         )
-
-
-def _with_boundaries(corpus: EncodedCorpus, *, padding: int) -> IntArray:
-    """All sentences with `<s>` and `</s>`, and so many `</s>` more at the end."""
-    sentences = corpus.num_sentences
-    text = np.full(len(corpus.tokens) + 2 * sentences + padding, EOS, dtype=np.int32)
-    text[corpus.offsets[:-1] + 2 * np.arange(sentences)] = BOS
-    inside = np.ones(len(text), dtype=bool)
-    inside[corpus.offsets[:-1] + 2 * np.arange(sentences)] = False
-    inside[corpus.offsets[1:] + 2 * np.arange(sentences) + 1] = False
-    inside[len(text) - padding :] = False
-    text[inside] = corpus.tokens
-    return text
 
 
 def _unigrams(text: IntArray, vocab_size: int) -> CountedNGrams:

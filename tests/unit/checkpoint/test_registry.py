@@ -39,7 +39,20 @@ def test_the_champion_is_what_a_bare_name_means_once_it_is_set(registry):
 
 
 @pytest.mark.parametrize(
-    "address", ["nosuch", "m@9", "m@nosuch", "", "@", "m@", "../m", "m/versions/1", "m@1@2"]
+    "address",
+    [
+        "nosuch",
+        "m@9",
+        "m@nosuch",
+        "",
+        "@",
+        "m@",
+        "../m",
+        "m/versions/1",
+        "m@1@2",
+        "m@" + "9" * 5000,
+        "m@\u0661",
+    ],
 )
 def test_an_unknown_address_says_what_there_is(registry, address):
     registry.publish("m", write_minimal)
@@ -48,6 +61,43 @@ def test_an_unknown_address_says_what_there_is(registry, address):
         return
     with pytest.raises(ModelNotFoundError):
         registry.resolve(address)
+
+
+def test_a_folder_that_is_no_version_number_is_none(registry):
+    registry.publish("m", write_minimal)
+    for name in ("01", "0", "\u0663", "x"):
+        (registry.root / "m" / "versions" / name).mkdir()
+        write_minimal(registry.root / "m" / "versions" / name)
+    assert registry.versions("m") == [1]
+
+
+def test_a_registry_that_has_gone_is_an_error_of_ours(registry):
+    registry.root.rmdir()
+    with pytest.raises(RegistryError, match="cannot read the registry"):
+        registry.resolve("m")
+
+
+def test_an_alias_that_cannot_be_written_is_an_error_of_ours(registry):
+    registry.publish("m", write_minimal)
+    (registry.root / "m" / ".tmp-aliases").mkdir()
+    with pytest.raises(RegistryError, match="cannot write to"):
+        registry.set_alias("m", "champion", 1)
+
+
+def test_deleting_a_version_follows_no_link(registry, tmp_path):
+    version = registry.publish("m", write_minimal)
+    (tmp_path / "kept").mkdir()
+    (version.path / "link").symlink_to(tmp_path / "kept")
+    registry.delete("m", 1)
+    assert registry.versions("m") == []
+    assert (tmp_path / "kept").is_dir()
+
+
+def test_aliases_nested_without_end_are_damaged(registry):
+    registry.publish("m", write_minimal)
+    (registry.root / "m" / "aliases.json").write_text("[" * 100_000)
+    with pytest.raises(ManifestError, match="is damaged"):
+        registry.resolve("m")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-x", "ü", "a b", "x" * 101, "a\n", "a@1"])

@@ -1,7 +1,11 @@
 """The command line in this process: help, output for people and programs, errors and exit codes."""
 
+import io
 import json
+import shutil
+import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -62,6 +66,10 @@ def test_every_command_explains_itself(gramophone, command):
     code, out, _ = gramophone(command, "--help")
     assert code == 0
     assert "--help" in out
+
+
+def test_the_version_is_that_of_the_package(gramophone):
+    assert gramophone("--version")[:2] == (0, f"gramophone-lm {version('gramophone-lm')}\n")
 
 
 def test_the_help_of_train_names_every_recipe(gramophone):
@@ -162,18 +170,21 @@ def test_models_are_listed_shown_verified_promoted_and_deleted(gramophone, regis
         (["next", "small", "--top-k", "0"], "top_k is 0"),
         (["next", "small", "--top-k", "999999"], "999999"),
         (["generate", "small", "--temperature", "-1"], "temperature is -1"),
+        (["generate", "small", "the", "--max-tokens", "0"], "max_tokens is 0"),
         (["score", "small", ""], "texts[0] is empty"),
+        (["score", "small"], "there is no text"),
         (["rerank", "small", "-", "--weights", "lm"], "NAME=NUMBER"),
         (["evaluate", "small", "--corpus", "/nosuch/file"], "/nosuch/file: there is no such file"),
         (["train", "nosuch", "--name", "x"], "there is no recipe 'nosuch'"),
         (["train", "ngram", "--name", "a/b"], "name is 'a/b'"),
+        (["train", "ngram", "--name", "x", "--device", "tpu"], "device is 'tpu'"),
         (["train", "ngram", "--name", "x", "--set", "ngram.order=-3"], "ngram.order"),
         (["train", "ngram", "--name", "x", "--corpus", "/nosuch/file"], "/nosuch/file"),
         (["models", "delete", "small"], "NAME@NUMBER"),
     ],
 )
 def test_bad_input_is_one_line_on_standard_error_and_exit_code_2(gramophone, registry, argv, said):
-    code, out, err = gramophone(*argv, "--registry", registry)
+    code, out, err = gramophone(*argv, "--registry", registry, stdin=io.StringIO())
     assert code == 2
     assert out == ""
     assert said in err
@@ -202,3 +213,52 @@ def test_a_damaged_version_is_reported_and_the_others_stay_usable(gramophone, re
     code, _, err = gramophone("next", "small@2", "--registry", copy)
     assert (code, "ngram.bin" in err) == (1, True)
     assert gramophone("next", "small@1", "--registry", copy)[0] == 0
+
+
+def test_bytes_that_are_not_utf8_are_refused_by_name(gramophone, registry, tmp_path):
+    stdin = io.TextIOWrapper(io.BytesIO(b"the cat\n\xff\n"), encoding="utf-8")
+    code, _, err = gramophone("score", "small", "--registry", registry, stdin=stdin)
+    assert (code, err) == (2, "gramophone: the text is not UTF-8: convert it first, for example with iconv\n")
+    lists = tmp_path / "lists"
+    lists.write_bytes(b'{"candidates": [{"text": "\xff"}]}\n')
+    code, _, err = gramophone("rerank", "small", lists, "--registry", registry)
+    assert code == 2
+    assert f"{lists}:1: the text is not UTF-8" in err
+
+
+def test_a_list_nested_without_end_is_one_line(gramophone, registry, tmp_path):
+    lists = tmp_path / "lists"
+    lists.write_text("[" * 100_000)
+    code, _, err = gramophone("rerank", "small", lists, "--registry", registry)
+    assert (code, err) == (2, f"gramophone: {lists}:1: nested too deeply\n")
+
+
+def test_a_number_without_end_deletes_nothing(gramophone, registry):
+    code, _, err = gramophone("models", "delete", "small@" + "9" * 5000, "--registry", registry)
+    assert code == 2
+    assert "has no version" in err
+
+
+def test_damaged_aliases_are_listed_as_such(gramophone, registry, tmp_path):
+    other = tmp_path / "registry"
+    shutil.copytree(registry, other)
+    (other / "small" / "aliases.json").write_text("{")
+    code, out, _ = gramophone("models", "list", "--registry", other, "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert "is damaged" in rows[0]["problem"]
+    assert [row["model"] for row in rows[1:]] == ["small@1", "small@2"]
+
+
+@pytest.mark.parametrize("command", ["next small --json", "next small", "score small", "models show small"])
+def test_a_terminal_a_disk_or_an_input_that_fails_is_no_traceback(registry, command):
+    """Output to a full disk, input closed, and a terminal that knows ASCII only."""
+    python = f"{sys.executable} -m service.cli {command} --registry {registry}"
+    environment = {"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"}
+    for shell in (f"{python} >/dev/full </dev/null", f"{python} <&-"):
+        done = subprocess.run(
+            ["sh", "-c", shell], capture_output=True, text=True, env=environment, check=False
+        )
+        assert "Traceback" not in done.stderr
+        assert "Exception ignored" not in done.stderr
+        assert len(done.stderr.splitlines()) <= 1

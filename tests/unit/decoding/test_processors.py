@@ -59,3 +59,10 @@ def test_greedy_masks_and_nothing_else():
     parameters = DecodingParameters(max_tokens=1, strategy="greedy", top_k=1, temperature=3.0)
     out = process(LOG, parameters, forbidden=(0,))
     np.testing.assert_array_equal(out[:, 1:], LOG[:, 1:])
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300])
+def test_a_temperature_next_to_nothing_leaves_the_most_probable(temperature):
+    """Without a warning, which would be a failure here."""
+    out = apply_temperature(np.log(np.array([[0.5, 0.3, 0.2]], dtype=np.float32)), temperature)
+    np.testing.assert_array_equal(out, [[0, -np.inf, -np.inf]])

@@ -4,16 +4,10 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
-from models.vocabulary import BOS, EOS
 from training.corpora.encoded import EncodedCorpus
-from training.neural.stream import Streams, token_stream
+from training.neural.stream import Streams
 
 TEXT = EncodedCorpus.from_sentences([[3, 4, 5], [], [6], [7, 8, 9, 10]])
-
-
-def test_every_sentence_stands_between_control_tokens():
-    expected = [BOS, 3, 4, 5, EOS, BOS, EOS, BOS, 6, EOS, BOS, 7, 8, 9, 10, EOS]
-    assert token_stream(TEXT).tolist() == expected
 
 
 def test_targets_are_the_inputs_a_step_later():

@@ -112,3 +112,16 @@ def test_damaged_aliases_fail_their_model_only(registry):
 def test_an_empty_registry_says_what_to_do(tmp_path):
     with pytest.raises(RegistryError, match="train or import one first"):
         ModelHost(Registry(tmp_path))
+
+
+def test_an_alias_that_points_to_nothing_stops_its_own_model_only(registry):
+    (registry.root / "lstm" / "aliases.json").write_text('{"champion": 9}')
+    host = made(registry, default="ngram")
+    assert host.resolve(None).address == "ngram@1"
+    with pytest.raises(NotReadyError, match="has no version 9"):
+        host.resolve("lstm")
+
+
+def test_an_address_with_a_number_without_end_is_not_found(registry):
+    with pytest.raises(ModelNotFoundError):
+        made(registry).resolve("lstm@" + "9" * 5000)

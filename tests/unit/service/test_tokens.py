@@ -29,10 +29,9 @@ def pieces():
 
 
 def split(loaded, context, text):
-    ids, border = encode_after(loaded, context, text, parameter="text")
-    return [loaded.model.vocabulary[i] for i in ids[:border]], [
-        loaded.model.vocabulary[i] for i in ids[border:]
-    ]
+    sequence = encode_after(loaded, context, text, parameter="text")
+    before, after = ([loaded.model.vocabulary[i] for i in ids] for ids in sequence)
+    return before, after
 
 
 @pytest.mark.parametrize(
@@ -68,9 +67,9 @@ def test_pieces_end_within_the_context_or_belong_to_the_text(load, pieces, text)
     """Cut at every place: the pieces before the border spell no more than the context does."""
     model = load(pieces)
     for cut in range(1, len(text)):
-        ids, border = encode_after(model, text[:cut], text[cut:], parameter="text")
-        assert list(ids) == pieces.encode(text)
-        assert len(pieces.decode(ids[:border])) <= cut < len(pieces.decode(ids[: border + 1]))
+        before, after = encode_after(model, text[:cut], text[cut:], parameter="text")
+        assert [*before, *after] == pieces.encode(text)
+        assert len(pieces.decode(before)) <= cut < len(pieces.decode([*before, after[0]]))
 
 
 def test_ids_follow_ids(words):

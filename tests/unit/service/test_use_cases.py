@@ -1,18 +1,25 @@
 """Prefill, scoring and generation as plain generators."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from models.decoding.parameters import DecodingParameters
-from models.errors import InvalidInputError
+from models.errors import ContextLengthError, InvalidInputError
+from models.reranking.log_linear import LogLinearModel
+from models.scoring import consume
 from models.vocabulary import EOS, UNK
+from service.use_cases import prefill as prefill_module
 from service.use_cases.generate import GenerateCommand, generate
 from service.use_cases.limits import Limits
-from service.use_cases.next_token import NextTokenCommand, distributions
+from service.use_cases.next_token import NextTokenCommand, distributions, next_tokens
 from service.use_cases.prefill import prefill
+from service.use_cases.rerank import Candidate, CandidateList, RerankCommand, rerank
 from service.use_cases.score import Detail, ScoreItem, ScoreOptions, score
 from service.use_cases.sequence_scores import score_all
-from service.use_cases.tokens import Sequence
+from service.use_cases.tokens import Sequence, SharedContexts, encode_after
+from tests.fakes import WORDS
 
 LIMITS = Limits(max_texts=10_000, max_tokens_per_sequence=100_000, max_new_tokens=100)
 
@@ -53,13 +60,16 @@ def test_prefill_reads_each_context_once_and_in_order(finish, lengths, bos):
 def test_long_work_is_cut_into_steps(words, finish):
     contexts = [np.full(3000, 4) for _ in range(4)]
     assert finish(prefill(words.model, contexts, bos=True))[1] >= 4
-    sequences = [Sequence(np.full(500, 4), 0)] * 40
+    sequences = [Sequence(np.zeros(0, dtype=np.int64), np.full(500, 4))] * 40
     assert finish(score_all(words.model, sequences, bos=True))[1] >= 8
 
 
 def test_scores_do_not_depend_on_the_chunks(words, finish):
     rng = np.random.default_rng(0)
-    sequences = [Sequence(rng.integers(3, 13, size=n), min(n, 2)) for n in rng.integers(1, 700, size=60)]
+    sequences = [
+        Sequence(rng.integers(3, 13, size=min(n, 2)), rng.integers(3, 13, size=n))
+        for n in rng.integers(1, 700, size=60)
+    ]
     together, _ = finish(score_all(words.model, sequences, bos=False))
     for sequence, scores in zip(sequences, together, strict=True):
         alone, _ = finish(score_all(words.model, [sequence], bos=False))
@@ -104,3 +114,61 @@ def test_a_prompt_over_the_limit_is_refused(words, finish):
     few = Limits(max_texts=1, max_tokens_per_sequence=3, max_new_tokens=1)
     with pytest.raises(InvalidInputError, match="prompt has 4 tokens; at most 3"):
         finish(generate(words, GenerateCommand("a a a a", DecodingParameters(max_tokens=1), None), few))
+
+
+def test_a_long_text_is_scored_in_steps_as_in_one(words, finish):
+    text = np.random.default_rng(1).integers(3, 13, size=5000)
+    (scores,), steps = finish(score_all(words.model, [Sequence(np.array([3]), text)], bos=True))
+    before = np.concatenate([[3], text[:-1]])
+    np.testing.assert_array_equal(scores, words.model.table[before, text])
+    assert steps >= 3
+
+
+def test_one_long_context_among_many_short_ones_is_not_padded_for_all(words, finish, monkeypatch):
+    largest = 0
+
+    def watched(model, state, tokens, lengths):
+        nonlocal largest
+        largest = max(largest, tokens.size)
+        return consume(model, state, tokens, lengths)
+
+    monkeypatch.setattr(prefill_module, "consume", watched)
+    contexts = [np.full(5000, 4), *[np.full(1, 4)] * 1000]
+    finish(prefill(words.model, contexts, bos=True))
+    assert largest <= prefill_module.TOKENS_PER_STEP
+
+
+def test_a_context_before_many_texts_is_kept_once(words, finish):
+    contexts = SharedContexts()
+    first, second = (
+        contexts.share(encode_after(words, (3, 4), (i,), parameter="token_ids[0]")) for i in (5, 6)
+    )
+    assert first.context is second.context
+    assert (first.text.tolist(), second.text.tolist()) == ([5], [6])
+
+
+def test_reading_a_long_context_for_each_of_many_texts_is_cut_into_steps(words, finish):
+    options = ScoreOptions(None, bos=True, eos=True, detail=Detail.NONE)
+    items = [ScoreItem(f"texts[{i}]", "cat", "the " * 10_000) for i in range(10)]
+    assert finish(score(words, items, options, LIMITS))[1] >= 5
+    given = CandidateList(None, "the " * 10_000, tuple(Candidate(word, {}) for word in WORDS))
+    command = RerankCommand((given,), LogLinearModel(), None)
+    assert finish(rerank(words, command, LIMITS))[1] >= 5
+
+
+def test_a_text_of_too_many_characters_is_refused_before_it_is_tokenised(words, finish):
+    few = Limits(max_texts=1, max_tokens_per_sequence=3, max_new_tokens=1)
+    command = NextTokenCommand((("context", "x" * 65_537),), 1, None)
+    with pytest.raises(ContextLengthError, match=r"context has 65537 characters.*at most 65536, of 3 tokens"):
+        finish(next_tokens(words, command, few))
+
+
+def test_a_reply_of_too_many_entries_is_refused(words, finish):
+    few = dataclasses.replace(LIMITS, max_reply_entries=100)
+    command = NextTokenCommand((("context[0]", "the"),) * 11, 10, None)
+    with pytest.raises(InvalidInputError, match=r"top_k is 10 for 11 contexts: 110 entries.*at most 100"):
+        finish(next_tokens(words, command, few))
+    options = ScoreOptions(None, bos=True, eos=False, detail=Detail.TOKEN)
+    items = [ScoreItem("texts[0]", "the " * 101, "")]
+    with pytest.raises(InvalidInputError, match="detail is 'token' for 1 sequences: 101 entries"):
+        finish(score(words, items, options, few))

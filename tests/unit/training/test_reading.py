@@ -64,16 +64,27 @@ def test_what_is_no_text_is_refused_with_file_and_byte(tmp_path, content, proble
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-@pytest.mark.parametrize("damage", ["cut", "not compressed"])
+@pytest.mark.parametrize("damage", ["cut", "not compressed", "overwritten"])
 def test_a_damaged_compressed_file_is_refused(tmp_path, suffix, damage):
     compress = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}[
         suffix
     ]
     path = tmp_path / f"corpus.txt{suffix}"
     whole = compress(TEXT.encode() * 500)
-    path.write_bytes(whole[: len(whole) // 2] if damage == "cut" else TEXT.encode())
+    middle = len(whole) // 2
+    overwritten = (
+        whole[:middle] + bytes(255 - byte for byte in whole[middle : middle + 9]) + whole[middle + 9 :]
+    )
+    damaged = {"cut": whole[:middle], "not compressed": TEXT.encode(), "overwritten": overwritten}
+    path.write_bytes(damaged[damage])
     with pytest.raises(FormatError, match="damaged"):
         read(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text(TEXT, encoding="utf-8-sig")
+    assert read(path).sentences == SENTENCES
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):

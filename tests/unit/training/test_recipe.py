@@ -33,6 +33,7 @@ def test_keys_can_be_set_with_toml_values_and_plain_words():
         ("tokenizer.vocab_size=2", r"tokenizer\.vocab_size: .* given 2"),
         ("neural.hidden_size=-5", r"neural\.hidden_size: .* given -5"),
         ("train.learning_rate=nan", r"train\.learning_rate"),
+        ("tokenizer.pattern=[", r"tokenizer\.pattern: .*not a regular expression"),
         ("order", "--set takes key=value, given 'order'"),
         ("=3", "--set takes key=value"),
     ],
@@ -63,6 +64,13 @@ def test_a_mixture_lays_its_own_settings_over_its_parts():
     part = part_recipe(mixture, "ngram")
     assert (part.ngram.order, part.seed) == (2, 9)
     assert part_recipe(load_recipe("mixture"), "ngram").ngram.order == load_recipe("ngram").ngram.order
+
+
+def test_a_part_is_described_with_the_text_and_tokenizer_of_its_mixture():
+    mixture = load_recipe("mixture", ["tokenizer.kind=bpe", "corpus.unit=paragraph"])
+    for name in mixture.mixture.recipes:
+        part = part_recipe(mixture, name)
+        assert (part.tokenizer, part.corpus) == (mixture.tokenizer, mixture.corpus)
 
 
 def test_a_mixture_of_mixtures_is_refused():

@@ -1,0 +1,14 @@
+"""A corpus as numbers."""
+
+from models.vocabulary import BOS, EOS
+from training.corpora.encoded import EncodedCorpus
+
+
+def test_every_sentence_stands_between_control_tokens():
+    corpus = EncodedCorpus.from_sentences([[3, 4, 5], [], [6], [7, 8, 9, 10]])
+    expected = [BOS, 3, 4, 5, EOS, BOS, EOS, BOS, 6, EOS, BOS, 7, 8, 9, 10, EOS]
+    assert corpus.with_boundaries().tolist() == expected
+
+
+def test_no_sentence_gives_no_text():
+    assert EncodedCorpus.from_sentences([]).with_boundaries().tolist() == []
