@@ -1,5 +1,6 @@
 """A recurrent network as a language model: state in, log-probabilities out."""
 
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -73,7 +74,12 @@ class RecurrentModel:
 
     def initial_state(self, batch: int) -> RecurrentState:
         """The state after `<s>`."""
-        return self.advance(self.empty_state(batch), np.full(batch, BOS, dtype=np.int64))
+        return self._start.select(np.zeros(batch, dtype=np.int64))
+
+    @cached_property
+    def _start(self) -> RecurrentState:
+        """One row after `<s>`: nearly every request begins there, so it is computed once."""
+        return self.advance(self.empty_state(1), np.array([BOS]))
 
     @torch.inference_mode()
     def advance(self, state: RecurrentState, tokens: TokenIds) -> RecurrentState:
