@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.metadata
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from models.checkpoint.registry import Registry
+from models.errors import InvalidInputError
 from service.engine.engine import Engine
 from service.engine.host import ModelHost
 from service.engine.metrics import Metrics
@@ -74,9 +76,11 @@ def serve(settings: Settings) -> None:
     Raises:
         RegistryError: the registry is not there, or holds no model.
         ModelNotFoundError: the settings name a model that it does not hold.
+        InvalidInputError: the address cannot be listened on; another program may hold the port.
     """
     configure_logs(level=settings.log_level, form=settings.log_format)
     app = create_app(settings)
+    listening = _listen(settings)
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -91,7 +95,19 @@ def serve(settings: Settings) -> None:
         timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
     )
     services: Services = app.state.services
-    DrainingServer(config, on_signal=services.engine.scheduler.drain).run()
+    DrainingServer(config, on_signal=services.engine.scheduler.drain).run(sockets=[listening])
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family)
+    except OSError as error:
+        raise InvalidInputError(
+            f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}; "
+            "--port or GRAMOPHONE_PORT takes another",
+            parameter="port",
+        ) from None
 
 
 class DrainingServer(uvicorn.Server):

@@ -6,7 +6,6 @@ Modules that are slow to import are imported by the command that needs them, so 
 
 import contextlib
 import io
-import json
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -21,18 +20,24 @@ from models.errors import (
     ModelNotFoundError,
     RegistryError,
 )
-
-EXIT_BAD_INPUT = 2
-EXIT_FAILED = 1
+from service.cli_options import (
+    CORPUS_HELP,
+    DEFAULT_REGISTRY,
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    DeviceOption,
+    JsonOption,
+    ModelArgument,
+    RegistryOption,
+    print_json,
+)
+from service.cli_registry import models_app
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode="markdown",
-)
-models_app = typer.Typer(
-    help="List, inspect, verify, promote and delete published models.", no_args_is_help=True
 )
 app.add_typer(models_app, name="models")
 
@@ -50,16 +55,6 @@ def common(
     ] = False,
 ) -> None:
     """Train small language models and serve them over HTTP."""
-
-
-RegistryOption = Annotated[
-    Path, typer.Option(envvar="GRAMOPHONE_REGISTRY", help="Folder of published models.", show_default=True)
-]
-ModelArgument = Annotated[str, typer.Argument(help="Model: NAME, NAME@7 or NAME@champion.")]
-DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-CORPUS_HELP = "Text file (.gz, .xz, .zst too); may be repeated."
-DEFAULT_REGISTRY = Path("registry")
 
 
 def main() -> None:
@@ -189,7 +184,7 @@ def evaluate(
         device=device,
     )
     if as_json:
-        _print_json(result)
+        print_json(result)
     else:
         from service.console import show_figures
 
@@ -198,7 +193,7 @@ def evaluate(
 
 def _show_training(result: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        _print_json(result)
+        print_json(result)
     else:
         from service.console import show_training
 
@@ -221,7 +216,7 @@ def next_token(
     from service import console, local
 
     reply = local.next_token(local.load(registry, model, device), {"context": context, "top_k": top_k})
-    _print_json(reply) if as_json else console.show_next(reply)
+    print_json(reply) if as_json else console.show_next(reply)
 
 
 @app.command()
@@ -249,7 +244,7 @@ def score(
         )
     request = {"texts": lines, "context": context, "bos": bos, "eos": eos, "detail": detail}
     reply = local.score(local.load(registry, model, device), request)
-    _print_json(reply) if as_json else console.show_scores(lines, reply)
+    print_json(reply) if as_json else console.show_scores(lines, reply)
 
 
 @app.command()
@@ -282,7 +277,7 @@ def generate(
     }
     loaded = local.load(registry, model, device)
     if as_json:
-        _print_json(local.generate(loaded, request))
+        print_json(local.generate(loaded, request))
         return
     pieces = local.generate_pieces(loaded, request)  # refuses a bad request before anything is printed
     typer.echo(prompt, nl=False)
@@ -316,77 +311,7 @@ def rerank(
     options = {"weights": local.parse_weights(weights), "length_exponent": length_exponent}
     for number, line in enumerate(file, start=1):
         if line.strip():
-            _print_json(local.rerank_line(loaded, line, options, place=f"{file.name}:{number}"), indent=None)
-
-
-# --- published models ----------------------------------------------------------------------------
-
-
-@models_app.command("list")
-def models_list(registry: RegistryOption = DEFAULT_REGISTRY, as_json: JsonOption = False) -> None:
-    """Names, versions, aliases and held-out perplexities."""
-    from service import console, inventory
-
-    rows = inventory.overview(registry)
-    _print_json(rows) if as_json else console.show_models(rows)
-
-
-@models_app.command("show")
-def models_show(
-    model: ModelArgument, registry: RegistryOption = DEFAULT_REGISTRY, as_json: JsonOption = False
-) -> None:
-    """One version's model card, or with --json its manifest, metrics and provenance."""
-    from service import console, inventory
-
-    if as_json:
-        _print_json(inventory.details(registry, model))
-    else:
-        console.show_card(inventory.card(registry, model))
-
-
-@models_app.command("verify")
-def models_verify(
-    model: Annotated[str | None, typer.Argument(help="A model, or every version of every model.")] = None,
-    registry: RegistryOption = DEFAULT_REGISTRY,
-    device: DeviceOption = "cpu",
-) -> None:
-    """Check every hash and replay the golden test; exit 1 if anything is wrong."""
-    from service import inventory
-
-    failed = False
-    for address, problem in inventory.verify(registry, model, device=device):
-        typer.echo(f"{address}: {problem or 'good'}")
-        failed |= problem is not None
-    if failed:
-        raise typer.Exit(EXIT_FAILED)
-
-
-@models_app.command("promote")
-def models_promote(
-    model: ModelArgument,
-    alias: Annotated[str, typer.Option(help="The alias to move.")] = "champion",
-    registry: RegistryOption = DEFAULT_REGISTRY,
-) -> None:
-    """Point an alias at a version, atomically."""
-    from models.checkpoint.registry import Registry
-
-    store = Registry(registry)
-    version = store.resolve(model)
-    store.set_alias(version.name, alias, version.number)
-    typer.echo(f"{version.name}@{alias} is {version.address} now")
-
-
-@models_app.command("delete")
-def models_delete(model: ModelArgument, registry: RegistryOption = DEFAULT_REGISTRY) -> None:
-    """Remove one version, named with its number; refused while an alias points to it."""
-    from models.checkpoint.registry import Registry
-
-    if not model.partition("@")[2].isdecimal():
-        raise InvalidInputError(f"delete takes NAME@NUMBER, given {model!r}", parameter="model")
-    store = Registry(registry)
-    version = store.resolve(model)
-    store.delete(version.name, version.number)
-    typer.echo(f"{version.address} is deleted; its number will not be used again")
+            print_json(local.rerank_line(loaded, line, options, place=f"{file.name}:{number}"), indent=None)
 
 
 # --- the service ----------------------------------------------------------------------------------
@@ -406,10 +331,6 @@ def serve(
     from service.settings import read_settings
 
     run(read_settings(registry=registry, host=host, port=port, device=device))
-
-
-def _print_json(value: Any, indent: int | None = 1) -> None:
-    typer.echo(json.dumps(value, indent=indent, ensure_ascii=False))
 
 
 if __name__ == "__main__":

@@ -183,6 +183,7 @@ def _score_long(
 def summary(evaluation: Evaluation) -> dict[str, Any]:
     """The figures by name, as JSON can carry them: a log-probability of minus infinity is null."""
     values = evaluation._asdict()
+    values["oov_rate"] = evaluation.oov / evaluation.tokens if evaluation.tokens else 0.0
     if not math.isfinite(evaluation.logprob):
         values["logprob"] = None
     return values

@@ -32,6 +32,15 @@ def test_it_finishes_what_is_under_way_when_told_to_stop(start):
     assert process.wait(timeout=30) in {0, -signal.SIGTERM}
 
 
+def test_a_port_that_is_taken_is_one_line_and_exit_code_2(served, registry):
+    port = served.rpartition(":")[2]
+    command = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", port]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("variables", "said"),
     [

@@ -1,0 +1,24 @@
+"""What the command line's commands have in common: options, exit codes, printing for programs."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+EXIT_BAD_INPUT = 2
+EXIT_FAILED = 1
+
+RegistryOption = Annotated[
+    Path, typer.Option(envvar="GRAMOPHONE_REGISTRY", help="Folder of published models.", show_default=True)
+]
+ModelArgument = Annotated[str, typer.Argument(help="Model: NAME, NAME@7 or NAME@champion.")]
+DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+CORPUS_HELP = "Text file (.gz, .xz, .zst too); may be repeated."
+DEFAULT_REGISTRY = Path("registry")
+
+
+def print_json(value: Any, indent: int | None = 1) -> None:
+    """Print a value as JSON; on one line if `indent` is None."""
+    typer.echo(json.dumps(value, indent=indent, ensure_ascii=False))

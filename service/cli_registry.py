@@ -1,0 +1,87 @@
+"""`gramophone models …`: what a registry holds, and changing it."""
+
+from typing import Annotated
+
+import typer
+
+from models.errors import InvalidInputError
+from service.cli_options import (
+    DEFAULT_REGISTRY,
+    EXIT_FAILED,
+    DeviceOption,
+    JsonOption,
+    ModelArgument,
+    RegistryOption,
+    print_json,
+)
+
+models_app = typer.Typer(
+    help="List, inspect, verify, promote and delete published models.", no_args_is_help=True
+)
+
+
+@models_app.command("list")
+def models_list(registry: RegistryOption = DEFAULT_REGISTRY, as_json: JsonOption = False) -> None:
+    """Names, versions, aliases and held-out perplexities."""
+    from service import console, inventory
+
+    rows = inventory.overview(registry)
+    print_json(rows) if as_json else console.show_models(rows)
+
+
+@models_app.command("show")
+def models_show(
+    model: ModelArgument, registry: RegistryOption = DEFAULT_REGISTRY, as_json: JsonOption = False
+) -> None:
+    """One version's model card, or with --json its manifest, metrics and provenance."""
+    from service import console, inventory
+
+    if as_json:
+        print_json(inventory.details(registry, model))
+    else:
+        console.show_card(inventory.card(registry, model))
+
+
+@models_app.command("verify")
+def models_verify(
+    model: Annotated[str | None, typer.Argument(help="A model, or every version of every model.")] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+) -> None:
+    """Check every hash and replay the golden test; exit 1 if anything is wrong."""
+    from service import inventory
+
+    failed = False
+    for address, problem in inventory.verify(registry, model, device=device):
+        typer.echo(f"{address}: {problem or 'good'}")
+        failed |= problem is not None
+    if failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@models_app.command("promote")
+def models_promote(
+    model: ModelArgument,
+    alias: Annotated[str, typer.Option(help="The alias to move.")] = "champion",
+    registry: RegistryOption = DEFAULT_REGISTRY,
+) -> None:
+    """Point an alias at a version, atomically."""
+    from models.checkpoint.registry import Registry
+
+    store = Registry(registry)
+    version = store.resolve(model)
+    store.set_alias(version.name, alias, version.number)
+    typer.echo(f"{version.name}@{alias} is {version.address} now")
+
+
+@models_app.command("delete")
+def models_delete(model: ModelArgument, registry: RegistryOption = DEFAULT_REGISTRY) -> None:
+    """Remove one version, named with its number; refused while an alias points to it."""
+    from models.checkpoint.registry import Registry
+
+    if not model.partition("@")[2].isdecimal():
+        raise InvalidInputError(f"delete takes NAME@NUMBER, given {model!r}", parameter="model")
+    store = Registry(registry)
+    version = store.resolve(model)
+    store.delete(version.name, version.number)
+    typer.echo(f"{version.address} is deleted; its number will not be used again")
