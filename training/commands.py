@@ -16,7 +16,7 @@ from training.corpora.encoded import EncodedCorpus
 from training.corpora.reading import read_corpus, read_lines
 from training.data import encode_texts, read_texts
 from training.evaluation import CONTEXTS, evaluate, summary
-from training.pipeline import train
+from training.pipeline import part_recipes, train
 from training.progress import Progress
 from training.publishing import Run, command_line, publish
 from training.recipe import Recipe, load_recipe
@@ -46,6 +46,7 @@ def run_train(
     """
     check_name(name)
     recipe = load_recipe(recipe_name, assignments)
+    part_recipes(recipe)  # a mixture's parts that cannot be trained are refused before the text is read
     device = str(resolve_device(device))  # before the text is read
     store = Registry(registry, create=True)
     progress = console_progress()

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from models.checkpoint.load import Checkpoint
+from models.checkpoint.registry import check_name
 from models.checkpoint.write import StorableModel
 from models.errors import InvalidInputError, VocabularyMismatchError
 from models.mixture import MixtureModel, fit_weights
@@ -116,13 +118,11 @@ def train_mixture(
     for checkpoint in published:
         if checkpoint.tokenizer.fingerprint != tokenizer.fingerprint:
             raise VocabularyMismatchError(f"{checkpoint.path} has another tokenizer than {published[0].path}")
-    part_recipes = [
-        part_recipe(recipe, name) for name in recipe.mixture.recipes
-    ]  # all checked before any work
+    unfinished = part_recipes(recipe)  # all checked before any work
     began = time.monotonic()
     trained = [
         train(name, part, tokenizer, texts, device=device, progress=progress)
-        for name, part in zip(recipe.mixture.recipes, part_recipes, strict=True)
+        for name, part in unfinished.items()
     ]
     parts: list[Trained | Checkpoint] = [*trained, *published]
     scores = [score_corpus(p.model, texts.valid, progress=progress).log_probs for p in parts]
@@ -182,6 +182,26 @@ def held_out_figures(model: LanguageModel[Any], texts: EncodedTexts, *, progress
         for split, corpus in {"valid": texts.valid, "test": texts.test}.items()
         if corpus is not None
     }
+
+
+def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
+    """The recipes of a mixture's parts that are to be trained, by title: a recipe's name, a file's without its folder.
+
+    Raises:
+        InvalidInputError: two have the same title, or one cannot be a model's name and is to be published.
+    """
+    parts: dict[str, Recipe] = {}
+    for name in mixture.mixture.recipes:
+        title = Path(name).stem
+        if title in parts:
+            raise InvalidInputError(
+                f"mixture.recipes names two parts {title!r}; give one of them another file name",
+                parameter="mixture.recipes",
+            )
+        if mixture.mixture.publish_parts:
+            check_name(title, parameter="mixture.recipes")
+        parts[title] = part_recipe(mixture, name)
+    return parts
 
 
 def part_recipe(mixture: Recipe, name: str) -> Recipe:

@@ -154,12 +154,8 @@ def _git_commit() -> str | None:
     """The commit of this code, if it runs from a checkout; `-dirty` if it was changed since."""
     here = Path(__file__)
     git = ["git", "-C", str(here.parent)]
-    tracked = [
-        *git,
-        "ls-files",
-        "--error-unmatch",
-        here.name,
-    ]  # an installed copy may lie in another repository
+    # an installed copy may lie in somebody else's repository
+    tracked = [*git, "ls-files", "--error-unmatch", here.name]
     describe = [*git, "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         for command in (tracked, describe):

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from models.errors import InvalidInputError
 from training import publishing
 from training.commands import run_train
 
@@ -69,3 +70,31 @@ def test_an_installed_copy_does_not_claim_the_commit_of_the_repository_around_it
     module.touch()
     monkeypatch.setattr(publishing, "__file__", str(module))
     assert publishing._git_commit() is None
+
+
+def test_a_part_may_be_a_recipe_of_ones_own_and_is_called_by_its_file(tmp_path):
+    mine = tmp_path / "recipes" / "mine.toml"
+    mine.parent.mkdir()
+    mine.write_text('family = "neural"\n[neural]\ncell = "gru"\n')
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("the cat sat on the mat\na dog lay on a rug\n" * 20)
+    parts = f'mixture.recipes=["ngram", "{mine}"]'
+    settings = [*SMALL, parts, "mixture.publish_parts=true"]
+    result = run_train("mixture", name="m", registry=tmp_path / "r", corpus=[corpus], assignments=settings)
+    assert [part["name"] for part in result["parts"]] == ["ngram", "mine"]
+    assert (tmp_path / "r" / "mine" / "versions" / "1" / "learning-curve-mine.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ('["ngram", "ngram"]', "two parts 'ngram'"),
+        ('["ngram", "/nosuch/my recipe.toml"]', "mixture.recipes is 'my recipe'"),
+        ('["ngram", "/nosuch/mine.toml"]', "/nosuch/mine.toml: No such file"),
+    ],
+)
+def test_parts_that_cannot_be_trained_or_published_are_refused_before_any_text_is_read(tmp_path, parts, said):
+    settings = [f"mixture.recipes={parts}", "mixture.publish_parts=true"]
+    absent = tmp_path / "absent.txt"
+    with pytest.raises(InvalidInputError, match=said):
+        run_train("mixture", name="m", registry=tmp_path / "r", corpus=[absent], assignments=settings)
