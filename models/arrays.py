@@ -4,6 +4,7 @@ Models compute in NumPy on a CPU and may compute in torch on a CUDA device. What
 their results on the host asks for NumPy here; this module needs no torch for that.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -38,3 +39,9 @@ def to_numpy(array: Array) -> FloatArray:
         return np.asarray(array, dtype=np.float32)
     tensor: Any = array
     return np.asarray(tensor.detach().cpu().numpy(), dtype=np.float32)
+
+
+def on_one_device(arrays: Sequence[Array]) -> bool:
+    """Whether all of them are torch tensors and on the same device, so that they can be combined there."""
+    devices = {None if isinstance(array, np.ndarray) else getattr(array, "device", None) for array in arrays}
+    return len(devices) == 1 and None not in devices

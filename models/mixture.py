@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import FloatArray, TokenIds, to_numpy
+from models.arrays import Array, FloatArray, TokenIds, on_one_device, to_numpy
 from models.errors import InvalidInputError, ManifestError, VocabularyMismatchError
 from models.protocol import LanguageModel
 from models.scoring import consume, score_sequences
@@ -67,7 +67,7 @@ class MixtureModel:
                 )
         self.parts = tuple(parts)
         self.weights = tuple(float(w) for w in weights)
-        self._log_weights = np.log(np.asarray(weights, dtype=np.float64)).astype(np.float32)
+        self._log_weights: list[float] = np.log(np.asarray(weights, dtype=np.float64)).tolist()
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -98,11 +98,12 @@ class MixtureModel:
             tuple(part.advance(s, tokens) for part, s in zip(self.parts, state.parts, strict=True))
         )
 
-    def next_log_probs(self, state: MixtureState) -> FloatArray:
-        """Log of the weighted sum of the parts' next-token probabilities [B, V]."""
-        return self._mix(
-            [to_numpy(part.next_log_probs(s)) for part, s in zip(self.parts, state.parts, strict=True)]
-        )
+    def next_log_probs(self, state: MixtureState) -> Array:
+        """Log of the weighted sum of the parts' next-token probabilities [B, V].
+
+        A torch tensor where every part answers with one on the same device, else NumPy.
+        """
+        return self._mix([part.next_log_probs(s) for part, s in zip(self.parts, state.parts, strict=True)])
 
     def score(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
         """Log of the weighted sum of the parts' scores [B, T]; 0 past a row's length."""
@@ -110,7 +111,7 @@ class MixtureModel:
             score_sequences(part, s, tokens, lengths) for part, s in zip(self.parts, state.parts, strict=True)
         ]
         past_end = np.arange(tokens.shape[1]) >= lengths[:, None]
-        mixed: FloatArray = self._mix(scores)
+        mixed = to_numpy(self._mix(scores))
         mixed[past_end] = 0
         return mixed
 
@@ -139,10 +140,19 @@ class MixtureModel:
         except (OSError, ValueError, KeyError, TypeError, InvalidInputError) as error:
             raise ManifestError(f"{path}: not a mixture's configuration: {error}") from None
 
-    def _mix(self, log_probs: Sequence[FloatArray]) -> FloatArray:
-        total: FloatArray = log_probs[0] + self._log_weights[0]
-        for weight, part in zip(self._log_weights[1:], log_probs[1:], strict=True):
-            np.logaddexp(total, part + weight, out=total)
+    def _mix(self, log_probs: Sequence[Array]) -> Array:
+        """Log of the weighted sum, computed where the parts are; on the host if that is not one place."""
+        parts: Sequence[Any] = log_probs
+        logaddexp: Any = np.logaddexp
+        if on_one_device(log_probs):
+            import torch  # whoever answered with a tensor has brought it in
+
+            logaddexp = torch.logaddexp
+        else:
+            parts = [to_numpy(part) for part in log_probs]
+        total: Array = parts[0] + self._log_weights[0]
+        for weight, part in zip(self._log_weights[1:], parts[1:], strict=True):
+            logaddexp(total, part + weight, out=total)
         return total
 
 

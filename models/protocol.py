@@ -6,7 +6,9 @@ with `isinstance`, never by calling and catching.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, Self, TypeVar, runtime_checkable
+from typing import NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+
+import numpy as np
 
 from models.arrays import Array, FloatArray, TokenIds
 from models.vocabulary import Vocabulary
@@ -108,4 +110,34 @@ class Prefiller(Protocol[S]):
             tokens: ids [B, T], each in [0, V); what lies past a row's length is ignored.
             lengths: [B], each in [0, T].
         """
+        ...
+
+
+class TopTokens(NamedTuple):
+    """The most probable next tokens of one distribution or of B, the most probable first.
+
+    Attributes:
+        ids: [k] or [B, k].
+        log_probs: natural logarithms of their probabilities, of the same shape.
+    """
+
+    ids: TokenIds
+    log_probs: FloatArray
+
+
+@runtime_checkable
+class TopKPredictor(Protocol[S_contra]):
+    """Optional: find the most probable next tokens without computing the whole distribution."""
+
+    def top_k(self, state: S_contra, k: int) -> TopTokens:
+        """The k most probable tokens after each row; k is in [1, V]."""
+        ...
+
+
+@runtime_checkable
+class Sampler(Protocol[S_contra]):
+    """Optional: draw the next token without computing the whole distribution."""
+
+    def sample(self, state: S_contra, random: np.random.Generator) -> TokenIds:
+        """One token per row [B], drawn from the model's own distribution."""
         ...

@@ -14,14 +14,16 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import sentencepiece
 
 from models.errors import InvalidInputError, ManifestError
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
+from models.word_index import RaggedIds, WordIndex
 
 CONFIG_FILE = "tokenizer.json"
 MODEL_FILE = "tokenizer.model"
@@ -52,6 +54,13 @@ class Tokenizer(ABC):
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text."""
         return [self.encode(text) for text in texts]
+
+    def encode_ragged(self, texts: Sequence[str]) -> RaggedIds:
+        """The ids of each text in one array: the same as `encode_all`, for texts by the million."""
+        rows = self.encode_all(texts)
+        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        return RaggedIds(np.fromiter(chain.from_iterable(rows), np.int32, int(offsets[-1])), offsets)
 
     def encode_after(self, context: str, text: str) -> tuple[list[int], int]:
         """The ids of a context and the text after it, tokenised as one, and how many end in the context.
@@ -141,6 +150,24 @@ class WordTokenizer(Tokenizer):
         """The ids of a text's words."""
         get = self._ids.get
         return [get(word, UNK) for word in self._split(text)]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text's words."""
+        if self.pattern is not None:
+            return super().encode_all(texts)
+        ids, offsets = self.encode_ragged(texts)
+        flat = ids.tolist()
+        return [flat[begin:end] for begin, end in pairwise(offsets.tolist())]
+
+    def encode_ragged(self, texts: Sequence[str]) -> RaggedIds:
+        """The ids of each text's words in one array; compiled, unless there is a pattern."""
+        if self.pattern is not None:
+            return super().encode_ragged(texts)
+        return self._index.encode([text.lower() for text in texts] if self.lowercase else texts)
+
+    @cached_property
+    def _index(self) -> WordIndex:
+        return WordIndex(self._ids)
 
     def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:  # noqa: ARG002 - unknown words have lost their lengths
         return sum(1 for end in self._split.ends(context + text) if end <= self._split.length(context))

@@ -135,7 +135,7 @@ def train(
 ) -> None:
     """Train a model by a recipe and publish it as a new version.
 
-    Recipes that come with the package: cpu-30min, gru, lstm, mixture, ngram, quickstart.
+    Recipes that come with the package: cpu-30min, gru, lstm, mixture, ngram, ngram-mixture, quickstart.
     """
     from training.commands import run_train
 
@@ -189,6 +189,50 @@ def evaluate(
         from service.console import show_figures
 
         show_figures(result)
+
+
+@models_app.command("import-arpa")
+def import_arpa(
+    file: Annotated[Path, typer.Argument(help="ARPA file of KenLM, SRILM, IRSTLM, …; .gz, .xz, .zst too.")],
+    name: Annotated[str, typer.Option(help="Name to publish the model under.")],
+    corpus: Annotated[
+        list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Held-out text to report figures on.")
+    ] = None,
+    lowercase: Annotated[
+        bool, typer.Option("--lowercase", help="Lower-case texts first, for a model of lower-cased text.")
+    ] = False,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish the n-gram model of an ARPA file; its words are what stands between white space."""
+    from training.commands import run_import_arpa
+
+    result = run_import_arpa(file, name=name, registry=registry, corpus=corpus or (), lowercase=lowercase)
+    if as_json:
+        print_json(result)
+    else:
+        from service.console import show_import
+
+        show_import(result)
+
+
+@models_app.command("export-arpa")
+def export_arpa(
+    model: ModelArgument,
+    file: Annotated[Path, typer.Argument(help="File to write; packed if it ends in .gz, .xz or .zst.")],
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    as_json: JsonOption = False,
+) -> None:
+    """Write an n-gram model as an ARPA file, for KenLM, SRILM and others."""
+    from training.commands import run_export_arpa
+
+    result = run_export_arpa(model, file, registry=registry)
+    if as_json:
+        print_json(result)
+    else:
+        from service.console import show_export
+
+        show_export(result)
 
 
 def _show_training(result: dict[str, Any], *, as_json: bool) -> None:

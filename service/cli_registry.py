@@ -16,7 +16,7 @@ from service.cli_options import (
 )
 
 models_app = typer.Typer(
-    help="List, inspect, verify, promote and delete published models.", no_args_is_help=True
+    help="List, inspect, verify, promote, delete, import and export published models.", no_args_is_help=True
 )
 
 

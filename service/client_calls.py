@@ -180,9 +180,16 @@ _ERROR = TypeAdapter(ErrorReply)
 _NOTHING: TypeAdapter[Any] = TypeAdapter(Any)
 
 
-def next_token_call(context: Contexts, top_k: int, model: str | None) -> Call[NextTokenReply]:
+def next_token_call(
+    context: Contexts, top_k: int, *, entropy: bool, model: str | None
+) -> Call[NextTokenReply]:
     """POST /v1/next-token."""
-    return Call("POST", "/v1/next-token", _NEXT_TOKEN, {"context": context, "top_k": top_k, "model": model})
+    return Call(
+        "POST",
+        "/v1/next-token",
+        _NEXT_TOKEN,
+        {"context": context, "top_k": top_k, "entropy": entropy, "model": model},
+    )
 
 
 def log_probs_call(context: Contexts, model: str | None) -> Call[Any]:

@@ -1,7 +1,7 @@
 """What the command line prints for people; programs use `--json`."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -36,12 +36,55 @@ def show_training(result: dict[str, Any]) -> None:
 
 
 def show_figures(result: dict[str, Any]) -> None:
-    """An evaluation, a figure a line."""
+    """An evaluation, a figure a line; below it, of an n-gram model, the orders that answered."""
+    figures = {name: value for name, value in result.items() if name != "hit_rates"}
     table = _table("figure", "value")
-    for name, value in result.items():
+    for name, value in figures.items():
         shown = "infinite" if value is None else _plain(value)
         table.add_row(name.replace("_", " "), shown)
     _console.print(table)
+    if hits := result.get("hit_rates"):
+        table = _table("longest n-gram found", "tokens", "share", "perplexity of those")
+        for hit in hits:
+            shown = _number(hit["perplexity"]) if hit["tokens"] else ""
+            table.add_row(f"order {hit['order']}", f"{hit['tokens']:,}", f"{hit['share']:.1%}", shown)
+        _console.print(table)
+
+
+def show_import(result: dict[str, Any]) -> None:
+    """An imported model: what is in it, its figures if there are any, and what to know of its file."""
+    table = _table("", *(f"order {order}" for order in range(1, len(result["ngrams"]) + 1)))
+    table.add_row("n-grams", *(f"{count:,}" for count in result["ngrams"]))
+    _console.print(table)
+    if "test" in result:
+        show_figures(result["test"])
+    for remark in _remarks(result["arpa"], result["normalisation"]):
+        _console.print(f"note: {remark}")
+    _console.print(
+        f"published [bold]{result['model']}[/] in {result['path']}; it took {result['seconds']:.0f} s"
+    )
+
+
+def show_export(result: dict[str, Any]) -> None:
+    """A file that was written, and what its readers must know."""
+    count = sum(result["ngrams"])
+    _console.print(
+        f"wrote {result['model']} to {result['path']}: {count:,} n-grams, {result['bytes']:,} bytes, "
+        f"in {result['seconds']:.0f} s"
+    )
+    if result["escaped_words"]:
+        _console.print(
+            f"note: {result['escaped_words']:,} words have white space in them or are spelled like control tokens; "
+            "all words are written with % escapes, as a comment in the file says"
+        )
+    if result["log_zero"] is not None:
+        _console.print(
+            f"note: a back-off weight of {result['log_zero']:g} stands for minus infinity, as a comment says"
+        )
+    if not result["splits_at_spaces"]:
+        _console.print(
+            "note: the file has no place for the model's tokenizer, which does more than split at spaces"
+        )
 
 
 def show_next(reply: dict[str, Any]) -> None:
@@ -53,7 +96,8 @@ def show_next(reply: dict[str, Any]) -> None:
         bar = Text("█" * round(p * _BAR_WIDTH), style="blue")
         table.add_row(Text(_visible(candidate["text"])), f"{p:.4f}", bar, f"{candidate['logprob']:.3f}")
     _console.print(table)
-    _console.print(f"{reply['model']}: entropy {result['entropy_bits']:.2f} bits")
+    if result["entropy_bits"] is not None:
+        _console.print(f"{reply['model']}: entropy {result['entropy_bits']:.2f} bits")
 
 
 def show_scores(texts: Sequence[str], reply: dict[str, Any]) -> None:
@@ -85,8 +129,8 @@ def show_models(rows: Sequence[dict[str, Any]]) -> None:
             " ".join(row["aliases"]),
             row["family"],
             f"{row['parameters']:,}",
-            f"{_number(row['perplexity'])} ({row['split']})",
-            _number(row["word_perplexity"]),
+            f"{_number(row['perplexity'])} ({row['split']})" if row["split"] else "",
+            _number(row["word_perplexity"]) if row["split"] else "",
             row["created"][:10],
         )
     _console.print(table)
@@ -95,6 +139,22 @@ def show_models(rows: Sequence[dict[str, Any]]) -> None:
 def show_card(markdown: str) -> None:
     """A model card."""
     _console.print(Markdown(markdown))
+
+
+def _remarks(arpa: dict[str, Any], sums: dict[str, Any]) -> Iterator[str]:
+    if not arpa["lists_unknown"]:
+        yield "the file has no <unk>; unknown words have the log10 probability -100"
+    if arpa["ignored_backoffs"]:
+        yield f"{arpa['ignored_backoffs']:,} back-off weights of the highest order mean nothing"
+    if arpa["ignored_starts"]:
+        yield f"{arpa['ignored_starts']:,} n-grams end in <s>, which is never predicted here"
+    if arpa["split_words"]:
+        yield f"{arpa['split_words']:,} words have white space in them; texts are split there"
+    if not sums["normalised"]:
+        yield (
+            f"probabilities do not sum to 1: after {sums['contexts']:,} contexts, "
+            f"they are off by up to {sums['largest_deviation']:.3g}"
+        )
 
 
 def _score_cells(result: dict[str, Any]) -> list[str]:

@@ -83,7 +83,9 @@ def _facts(version: Version) -> dict[str, Any]:
         metrics = _json(version.path / "metrics.json")
     except LanguageModelError as error:
         return {"problem": str(error)}
-    split = "test" if "test" in metrics else "valid"
+    split = next(
+        (split for split in ("test", "valid") if split in metrics), None
+    )  # an import may have neither
     figures = metrics.get(split, {})
     return {
         "family": manifest.family,

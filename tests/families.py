@@ -9,13 +9,15 @@ from models.mixture import MixtureModel
 from models.neural.config import RecurrentConfig
 from models.neural.model import RecurrentModel
 from models.neural.network import RecurrentNetwork
+from models.ngram.device.model import TensorNGramModel
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
+from tests.devices import DEVICES
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 
-NAMES = ("ngram", "lstm", "gru", "mixture", "nested mixture")
+NAMES = ("ngram", "tensor ngram", "lstm", "gru", "mixture", "nested mixture")
 WORDS = [f"w{i}" for i in range(37)]  # an odd width, on purpose
 
 
@@ -44,6 +46,8 @@ def model(name: str):
     vocabulary = tokenizer().vocabulary
     if name == "ngram":
         return estimate(corpus(), vocabulary, order=4, progress=Silent()).model
+    if name == "tensor ngram":
+        return TensorNGramModel(model("ngram"), device=DEVICES[-1])
     if name in {"lstm", "gru"}:
         torch.manual_seed(7)
         config = RecurrentConfig(cell=name, layers=2, embedding_size=13, hidden_size=17)

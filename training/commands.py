@@ -1,11 +1,12 @@
 """What the command line's training commands do; the command line itself is the service's."""
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.load import Checkpoint, load_checkpoint
+from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Registry, check_name
 from models.errors import InvalidInputError
 from models.neural.device import resolve_device
@@ -16,10 +17,13 @@ from training.corpora.encoded import EncodedCorpus
 from training.corpora.reading import read_corpus, read_lines
 from training.data import encode_texts, read_texts
 from training.evaluation import CONTEXTS, evaluate, summary
+from training.exporting import export_arpa
+from training.importing import import_arpa
+from training.mixing import mixture_tokenizer
 from training.pipeline import part_recipes, train
 from training.progress import Progress
 from training.publishing import Run, command_line, publish
-from training.recipe import Recipe, load_recipe
+from training.recipe import load_recipe
 from training.tokenizing import encode_corpus, learn_tokenizer
 
 QUICKSTART_NAME = "mixture"
@@ -50,11 +54,13 @@ def run_train(
     device = str(resolve_device(device))  # before the text is read
     store = Registry(registry, create=True)
     progress = console_progress()
+    place = "cpu" if recipe.mixture.kind == "static" else device  # where the arrays are that it is made of
     published = [
-        load_checkpoint(store.resolve(address).path, device=device) for address in recipe.mixture.models
+        load_checkpoint(store.resolve(address).path, device=place) for address in recipe.mixture.models
     ]
+    shared = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
     texts = read_texts(corpus, valid, test, unit=recipe.corpus.unit, progress=progress)
-    tokenizer = _tokenizer(recipe, published, texts.train.sentences, progress)
+    tokenizer = shared or learn_tokenizer(recipe.tokenizer, texts.train.sentences, progress=progress)
     encoded = encode_texts(tokenizer, texts, progress=progress)
     title = Path(recipe_name).stem
     trained = train(title, recipe, tokenizer, encoded, published=published, device=device, progress=progress)
@@ -82,16 +88,64 @@ def run_evaluate(
     progress = console_progress()
     checkpoint = load_checkpoint(version.path, device=device)
     encoded = _encoded_for(checkpoint.tokenizer, corpus, context, unit, progress)
+    if checkpoint.manifest.direction == "backward":
+        if context != "sentence":
+            raise InvalidInputError(
+                f"--context is {context!r}, but {version.address} reads right to left: only 'sentence' is possible",
+                parameter="context",
+            )
+        encoded = encoded.reversed()
     result = evaluate(checkpoint.model, encoded, context=context, window=window, progress=progress)
     return {"model": version.address, **summary(result)}
 
 
-def _tokenizer(
-    recipe: Recipe, published: Sequence[Checkpoint], sentences: Sequence[str], progress: Progress
-) -> Tokenizer:
-    if published:
-        return published[0].tokenizer
-    return learn_tokenizer(recipe.tokenizer, sentences, progress=progress)
+def run_import_arpa(
+    file: Path, *, name: str, registry: Path, corpus: Sequence[Path] = (), lowercase: bool = False
+) -> dict[str, Any]:
+    """Publish the model of an ARPA file.
+
+    Returns:
+        The new version's address, directory, figures, and remarks on the file.
+
+    Raises:
+        LanguageModelError: bad input, or the registry refused; nothing is half published.
+    """
+    began = time.monotonic()
+    version = import_arpa(
+        file,
+        name=name,
+        registry=Registry(registry, create=True),
+        corpus=corpus,
+        lowercase=lowercase,
+        progress=console_progress(),
+    )
+    metrics = json.loads((version.path / "metrics.json").read_text(encoding="utf-8"))
+    seconds = time.monotonic() - began
+    return {"model": version.address, "path": str(version.path), "seconds": seconds, **metrics}
+
+
+def run_export_arpa(address: str, file: Path, *, registry: Path) -> dict[str, Any]:
+    """Write a published n-gram model as an ARPA file.
+
+    Returns:
+        The model's address, the file, n-grams by order, and what other readers of the file must know.
+
+    Raises:
+        LanguageModelError: bad input, or the file cannot be written; nothing is half written.
+    """
+    began = time.monotonic()
+    exported = export_arpa(address, file, registry=Registry(registry), progress=console_progress())
+    log_zero = exported.written.log_zero
+    return {
+        "model": exported.address,
+        "path": str(file),
+        "seconds": time.monotonic() - began,
+        "bytes": file.stat().st_size,
+        "ngrams": list(exported.written.counts),
+        "escaped_words": exported.written.escaped_words,
+        "log_zero": None if log_zero is None else float(log_zero),
+        "splits_at_spaces": exported.splits_at_spaces,
+    }
 
 
 def _encoded_for(

@@ -10,17 +10,19 @@ document  each text whole, line ends in it, cut into disjoint windows; a window 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import TokenIds
+from models.arrays import FloatArray, TokenIds
+from models.ngram.model import NGramModel
 from models.protocol import LanguageModel
 from models.scoring import bits_per, consume, perplexity, score_sequences
 from models.vocabulary import BOS, EOS, UNK
 from training.corpora.encoded import EncodedCorpus
+from training.ngram.hit_rates import HitRate, hit_rates
 from training.progress import Progress
 
 Context = Literal["sentence", "stream", "document"]
@@ -44,6 +46,7 @@ class Evaluation(NamedTuple):
         perplexity_without_oov: the same with unknown tokens left out of sum and count.
         word_perplexity: per word between white space; a predicted `</s>` counts as a word.
         bits_per_byte: per byte of UTF-8, line ends aside (`document`: included).
+        hit_rates: of an n-gram model: which orders' n-grams were found, by order; else empty.
     """
 
     context: Context
@@ -54,13 +57,21 @@ class Evaluation(NamedTuple):
     perplexity_without_oov: float | None
     word_perplexity: float | None
     bits_per_byte: float | None
+    hit_rates: Sequence[HitRate] = ()
 
 
 class Targets(NamedTuple):
-    """Log-probabilities of predicted tokens, and the tokens, in the corpus's order; both [N]."""
+    """What a model says of predicted tokens, in the corpus's order.
+
+    Attributes:
+        log_probs: natural-log probabilities [N].
+        tokens: the tokens [N].
+        matched: of an n-gram model: the length of the longest n-gram found for each [N].
+    """
 
     log_probs: npt.NDArray[np.float32]
     tokens: npt.NDArray[np.int64]
+    matched: npt.NDArray[np.integer[Any]] | None
 
 
 def evaluate(
@@ -86,6 +97,10 @@ def evaluate(
     known_logprob = float(targets.log_probs[known].sum(dtype=np.float64))
     ends = 0 if context == "document" else corpus.num_sentences
     count = len(targets.tokens)
+    found: Sequence[HitRate] = ()
+    ngram = _as_ngram(model)
+    if targets.matched is not None and ngram is not None:
+        found = hit_rates(targets.log_probs, targets.matched, order=ngram.order)
     return Evaluation(
         context=context,
         tokens=count,
@@ -95,6 +110,7 @@ def evaluate(
         perplexity_without_oov=perplexity(known_logprob, int(known.sum())),
         word_perplexity=perplexity(logprob, corpus.num_words + ends),
         bits_per_byte=bits_per(logprob, corpus.num_bytes),
+        hit_rates=found,
     )
 
 
@@ -121,6 +137,7 @@ def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress:
     lengths = np.diff(corpus.offsets) + 1  # with </s>
     starts = np.concatenate([[0], np.cumsum(lengths)])
     log_probs = np.zeros(starts[-1], dtype=np.float32)
+    matched = None if _as_ngram(model) is None else np.zeros(starts[-1], dtype=np.uint8)
     tokens = np.full(starts[-1], EOS, dtype=np.int64)
     tokens[np.arange(len(corpus.tokens)) + np.repeat(np.arange(len(lengths)), lengths - 1)] = corpus.tokens
     for rows in _batches_of_similar_length(lengths):
@@ -129,10 +146,28 @@ def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress:
         places = (starts[rows, None] + np.arange(width))[inside]
         batch = np.full((len(rows), width), EOS, dtype=np.int64)
         batch[inside] = tokens[places]
-        scores = score_sequences(model, model.initial_state(len(rows)), batch, lengths[rows])
+        scores, orders = _score(model, model.initial_state(len(rows)), batch, lengths[rows])
         log_probs[places] = scores[inside]
+        if matched is not None and orders is not None:
+            matched[places] = orders[inside]
         progress.advance(len(places))
-    return Targets(log_probs, tokens)
+    return Targets(log_probs, tokens, matched)
+
+
+def _score(
+    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds
+) -> tuple[FloatArray, npt.NDArray[np.integer[Any]] | None]:
+    """Log-probabilities [B, T] and, of an n-gram model, the lengths of the n-grams found [B, T]."""
+    ngram = _as_ngram(model)
+    if ngram is not None:
+        scores = ngram.score_detailed(state, tokens, lengths)
+        return scores.log_probs, scores.orders
+    return score_sequences(model, state, tokens, lengths), None
+
+
+def _as_ngram(model: Any) -> Any:
+    """An n-gram model, on whatever device it computes; None for another family."""
+    return model if model.family == NGramModel.family else None
 
 
 def _batches_of_similar_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
@@ -163,26 +198,36 @@ def _score_long(
 ) -> Targets:
     """Score texts one after the other, each in chunks with the state carried between them."""
     log_probs: list[npt.NDArray[np.float32]] = []
+    matched: list[npt.NDArray[np.integer[Any]]] = []
     targets: list[TokenIds] = []
     for before, text in texts:
         state = model.advance(model.empty_state(1), np.asarray([before]))
         for start in range(0, len(text), _CHUNK_TOKENS):
             chunk = text[None, start : start + _CHUNK_TOKENS]
             lengths = np.asarray([chunk.shape[1]])
-            scores = score_sequences(model, state, chunk, lengths)[0]
+            scores, orders = _score(model, state, chunk, lengths)
             state = consume(model, state, chunk, lengths)
             predicted = chunk[0] != BOS
-            log_probs.append(scores[predicted])
+            log_probs.append(scores[0, predicted])
+            if orders is not None:
+                matched.append(orders[0, predicted])
             targets.append(chunk[0][predicted])
             progress.advance(int(predicted.sum()))
     if not targets:
-        return Targets(np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int64))
-    return Targets(np.concatenate(log_probs), np.concatenate(targets))
+        return Targets(np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int64), None)
+    found = np.concatenate(matched) if matched else None
+    return Targets(np.concatenate(log_probs), np.concatenate(targets), found)
 
 
 def summary(evaluation: Evaluation) -> dict[str, Any]:
-    """The figures by name, as JSON can carry them: a log-probability of minus infinity is null."""
+    """The figures by name, as JSON can carry them: a log-probability of minus infinity is null.
+
+    `hit_rates` is there for n-gram models only.
+    """
     values = evaluation._asdict()
+    values["hit_rates"] = [rate._asdict() for rate in evaluation.hit_rates]
+    if not values["hit_rates"]:
+        del values["hit_rates"]
     values["oov_rate"] = evaluation.oov / evaluation.tokens if evaluation.tokens else 0.0
     if not math.isfinite(evaluation.logprob):
         values["logprob"] = None

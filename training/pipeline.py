@@ -5,19 +5,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
 from models.checkpoint.load import Checkpoint
+from models.checkpoint.manifest import Direction
 from models.checkpoint.registry import check_name
 from models.checkpoint.write import StorableModel
 from models.errors import InvalidInputError, VocabularyMismatchError
-from models.mixture import MixtureModel, fit_weights
 from models.protocol import LanguageModel
 from models.tokenizers import Tokenizer
 from training.data import EncodedTexts
-from training.evaluation import evaluate, score_corpus, summary
-from training.neural.trainer import HistoryRecord, train_recurrent
+from training.evaluation import evaluate, summary
+from training.mixing import in_words_of, mix, mixture_tokenizer
+from training.neural.history import HistoryRecord
 from training.ngram.estimate import estimate
+from training.ngram.smoothing.choice import smoothing_of
 from training.progress import Progress
 from training.recipe import Recipe, merged, parse_recipe, recipe_table
 
@@ -49,21 +49,52 @@ class Trained(NamedTuple):
     parts: "Sequence[Trained | Checkpoint]" = ()
     part_figures: Sequence[Figures] = ()
 
+    @property
+    def direction(self) -> Direction:
+        """In which order the model reads a text."""
+        return self.recipe.ngram.direction if self.recipe.family == "ngram" else "forward"
+
 
 def train_ngram(
     title: str, recipe: Recipe, tokenizer: Tokenizer, texts: EncodedTexts, *, progress: Progress
 ) -> Trained:
-    """Estimate an n-gram model."""
+    """Estimate an n-gram model; what its smoothing fits is fitted on the validation text.
+
+    A backward model is an ordinary one over reversed sentences, and is evaluated on such.
+    """
     began = time.monotonic()
-    result = estimate(texts.train, tokenizer.vocabulary, order=recipe.ngram.order, progress=progress)
+    settings = recipe.ngram
+    if settings.direction == "backward":
+        texts = _backward(texts)
+    result = estimate(
+        texts.train,
+        tokenizer.vocabulary,
+        order=settings.order,
+        smoothing=smoothing_of(
+            settings.smoothing, k=settings.k, buckets=settings.buckets, discounts=settings.discounts
+        ),
+        prune=settings.prune,
+        prune_entropy=settings.prune_entropy,
+        quantise=settings.quantize_bits is not None,
+        held_out=texts.valid,
+        progress=progress,
+    )
     facts = {
         "ngrams": list(result.num_ngrams),
+        "smoothing": settings.smoothing,
         "discounts": [list(d) for d in result.discounts],
         "fallback_orders": list(result.fallback_orders),
+        **result.facts,
     }
     seconds = time.monotonic() - began
     figures = held_out_figures(result.model, texts, progress=progress)
     return Trained(title, recipe, result.model, (), facts, figures, seconds)
+
+
+def _backward(texts: EncodedTexts) -> EncodedTexts:
+    """Every sentence from its last word to its first."""
+    test = None if texts.test is None else texts.test.reversed()
+    return EncodedTexts(texts.train.reversed(), texts.valid.reversed(), test)
 
 
 def train_neural(
@@ -76,6 +107,8 @@ def train_neural(
     progress: Progress,
 ) -> Trained:
     """Train a recurrent model."""
+    from training.neural.trainer import train_recurrent  # brings in torch, which n-gram models do without
+
     began = time.monotonic()
     result = train_recurrent(
         texts.train,
@@ -106,18 +139,15 @@ def train_mixture(
     """Train the parts that are recipes, then fit the weights of all parts on the validation text.
 
     Raises:
-        InvalidInputError: fewer than two parts, or a part that is a mixture.
-        VocabularyMismatchError: a published part has another tokenizer.
+        InvalidInputError: fewer than two parts, a part that is a mixture, or one that is no
+            n-gram model in a static mixture.
+        VocabularyMismatchError: published parts have tokenizers that do not fit together.
     """
-    if len(recipe.mixture.recipes) + len(published) < 2:
-        raise InvalidInputError(
-            f"a mixture needs at least 2 parts, given {len(recipe.mixture.recipes)} recipes and "
-            f"{len(published)} models (mixture.recipes, mixture.models)",
-            parameter="mixture",
+    shared = mixture_tokenizer(recipe.mixture, published)
+    if shared is not None and shared.fingerprint != tokenizer.fingerprint:
+        raise VocabularyMismatchError(
+            "the texts were encoded with another tokenizer than the mixture's parts have"
         )
-    for checkpoint in published:
-        if checkpoint.tokenizer.fingerprint != tokenizer.fingerprint:
-            raise VocabularyMismatchError(f"{checkpoint.path} has another tokenizer than {published[0].path}")
     unfinished = part_recipes(recipe)  # all checked before any work
     began = time.monotonic()
     trained = [
@@ -125,24 +155,16 @@ def train_mixture(
         for name, part in unfinished.items()
     ]
     parts: list[Trained | Checkpoint] = [*trained, *published]
-    scores = [score_corpus(p.model, texts.valid, progress=progress).log_probs for p in parts]
-    weights = fit_weights(np.stack(scores, axis=1))
-    model = MixtureModel([p.model for p in parts], weights)
+    vocabulary = tokenizer.vocabulary
+    mixed = mix(recipe.mixture.kind, [p.model for p in parts], vocabulary, texts.valid, progress=progress)
     seconds = time.monotonic() - began
-    return Trained(
-        title,
-        recipe,
-        model,
-        (),
-        {"weights": list(weights)},
-        held_out_figures(model, texts, progress=progress),
-        seconds,
-        parts,
-        [
-            p.figures if isinstance(p, Trained) else held_out_figures(p.model, texts, progress=progress)
-            for p in parts
-        ],
-    )
+    figures = held_out_figures(mixed.model, texts, progress=progress)
+    published_figures = [
+        held_out_figures(p.model, in_words_of(p.model.vocabulary, texts, vocabulary), progress=progress)
+        for p in published
+    ]
+    part_figures = [*(p.figures for p in trained), *published_figures]
+    return Trained(title, recipe, mixed.model, (), mixed.facts, figures, seconds, parts, part_figures)
 
 
 def train(
@@ -208,7 +230,7 @@ def part_recipe(mixture: Recipe, name: str) -> Recipe:
     """A part's recipe, with what the mixture's recipe sets itself laid over it; text and tokenizer are the mixture's.
 
     Raises:
-        InvalidInputError: the part is itself a mixture.
+        InvalidInputError: the part is itself a mixture, or no n-gram model in a static one.
     """
     changes = {
         table: getattr(mixture, table).model_dump(exclude_unset=True)
@@ -219,5 +241,16 @@ def part_recipe(mixture: Recipe, name: str) -> Recipe:
     if recipe.family == "mixture":
         raise InvalidInputError(
             f"mixture.recipes names {name!r}, which is itself a mixture", parameter="mixture.recipes"
+        )
+    if recipe.family == "ngram" and recipe.ngram.direction == "backward":
+        raise InvalidInputError(
+            f"mixture.recipes names {name!r}, which reads backward; a mixture's parts read forward",
+            parameter="mixture.recipes",
+        )
+    if mixture.mixture.kind == "static" and recipe.family != "ngram":
+        raise InvalidInputError(
+            f"mixture.kind is 'static', which mixes n-gram models only; {name!r} in mixture.recipes is of the "
+            f"family {recipe.family}",
+            parameter="mixture.recipes",
         )
     return recipe

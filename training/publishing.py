@@ -9,14 +9,16 @@ import tempfile
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.registry import Registry, Version, check_name
 from models.checkpoint.write import Description, write_checkpoint
+from models.mixture import MixtureModel
 from models.tokenizers import Tokenizer
 from training.card import CardData, model_card
 from training.data import EncodedTexts, Texts
+from training.mixing import address_of
 from training.pipeline import Trained
 
 _LIBRARIES = ("gramophone-lm", "torch", "numpy", "numba", "sentencepiece")
@@ -42,7 +44,8 @@ class Run(NamedTuple):
 def publish(registry: Registry, name: str, trained: Trained, run: Run) -> Version:
     """Describe a trained model and publish it.
 
-    A mixture's parts are embedded; they are published too if its recipe says so.
+    A mixture's parts are embedded, unless it is static and has become one model of its own; they
+    are published too if its recipe says so.
 
     Raises:
         InvalidInputError: a name cannot be a model's.
@@ -50,16 +53,18 @@ def publish(registry: Registry, name: str, trained: Trained, run: Run) -> Versio
         RegistryError: the file system refused; nothing is published.
     """
     check_name(name)
+    embeds = trained.model.family == MixtureModel.family
+    wanted = trained.parts if embeds or trained.recipe.mixture.publish_parts else ()
     with tempfile.TemporaryDirectory() as folder:
         parts = [
             _part_directory(registry, part, run, Path(folder) / str(number), trained)
-            for number, part in enumerate(trained.parts)
+            for number, part in enumerate(wanted)
         ]
         description = describe(name, trained, run)
         return registry.publish(
             name,
             lambda directory: write_checkpoint(
-                directory, trained.model, run.tokenizer, description, parts=parts
+                directory, trained.model, run.tokenizer, description, parts=parts if embeds else ()
             ),
         )
 
@@ -68,7 +73,7 @@ def describe(name: str, trained: Trained, run: Run) -> Description:
     """Figures, provenance and model card of a trained model."""
     parts = [
         {
-            "name": part.title if isinstance(part, Trained) else _address(part),
+            "name": part.title if isinstance(part, Trained) else address_of(part),
             "family": part.model.family,
             "weight": weight,
             **figures,
@@ -95,10 +100,7 @@ def describe(name: str, trained: Trained, run: Run) -> Description:
         "argv": list(run.argv),
         "seed": trained.recipe.seed,
         "seconds": round(trained.seconds, 3),
-        "libraries": {library: _version_of(library) for library in _LIBRARIES},
-        "python": platform.python_version(),
-        "git_commit": _git_commit(),
-        "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "system": platform.system()},
+        **surroundings(),
     }
     valid = run.encoded.valid
     golden = [valid.sentence(i).tolist() for i in range(min(_GOLDEN_SENTENCES, valid.num_sentences))]
@@ -115,7 +117,7 @@ def describe(name: str, trained: Trained, run: Run) -> Description:
             histories={p.title: p.history for p in _family(trained) if p.history},
         )
     )
-    return Description(created, metrics, provenance, golden, card)
+    return Description(created, metrics, provenance, golden, card, trained.direction)
 
 
 def _part_directory(
@@ -125,7 +127,7 @@ def _part_directory(
     scratch: Path,
     whole: Trained,
 ) -> Path:
-    """Where a whole checkpoint of the part lies, to be embedded."""
+    """Where a whole checkpoint of the part lies."""
     if isinstance(part, Checkpoint):
         return part.path
     if whole.recipe.mixture.publish_parts:
@@ -139,8 +141,14 @@ def _family(trained: Trained) -> list[Trained]:
     return [trained, *(part for part in trained.parts if isinstance(part, Trained))]
 
 
-def _address(checkpoint: Checkpoint) -> str:
-    return f"{checkpoint.path.parents[1].name}@{checkpoint.path.name}"
+def surroundings() -> dict[str, Any]:
+    """The code and the machine that run now, for provenance."""
+    return {
+        "libraries": {library: _version_of(library) for library in _LIBRARIES},
+        "python": platform.python_version(),
+        "git_commit": _git_commit(),
+        "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "system": platform.system()},
+    }
 
 
 def _version_of(library: str) -> str | None:

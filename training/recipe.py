@@ -6,11 +6,16 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from models.checkpoint.manifest import Direction
 from models.errors import InvalidInputError
 from models.neural.config import RecurrentConfig
 from training.neural.settings import TrainSettings
+from training.ngram.count_pruning import threshold_problem
+from training.ngram.smoothing.choice import WITH_DISCOUNTS, SmoothingName
+from training.ngram.smoothing.discounting import DiscountSource
+from training.ngram.smoothing.jelinek_mercer import MAX_BUCKETS
 from training.tokenizing import TokenizerSettings
 
 Family = Literal["ngram", "neural", "mixture"]
@@ -34,26 +39,66 @@ class NGramSettings(BaseModel):
     Attributes:
         order: the longest n-gram's length.
         smoothing: how probabilities are estimated.
+        k: what `add-k` adds to every count.
+        buckets: how many weights `jelinek-mercer` fits for each order, by how often a context
+            was seen: 1, 2 to 3, 4 to 7, ….
+        discounts: where those of `absolute`, `kneser-ney` and `modified-kneser-ney` come from:
+            `counts`, how many n-grams occur once, twice, …; `held-out`, fitted on the validation text.
+        prune: thresholds by order, such as [0, 0, 1]: n-grams that occur at most so often are
+            dropped. The first is 0, none is below the one before, the last holds for all higher orders.
+        prune_entropy: n-grams whose loss raises the perplexity by a smaller share than this are
+            dropped; 0 drops none.
+        quantize_bits: store probabilities and back-offs in so many bits; None keeps them exact.
+        direction: `forward`, a word is predicted from those before it; `backward`, from those after it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     order: int = Field(default=5, ge=1, le=20)
-    smoothing: Literal["modified-kneser-ney"] = "modified-kneser-ney"
+    smoothing: SmoothingName = "modified-kneser-ney"
+    k: float = Field(default=0.1, gt=0, allow_inf_nan=False)
+    buckets: int = Field(default=1, ge=1, le=MAX_BUCKETS)
+    discounts: DiscountSource = "counts"
+    prune: tuple[int, ...] = ()
+    prune_entropy: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    quantize_bits: Literal[8] | None = None
+    direction: Direction = "forward"
+
+    @field_validator("discounts")
+    @classmethod
+    def _exist(cls, discounts: DiscountSource, info: ValidationInfo) -> DiscountSource:
+        smoothing = info.data.get("smoothing", WITH_DISCOUNTS[0])  # a wrong one is told of by itself
+        if discounts == "held-out" and smoothing not in WITH_DISCOUNTS:
+            raise ValueError(
+                f"ngram.smoothing {smoothing} has no discounts; {', '.join(WITH_DISCOUNTS)} have"
+            )
+        return discounts
+
+    @field_validator("prune")
+    @classmethod
+    def _fit_the_order(cls, prune: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        problem = threshold_problem(prune, order=info.data.get("order", len(prune)))
+        if problem is not None:
+            raise ValueError(f"it {problem}")
+        return prune
 
 
 class MixtureSettings(BaseModel):
     """The `[mixture]` table: its parts, whose weights are fitted on the validation text.
 
     Attributes:
+        kind: `dynamic`, the parts are kept apart and all asked at every step; `static`, n-gram
+            models become one n-gram model that lists what they list.
         recipes: parts to be trained, by recipe; the mixture's own `[ngram]`, `[neural]` and
             `[train]` tables override theirs, and all use the mixture's tokenizer.
-        models: parts that are published already, by address; they bring the tokenizer.
+        models: parts that are published already, by address; they bring the tokenizer. For a
+            static mixture their words may differ: it knows the words of all.
         publish_parts: also publish each trained part, under its recipe's name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    kind: Literal["dynamic", "static"] = "dynamic"
     recipes: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     publish_parts: bool = False

@@ -3,15 +3,15 @@
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import sentencepiece
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from models.errors import InvalidInputError
-from models.scoring import count_words
 from models.tokenizers import (
     CharacterTokenizer,
     SentencePieceTokenizer,
@@ -19,7 +19,8 @@ from models.tokenizers import (
     WordTokenizer,
     word_splitter,
 )
-from models.vocabulary import CONTROL_TOKENS, Vocabulary
+from models.vocabulary import CONTROL_TOKENS, UNK, Vocabulary
+from models.word_index import WordCounter, measure
 from training.corpora.encoded import EncodedCorpus
 from training.progress import Progress
 
@@ -76,10 +77,9 @@ def learn_tokenizer(
         InvalidInputError: the text cannot give such a vocabulary; the message names the limit.
     """
     if settings.kind == "word":
-        split = word_splitter(settings.pattern, lowercase=settings.lowercase)
-        words = _counted((split(s) for s in sentences), len(sentences), "counting words", progress)
+        words = _counted_words(settings, sentences, progress)
         if settings.marked_unknown == "unknown":
-            words.pop(CONTROL_TOKENS[0], None)
+            words = {word: count for word, count in words.items() if word != CONTROL_TOKENS[UNK]}
         return WordTokenizer(
             Vocabulary(_most_frequent(words, settings)),
             pattern=settings.pattern,
@@ -94,21 +94,39 @@ def learn_tokenizer(
 
 def encode_corpus(tokenizer: Tokenizer, sentences: Sequence[str], *, progress: Progress) -> EncodedCorpus:
     """Encode every sentence; words and bytes are counted on the text as it was given."""
-    lengths = np.zeros(len(sentences) + 1, dtype=np.int64)
-    blocks: list[np.ndarray[tuple[int], np.dtype[np.int32]]] = []
-    words = size = 0
+    offsets = np.zeros(len(sentences) + 1, dtype=np.int64)
+    blocks: list[npt.NDArray[np.int32]] = []
+    num_words = num_bytes = 0
     progress.start("tokenising", len(sentences))
     for start in range(0, len(sentences), _BATCH):
         batch = sentences[start : start + _BATCH]
-        rows = tokenizer.encode_all(batch)
-        lengths[start + 1 : start + 1 + len(rows)] = [len(row) for row in rows]
-        blocks.append(np.fromiter((i for row in rows for i in row), np.int32))
-        words += sum(map(count_words, batch))
-        size += sum(len(s.encode()) for s in batch)
+        ids, ends = tokenizer.encode_ragged(batch)
+        offsets[start + 1 : start + len(ends)] = offsets[start] + ends[1:]
+        blocks.append(ids.copy())  # it may be a part of something larger
+        size = measure(batch)
+        num_words += size.num_words
+        num_bytes += size.num_bytes
         progress.advance(len(batch))
     progress.finish()
     tokens = np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.int32)
-    return EncodedCorpus(tokens, np.cumsum(lengths), words, size)
+    return EncodedCorpus(tokens, offsets, num_words, num_bytes)
+
+
+def _counted_words(
+    settings: TokenizerSettings, sentences: Sequence[str], progress: Progress
+) -> Mapping[str, int]:
+    """How often each word occurs; in one compiled pass, unless there is a pattern."""
+    if settings.pattern is not None:
+        split = word_splitter(settings.pattern, lowercase=settings.lowercase)
+        return _counted((split(s) for s in sentences), len(sentences), "counting words", progress)
+    words = WordCounter()
+    progress.start("counting words", len(sentences))
+    for start in range(0, len(sentences), _BATCH):
+        batch = sentences[start : start + _BATCH]
+        words.add([s.lower() for s in batch] if settings.lowercase else batch)
+        progress.advance(len(batch))
+    progress.finish()
+    return words.counts()
 
 
 def _counted(
@@ -124,7 +142,7 @@ def _counted(
     return counts
 
 
-def _most_frequent(counts: Counter[str], settings: TokenizerSettings) -> list[str]:
+def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings) -> list[str]:
     """By falling count, then by spelling, so that equal texts give equal ids."""
     kept = sorted((t for t, n in counts.items() if n >= settings.min_count), key=lambda t: (-counts[t], t))
     if not kept:

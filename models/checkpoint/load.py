@@ -1,7 +1,9 @@
 """Read a checkpoint back: verify its bytes, rebuild the model, replay its golden test."""
 
 import importlib
+import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +16,10 @@ from models.protocol import LanguageModel
 from models.tokenizers import Tokenizer, load_tokenizer
 from models.vocabulary import Vocabulary
 
+NGRAM = "ngram"
+
 FAMILIES = {
-    "ngram": ("models.ngram.model", "NGramModel"),
+    NGRAM: ("models.ngram.model", "NGramModel"),
     "lstm": ("models.neural.model", "RecurrentModel"),
     "gru": ("models.neural.model", "RecurrentModel"),
 }
@@ -45,7 +49,9 @@ def load_checkpoint(directory: Path, *, device: str = "cpu") -> Checkpoint:
 
     Args:
         directory: the version's directory.
-        device: `cpu`, `cuda`, `cuda:1`, … or `auto`; n-gram models compute on the CPU whatever it says.
+        device: `cpu`, `cuda`, `cuda:1`, … or `auto`: a CUDA device if there is one, and the CPU for an n-gram
+            model, which answers a few contexts sooner than a device can be told of them. An n-gram model
+            that a device has no room for is left on the CPU, with a line in the log.
 
     Raises:
         InvalidInputError: there is no such device.
@@ -59,7 +65,7 @@ def load_checkpoint(directory: Path, *, device: str = "cpu") -> Checkpoint:
         or tokenizer.vocabulary.fingerprint != manifest.vocabulary_fingerprint
     ):
         raise ManifestError(f"{directory}: the tokenizer is not the one that the manifest names")
-    device = _resolved(device, manifest.family)
+    device = _resolved(device, directory, manifest)
     try:
         model = _build(directory, manifest, tokenizer.vocabulary, device)
         replay_golden(directory, model, device=device)
@@ -77,21 +83,37 @@ def load_checkpoint(directory: Path, *, device: str = "cpu") -> Checkpoint:
     return Checkpoint(manifest, model, tokenizer, metrics, directory)
 
 
-def _resolved(device: str, family: str) -> str:
-    if family == "ngram":
+def _resolved(device: str, directory: Path, manifest: Manifest) -> str:
+    """The device by its own name; torch, which an n-gram server does without, is asked only where it must be."""
+    if device == "cpu" or (device == "auto" and _families(directory, manifest) == {NGRAM}):
         return "cpu"
-    from models.neural.device import resolve_device  # brings in torch, as the model is about to
+    from models.neural.device import resolve_device  # brings in torch
 
     return str(resolve_device(device))
 
 
+def _families(directory: Path, manifest: Manifest) -> set[str]:
+    """The families of the model and of everything in it that is no mixture."""
+    if manifest.family != MixtureModel.family:
+        return {manifest.family}
+    return set().union(*(_families(part, read_manifest(part)) for part in _parts(directory)))
+
+
+def _parts(directory: Path) -> Iterator[Path]:
+    """A mixture's parts, in order."""
+    folders = (directory / PARTS / str(number) for number in itertools.count())
+    return itertools.takewhile(Path.is_dir, folders)
+
+
 def _build(directory: Path, manifest: Manifest, vocabulary: Vocabulary, device: str) -> LanguageModel[Any]:
     if manifest.family == MixtureModel.family:
-        parts: list[LanguageModel[Any]] = []
-        while (part := directory / PARTS / str(len(parts))).is_dir():
-            part_manifest = read_manifest(part)  # the parent's manifest vouches for the part's files
-            parts.append(_build(part, part_manifest, load_tokenizer(part).vocabulary, device))
-        return MixtureModel.load(directory, parts)
+        return MixtureModel.load(
+            directory,
+            [  # the parent's manifest vouches for the parts' files
+                _build(part, read_manifest(part), load_tokenizer(part).vocabulary, device)
+                for part in _parts(directory)
+            ],
+        )
     if manifest.family not in FAMILIES:
         raise IncompatibleVersionError(
             f"{directory} holds a model of the family {manifest.family!r}; this version knows "
@@ -99,5 +121,10 @@ def _build(directory: Path, manifest: Manifest, vocabulary: Vocabulary, device: 
         )
     module, name = FAMILIES[manifest.family]
     family = getattr(importlib.import_module(module), name)
-    model: LanguageModel[Any] = family.load(directory, vocabulary, device=device)
+    loaded: Any = family.load(directory, vocabulary, device=device)
+    if manifest.family == NGRAM and device != "cpu":
+        from models.ngram.device.placement import on_device_if_it_fits  # brings in torch
+
+        loaded = on_device_if_it_fits(loaded, device)
+    model: LanguageModel[Any] = loaded
     return model

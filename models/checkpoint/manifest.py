@@ -7,17 +7,18 @@ over its own canonical bytes, so damage to any byte of any file is seen.
 import hashlib
 import json
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.errors import IncompatibleVersionError, IntegrityError, ManifestError
 
 MANIFEST_FILE = "manifest.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """What this code writes, and the newest it reads."""
 
 _HASH_CHUNK_BYTES = 1 << 20
+Direction = Literal["forward", "backward"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -44,7 +45,8 @@ class Manifest(BaseModel):
     """A checkpoint's description.
 
     `reader_version` is the smallest `SCHEMA_VERSION` that can read it. `created` is ISO 8601,
-    UTC. `normalisation_deviation` is the largest |Σp − 1| measured when it was written.
+    UTC. `direction` says in which order a text's tokens are read: `backward` is from its end to
+    its start. `normalisation_deviation` is the largest |Σp − 1| measured when it was written.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,6 +54,7 @@ class Manifest(BaseModel):
     schema_version: int
     reader_version: int
     family: str
+    direction: Direction = "forward"
     created: str
     vocabulary_fingerprint: Sha256
     tokenizer_fingerprint: Sha256

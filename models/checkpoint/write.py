@@ -13,6 +13,7 @@ from models.arrays import to_numpy
 from models.checkpoint.golden import golden_sequences, write_golden
 from models.checkpoint.manifest import (
     SCHEMA_VERSION,
+    Direction,
     Manifest,
     SpecialIds,
     file_entries,
@@ -49,6 +50,7 @@ class Description(NamedTuple):
         provenance: recipe, seeds, library versions, …, for provenance.json.
         golden: encoded held-out texts for the self-test.
         card: MODEL_CARD.md and its pictures, by file name.
+        direction: in which order the model reads a text.
     """
 
     created: str
@@ -56,6 +58,7 @@ class Description(NamedTuple):
     provenance: Mapping[str, Any]
     golden: Sequence[Sequence[int]]
     card: Mapping[str, bytes]
+    direction: Direction = "forward"
 
 
 def write_checkpoint(
@@ -99,6 +102,7 @@ def write_checkpoint(
         schema_version=SCHEMA_VERSION,
         reader_version=SCHEMA_VERSION,
         family=model.family,
+        direction=description.direction,
         created=description.created,
         vocabulary_fingerprint=model.vocabulary.fingerprint,
         tokenizer_fingerprint=tokenizer.fingerprint,

@@ -1,22 +1,9 @@
 """The most probable next tokens, in order."""
 
-from typing import NamedTuple
-
 import numpy as np
 
-from models.arrays import FloatArray, TokenIds
-
-
-class TopTokens(NamedTuple):
-    """The k most probable tokens of one distribution, the most probable first.
-
-    Attributes:
-        ids: [k].
-        log_probs: natural logarithms [k].
-    """
-
-    ids: TokenIds
-    log_probs: FloatArray
+from models.arrays import FloatArray
+from models.protocol import TopTokens
 
 
 def top_tokens(log_probs: FloatArray, k: int) -> TopTokens:

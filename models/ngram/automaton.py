@@ -1,15 +1,16 @@
-"""The back-off automaton: an n-gram model as seven flat arrays, and its file.
+"""The back-off automaton: an n-gram model as flat arrays, and its file.
 
-A state is a context. State 0 is the empty context; its arcs are the unigrams, one per word,
-so there an arc's index is the word's id. States are numbered by length of context, then in
-lexicographic order, so a state's length follows from its number and a link to a shorter
-context always points to a smaller number. What is stored is log10 in single precision, as in
-ARPA files; natural logarithms are made at the edge.
+Every listed n-gram below the highest order is a state, and so is the empty context, state 0.
+N-grams are numbered by length, then in lexicographic order, and the state of n-gram a is
+a + 1. So an n-gram is at once an arc, from the state of its prefix, and a state, reached by
+that arc: nothing but the link to the longest shorter context has to be stored. Links always
+point to smaller numbers. The unigrams are arcs 0 to V − 1 of state 0: there an arc's number
+is the word's id. What is stored is log10 in single precision, as in ARPA files, or a code of
+eight bits for such a value; natural logarithms are made at the edge.
 """
 
-import itertools
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -20,43 +21,66 @@ from models.ngram.tensor_file import map_tensors
 from models.vocabulary import BOS, CONTROL_TOKENS
 
 AUTOMATON_FILE = "ngram.bin"
-ARRAY_TYPES = {
-    "length_starts": "int64",
-    "first_arcs": "uint32",
-    "log10_backoffs": "float32",
-    "suffixes": "int32",
-    "words": "int32",
-    "log10_probs": "float32",
-    "targets": "int32",
+
+EXACT_TYPES = {
+    "order_starts": ("int64", 1),
+    "first_arcs": ("uint32", 1),
+    "suffixes": ("int32", 1),
+    "words": ("int32", 1),
+    "log10_probs": ("float32", 1),
+    "log10_backoffs": ("float32", 1),
+    "prob_values": ("float32", 1),
+    "backoff_values": ("float32", 1),
+    "ranked_states": ("int32", 1),
+    "ranked_starts": ("uint32", 1),
+    "ranked_arcs": ("uint32", 1),
+    "ranked_masses": ("float32", 1),
 }
-"""The arrays of an automaton, in order: what the file must hold and the kernels are compiled for."""
+"""Element type and number of axes of each array: what a file must hold and kernels are compiled for."""
+
+QUANTISED_TYPES = EXACT_TYPES | {
+    "words": ("uint8", 2),
+    "log10_probs": ("uint8", 1),
+    "log10_backoffs": ("uint8", 1),
+}
+"""The same where probabilities and back-offs are codes and words take three bytes."""
 
 
 class Automaton(NamedTuple):
     """S states and A arcs; the arcs of a state lie together, sorted by word. No array is writable.
 
     Attributes:
-        length_starts: the first state of each context length, and S at the end [order + 1], int64.
+        order_starts: the first n-gram of each length, and A at the end [order + 1], int64.
         first_arcs: where each state's arcs start, and A at the end [S + 1], uint32.
-        log10_backoffs: what a state charges for going on to its suffix [S], float32.
         suffixes: the state of the longest proper suffix that is a state [S], int32.
-        words: the id of the word that an arc reads [A], int32.
-        log10_probs: of that word in that state [A], float32; minus infinity for `<s>`.
-        targets: the state of the longest suffix of context and word that is a state [A], int32.
+        words: the id of the word that an arc reads [A], int32; or its three bytes, the lowest first [A, 3].
+        log10_probs: of that word in that state [A], float32, minus infinity for `<s>`; or uint8 codes.
+        log10_backoffs: what a state charges for going on to its suffix [S], float32; or uint8 codes.
+        prob_values: what the codes of `log10_probs` stand for [256], float32; empty if there are none.
+        backoff_values: likewise of `log10_backoffs`.
+        ranked_states: states with so many arcs that their order by probability is kept [R], int32.
+        ranked_starts: where each of them starts in `ranked_arcs`, and the end [R + 1], uint32.
+        ranked_arcs: their arcs, the most probable first, uint32.
+        ranked_masses: the sum of the probabilities of their arcs [R], float32.
     """
 
-    length_starts: npt.NDArray[np.int64]
+    order_starts: npt.NDArray[np.int64]
     first_arcs: npt.NDArray[np.uint32]
-    log10_backoffs: npt.NDArray[np.float32]
     suffixes: npt.NDArray[np.int32]
-    words: npt.NDArray[np.int32]
-    log10_probs: npt.NDArray[np.float32]
-    targets: npt.NDArray[np.int32]
+    words: npt.NDArray[Any]
+    log10_probs: npt.NDArray[Any]
+    log10_backoffs: npt.NDArray[Any]
+    prob_values: npt.NDArray[np.float32]
+    backoff_values: npt.NDArray[np.float32]
+    ranked_states: npt.NDArray[np.int32]
+    ranked_starts: npt.NDArray[np.uint32]
+    ranked_arcs: npt.NDArray[np.uint32]
+    ranked_masses: npt.NDArray[np.float32]
 
     @property
     def order(self) -> int:
         """The length of the longest n-gram."""
-        return len(self.length_starts) - 1
+        return len(self.order_starts) - 1
 
     @property
     def num_states(self) -> int:
@@ -74,9 +98,14 @@ class Automaton(NamedTuple):
         return int(self.first_arcs[1])
 
     @property
+    def quantised(self) -> bool:
+        """Whether probabilities and back-offs are codes."""
+        return bool(self.log10_probs.dtype == np.uint8)
+
+    @property
     def initial(self) -> int:
         """The state after `<s>`; the empty context in a model of order 1."""
-        return int(self.targets[BOS])
+        return 0 if self.order == 1 else BOS + 1
 
     def save(self, path: Path) -> None:
         """Write the arrays in the layout of a safetensors file."""
@@ -86,66 +115,53 @@ class Automaton(NamedTuple):
     def load(cls, path: Path) -> "Automaton":
         """Map the file that `save` wrote; processes that map it share its pages.
 
+        Only the arrays' shapes are looked at; `verification.verify` reads all of it.
+
         Raises:
-            ManifestError: it is no such file, or an index in it points outside the arrays.
+            ManifestError: it is no such file, or its arrays do not fit each other.
         """
         arrays = map_tensors(path)
-        if arrays.keys() != ARRAY_TYPES.keys():
-            _reject(path, f"it holds the arrays {sorted(arrays)}, not {sorted(ARRAY_TYPES)}")
-        for name, dtype in ARRAY_TYPES.items():
-            if arrays[name].dtype != dtype or arrays[name].ndim != 1:
-                _reject(path, f"{name} is {arrays[name].dtype} {list(arrays[name].shape)}, not {dtype} [n]")
+        if arrays.keys() != EXACT_TYPES.keys():
+            reject(path, f"it holds the arrays {sorted(arrays)}, not {sorted(EXACT_TYPES)}")
         automaton = cls(**arrays)
+        expected = QUANTISED_TYPES if automaton.quantised else EXACT_TYPES
+        for name, (dtype, ndim) in expected.items():
+            array = arrays[name]
+            if array.dtype != dtype or array.ndim != ndim:
+                reject(path, f"{name} is {array.dtype} {list(array.shape)}, not {dtype} of {ndim} axes")
         _check_shapes(path, automaton)
-        _check_indices(path, automaton)
-        _check_values(path, automaton)
         return automaton
 
 
-def _reject(path: Path, problem: str) -> NoReturn:
+def reject(path: Path, problem: str) -> NoReturn:
+    """Say that a file is no automaton.
+
+    Raises:
+        ManifestError: always.
+    """
     raise ManifestError(f"{path} is no back-off automaton: {problem}")
 
 
 def _check_shapes(path: Path, automaton: Automaton) -> None:
-    """Array lengths agree with each other, and state 0 has one arc per word."""
-    states, arcs, starts = automaton.num_states, automaton.num_arcs, automaton.length_starts
-    if automaton.order < 1 or starts[0] != 0 or starts[1] != 1 or starts[-1] != states:
-        _reject(path, f"length_starts is {starts[:8].tolist()}… for {states} states")
-    if not (starts[1:] >= starts[:-1]).all():
-        _reject(path, "length_starts decreases")
-    if len(automaton.first_arcs) != states + 1 or len(automaton.log10_backoffs) != states:
-        _reject(path, f"first_arcs and log10_backoffs do not fit {states} states")
-    if len(automaton.log10_probs) != arcs or len(automaton.targets) != arcs:
-        _reject(path, f"log10_probs and targets do not fit {arcs} arcs")
-    first = automaton.first_arcs
-    if first[0] != 0 or first[-1] != arcs or not (first[1:] >= first[:-1]).all():
-        _reject(path, f"first_arcs does not rise from 0 to {arcs}")
-    if automaton.vocab_size < len(CONTROL_TOKENS):
-        _reject(path, f"the empty context has {automaton.vocab_size} arcs")
-
-
-def _check_indices(path: Path, automaton: Automaton) -> None:
-    """No arc or link leads outside the arrays, and links end at the empty context."""
-    size = automaton.vocab_size
-    if not np.array_equal(automaton.words[:size], np.arange(size)):
-        _reject(path, "the words of the empty context are not the vocabulary in order")
-    for name, values, limit in (
-        ("words", automaton.words, size),
-        ("targets", automaton.targets, automaton.num_states),
-    ):
-        if values.min() < 0 or values.max() >= limit:
-            _reject(path, f"{name} lie in [{values.min()}, {values.max()}], outside [0, {limit})")
-    if automaton.suffixes[0] != 0 or automaton.suffixes.min() < 0:
-        _reject(path, "a suffix is negative, or that of the empty context is not itself")
-    starts = automaton.length_starts.tolist()
-    for begin, end in itertools.pairwise(starts[1:]):
-        if automaton.suffixes[begin:end].max(initial=0) >= begin:
-            _reject(path, f"a suffix of the states {begin} to {end - 1} is not shorter than its state")
-
-
-def _check_values(path: Path, automaton: Automaton) -> None:
-    """Probabilities are at most 1, give or take rounding; the comparisons are false for NaN."""
-    if not automaton.log10_probs.max() <= 1e-6:
-        _reject(path, f"the largest log10_probs is {automaton.log10_probs.max()}")
-    if not automaton.log10_backoffs.max() < np.inf:
-        _reject(path, f"the largest log10_backoffs is {automaton.log10_backoffs.max()}")
+    """Array lengths agree with each other; what stands at their ends does too."""
+    starts, states, arcs = automaton.order_starts, automaton.num_states, automaton.num_arcs
+    if len(starts) < 2 or starts[0] != 0 or starts[-1] != arcs or not (starts[1:] >= starts[:-1]).all():
+        reject(path, f"order_starts is {starts[:8].tolist()}… for {arcs} arcs")
+    if states != starts[-2] + 1 or len(automaton.first_arcs) != states + 1:
+        reject(path, f"suffixes and first_arcs do not fit the {starts[-2]} n-grams below the highest order")
+    if len(automaton.log10_backoffs) != states or len(automaton.log10_probs) != arcs:
+        reject(path, f"log10_backoffs and log10_probs do not fit {states} states and {arcs} arcs")
+    if automaton.first_arcs[0] != 0 or automaton.first_arcs[-1] != arcs:
+        reject(path, f"first_arcs does not go from 0 to {arcs}")
+    if automaton.vocab_size != starts[1] or automaton.vocab_size < len(CONTROL_TOKENS):
+        reject(path, f"the empty context has {automaton.vocab_size} arcs, {starts[1]} unigrams are listed")
+    if automaton.words.ndim == 2 and automaton.words.shape[1] != 3:
+        reject(path, f"a word takes {automaton.words.shape[1]} bytes, not 3")
+    num_codes = 256 if automaton.quantised else 0
+    if len(automaton.prob_values) != num_codes or len(automaton.backoff_values) != num_codes:
+        reject(path, f"prob_values and backoff_values have not {num_codes} entries")
+    ranked = len(automaton.ranked_states)
+    if ranked < 1 or len(automaton.ranked_starts) != ranked + 1 or len(automaton.ranked_masses) != ranked:
+        reject(path, f"ranked_starts and ranked_masses do not fit {ranked} ranked states")
+    if automaton.ranked_starts[0] != 0 or automaton.ranked_starts[-1] != len(automaton.ranked_arcs):
+        reject(path, f"ranked_starts does not go from 0 to {len(automaton.ranked_arcs)}")

@@ -1,10 +1,11 @@
 """From n-grams with their weights, order by order, to the automaton.
 
 This is the seam between estimators or file formats on one side and serving on the other:
-whoever can list n-grams in lexicographic order, with the place of each one's prefix and
-suffix among the shorter n-grams, gets an automaton.
+whoever can list n-grams in lexicographic order, with the place of each one's prefix among
+the shorter n-grams, gets an automaton; `list_ngrams` is the way back.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,9 @@ import numpy.typing as npt
 
 from models.errors import InvalidInputError
 from models.ngram.automaton import Automaton
+from models.ngram.linking import link_states
+from models.ngram.quantised import dequantised
+from models.ngram.ranked import rank_arcs
 
 MAX_NGRAMS = 2**32 - 1
 
@@ -26,7 +30,7 @@ class NGrams(NamedTuple):
     Attributes:
         words: the last word [n], int32.
         prefixes: the place, among the n-grams one shorter, of all but the last word [n], int32.
-        suffixes: likewise of all but the first word [n], int32.
+        suffixes: likewise of all but the first word [n], int32; −1 where that is not listed or not known.
     """
 
     words: npt.NDArray[np.int32]
@@ -49,51 +53,90 @@ class Weights(NamedTuple):
 def build_automaton(orders: Sequence[tuple[NGrams, Weights]]) -> Automaton:
     """Turn n-grams into states and arcs.
 
-    An n-gram below the highest order is a state if a longer n-gram continues it or if its
-    back-off weight is not 1; any other says nothing that its suffix does not say as well.
-    Arcs come out sorted because n-grams are.
-
     Args:
-        orders: n-grams and weights of the orders 1, 2, ….
+        orders: n-grams and weights of the orders 1, 2, …; the prefix of every n-gram is listed.
 
     Raises:
         InvalidInputError: there are more n-grams than the file format can number.
     """
-    num_ngrams = sum(len(ngrams.words) for ngrams, _ in orders)
-    if num_ngrams > MAX_NGRAMS:
+    sizes = [len(ngrams.words) for ngrams, _ in orders]
+    if sum(sizes) > MAX_NGRAMS:
         raise InvalidInputError(
-            f"the model would have {num_ngrams} n-grams, at most {MAX_NGRAMS} are possible: lower the order",
+            f"the model would have {sum(sizes)} n-grams, at most {MAX_NGRAMS} are possible: lower the order",
             parameter="ngram.order",
         )
-    length_starts = [0, 1]
-    suffixes = [np.zeros(1, np.int32)]
-    backoffs = [np.zeros(1, np.float32)]
-    fan_outs = [np.array([len(orders[0][0].words)])]
-    targets = []
-    reached = np.zeros(1, np.int32)  # [n of the order before]: the state after each of its n-grams
-    for (ngrams, weights), longer in zip(orders, [*(ngrams for ngrams, _ in orders[1:]), None], strict=True):
-        reached = reached[ngrams.suffixes]
-        if longer is not None:
-            fan_out = np.bincount(longer.prefixes, minlength=len(ngrams.words))
-            is_state = (fan_out > 0) | (weights.log10_backoffs != 0)
-            suffixes.append(reached[is_state])
-            backoffs.append(weights.log10_backoffs[is_state])
-            fan_outs.append(fan_out[is_state])
-            end = length_starts[-1] + len(suffixes[-1])
-            reached[is_state] = np.arange(length_starts[-1], end, dtype=np.int32)
-            length_starts.append(end)
-        targets.append(reached)
-    first_arcs = np.zeros(length_starts[-1] + 1, dtype=np.uint32)
-    first_arcs[1:] = np.cumsum(np.concatenate(fan_outs))
+    order_starts = np.concatenate([[0], np.cumsum(sizes)])
+    fan_outs = [
+        np.bincount(longer.prefixes, minlength=size)
+        for (longer, _), size in zip(orders[1:], sizes[:-1], strict=True)
+    ]
+    first_arcs = np.zeros(order_starts[-2] + 2, dtype=np.uint32)
+    first_arcs[1:] = np.cumsum(np.concatenate([[sizes[0]], *fan_outs]))
+    words = np.concatenate([ngrams.words for ngrams, _ in orders])
+    log10_probs = np.concatenate([weights.log10_probs for _, weights in orders])
+    zero = np.zeros(1, dtype=np.float32)
+    ranked = rank_arcs(first_arcs, log10_probs)
     automaton = Automaton(
-        length_starts=np.array(length_starts, dtype=np.int64),
+        order_starts=order_starts,
         first_arcs=first_arcs,
-        log10_backoffs=np.concatenate(backoffs),
-        suffixes=np.concatenate(suffixes),
-        words=np.concatenate([ngrams.words for ngrams, _ in orders]),
-        log10_probs=np.concatenate([weights.log10_probs for _, weights in orders]),
-        targets=np.concatenate(targets),
+        suffixes=_suffix_states([ngrams for ngrams, _ in orders[:-1]], order_starts, first_arcs, words),
+        words=words,
+        log10_probs=log10_probs,
+        log10_backoffs=np.concatenate([zero, *(weights.log10_backoffs for _, weights in orders[:-1])]),
+        prob_values=zero[:0],
+        backoff_values=zero[:0],
+        ranked_states=ranked.states,
+        ranked_starts=ranked.starts,
+        ranked_arcs=ranked.arcs,
+        ranked_masses=ranked.masses,
     )
+    return frozen(automaton)
+
+
+def _suffix_states(
+    orders: Sequence[NGrams],
+    order_starts: npt.NDArray[np.int64],
+    first_arcs: npt.NDArray[np.uint32],
+    words: npt.NDArray[np.int32],
+) -> npt.NDArray[np.int32]:
+    """The state of the longest proper suffix of every state [S]; those not given are sought."""
+    links = [np.zeros(1 + len(ngrams.words), np.int32) for ngrams in orders[:1]] or [np.zeros(1, np.int32)]
+    for shorter_start, ngrams in zip(order_starts, orders[1:], strict=False):
+        links.append(
+            np.where(ngrams.suffixes < 0, np.int32(-1), ngrams.suffixes + np.int32(shorter_start + 1))
+        )
+    suffixes = np.concatenate(links)
+    if (suffixes < 0).any():
+        link_states(first_arcs, words, suffixes)
+    return suffixes
+
+
+def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, Weights]]:
+    """The n-grams and weights of every order: what `build_automaton` would make the automaton from.
+
+    Quantised values are listed as the values that their codes stand for.
+    """
+    if automaton.quantised:
+        automaton = dequantised(automaton)
+    owners = np.repeat(np.arange(automaton.num_states, dtype=np.int32), np.diff(automaton.first_arcs))
+    starts = automaton.order_starts.tolist()
+    listed: list[tuple[NGrams, Weights]] = []
+    for order, (begin, end) in enumerate(itertools.pairwise(starts), start=1):
+        shorter = starts[order - 2] + 1 if order > 1 else 0  # the first state of the prefixes' length
+        longest = order == automaton.order
+        suffixes = np.full(end - begin, -1, np.int32) if longest else automaton.suffixes[begin + 1 : end + 1]
+        ngrams = NGrams(
+            words=automaton.words[begin:end],
+            prefixes=owners[begin:end] - np.int32(shorter),
+            suffixes=np.maximum(suffixes - np.int32(shorter), np.int32(-1)),
+        )
+        backoffs = automaton.log10_backoffs[begin + 1 : 1 if longest else end + 1]
+        listed.append((ngrams, Weights(automaton.log10_probs[begin:end], backoffs)))
+    return listed
+
+
+def frozen(automaton: Automaton) -> Automaton:
+    """The same, its arrays made read-only, as kernels take them."""
     for array in automaton:
         array.flags.writeable = False
     return automaton

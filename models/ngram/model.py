@@ -4,17 +4,22 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
 from models.errors import InvalidInputError, ManifestError
-from models.ngram import kernels
+from models.ngram import distributions, walking
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
+from models.ngram.threads import in_threads
+from models.ngram.verification import verify
+from models.protocol import TopTokens
 from models.vocabulary import Vocabulary
 
 CONFIG_FILE = "config.json"
+_NO_ORDERS, _NO_BACKOFFS = np.zeros(0, np.uint8), np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -39,6 +44,20 @@ class NGramState:
     def concatenate(self, others: Sequence["NGramState"]) -> "NGramState":
         """A state with this one's rows, then those of each of `others`."""
         return NGramState(np.concatenate([self.ids, *(other.ids for other in others)]))
+
+
+class NGramScores(NamedTuple):
+    """Scores of tokens [B, T] and where they come from; 0 past a row's length.
+
+    Attributes:
+        log_probs: natural-log probabilities [B, T].
+        orders: the length of the longest n-gram that is listed and ends in the token [B, T], uint8; 1 is a unigram.
+        log_backoffs: natural logarithm of what was charged for backing off to it [B, T].
+    """
+
+    log_probs: FloatArray
+    orders: npt.NDArray[np.uint8]
+    log_backoffs: FloatArray
 
 
 class NGramModel:
@@ -100,7 +119,7 @@ class NGramModel:
                 parameter="tokens",
             )
         out = np.empty(len(state), dtype=np.int32)
-        bad = kernels.advance(self.automaton, state.ids, tokens, out)
+        bad = walking.advance(self.automaton, state.ids, tokens, out)
         if bad >= 0:
             raise self._outside(tokens, bad)
         return NGramState(out)
@@ -108,8 +127,39 @@ class NGramModel:
     def next_log_probs(self, state: NGramState) -> FloatArray:
         """Natural-log probabilities [B, V] of the token that follows each row; minus infinity for `<s>`."""
         out = np.empty((len(state), len(self.vocabulary)), dtype=np.float32)
-        kernels.distribution(self.automaton, state.ids, out)
+        distributions.distribution(self.automaton, state.ids, out)
         return out
+
+    def top_k(self, state: NGramState, k: int) -> TopTokens:
+        """The k most probable tokens after each row, found without touching the rest of the vocabulary.
+
+        Args:
+            state: B rows.
+            k: at most V.
+
+        Raises:
+            InvalidInputError: k is not in [1, V].
+        """
+        if not 1 <= k <= len(self.vocabulary):
+            raise InvalidInputError(
+                f"k is {k}, it can be 1 to {len(self.vocabulary)}, the size of the vocabulary", parameter="k"
+            )
+        ids = np.empty((len(state), k), dtype=np.int64)
+        log_probs = np.empty((len(state), k), dtype=np.float32)
+        distributions.top_k(self.automaton, state.ids, ids, log_probs)
+        return TopTokens(ids, log_probs)
+
+    def sample(self, state: NGramState, random: np.random.Generator) -> TokenIds:
+        """Draw the next token of each row [B] from its distribution, without computing the whole of it.
+
+        Args:
+            state: B rows.
+            random: gives one seed a row.
+        """
+        seeds = random.integers(2**64, size=len(state), dtype=np.uint64)
+        tokens = np.empty(len(state), dtype=np.int64)
+        distributions.sample(self.automaton, state.ids, seeds, tokens)
+        return tokens
 
     def score(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
         """Log-probabilities of given tokens, each given the state and the tokens before it.
@@ -125,6 +175,59 @@ class NGramModel:
         Raises:
             InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
         """
+        return self._score(state, tokens, lengths, detailed=False).log_probs
+
+    def score_detailed(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramScores:
+        """What `score` answers, and from which n-gram each probability comes.
+
+        Raises:
+            InvalidInputError: see `score`.
+        """
+        return self._score(state, tokens, lengths, detailed=True)
+
+    def score_ragged(
+        self, state: NGramState, tokens: TokenIds, offsets: TokenIds, *, threads: int = 1
+    ) -> FloatArray:
+        """Log-probabilities of sequences that lie one after the other, without padding.
+
+        Args:
+            state: B rows, the context of each sequence; it is not changed.
+            tokens: ids of all sequences [N], each in [0, V).
+            offsets: where each sequence starts, and N at the end [B + 1].
+            threads: how many cores to use; the answer is the same.
+
+        Returns:
+            Natural-log probabilities [N].
+
+        Raises:
+            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
+        """
+        tokens = np.ascontiguousarray(tokens, dtype=np.int64)
+        offsets = np.ascontiguousarray(offsets, dtype=np.int64)
+        if tokens.ndim != 1 or offsets.shape != (len(state) + 1,):
+            raise InvalidInputError(
+                f"tokens have the shape {list(tokens.shape)} and offsets {list(offsets.shape)}; "
+                f"for a state of {len(state)} rows they must be [N] and [{len(state) + 1}]",
+                parameter="tokens",
+            )
+        if offsets[0] != 0 or offsets[-1] != len(tokens) or (np.diff(offsets) < 0).any():
+            raise InvalidInputError(f"offsets do not rise from 0 to {len(tokens)}", parameter="offsets")
+        out = np.empty(len(tokens), dtype=np.float32)
+
+        def run(rows: slice) -> int:
+            begins, ends = offsets[:-1][rows], offsets[1:][rows]
+            return walking.score(
+                self.automaton, state.ids[rows], tokens, begins, ends, out, _NO_ORDERS, _NO_BACKOFFS
+            )
+
+        bad = max(in_threads(run, offsets, threads))
+        if bad >= 0:
+            raise self._outside(tokens, bad)
+        return out
+
+    def _score(
+        self, state: NGramState, tokens: TokenIds, lengths: TokenIds, *, detailed: bool
+    ) -> NGramScores:
         tokens = np.ascontiguousarray(tokens, dtype=np.int64)
         lengths = np.ascontiguousarray(lengths, dtype=np.int64)
         if tokens.ndim != 2 or len(tokens) != len(state) or lengths.shape != (len(state),):
@@ -138,11 +241,25 @@ class NGramModel:
                 f"lengths go up to {lengths.max()}, tokens have {tokens.shape[1]} columns",
                 parameter="lengths",
             )
-        out = np.zeros(tokens.shape, dtype=np.float32)
-        bad = kernels.score(self.automaton, state.ids, tokens, lengths, out)
+        begins = np.arange(len(state)) * tokens.shape[1]
+        scores = NGramScores(
+            np.zeros(tokens.shape, dtype=np.float32),
+            np.zeros(tokens.shape if detailed else (0, 0), dtype=np.uint8),
+            np.zeros(tokens.shape if detailed else (0, 0), dtype=np.float32),
+        )
+        bad = walking.score(
+            self.automaton,
+            state.ids,
+            tokens.reshape(-1),
+            begins,
+            begins + lengths,
+            scores.log_probs.reshape(-1),
+            scores.orders.reshape(-1),
+            scores.log_backoffs.reshape(-1),
+        )
         if bad >= 0:
             raise self._outside(tokens, bad)
-        return out
+        return scores
 
     def prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
         """The state after tokens [B, T], of which row b has lengths[b].
@@ -182,6 +299,7 @@ class NGramModel:
         """
         path = directory / CONFIG_FILE
         automaton = Automaton.load(directory / AUTOMATON_FILE)
+        verify(automaton, directory / AUTOMATON_FILE)
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
             order, normalised = config["order"], config["normalised"]

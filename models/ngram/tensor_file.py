@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from models.errors import ManifestError
 
-_DTYPES = {"I64": "<i8", "U32": "<u4", "I32": "<i4", "F32": "<f4"}
+_DTYPES = {"I64": "<i8", "U32": "<u4", "I32": "<i4", "F32": "<f4", "U8": "u1"}
 _MAX_HEADER_BYTES = 1 << 20
 
 
@@ -48,8 +48,8 @@ def _view(mapped: mmap.mmap, body: int, entry: dict[str, Any]) -> npt.NDArray[An
     shape = tuple(int(n) for n in entry["shape"])
     count = math.prod(shape)
     if (
-        not body <= begin < end <= len(mapped)
-        or min(shape, default=1) < 1
+        not body <= begin <= end <= len(mapped)
+        or min(shape, default=0) < 0
         or count * dtype.itemsize != end - begin
     ):
         raise ValueError(f"an array of shape {shape} lies at bytes {begin} to {end} of {len(mapped)}")

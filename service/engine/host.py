@@ -66,6 +66,11 @@ class LoadedModel:
         """How each token is shown [V]."""
         return tuple(self.tokenizer.surface(i) for i in range(self.vocab_size))
 
+    @property
+    def reads_backward(self) -> bool:
+        """Whether the model reads a text from its end to its start."""
+        return self.checkpoint.manifest.direction == "backward"
+
     def check_ids(self, ids: Sequence[int], *, parameter: str) -> TokenIds:
         """The ids as an array [T].
 

@@ -23,6 +23,8 @@ class NextTokenRequest(WireModel):
     """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
     top_k: int = Field(default=10, ge=1)
     """How many candidates to rank; at most the vocabulary's size."""
+    entropy: bool = True
+    """Whether to report each whole distribution's entropy; without it an n-gram model need not compute the whole."""
     unit: Literal["token", "word"] = "token"
     """What to rank; only `token` for now."""
 
@@ -39,7 +41,7 @@ class NextTokenRequest(WireModel):
             )
         contexts = self._contexts()
         limits.check_count(len(contexts), parameter="context")
-        return NextTokenCommand(contexts, self.top_k, self.model)
+        return NextTokenCommand(contexts, self.top_k, self.entropy, self.model)
 
     def _contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
         given = self.context

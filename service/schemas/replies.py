@@ -18,10 +18,10 @@ class TokenCandidate:
 
 @dataclass(frozen=True, slots=True)
 class NextTokenResult:
-    """What may follow one context: the most probable tokens first; the entropy is of all."""
+    """What may follow one context: the most probable tokens first; the entropy is of all, null if not asked for."""
 
     candidates: list[TokenCandidate]
-    entropy_bits: float
+    entropy_bits: float | None
 
 
 @dataclass(frozen=True, slots=True)

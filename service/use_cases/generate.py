@@ -17,6 +17,7 @@ from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.use_cases.limits import Limits
 from service.use_cases.prefill import prefill
+from service.use_cases.reading_order import check_reads_forward
 from service.use_cases.tokens import TextOrIds, encode
 
 STOP, LENGTH = "stop", "length"
@@ -81,7 +82,9 @@ def generate(
 
     Raises:
         InvalidInputError: the prompt has a wrong id or too many tokens.
+        UnsupportedParameterError: the model reads from right to left.
     """
+    check_reads_forward(loaded)
     limits.check_characters(command.prompt, parameter="prompt")
     ids = encode(loaded, command.prompt, parameter="prompt")
     limits.check_length(len(ids), parameter="prompt")

@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds, to_numpy
-from models.decoding.ranking import TopTokens, top_tokens
+from models.decoding.ranking import top_tokens
 from models.errors import InvalidInputError
+from models.protocol import TopKPredictor, TopTokens
 from models.scoring import LOG_ZERO, entropy_bits
 from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.use_cases.limits import Limits
 from service.use_cases.prefill import prefill
+from service.use_cases.reading_order import check_reads_forward
 from service.use_cases.tokens import TextOrIds, encode, in_steps
 
 _VALUES_PER_STEP = 1 << 20
@@ -27,11 +29,13 @@ class NextTokenCommand:
     Attributes:
         contexts: each with its name in the request, for messages.
         top_k: at least 1; whether it exceeds the vocabulary only the model can tell.
+        entropy: whether it is asked for too.
         model: address; None for the default.
     """
 
     contexts: tuple[tuple[str, TextOrIds], ...]
     top_k: int
+    entropy: bool
     model: str | None
 
 
@@ -40,11 +44,11 @@ class NextTokens(NamedTuple):
 
     Attributes:
         top: the most probable tokens.
-        entropy_bits: of the whole distribution.
+        entropy_bits: of the whole distribution; None if not asked for.
     """
 
     top: TopTokens
-    entropy_bits: float
+    entropy_bits: float | None
 
 
 def next_tokens(
@@ -54,6 +58,7 @@ def next_tokens(
 
     Raises:
         InvalidInputError: top_k exceeds the vocabulary, or a context is wrong.
+        UnsupportedParameterError: the model reads from right to left.
     """
     largest = min(loaded.vocab_size, limits.max_top_k or loaded.vocab_size)
     if command.top_k > largest:
@@ -66,11 +71,18 @@ def next_tokens(
         asked=f"top_k is {command.top_k} for {count} contexts",
         instead="accept application/octet-stream for whole distributions",
     )
+    state = yield from _states(loaded, command, limits)
     answers: list[NextTokens] = []
-    for log_probs in _distributions(loaded, (yield from _states(loaded, command, limits))):
-        entropies = entropy_bits(log_probs)
+    if not command.entropy and isinstance(loaded.model, TopKPredictor):
+        for some in _in_rows(state, command.top_k):
+            ids, log_probs = loaded.model.top_k(some, command.top_k)
+            answers += [NextTokens(TopTokens(*row), None) for row in zip(ids, log_probs, strict=True)]
+            yield None
+        return answers
+    for log_probs in _distributions(loaded, state):
+        entropies = entropy_bits(log_probs).tolist() if command.entropy else [None] * len(log_probs)
         answers += [
-            NextTokens(top_tokens(row, command.top_k), float(entropy))
+            NextTokens(top_tokens(row, command.top_k), entropy)
             for row, entropy in zip(log_probs, entropies, strict=True)
         ]
         yield None
@@ -89,6 +101,8 @@ def distributions(loaded: LoadedModel, command: NextTokenCommand, limits: Limits
 
 
 def _states(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -> Work[Any, Any]:
+    check_reads_forward(loaded)
+
     def prepare(context: tuple[str, TextOrIds]) -> TokenIds:
         parameter, given = context
         limits.check_characters(given, parameter=parameter)
@@ -101,10 +115,15 @@ def _states(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -> W
 
 
 def _distributions(loaded: LoadedModel, state: Any) -> Generator[FloatArray, None, None]:
-    rows = max(1, _VALUES_PER_STEP // loaded.vocab_size)
+    for some in _in_rows(state, loaded.vocab_size):
+        yield to_numpy(loaded.model.next_log_probs(some))
+
+
+def _in_rows(state: Any, values: int) -> Generator[Any, None, None]:
+    """A state in runs of rows, for each of which so many values are computed."""
+    rows = max(1, _VALUES_PER_STEP // values)
     if len(state) <= rows:
-        yield to_numpy(loaded.model.next_log_probs(state))
+        yield state
         return
     for first in range(0, len(state), rows):
-        some = state.select(np.arange(first, min(first + rows, len(state))))
-        yield to_numpy(loaded.model.next_log_probs(some))
+        yield state.select(np.arange(first, min(first + rows, len(state))))

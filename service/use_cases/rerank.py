@@ -12,6 +12,7 @@ from models.vocabulary import EOS
 from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.use_cases.limits import Limits
+from service.use_cases.reading_order import as_read
 from service.use_cases.sequence_scores import score_all
 from service.use_cases.tokens import Sequence, SharedContexts, encode_after, in_steps
 
@@ -71,6 +72,7 @@ def rerank(loaded: LoadedModel, command: RerankCommand, limits: Limits) -> Work[
 
     Raises:
         ContextLengthError: a candidate with its context has too many tokens.
+        UnsupportedParameterError: there is a context, and the model reads from right to left.
     """
     named: dict[tuple[str, str], str] = {}
     for i, given in enumerate(command.lists):
@@ -100,7 +102,8 @@ def rerank(loaded: LoadedModel, command: RerankCommand, limits: Limits) -> Work[
 def _sequence(loaded: LoadedModel, context: str, text: str, *, parameter: str, limits: Limits) -> Sequence:
     apart = not context or not text or context[-1].isspace() or text[0].isspace()
     limits.check_characters(context, text, parameter=parameter)
-    before, ids = encode_after(loaded, context if apart else context + " ", text, parameter=parameter)
+    encoded = encode_after(loaded, context if apart else context + " ", text, parameter=parameter)
+    before, ids = as_read(loaded, encoded, parameter=parameter)
     ids = np.append(ids, EOS)
     limits.check_length(len(before) + len(ids), parameter=parameter)
     return Sequence(before, ids)

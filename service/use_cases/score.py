@@ -14,6 +14,7 @@ from models.vocabulary import EOS, UNK
 from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.use_cases.limits import Limits
+from service.use_cases.reading_order import as_read, in_reading_order
 from service.use_cases.sequence_scores import score_all
 from service.use_cases.tokens import Sequence, SharedContexts, TextOrIds, encode_after, in_steps
 
@@ -156,7 +157,8 @@ def _prepare(
     loaded: LoadedModel, item: ScoreItem, options: ScoreOptions, limits: Limits, contexts: SharedContexts
 ) -> _Prepared:
     limits.check_characters(item.context, item.given, parameter=item.parameter)
-    context, text = encode_after(loaded, item.context, item.given, parameter=item.parameter)
+    sequence = encode_after(loaded, item.context, item.given, parameter=item.parameter)
+    context, text = as_read(loaded, sequence, parameter=item.parameter)
     if options.eos:
         text = np.append(text, EOS)
     if not len(text):
@@ -171,7 +173,11 @@ def _score(
 ) -> Work[Any, list[SequenceScore]]:
     scores = yield from score_all(loaded.model, [one.sequence for one in prepared], bos=options.bos)
     return [
-        SequenceScore(sequence.text, log_probs, num_bytes)
+        SequenceScore(
+            in_reading_order(loaded, sequence.text, ends=options.eos),
+            in_reading_order(loaded, log_probs, ends=options.eos),
+            num_bytes,
+        )
         for (sequence, num_bytes), log_probs in zip(prepared, scores, strict=True)
     ]
 

@@ -1,166 +1,249 @@
-"""The n-gram family beside KenLM's Python module, in one process: run it, read the ratios.
+"""The n-gram engine beside KenLM's Python module, in one run: read the ratios.
 
-    GRAMOPHONE_DATA=… python -m tests.benchmarks.bench_ngram [--large]
+    GRAMOPHONE_DATA=… python -m tests.benchmarks.bench_ngram
 
-Takes its texts from the public data folder and leaves nothing behind. Seconds differ between
-machines and hours; ratios of medians measured in one run are what may be quoted.
+Trains order 5 on the novels of the public data folder by the command line, as a user would, gives
+KenLM the same model as an ARPA file, and leaves nothing behind. Takes some three minutes and 4 GB.
+Seconds differ between machines and hours; ratios of medians measured in one run are what may be quoted.
 """
 
 import argparse
+import json
 import lzma
+import math
 import os
+import re
 import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import kenlm
 import numpy as np
 
-from models.ngram.model import NGramModel
-from models.scoring import pad
-from models.tokenizers import WordTokenizer
-from models.vocabulary import EOS, Vocabulary
-from training.corpora.encoded import EncodedCorpus
-from training.ngram.estimate import estimate
-from training.progress import Silent
+from models.checkpoint.load import load_checkpoint
+from models.ngram.arpa.reading import read_arpa
+from models.ngram.arpa.writing import write_arpa
+from models.ngram.build import build_automaton, list_ngrams
+from models.ngram.bulk import score_lines, score_sentences
+from models.ngram.model import NGramModel, NGramState
+from models.ngram.quantised import quantised
+from models.tokenizers import Tokenizer
 
 REPEATS = 7
-BATCH = 256
-LARGE_PATTERN = r"[a-z0-9]+(?:['\u2019][a-z]+)?|[^\sa-z0-9]"
+CONTEXTS = 100
+DRAWS = 10
+PATTERN = re.compile(r"[a-z0-9]+(?:['\u2019][a-z]+)?|[^\sa-z0-9]")
+OPENING = """
+import json, sys, time
+from pathlib import Path
+import numpy as np
+from models.checkpoint.golden import replay_golden
+from models.checkpoint.manifest import read_manifest, verify_files
+from models.ngram.automaton import Automaton
+from models.ngram.model import NGramModel
+from models.ngram.verification import verify
+from models.tokenizers import load_tokenizer
+
+folder = Path(sys.argv[1])
+times = {}
+def timed(name, call):
+    began = time.perf_counter()
+    result = call()
+    times[name] = 1e3 * (time.perf_counter() - began)
+    return result
+vocabulary = load_tokenizer(folder).vocabulary
+model = timed("open", lambda: NGramModel(Automaton.load(folder / "ngram.bin"), vocabulary))
+tokens, lengths = np.array([[11, 42, 7, 2]]), np.array([4])
+timed("first score", lambda: model.score(model.initial_state(1), tokens, lengths))
+timed("verify every index and value", lambda: verify(model.automaton, folder / "ngram.bin"))
+timed("verify hashes", lambda: verify_files(folder, read_manifest(folder)))
+timed("golden test", lambda: replay_golden(folder, model, device="cpu"))
+print(json.dumps(times))
+"""
 
 
-class Text(NamedTuple):
-    """Lines and what a tokenizer made of them."""
-
-    lines: list[str]
-    tokenizer: WordTokenizer
-    corpus: EncodedCorpus
-
-
-def read(path: Path) -> list[str]:
-    with lzma.open(path, "rt", encoding="utf-8") as file:
-        return file.read().splitlines()
+def prepare(data: Path, scratch: Path) -> dict[str, Path]:
+    """The novels, lower-cased, with spaces between words: one file a split."""
+    files = {}
+    for split in ("train", "valid", "test"):
+        files[split] = scratch / f"{split}.txt"
+        with lzma.open(data / f"novels.{split}.txt.xz", "rt", encoding="utf-8") as lines:
+            text = "".join(" ".join(PATTERN.findall(line.lower())) + "\n" for line in lines)
+        files[split].write_text(text, encoding="utf-8")
+    return files
 
 
-def prepare(path: Path, *, pattern: str | None = None) -> Text:
-    """Encode a text with a vocabulary of all its words."""
-    lines = read(path)
-    words = WordTokenizer(Vocabulary([]), pattern=pattern, lowercase=pattern is not None)._split
-    vocabulary = Vocabulary(dict.fromkeys(word for line in lines for word in words(line)))
-    tokenizer = WordTokenizer(vocabulary, pattern=pattern, lowercase=pattern is not None)
-    return Text(lines, tokenizer, EncodedCorpus.from_sentences(map(tokenizer.encode, lines)))
-
-
-def median_seconds(work: dict[str, Callable[[], object]]) -> dict[str, float]:
+def median_seconds(work: dict[str, Callable[[], object]], repeats: int = REPEATS) -> dict[str, float]:
     """Median wall time of each, taken in turns so that all see the same noise."""
     seconds: dict[str, list[float]] = {name: [] for name in work}
-    for name, call in [*work.items(), *list(work.items()) * REPEATS]:  # the first round warms up
+    for name, call in [*work.items(), *list(work.items()) * repeats]:  # the first round warms up
         began = time.perf_counter()
         call()
         seconds[name].append(time.perf_counter() - began)
     return {name: statistics.median(times[1:]) for name, times in seconds.items()}
 
 
-def peak_gb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+def bench_training(files: dict[str, Path], registry: Path, order: int) -> Path:
+    """The whole command, from text files to a published version."""
+    command = [sys.executable, "-m", "service.cli", "train", "ngram", "--name", "novels", "--json"]
+    command += ["--corpus", str(files["train"]), "--valid", str(files["valid"]), "--test", str(files["test"])]
+    command += ["--registry", str(registry), "--set", f"ngram.order={order}"]
+    began = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    seconds = time.perf_counter() - began
+    result = json.loads(done.stdout)
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e9
+    print(f"gramophone train, order {order}, {files['train'].stat().st_size / 1e6:.0f} MB of text")
+    print(
+        f"  {seconds:.1f} s from file to servable ({result['seconds']:.1f} s of it estimating), peak {peak:.2f} GB"
+    )
+    figures = result["test"]
+    print(
+        f"  test perplexity {figures['perplexity']:.3f}, without OOV {figures['perplexity_without_oov']:.3f}; "
+        f"{figures['oov']:,} OOV in {figures['tokens']:,} tokens"
+    )
+    return Path(result["path"])
 
 
-def bench_estimation(text: Text, order: int) -> NGramModel:
-    """From ids to a saved file, once; the peak is the whole process's, the corpus included."""
-    before = peak_gb()
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        result = estimate(text.corpus, text.tokenizer.vocabulary, order=order, progress=Silent())
-        estimated = time.perf_counter()
-        result.model.save(Path(folder))
-        saved = time.perf_counter()
-        NGramModel.load(Path(folder), text.tokenizer.vocabulary, device="cpu")
-        loaded = time.perf_counter()
-        size = (Path(folder) / "ngram.bin").stat().st_size
-    ngrams = sum(result.num_ngrams)
-    print(f"estimation, order {order}: {text.corpus.num_tokens:,} tokens, {ngrams:,} n-grams")
-    print(f"  {estimated - began:.2f} s to estimate, {saved - estimated:.2f} s to save {size / 1e6:.0f} MB")
-    print(f"  {1e3 * (loaded - saved):.1f} ms to open and check; {size / ngrams:.1f} bytes an n-gram")
-    print(f"  peak memory {peak_gb():.2f} GB, {before:.2f} GB before")
-    return result.model
+def bench_file(path: Path, model: NGramModel, coded: NGramModel, scratch: Path) -> None:
+    """Bytes an n-gram, and milliseconds to open, each in a fresh process."""
+    for name, one in {"exact": model, "quantised": coded}.items():
+        one.automaton.save(scratch / name)
+        size = (scratch / name).stat().st_size
+        print(f"  {name}: {size / 1e6:.0f} MB, {size / model.automaton.num_arcs:.2f} bytes an n-gram")
+        (scratch / name).unlink()
+    runs = [
+        json.loads(
+            subprocess.run(
+                [sys.executable, "-c", OPENING, str(path)], capture_output=True, text=True, check=True
+            ).stdout
+        )
+        for _ in range(REPEATS)
+    ]
+    shown = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+    print("  ms, imports aside: " + ", ".join(f"{name} {ms:.1f}" for name, ms in shown.items()))
 
 
-def score_batches(model: NGramModel, batches: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
-    for tokens, lengths in batches:
-        model.score(model.initial_state(len(lengths)), tokens, lengths)
+def bench_arpa(model: NGramModel, arpa: Path) -> kenlm.Model:
+    """Export, KenLM's own reading of the file, and import."""
+    began = time.perf_counter()
+    write_arpa(arpa, model.vocabulary, list_ngrams(model.automaton))
+    exported = time.perf_counter()
+    config = kenlm.Config()
+    config.show_progress, config.arpa_complain = False, kenlm.ARPALoadComplain.NONE
+    oracle = kenlm.Model(str(arpa), config)
+    read = time.perf_counter()
+    build_automaton(read_arpa(arpa).orders)
+    imported = time.perf_counter()
+    print(f"ARPA, {arpa.stat().st_size / 1e6:.0f} MB: {exported - began:.1f} s to write")
+    print(f"  {imported - read:.1f} s to read, kenlm {read - exported:.1f} s")
+    return oracle
 
 
-def bench_scoring(model: NGramModel, tokenizer: WordTokenizer, oracle: kenlm.Model, lines: list[str]) -> None:
-    """Tokens a second: ours from ids, KenLM's from text, its only input."""
-    encoded = [[*ids, EOS] for ids in tokenizer.encode_all(lines)]
-    batches = [pad(encoded[i : i + BATCH]) for i in range(0, len(encoded), BATCH)]
-    single = [pad([ids]) for ids in encoded]
-    num_tokens = sum(map(len, encoded))
+def contexts_of(lines: Sequence[str]) -> Iterator[list[str]]:
+    """Beginnings of test sentences, of random lengths."""
+    random = np.random.default_rng(0)
+    for place in random.integers(0, len(lines), CONTEXTS):
+        words = lines[place].split()
+        yield words[: random.integers(0, len(words) + 1)]
+
+
+def bench_distributions(model: NGramModel, oracle: kenlm.Model, lines: Sequence[str]) -> None:
+    """What may come next, context by context; KenLM is asked for every word."""
+    vocabulary = model.vocabulary
+    states, theirs = [], []
+    for words in contexts_of(lines):
+        state, before = model.initial_state(1), kenlm.State()
+        oracle.BeginSentenceWrite(before)
+        for word in words:
+            state = model.advance(state, np.array([vocabulary.id_of(word)]))
+            after = kenlm.State()
+            oracle.BaseScore(before, word, after)
+            before = after
+        states.append(state)
+        theirs.append(before)
+    batch = NGramState(np.concatenate([state.ids for state in states]))
+    random, out = np.random.default_rng(1), kenlm.State()
     seconds = median_seconds(
         {
-            f"ours, batches of {BATCH}": lambda: score_batches(model, batches),
-            "ours, one sentence a call": lambda: score_batches(model, single),
-            "kenlm score (sum only)": lambda: [oracle.score(line) for line in lines],
-            "kenlm full_scores": lambda: [list(oracle.full_scores(line)) for line in lines],
+            "distribution": lambda: [model.next_log_probs(state) for state in states],
+            "distribution, one batch": lambda: model.next_log_probs(batch),
+            "top 10": lambda: [model.top_k(state, 10) for state in states],
+            "top 10, one batch": lambda: model.top_k(batch, 10),
+            "draw": lambda: [model.sample(state, random) for state in states],
+        }
+    )
+    asked = theirs[:: CONTEXTS // DRAWS]
+    every_word = median_seconds(
+        {"kenlm": lambda: [[oracle.BaseScore(s, w, out) for w in vocabulary.tokens] for s in asked]},
+        repeats=3,
+    )["kenlm"] / len(asked)
+    print(
+        f"one of {CONTEXTS} contexts, {len(vocabulary):,} words; kenlm asked for every word: {1e3 * every_word:.1f} ms"
+    )
+    for name, value in seconds.items():
+        each = value / CONTEXTS
+        print(f"  {name:24} {1e6 * each:7.1f} µs  {every_word / each:7.0f}x")
+
+
+def bench_scoring(
+    model: NGramModel, coded: NGramModel, tokenizer: Tokenizer, oracle: kenlm.Model, lines: Sequence[str]
+) -> None:
+    """Tokens a second over all test sentences; KenLM takes text, one sentence a call."""
+    exhaust = deque(maxlen=0).extend  # goes through an iterator and keeps nothing
+    ids, offsets = tokenizer.encode_ragged(lines)
+    num_tokens = len(ids) + len(lines)
+    seconds = median_seconds(
+        {
+            "ids": lambda: score_sentences(model, ids, offsets),
+            "ids, 2 threads": lambda: score_sentences(model, ids, offsets, threads=2),
+            "lines": lambda: score_lines(model, tokenizer, lines),
+            "lines, 2 threads": lambda: score_lines(model, tokenizer, lines, threads=2),
+            "ids, quantised": lambda: score_sentences(coded, ids, offsets),
+            "kenlm full_scores": lambda: exhaust(map(exhaust, map(oracle.full_scores, lines))),
+            "kenlm score": lambda: exhaust(map(oracle.score, lines)),
         }
     )
     baseline = seconds["kenlm full_scores"]
     print(f"scoring {num_tokens:,} tokens")
     for name, value in seconds.items():
-        print(f"  {name:28} {num_tokens / value / 1e6:6.2f} M tokens/s  {baseline / value:5.2f}x full_scores")
-
-
-def bench_distribution(model: NGramModel, oracle: kenlm.Model, lines: list[str]) -> None:
-    """All next-word probabilities after one context; KenLM is asked for every word."""
-    tokens = model.vocabulary.tokens
-    context = lines[0].split()[:3]
-    state = model.initial_state(1)
-    left, right = kenlm.State(), kenlm.State()
-    oracle.BeginSentenceWrite(left)
-    for word in context:
-        state = model.advance(state, np.array([model.vocabulary.id_of(word)]))
-        oracle.BaseScore(left, word, right)
-        left, right = right, left
-    many = state.select(np.zeros(64, dtype=np.int64))
-    seconds = median_seconds(
-        {
-            "ours, one context": lambda: model.next_log_probs(state),
-            "ours, batch of 64, each": lambda: model.next_log_probs(many),
-            "kenlm, every word": lambda: [oracle.BaseScore(left, word, right) for word in tokens],
-        }
+        print(f"  {name:18} {num_tokens / value / 1e6:6.2f} M tokens/s  {baseline / value:5.2f}x full_scores")
+    exact = score_sentences(model, ids, offsets).log_probs.mean(dtype=np.float64)
+    rounded = score_sentences(coded, ids, offsets).log_probs.mean(dtype=np.float64)
+    theirs = sum(log10 for line in lines for log10, _, _ in oracle.full_scores(line)) / num_tokens
+    print(
+        f"  perplexity {math.exp(-exact):.4f}, quantised {math.exp(-rounded):.4f} "
+        f"({math.expm1(exact - rounded):+.2%}), kenlm {10**-theirs:.4f}"
     )
-    seconds["ours, batch of 64, each"] /= 64
-    print(f"full distribution over {len(tokens):,} words")
-    for name, value in seconds.items():
-        ratio = seconds["kenlm, every word"] / value
-        print(f"  {name:28} {1e6 * value:9.1f} µs  {ratio:7.0f}x faster than asking for every word")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--large", action="store_true", help="also estimate 14M tokens of novels, order 5")
-    arguments = parser.parse_args()
+    parser.add_argument("--order", type=int, default=5, help="of the model, 5 by default")
+    order = parser.parse_args().order
     named = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - benchmarks are no part of the service
     if not named:
-        print("nothing measured: GRAMOPHONE_DATA must name the public data folder, with KenLM's model in it")
+        print("nothing measured: GRAMOPHONE_DATA must name the public data folder, with the novels in it")
         return
-    data = Path(named)
-    reference = prepare(data / "reference" / "corpus.txt.xz")
-    model = bench_estimation(reference, 4)
-    bench_estimation(prepare(data / "novels-1m" / "train.txt.xz"), 5)
-    if arguments.large:
-        bench_estimation(prepare(data / "novels" / "novels.train.txt.xz", pattern=LARGE_PATTERN), 5)
     with tempfile.TemporaryDirectory() as folder:
-        arpa = Path(folder) / "order4.arpa"
-        arpa.write_bytes(lzma.decompress((data / "reference" / "order4.arpa.xz").read_bytes()))
-        oracle = kenlm.Model(str(arpa))
-    test = read(data / "reference" / "test.txt.xz")
-    bench_scoring(model, reference.tokenizer, oracle, test)
-    bench_distribution(model, oracle, test)
+        scratch = Path(folder)
+        files = prepare(Path(named) / "novels", scratch)
+        path = bench_training(files, scratch / "registry", order)
+        checkpoint = load_checkpoint(path)
+        model = checkpoint.model
+        assert isinstance(model, NGramModel)
+        coded = NGramModel(quantised(model.automaton), model.vocabulary, normalised=False)
+        bench_file(path, model, coded, scratch)
+        oracle = bench_arpa(model, scratch / "novels.arpa")
+        lines = files["test"].read_text(encoding="utf-8").splitlines()
+        bench_distributions(model, oracle, lines)
+        bench_scoring(model, coded, checkpoint.tokenizer, oracle, lines)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import kenlm
 import numpy as np
 import pytest
 
+from models.ngram.build import list_ngrams
 from models.scoring import pad
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS, Vocabulary
@@ -54,19 +55,15 @@ def perplexity(model: Estimated, lines: list[str]) -> float:
 
 
 def ngrams_of(model: Estimated) -> dict[str, tuple[float, float]]:
-    """Every n-gram in words, with its log10 probability and back-off, read off the automaton."""
-    automaton, vocabulary = model.result.model.automaton, model.tokenizer.vocabulary
-    spelt = [""] * automaton.num_states  # the words of each state, found before its arcs are
-    lengths = np.repeat(np.arange(automaton.order), np.diff(automaton.length_starts))
-    owners = np.repeat(np.arange(automaton.num_states), np.diff(automaton.first_arcs))
-    own_state = lengths[automaton.targets] == lengths[owners] + 1
-    backoffs = np.where(own_state, automaton.log10_backoffs[automaton.targets], 0.0).tolist()
-    table = {}
-    for arc, (owner, word) in enumerate(zip(owners.tolist(), automaton.words.tolist(), strict=True)):
-        text = f"{spelt[owner]} {vocabulary[word]}".lstrip()
-        table[text] = (float(automaton.log10_probs[arc]), backoffs[arc])
-        if own_state[arc]:
-            spelt[automaton.targets[arc]] = text
+    """Every n-gram in words, with its log10 probability and back-off, as the automaton lists it."""
+    table, spelt = {}, [""]
+    for ngrams, weights in list_ngrams(model.result.model.automaton):
+        words = [model.tokenizer.vocabulary[word] for word in ngrams.words.tolist()]
+        spelt = [
+            f"{spelt[p]} {word}".lstrip() for p, word in zip(ngrams.prefixes.tolist(), words, strict=True)
+        ]
+        backoffs = weights.log10_backoffs.tolist() or [0.0] * len(spelt)
+        table |= zip(spelt, zip(weights.log10_probs.tolist(), backoffs, strict=True), strict=True)
     return table
 
 

@@ -41,12 +41,18 @@ class EncodedCorpus(NamedTuple):
     def with_boundaries(self) -> npt.NDArray[np.int32]:
         """The whole text [N + 2S], every sentence between control tokens: `<s> w w </s> <s> w w </s> …`."""
         sentences = np.arange(self.num_sentences)
+        starts, ends = self.offsets[:-1] + 2 * sentences, self.offsets[1:] + 2 * sentences + 1
         text = np.empty(len(self.tokens) + 2 * self.num_sentences, dtype=np.int32)
-        text[self.offsets[:-1] + 2 * sentences] = BOS
-        text[self.offsets[1:] + 2 * sentences + 1] = EOS
-        before = np.repeat(2 * sentences + 1, np.diff(self.offsets))  # control tokens left of each token
-        text[np.arange(len(self.tokens)) + before] = self.tokens
+        is_token = np.ones(len(text), dtype=np.bool_)
+        is_token[starts] = is_token[ends] = False
+        text[starts], text[ends], text[is_token] = BOS, EOS, self.tokens
         return text
+
+    def reversed(self) -> "EncodedCorpus":
+        """The same sentences in the same places, each from its last word to its first."""
+        lengths = np.diff(self.offsets)
+        mirrored = np.repeat(self.offsets[:-1] + self.offsets[1:] - 1, lengths) - np.arange(len(self.tokens))
+        return self._replace(tokens=self.tokens[mirrored])
 
     @classmethod
     def from_sentences(

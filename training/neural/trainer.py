@@ -22,6 +22,7 @@ from models.vocabulary import EOS, Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.evaluation import evaluate
 from training.neural.best import BestWeights
+from training.neural.history import HistoryRecord
 from training.neural.loss import backward
 from training.neural.precision import autocast, training_precision
 from training.neural.schedule import Schedule
@@ -31,30 +32,6 @@ from training.progress import Progress, Silent
 
 _RECORDS_PER_VALIDATION = 10
 _SMOOTHING = 0.98
-
-
-class HistoryRecord(NamedTuple):
-    """Where a run stood.
-
-    Attributes:
-        step: updates made.
-        epoch: the pass over the text, from 0.
-        tokens: training tokens seen.
-        seconds: since the run began.
-        train_loss: nats per token, a moving average of the last fifty updates or so.
-        valid_perplexity: per token in sentence context; None where it was not measured or is infinite.
-        learning_rate: of the last update.
-        grad_norm: of the last update, before clipping.
-    """
-
-    step: int
-    epoch: int
-    tokens: int
-    seconds: float
-    train_loss: float
-    valid_perplexity: float | None
-    learning_rate: float
-    grad_norm: float
 
 
 class TrainingResult(NamedTuple):

@@ -7,20 +7,18 @@ that of the (k−1)-gram at the same position or the next.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numba
 import numpy as np
-import numpy.typing as npt
 
 from models.errors import InvalidInputError
 from models.ngram.build import NGrams
+from models.ngram.threads import side_by_side
 from models.vocabulary import BOS, EOS
 from training.corpora.encoded import EncodedCorpus
+from training.ngram.sorting import ByteArray, IntArray, SortedText, sort_text
 from training.progress import Progress
-
-IntArray: TypeAlias = npt.NDArray[np.int32]
-ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
 MAX_ORDER = 255
 """The length of an n-gram is kept in one byte while counting."""
@@ -65,19 +63,12 @@ def count_ngrams(
     _check_corpus(corpus, vocab_size)
     # so many </s> more, that every position has `order` words after it
     text = np.append(corpus.with_boundaries(), np.full(order, EOS, dtype=np.int32))
-    length = len(text) - order
     progress.start("counting n-grams", 2 * order - 1)
-    positions = np.arange(length, dtype=np.int32)
-    for offset in reversed(range(order)):
-        first = np.zeros(vocab_size, np.int64)
-        first[1:] = np.cumsum(np.bincount(text[offset : offset + length], minlength=vocab_size))[:-1]
-        positions = _sorted_by_word(text, positions, offset, first)
-        progress.advance()
-    shared, extents = _shared_prefixes(text, positions, order)
-    counted = [_unigrams(text[:length], vocab_size)]
+    in_order = sort_text(text, vocab_size, order=order, progress=progress)
+    counted = [_unigrams(text[:-order], vocab_size)]
     numbers = text  # by position: the number of the n-gram that starts there; a unigram's is its word
     for k in range(2, order + 1):
-        longer, numbers = _count_order(text, positions, shared, extents, k, numbers)
+        longer, numbers = _count_order(in_order, k, numbers)
         counted.append(longer)
         progress.advance()
     progress.finish()
@@ -93,17 +84,32 @@ def _check_corpus(corpus: EncodedCorpus, vocab_size: int) -> None:
             f"the corpus has {positions} tokens with <s> and </s>, at most {MAX_POSITIONS} can be counted in memory",
             parameter="corpus",
         )
+    check_ids(corpus, vocab_size, what="the corpus", parameter="corpus")
+
+
+def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: str) -> None:
+    """Make sure that a text can be counted, or looked up in counts.
+
+    Args:
+        corpus: the text.
+        vocab_size: V.
+        what: how a message calls the text.
+        parameter: where it came from.
+
+    Raises:
+        InvalidInputError: it has an id outside [0, V), or one that stands for `<s>` or `</s>`.
+    """
     if len(corpus.tokens) == 0:
         return
     low, high = int(corpus.tokens.min()), int(corpus.tokens.max())
     if low < 0 or high >= vocab_size:
         raise InvalidInputError(
-            f"the corpus has ids from {low} to {high}, the vocabulary's are 0 to {vocab_size - 1}",
-            parameter="corpus",
+            f"{what} has ids from {low} to {high}, the vocabulary's are 0 to {vocab_size - 1}",
+            parameter=parameter,
         )
     if ((corpus.tokens == BOS) | (corpus.tokens == EOS)).any():
         raise InvalidInputError(
-            f"the corpus has <s> or </s> (ids {BOS} and {EOS}) inside a sentence", parameter="corpus"
+            f"{what} has <s> or </s> (ids {BOS} and {EOS}) inside a sentence", parameter=parameter
         )
 
 
@@ -114,56 +120,43 @@ def _unigrams(text: IntArray, vocab_size: int) -> CountedNGrams:
     return CountedNGrams(NGrams(words, prefixes=nowhere, suffixes=nowhere), counts)
 
 
-def _count_order(
-    text: IntArray,
-    positions: IntArray,
-    shared: ByteArray,
-    extents: ByteArray,
-    order: int,
-    shorter: IntArray,
-) -> tuple[CountedNGrams, IntArray]:
+def _count_order(in_order: SortedText, order: int, shorter: IntArray) -> tuple[CountedNGrams, IntArray]:
     """The n-grams of one order, and the number of the one that starts at each position."""
-    size = int(np.count_nonzero((shared < order) & (extents >= order)))
-    words, prefixes, suffixes, counts, numbers = _list_ngrams(
-        text, positions, shared, extents, order, shorter, size
+    sizes = side_by_side(
+        lambda share: _count_distinct(in_order.shared[share], in_order.extents[share], order), in_order.shares
     )
+    begins = np.concatenate([[0], np.cumsum(sizes)])
+    words, prefixes, suffixes, counts = (np.zeros(begins[-1], np.int32) for _ in range(4))
+    numbers = np.zeros(len(in_order.positions), np.int32)
+
+    def list_share(share: slice) -> None:
+        number = int(begins[in_order.shares.index(share.start)])
+        _list_ngrams(
+            in_order.text,
+            in_order.positions[share],
+            in_order.shared[share],
+            in_order.extents[share],
+            order,
+            shorter,
+            number,
+            words,
+            prefixes,
+            suffixes,
+            counts,
+            numbers,
+        )
+
+    side_by_side(list_share, in_order.shares)
     return CountedNGrams(NGrams(words, prefixes, suffixes), counts), numbers
 
 
 @numba.njit(nogil=True, cache=True)
-def _sorted_by_word(
-    text: IntArray, positions: IntArray, offset: int, first: npt.NDArray[np.int64]
-) -> IntArray:
-    """Sort positions, stably, by the word `offset` further on: one pass of a radix sort.
-
-    `first` [V] holds how many words are smaller than each; it is used up.
-    """
-    out = np.empty_like(positions)
-    for position in positions:
-        word = text[position + offset]
-        out[first[word]] = position
-        first[word] += 1
-    return out
-
-
-@numba.njit(nogil=True, cache=True)
-def _shared_prefixes(text: IntArray, positions: IntArray, order: int) -> tuple[ByteArray, ByteArray]:
-    """How many words each sorted position shares with the one before, and has left in its sentence."""
-    shared = np.zeros(len(positions), np.uint8)
-    extents = np.zeros(len(positions), np.uint8)
-    before = positions[0]
-    for i in range(len(positions)):
-        here = positions[i]
-        extent = 1
-        while extent < order and text[here + extent - 1] != EOS:
-            extent += 1
-        common = 0
-        while i > 0 and common < extent and text[here + common] == text[before + common]:
-            common += 1
-        shared[i] = common
-        extents[i] = extent
-        before = here
-    return shared, extents
+def _count_distinct(shared: ByteArray, extents: ByteArray, order: int) -> int:
+    """How many different n-grams of one order some positions have."""
+    size = 0
+    for i in range(len(shared)):
+        size += shared[i] < order <= extents[i]
+    return size
 
 
 @numba.njit(nogil=True, cache=True)
@@ -174,16 +167,18 @@ def _list_ngrams(
     extents: ByteArray,
     order: int,
     shorter: IntArray,
-    size: int,
-) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
-    """Words, prefixes, suffixes and counts [size] of one order, and the n-gram's number by position.
+    number: int,
+    words: IntArray,
+    prefixes: IntArray,
+    suffixes: IntArray,
+    counts: IntArray,
+    numbers: IntArray,
+) -> None:
+    """Write one order's words, prefixes, suffixes and counts [n] from `number` on, and numbers by position [L].
 
     Positions whose sentence ends too soon are passed over.
     """
-    words, prefixes, suffixes = np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size, np.int32)
-    counts = np.zeros(size, np.int32)
-    numbers = np.zeros(len(positions), np.int32)
-    number = -1
+    number -= 1
     for i in range(len(positions)):
         if extents[i] < order:
             continue
@@ -195,4 +190,3 @@ def _list_ngrams(
             suffixes[number] = shorter[position + 1]
         counts[number] += 1
         numbers[position] = number
-    return words, prefixes, suffixes, counts, numbers

@@ -1,14 +1,22 @@
 """From an encoded corpus to an n-gram model: count, smooth, build."""
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from models.ngram.build import build_automaton
 from models.ngram.model import NGramModel
+from models.ngram.quantised import quantised
 from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.counting import count_ngrams
-from training.ngram.kneser_ney import Discounts, modified_kneser_ney
+from training.ngram.entropy_pruning import history_frequencies, prune_by_entropy
+from training.ngram.observations import Observations
+from training.ngram.smoothing.discounting import ModifiedKneserNey
+from training.ngram.smoothing.discounts import Discounts
+from training.ngram.smoothing.interface import Smoothed, Smoothing
 from training.progress import Progress
+
+DEFAULT_SMOOTHING: Smoothing = ModifiedKneserNey()
 
 
 class NGramEstimate(NamedTuple):
@@ -16,41 +24,95 @@ class NGramEstimate(NamedTuple):
 
     Attributes:
         model: ready to answer or to be saved.
-        num_ngrams: different n-grams; those of order 1 are the vocabulary.
-        discounts: for counts of 1, 2, and 3 or more.
-        fallback_orders: the orders whose discounts are constants, as their counts allow no estimate.
+        num_ngrams: different n-grams that are listed; those of order 1 are the vocabulary.
+        discounts: for counts of 1, 2, and 3 or more; empty for smoothings without.
+        fallback_orders: the orders whose parameters are constants, as their counts allow no estimate.
+        facts: what else the smoothing found, for the model card.
     """
 
     model: NGramModel
     num_ngrams: tuple[int, ...]
     discounts: tuple[Discounts, ...]
     fallback_orders: tuple[int, ...]
+    facts: Mapping[str, Any]
 
 
 def estimate(
-    corpus: EncodedCorpus, vocabulary: Vocabulary, *, order: int, progress: Progress
+    corpus: EncodedCorpus,
+    vocabulary: Vocabulary,
+    *,
+    order: int,
+    smoothing: Smoothing = DEFAULT_SMOOTHING,
+    prune: Sequence[int] = (),
+    prune_entropy: float = 0.0,
+    quantise: bool = False,
+    held_out: EncodedCorpus | None = None,
+    progress: Progress,
 ) -> NGramEstimate:
-    """Estimate an n-gram model by interpolated modified Kneser–Ney smoothing.
+    """Estimate an n-gram model.
 
-    Words of the vocabulary that never occur get what `<unk>` gets: the unigrams' freed mass,
-    shared evenly.
+    Words of the vocabulary that never occur get what `<unk>` gets.
 
     Args:
         corpus: sentences, without `<s>` and `</s>`.
         vocabulary: what its ids mean.
         order: the length of the longest n-grams, at least 1.
+        smoothing: how probabilities are estimated; by default, modified Kneser–Ney.
+        prune: by order from 1, n-grams that occur at most so often are dropped; the last
+            threshold holds for all higher orders.
+        prune_entropy: n-grams whose loss raises the perplexity by a smaller share are dropped.
+        quantise: store probabilities and back-offs in eight bits each.
+        held_out: other sentences, for what the smoothing fits on them.
         progress: told of each stage.
 
     Raises:
-        InvalidInputError: the order is out of range, or the corpus is empty or not of this vocabulary.
+        InvalidInputError: the order or a threshold is out of range; a text is empty or not of
+            this vocabulary; held-out text is needed and there is none.
     """
-    counted = count_ngrams(corpus, len(vocabulary), order=order, progress=progress)
-    progress.start("smoothing n-grams", None)
-    smoothed = modified_kneser_ney(counted)
-    ngrams = [one_order.ngrams for one_order in counted]
-    num_ngrams = tuple(len(one_order.counts) for one_order in counted)
-    del counted  # the automaton is about as large again
-    automaton = build_automaton(list(zip(ngrams, smoothed.weights, strict=True)))
+    smoothed = smooth(
+        corpus,
+        len(vocabulary),
+        order=order,
+        smoothing=smoothing,
+        prune=prune,
+        prune_entropy=prune_entropy,
+        held_out=held_out,
+        progress=progress,
+    )
+    progress.start("building the automaton", None)
+    automaton = build_automaton(smoothed.orders)
+    if quantise:
+        automaton = quantised(automaton)
     progress.finish()
-    model = NGramModel(automaton, vocabulary)
-    return NGramEstimate(model, num_ngrams, smoothed.discounts, smoothed.fallback_orders)
+    model = NGramModel(automaton, vocabulary, normalised=not quantise)
+    num_ngrams = tuple(len(ngrams.words) for ngrams, _ in smoothed.orders)
+    return NGramEstimate(model, num_ngrams, smoothed.discounts, smoothed.fallback_orders, smoothed.facts)
+
+
+def smooth(
+    corpus: EncodedCorpus,
+    vocab_size: int,
+    *,
+    order: int,
+    smoothing: Smoothing = DEFAULT_SMOOTHING,
+    prune: Sequence[int] = (),
+    prune_entropy: float = 0.0,
+    held_out: EncodedCorpus | None = None,
+    progress: Progress,
+) -> Smoothed:
+    """The same as `estimate`, but for the automaton: n-grams with their weights, order by order.
+
+    The counts are given up on the way, as an automaton is about as large again.
+    """
+    counted = count_ngrams(corpus, vocab_size, order=order, progress=progress)
+    progress.start("smoothing n-grams", None)
+    observations = Observations(counted, prune=prune)
+    smoothed = smoothing.estimate(observations, held_out)
+    progress.finish()
+    if prune_entropy > 0:
+        progress.start("pruning n-grams", None)
+        histories = history_frequencies([one_order.counts for one_order in observations.occurrences()])
+        orders = prune_by_entropy(smoothed.orders, prune_entropy, history_probs=histories)
+        smoothed = smoothed._replace(orders=orders)
+        progress.finish()
+    return smoothed

@@ -52,7 +52,7 @@ def test_a_file_that_is_missing_cut_or_changed_is_named(tmp_path):
 
 def test_a_checkpoint_for_a_newer_reader_says_what_to_do(tmp_path):
     write_minimal(tmp_path, reader_version=99)
-    with pytest.raises(IncompatibleVersionError, match="version 99, this one is 1: upgrade"):
+    with pytest.raises(IncompatibleVersionError, match="version 99, this one is 2: upgrade"):
         read_manifest(tmp_path)
 
 

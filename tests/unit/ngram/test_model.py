@@ -24,8 +24,8 @@ def test_it_names_itself(model):
 
 
 def test_parameters_are_probabilities_and_backoffs(model):
-    """28 n-grams; contexts: the empty one, 7 words, 7 bigrams."""
-    assert model.num_parameters == 28 + 15
+    """28 n-grams; contexts: the empty one, 10 words, 10 bigrams."""
+    assert model.num_parameters == 28 + 21
 
 
 def test_advancing_leaves_the_state_as_it_was(model):
@@ -81,15 +81,36 @@ def test_order_one_has_one_state(corpus, vocabulary):
     assert unigram.initial_state(1).ids.tolist() == [0]
 
 
-def test_states_know_their_length(model):
-    """<s>, then "i love": the longest context of a trigram model."""
-    automaton, state = model.automaton, model.initial_state(1)
-    lengths = []
-    for word in (3, 4):
-        lengths.append(np.searchsorted(automaton.length_starts, state.ids[0], side="right") - 1)
-        state = model.advance(state, np.array([word]))
-    lengths.append(np.searchsorted(automaton.length_starts, state.ids[0], side="right") - 1)
-    assert lengths == [1, 2, 2]
+def test_scores_say_how_long_an_ngram_was_found_and_what_backing_off_cost(model):
+    """Of "i love mice", "<s> i love" is a trigram; "love mice" is no bigram."""
+    detail = model.score_detailed(model.initial_state(1), np.array([[3, 4, 8]]), np.array([3]))
+    assert detail.orders.tolist() == [[2, 3, 1]]
+    unigram = model.next_log_probs(model.empty_state(1))[0, 8]
+    assert detail.log_backoffs[0, :2].tolist() == [0, 0]
+    assert detail.log_probs[0, 2] == pytest.approx(unigram + detail.log_backoffs[0, 2], abs=1e-6)
+
+
+@pytest.mark.parametrize("k", [0, 11])
+def test_more_tokens_than_there_are_cannot_be_ranked(model, k):
+    with pytest.raises(InvalidInputError, match=f"k is {k}, it can be 1 to 10"):
+        model.top_k(model.initial_state(1), k)
+
+
+def test_ragged_scores_do_not_depend_on_threads(model):
+    random = np.random.default_rng(1)
+    lengths = random.integers(0, 9, size=5000)
+    tokens, offsets = random.integers(0, 10, size=lengths.sum()), np.append(0, np.cumsum(lengths))
+    state = model.initial_state(len(lengths))
+    alone = model.score_ragged(state, tokens, offsets)
+    assert np.array_equal(model.score_ragged(state, tokens, offsets, threads=3), alone)
+    padded = model.score(model.initial_state(1), tokens[None, offsets[7] : offsets[8]], lengths[7:8])
+    assert np.array_equal(padded[0], alone[offsets[7] : offsets[8]])
+
+
+@pytest.mark.parametrize("offsets", [[0, 3], [1, 2, 3], [0, 4, 3], [0, 1, 2]])
+def test_offsets_that_do_not_fit_are_refused(model, offsets):
+    with pytest.raises(InvalidInputError, match="offsets"):
+        model.score_ragged(model.initial_state(2), np.array([3, 4, 5]), np.array(offsets))
 
 
 def test_what_lies_past_a_rows_length_is_ignored(model):

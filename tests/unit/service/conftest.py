@@ -13,7 +13,9 @@ from tests.fakes import FakeModel, fake_vocabulary
 def loaded(tokenizer, **options):
     model = FakeModel(tokenizer.vocabulary, **options)
     checkpoint = SimpleNamespace(
-        model=model, tokenizer=tokenizer, manifest=SimpleNamespace(vocab_size=len(tokenizer.vocabulary))
+        model=model,
+        tokenizer=tokenizer,
+        manifest=SimpleNamespace(vocab_size=len(tokenizer.vocabulary), direction="forward"),
     )
     return LoadedModel("fake@1", checkpoint)
 

@@ -89,7 +89,9 @@ def test_bytes_are_those_of_the_text(words, finish, given, context):
 
 
 def test_distributions_come_in_bounded_parts(words):
-    command = NextTokenCommand(tuple((f"context[{i}]", "the") for i in range(90_000)), 1, None)
+    command = NextTokenCommand(
+        tuple((f"context[{i}]", "the") for i in range(90_000)), 1, entropy=True, model=None
+    )
     parts = [part for part in distributions(words, command, LIMITS) if part is not None]
     assert len(parts) > 1
     assert sum(len(part) for part in parts) == 90_000
@@ -158,14 +160,14 @@ def test_reading_a_long_context_for_each_of_many_texts_is_cut_into_steps(words, 
 
 def test_a_text_of_too_many_characters_is_refused_before_it_is_tokenised(words, finish):
     few = Limits(max_texts=1, max_tokens_per_sequence=3, max_new_tokens=1)
-    command = NextTokenCommand((("context", "x" * 65_537),), 1, None)
+    command = NextTokenCommand((("context", "x" * 65_537),), 1, entropy=True, model=None)
     with pytest.raises(ContextLengthError, match=r"context has 65537 characters.*at most 65536, of 3 tokens"):
         finish(next_tokens(words, command, few))
 
 
 def test_a_reply_of_too_many_entries_is_refused(words, finish):
     few = dataclasses.replace(LIMITS, max_reply_entries=100)
-    command = NextTokenCommand((("context[0]", "the"),) * 11, 10, None)
+    command = NextTokenCommand((("context[0]", "the"),) * 11, 10, entropy=True, model=None)
     with pytest.raises(InvalidInputError, match=r"top_k is 10 for 11 contexts: 110 entries.*at most 100"):
         finish(next_tokens(words, command, few))
     options = ScoreOptions(None, bos=True, eos=False, detail=Detail.TOKEN)

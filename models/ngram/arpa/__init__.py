@@ -1,0 +1,1 @@
+"""ARPA, the text format that n-gram tools exchange models in."""

@@ -1,0 +1,80 @@
+"""N-grams in the order of a file to n-grams in the order of their words, and to a trie."""
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from models.ngram.arpa.kernels import IntArray, Trie
+from models.ngram.build import NGrams
+
+
+class Sorting(NamedTuple):
+    """How rows must be taken to be in lexicographic order.
+
+    Attributes:
+        order: the rows' numbers in that order [n], int32; None if they are in it already.
+        twin: the place in that order of a row that equals the one before; −1 if there is none.
+    """
+
+    order: IntArray | None
+    twin: int
+
+
+def sort_rows(prefixes: IntArray, words: IntArray, *, num_prefixes: int, vocab_size: int) -> Sorting:
+    """Sort n-grams of one order, given by prefix and last word [n]."""
+    if _first_not_above(prefixes, words) == len(words):
+        return Sorting(None, -1)
+    by_word = _stably_sorted(words, np.arange(len(words), dtype=np.int32), vocab_size)
+    order = _stably_sorted(prefixes, by_word, num_prefixes)
+    return Sorting(order, _first_twin(prefixes, words, order))
+
+
+def grown_trie(trie: Trie, ngrams: NGrams, *, num_prefixes: int) -> Trie:
+    """A trie with the n-grams of the next order as children of its last nodes."""
+    fan_outs = np.bincount(ngrams.prefixes, minlength=num_prefixes)
+    ends = np.cumsum(fan_outs)
+    ends += trie.first_children[-1]
+    return Trie(
+        np.concatenate([trie.words, ngrams.words]),
+        np.concatenate([trie.first_children, ends]),
+        trie.vocab_size,
+        trie.first_node + num_prefixes,
+    )
+
+
+@numba.njit(nogil=True, cache=True)
+def _first_not_above(prefixes: IntArray, words: IntArray) -> int:
+    """The first row that does not come after the one before; n if all do."""
+    for row in range(1, len(words)):
+        if prefixes[row] < prefixes[row - 1] or (
+            prefixes[row] == prefixes[row - 1] and words[row] <= words[row - 1]
+        ):
+            return row
+    return len(words)
+
+
+@numba.njit(nogil=True, cache=True)
+def _stably_sorted(keys: IntArray, rows: IntArray, num_keys: int) -> IntArray:
+    """Rows in the order of their keys, those of equal keys as they were: one pass of a radix sort."""
+    places = np.zeros(num_keys + 1, np.int64)
+    for key in keys:
+        places[key + 1] += 1
+    for key in range(num_keys):
+        places[key + 1] += places[key]
+    out = np.empty_like(rows)
+    for row in rows:
+        key = keys[row]
+        out[places[key]] = row
+        places[key] += 1
+    return out
+
+
+@numba.njit(nogil=True, cache=True)
+def _first_twin(prefixes: IntArray, words: IntArray, order: IntArray) -> int:
+    """The first place in the order whose row equals the one before; −1 if there is none."""
+    for place in range(1, len(order)):
+        row, before = order[place], order[place - 1]
+        if prefixes[row] == prefixes[before] and words[row] == words[before]:
+            return place
+    return -1

@@ -1,0 +1,212 @@
+"""ARPA files as blocks of whole lines: plain, .gz, .xz or .zst, whatever their name.
+
+The next block is read and unpacked by a thread of its own while one is parsed.
+"""
+
+import gzip
+import hashlib
+import lzma
+import re
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, NoReturn, Self, cast
+
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from models.errors import FormatError
+
+BLOCK_BYTES = 1 << 22
+MAX_LINE_BYTES = 1 << 20
+_MAGIC_BYTES = 64
+
+_DAMAGED_HINT = "compress or download it again"
+_FIELD = re.compile(rb"[^ \t\r\n]+")
+_KNOWN = {
+    b"mmap lm http://kheafield.com/code": "it is a binary file of KenLM; give the ARPA file that it was built from",
+    b"SRILM_BINARY_NGRAM": "it is a binary file of SRILM; ngram -lm FILE -write-lm ARPA makes an ARPA file of it",
+    b"blmt": "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
+    b"Qblmt": "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
+    b"iARPA": "it is IRSTLM's own iARPA; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
+    b"<": "it looks like a page of the web; was the download refused?",
+    b"PK\x03\x04": "it is a zip archive; unpack it first",
+    b"BZh": "it is packed with bzip2; unpack it first",
+    b"\xff\xfe": "it is UTF-16; convert it first, for example with iconv -t utf-8",
+    b"\xfe\xff": "it is UTF-16; convert it first, for example with iconv -t utf-8",
+}
+
+
+class ArpaSource:
+    """Reads a file block by block; use it as a context manager.
+
+    Args:
+        path: the file; how it is packed is seen by its first bytes, not by its name.
+        on_read: told of bytes as they are read from disk.
+
+    Attributes:
+        block: whole lines, each with its end.
+        place: how far the block has been used up.
+        line: the number of the line at that place, from 1.
+        cut: whether the file ended within the line after the block.
+
+    Raises:
+        FormatError: the file cannot be read or unpacked; from every method.
+    """
+
+    def __init__(self, path: Path, *, on_read: Callable[[int], None]) -> None:
+        self.path = path
+        self.block: npt.NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
+        self.place = 0
+        self.line = 1
+        self.cut = False
+        self._whole = b""  # the block
+        self._tail = b""  # the beginning of the line after it
+        self._first_bytes = b""
+        self._on_read = on_read
+        self._told = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self._file = _HashedFile(self.path)
+        except FileNotFoundError:
+            raise FormatError(self.path, "there is no such file") from None
+        except OSError as error:
+            raise FormatError(self.path, f"cannot be read: {error.strerror or error}") from None
+        self._thread = ThreadPoolExecutor(1)
+        self._stream = _unpacked(self._file)
+        self._next = self._thread.submit(self._stream.read, BLOCK_BYTES)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown()
+        self._file.close()
+
+    @property
+    def sha256(self) -> str:
+        """The hash, in hex, of the file as it lies on disk, once it is read to its end."""
+        return self._file.digest.hexdigest()
+
+    def refill(self) -> bool:
+        """Go on to the next block, the present one being used up; False at the end of the file."""
+        pieces = [self._tail]
+        while chunk := self._read():
+            end = chunk.rfind(b"\n") + 1
+            if end > 0:
+                self._use(b"".join([*pieces, chunk[:end]]), tail=chunk[end:])
+                return True
+            pieces.append(chunk)
+            if sum(map(len, pieces)) > MAX_LINE_BYTES:
+                if self.line == 1:
+                    self.refuse()
+                self.fail(f"the line is longer than {MAX_LINE_BYTES} bytes")
+        rest = b"".join(pieces)
+        self.cut = rest.strip() not in {b"", b"\\end\\"}
+        self._use(b"" if self.cut or not rest else rest + b"\n", tail=b"")
+        return self.place < len(self.block)
+
+    def read_line(self) -> bytes | None:
+        """Use up one line; it comes without the white space around it. None at the end of the file."""
+        if self.place == len(self.block) and not self.refill():
+            return None
+        end = self._whole.index(b"\n", self.place)
+        text = self._whole[self.place : end].strip()
+        self.place = end + 1
+        self.line += 1
+        return text
+
+    def field_at(self, place: int) -> bytes:
+        """What stands at a place of the block, up to the next space, tab or line end."""
+        match = _FIELD.match(self._whole, place)
+        return match.group() if match else b""
+
+    def fields_at(self, place: int) -> list[bytes]:
+        """The fields of the line that starts at a place of the block."""
+        return _FIELD.findall(self._whole, place, self._whole.index(b"\n", place))
+
+    def drain(self) -> None:
+        """Read to the end of the file, so that its hash is whole and damage is seen."""
+        while self._read():
+            pass
+
+    def fail(self, problem: str, *, line: int | None = None, hint: str = "") -> NoReturn:
+        """Refuse the file for what is wrong in a line; in that of the present place, if none is given."""
+        raise FormatError(self.path, f"line {self.line if line is None else line}: {problem}", hint=hint)
+
+    def fail_ended(self, expected: str) -> NoReturn:
+        """Refuse the file for ending here, in a line or before one."""
+        where = "in the middle of this line" if self.cut else "here"
+        self.fail(
+            f"the file ends {where}, before {expected}", hint="it was cut off: copy or download it again"
+        )
+
+    def refuse(self) -> NoReturn:
+        """Refuse the file for being something else; the hint says what it looks like."""
+        if self._file.num_bytes == 0:
+            raise FormatError(self.path, "is empty (0 bytes)", hint="give an ARPA file")
+        if not self._first_bytes:
+            raise FormatError(self.path, "is damaged: nothing can be unpacked", hint=_DAMAGED_HINT)
+        known = (hint for magic, hint in _KNOWN.items() if self._first_bytes.lstrip().startswith(magic))
+        hint = next(known, "an ARPA file begins with the line \\data\\, perhaps after comments")
+        raise FormatError(self.path, "is no ARPA file", hint=hint)
+
+    def _use(self, whole: bytes, *, tail: bytes) -> None:
+        self._whole, self._tail = whole, tail
+        self.block, self.place = np.frombuffer(whole, dtype=np.uint8), 0
+
+    def _read(self) -> bytes:
+        try:
+            chunk = self._next.result()
+        except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError, EOFError) as error:
+            raise FormatError(self.path, f"is damaged: {error}", hint=_DAMAGED_HINT) from None
+        except OSError as error:
+            raise FormatError(self.path, f"cannot be read: {error.strerror or error}") from None
+        if chunk:
+            self._next = self._thread.submit(self._stream.read, BLOCK_BYTES)
+        if len(self._first_bytes) < _MAGIC_BYTES:
+            self._first_bytes += chunk[:_MAGIC_BYTES]
+        position = self._file.num_bytes
+        self._on_read(position - self._told)
+        self._told = position
+        return chunk
+
+
+class _HashedFile:
+    """A file that keeps count and hash of what was read of it."""
+
+    def __init__(self, path: Path) -> None:
+        self._raw = path.open("rb")
+        self.digest = hashlib.sha256()
+        self.num_bytes = 0
+
+    def peek(self) -> bytes:
+        """The first bytes; they stay to be read."""
+        return self._raw.peek(8)
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to so many bytes; none at the end."""
+        chunk = self._raw.read(size)
+        self.digest.update(chunk)
+        self.num_bytes += len(chunk)
+        return chunk
+
+    def close(self) -> None:
+        """Close the file."""
+        self._raw.close()
+
+
+def _unpacked(file: _HashedFile) -> BinaryIO:
+    """The bytes that a file holds, once unpacked, as a stream."""
+    raw, magic = cast("BinaryIO", file), file.peek()
+    if magic.startswith(b"\x1f\x8b"):
+        return cast("BinaryIO", gzip.GzipFile(fileobj=raw, mode="rb"))
+    if magic.startswith(b"\xfd7zXZ"):
+        return cast("BinaryIO", lzma.LZMAFile(raw))
+    if magic.startswith(b"\x28\xb5\x2f\xfd"):
+        return cast("BinaryIO", zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+    return raw

@@ -1,0 +1,101 @@
+"""Token ids from the host, or already on the device, checked before any kernel sees them."""
+
+from typing import Any, NamedTuple, NoReturn, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from models.arrays import TokenIds
+from models.errors import InvalidInputError
+
+Ids: TypeAlias = TokenIds | Tensor
+"""Token ids or row numbers in NumPy, or in torch on the model's device."""
+
+
+class Sequences(NamedTuple):
+    """Tokens of B rows without padding, on the host.
+
+    Attributes:
+        tokens: ids of all rows, one after the other [N], each in [0, V).
+        starts: where each row that is not empty begins [R].
+        rows: which rows these are [R].
+    """
+
+    tokens: TokenIds
+    starts: TokenIds
+    rows: TokenIds
+
+
+def on_device(ids: Ids, device: torch.device) -> Tensor:
+    """Ids or row numbers, of any shape, as int64 on the device."""
+    if isinstance(ids, Tensor):
+        return ids.to(device, torch.int64)
+    own = np.array(ids, dtype=np.int64)  # torch warns of arrays that may not be written to
+    return torch.from_numpy(own).to(device)
+
+
+def one_per_row(tokens: Ids, rows: int, vocab_size: int, device: torch.device) -> Tensor:
+    """One token for each row [B], int64, on the device.
+
+    To look at ids that are on a device already, the host has to wait for it.
+
+    Raises:
+        InvalidInputError: their number is not that of the rows, or an id is outside the vocabulary.
+    """
+    if not isinstance(tokens, Tensor):
+        tokens = np.asarray(tokens, dtype=np.int64)
+    if tuple(tokens.shape) != (rows,):
+        raise InvalidInputError(
+            f"tokens have the shape {list(tokens.shape)}, the state has {rows} rows", parameter="tokens"
+        )
+    outside = (tokens < 0) | (tokens >= vocab_size)
+    if outside.any():
+        _refuse(_on_host(tokens), _on_host(outside), vocab_size)
+    return on_device(tokens, device)
+
+
+def check_shapes(tokens: TokenIds, lengths: TokenIds, rows: int) -> None:
+    """Tokens are [B, T], lengths [B] and at most T.
+
+    Raises:
+        InvalidInputError: they are not.
+    """
+    if tokens.ndim != 2 or len(tokens) != rows or lengths.shape != (rows,):
+        raise InvalidInputError(
+            f"tokens have the shape {list(tokens.shape)} and lengths {list(lengths.shape)}; "
+            f"for a state of {rows} rows they must be [{rows}, T] and [{rows}]",
+            parameter="tokens",
+        )
+    if lengths.max(initial=0) > tokens.shape[1]:
+        raise InvalidInputError(
+            f"lengths go up to {lengths.max()}, tokens have {tokens.shape[1]} columns", parameter="lengths"
+        )
+
+
+def unpadded(tokens: TokenIds, counts: npt.NDArray[np.bool_], vocab_size: int) -> Sequences:
+    """The tokens that count, of [B, T]; those of a row lie side by side.
+
+    Raises:
+        InvalidInputError: one of them is outside the vocabulary.
+    """
+    outside = counts & ((tokens < 0) | (tokens >= vocab_size))
+    if outside.any():
+        _refuse(tokens, outside, vocab_size)
+    lengths = counts.sum(axis=1)
+    rows = np.flatnonzero(lengths)
+    return Sequences(tokens[counts], np.cumsum(lengths[rows]) - lengths[rows], rows)
+
+
+def _on_host(array: npt.NDArray[Any] | Tensor) -> npt.NDArray[Any]:
+    return array.cpu().numpy() if isinstance(array, Tensor) else array
+
+
+def _refuse(tokens: TokenIds, outside: npt.NDArray[np.bool_], vocab_size: int) -> NoReturn:
+    """Name the first token that is outside the vocabulary."""
+    place = int(outside.argmax())
+    raise InvalidInputError(
+        f"token {place} of the batch is {tokens.flat[place]}, but token ids are 0 to {vocab_size - 1}",
+        parameter="tokens",
+    )

@@ -1,0 +1,206 @@
+"""The n-gram model on a device: the same numbers as `models.ngram.model` gives, as tensors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.arrays import FloatArray, TokenIds
+from models.errors import InvalidInputError
+from models.ngram.device import distributions, sequences, walking
+from models.ngram.device.inputs import Ids, check_shapes, on_device, one_per_row, unpadded
+from models.ngram.device.tensors import to_tensors
+from models.ngram.model import NGramModel, NGramScores
+from models.protocol import TopTokens
+from models.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TensorNGramState:
+    """B contexts as state numbers of one automaton, the same numbers as on the CPU.
+
+    Attributes:
+        ids: state numbers [B], int32, on the model's device.
+    """
+
+    ids: Tensor
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @torch.inference_mode()
+    def select(self, rows: Ids) -> "TensorNGramState":
+        """A state with rows `rows[0], rows[1], …` of this one; rows may repeat."""
+        return TensorNGramState(self.ids[on_device(rows, self.ids.device)])
+
+    @torch.inference_mode()
+    def concatenate(self, others: Sequence["TensorNGramState"]) -> "TensorNGramState":
+        """A state with this one's rows, then those of each of `others`."""
+        return TensorNGramState(torch.cat([self.ids, *(other.ids for other in others)]))
+
+
+class TensorNGramModel:
+    """A back-off n-gram model whose automaton is on a device.
+
+    States are the same numbers as those of the model it is made from, and scores the same
+    within the rounding of single precision. Made for large batches: one call starts some dozens
+    of kernels, which for one context takes longer than a CPU needs for the whole of it.
+
+    Args:
+        model: what to copy to the device; its own arrays stay where they are.
+        device: where to compute.
+
+    Attributes:
+        on_cpu: the model it was made from.
+    """
+
+    family = "ngram"
+
+    def __init__(self, model: NGramModel, *, device: str | torch.device) -> None:
+        self.on_cpu = model
+        self._automaton = to_tensors(model.automaton, torch.device(device))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self._automaton.device
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What word ids mean."""
+        return self.on_cpu.vocabulary
+
+    @property
+    def normalised(self) -> bool:
+        """Whether every distribution sums to 1."""
+        return self.on_cpu.normalised
+
+    @property
+    def order(self) -> int:
+        """The length of the longest n-gram."""
+        return self.on_cpu.order
+
+    @property
+    def num_parameters(self) -> int:
+        """One probability per n-gram and one back-off weight per context."""
+        return self.on_cpu.num_parameters
+
+    def initial_state(self, batch: int) -> TensorNGramState:
+        """The state after `<s>`, in each of `batch` rows."""
+        return self._state(batch, self.on_cpu.automaton.initial)
+
+    def empty_state(self, batch: int) -> TensorNGramState:
+        """The empty context, in each of `batch` rows."""
+        return self._state(batch, 0)
+
+    @torch.inference_mode()
+    def advance(self, state: TensorNGramState, tokens: Ids) -> TensorNGramState:
+        """Consume one token per row.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B], each in [0, V); to check tensors, the host waits for the device.
+
+        Raises:
+            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
+        """
+        words = one_per_row(tokens, len(state), len(self.vocabulary), self.device)
+        return TensorNGramState(walking.advance(self._automaton, state.ids, words))
+
+    @torch.inference_mode()
+    def next_log_probs(self, state: TensorNGramState) -> Tensor:
+        """Natural-log probabilities [B, V], float32, of the token that follows each row; minus infinity for `<s>`.
+
+        Memory beyond the result is bounded, however many rows there are.
+        """
+        return distributions.log_probs(self._automaton, state.ids)
+
+    @torch.inference_mode()
+    def next_states(self, state: TensorNGramState) -> Tensor:
+        """Numbers [B, V], int32, of the states to which every token of the vocabulary leads.
+
+        What a decoder picks from them is a state again: `TensorNGramState(numbers)`.
+        """
+        return distributions.next_states(self._automaton, state.ids)
+
+    @torch.inference_mode()
+    def top_k(self, state: TensorNGramState, k: int) -> TopTokens:
+        """The k most probable tokens after each row; those equal in single precision in order of id.
+
+        Args:
+            state: B rows.
+            k: at most V.
+
+        Raises:
+            InvalidInputError: k is not in [1, V].
+        """
+        if not 1 <= k <= len(self.vocabulary):
+            raise InvalidInputError(
+                f"k is {k}, it can be 1 to {len(self.vocabulary)}, the size of the vocabulary", parameter="k"
+            )
+        words, log_probs = distributions.top_k(self._automaton, state.ids, k)
+        return TopTokens(words.cpu().numpy(), log_probs.cpu().numpy())
+
+    def score(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """Log-probabilities of given tokens, each given the state and the tokens before it.
+
+        Args:
+            state: B rows, the context of each sequence; it is not changed.
+            tokens: ids [B, T], each in [0, V); what lies past a row's length is ignored.
+            lengths: [B], each in [0, T].
+
+        Returns:
+            Natural-log probabilities [B, T]; 0 past a row's length.
+
+        Raises:
+            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
+        """
+        return self.score_detailed(state, tokens, lengths).log_probs
+
+    @torch.inference_mode()
+    def score_detailed(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> NGramScores:
+        """What `score` answers, and from which n-gram each probability comes.
+
+        Raises:
+            InvalidInputError: see `score`.
+        """
+        tokens, lengths = np.asarray(tokens), np.asarray(lengths)
+        check_shapes(tokens, lengths, len(state))
+        counts = np.arange(tokens.shape[1]) < lengths[:, None]
+        texts = unpadded(tokens, counts, len(self.vocabulary))
+        log_probs, orders, log_backoffs = sequences.score(self._automaton, state.ids, texts)
+        scores = NGramScores(
+            np.zeros(tokens.shape, dtype=np.float32),
+            np.zeros(tokens.shape, dtype=np.uint8),
+            np.zeros(tokens.shape, dtype=np.float32),
+        )
+        scores.log_probs[counts] = log_probs
+        scores.orders[counts] = orders
+        scores.log_backoffs[counts] = log_backoffs
+        return scores
+
+    @torch.inference_mode()
+    def prefill(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> TensorNGramState:
+        """The state after tokens [B, T], of which row b has lengths[b].
+
+        Only the last order − 1 tokens of a row can matter, and only they are looked at.
+
+        Raises:
+            InvalidInputError: the shapes do not fit, or one of those ids is outside the vocabulary.
+        """
+        tokens, lengths = np.asarray(tokens), np.asarray(lengths)
+        check_shapes(tokens, lengths, len(state))
+        left = lengths[:, None] - np.arange(tokens.shape[1])  # of each row's tokens, from each on
+        texts = unpadded(tokens, (left >= 1) & (left < self.order), len(self.vocabulary))
+        return TensorNGramState(sequences.state_after(self._automaton, state.ids, texts))
+
+    def save(self, directory: Path) -> None:
+        """Write config.json and the automaton, as the model on the CPU does."""
+        self.on_cpu.save(directory)
+
+    @torch.inference_mode()
+    def _state(self, batch: int, number: int) -> TensorNGramState:
+        return TensorNGramState(torch.full((batch,), number, dtype=torch.int32, device=self.device))

@@ -1,0 +1,186 @@
+"""Compiled walks along given tokens: scores and states.
+
+Signatures are fixed and compiled, or read from numba's cache, when this module is imported:
+no call ever waits for the compiler. The kernels release the interpreter lock. They add in
+double precision and in the same order as those of `distributions`, so a word's float is the
+same from both, whatever else is in the batch.
+
+Word ids are checked, because one outside the vocabulary would read outside the arrays: the
+kernels return the place of the first bad one, or −1.
+"""
+
+import math
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from models.ngram.access import (
+    AUTOMATON_TYPES,
+    U,
+    find,
+    log10_backoff_of,
+    log10_prob_of,
+    minimal,
+    prefetch,
+    readonly,
+    step,
+    word_of,
+)
+from models.ngram.automaton import Automaton
+
+LN_10 = math.log(10)
+_LANES = 24
+
+
+@numba.njit(nogil=True, inline="always")
+def _row_from(row: int, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> int:
+    """The first row from this one on that is not empty, or B."""
+    while row < len(begins) and begins[row] >= ends[row]:
+        row += 1
+    return row
+
+
+@numba.njit(
+    [
+        types.int64(
+            automaton,
+            readonly("int32"),
+            readonly("int64"),
+            readonly("int64"),
+            readonly("int64"),
+            types.float32[::1],
+            types.uint8[::1],
+            types.float32[::1],
+        )
+        for automaton in AUTOMATON_TYPES
+    ],
+    nogil=True,
+    cache=True,
+)
+def score(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles stays in registers
+    automaton: Automaton,
+    states: npt.NDArray[np.int32],
+    tokens: npt.NDArray[np.int64],
+    begins: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    log_probs: npt.NDArray[np.float32],
+    orders: npt.NDArray[np.uint8],
+    log_backoffs: npt.NDArray[np.float32],
+) -> int:
+    """Natural-log probabilities of B stretches of tokens [N], into the same places of `log_probs`.
+
+    Some rows walk side by side, one link each in turn, in two passes: the first finds where a
+    state's arcs are and has the processor fetch them, the second reads them.
+
+    Args:
+        automaton: the model.
+        states: before each stretch [B].
+        tokens: of all stretches [N].
+        begins: where each begins [B].
+        ends: where each ends [B].
+        log_probs: [N]; written.
+        orders: the length of the n-gram found for each token [N]; not written if empty.
+        log_backoffs: natural logarithm of the back-off charged for each token [N]; not written if empty.
+
+    Returns:
+        −1, or the place of a token that is outside the vocabulary.
+    """
+    vocab_size, num_states = U(automaton.first_arcs[1]), U(len(automaton.suffixes))
+    detailed = len(orders) > 0
+    places, stops = np.empty(_LANES, np.uint64), np.empty(_LANES, np.uint64)
+    current = np.empty(_LANES, np.uint64)
+    first_arcs, last_arcs = np.empty(_LANES, np.uint64), np.empty(_LANES, np.uint64)
+    backoffs = np.zeros(_LANES, np.float64)  # log10, charged since the last token
+    scored = np.zeros(_LANES, np.bool_)  # the token has its score; what is still sought is the next state
+    row, lanes = _row_from(0, begins, ends), 0
+    while lanes < _LANES and row < len(states):
+        places[lanes], stops[lanes], current[lanes] = U(begins[row]), U(ends[row]), U(states[row])
+        row, lanes = _row_from(row + 1, begins, ends), lanes + 1
+    while lanes > 0:
+        for lane in range(lanes):
+            state = current[lane]
+            first, last = U(automaton.first_arcs[state]), U(automaton.first_arcs[state + U(1)])
+            first_arcs[lane], last_arcs[lane] = first, last
+            prefetch(automaton.words, (first + last) >> U(1))
+            prefetch(automaton.log10_probs, (first + last) >> U(1))
+            prefetch(automaton.log10_backoffs, state)
+            prefetch(automaton.suffixes, state)
+        lane = 0
+        while lane < lanes:
+            place, state = places[lane], current[lane]
+            word = tokens[place]
+            if state == U(0):
+                if U(word) >= vocab_size:  # so are negative ones
+                    bad: int = place
+                    return bad
+                arc = U(word)
+            else:
+                arc = find(automaton, first_arcs[lane], last_arcs[lane], word)
+                if arc == last_arcs[lane] or word_of(automaton, arc) != word:
+                    backoffs[lane] += log10_backoff_of(automaton, state)
+                    state = U(automaton.suffixes[state])
+                    current[lane] = state
+                    prefetch(automaton.first_arcs, state)
+                    lane += 1
+                    continue
+            if scored[lane]:
+                scored[lane] = False
+            else:
+                log_probs[place] = (log10_prob_of(automaton, arc) + backoffs[lane]) * LN_10
+                if detailed:
+                    order = 1
+                    while arc >= U(automaton.order_starts[order]):
+                        order += 1
+                    orders[place], log_backoffs[place] = order, backoffs[lane] * LN_10
+            place += U(1)
+            if place == stops[lane]:
+                backoffs[lane] = 0.0
+                if row < len(states):
+                    places[lane], stops[lane], current[lane] = U(begins[row]), U(ends[row]), U(states[row])
+                    row, lane = _row_from(row + 1, begins, ends), lane + 1
+                else:  # the last lane takes this one's place, and its turn
+                    lanes -= 1
+                    places[lane], stops[lane], current[lane] = places[lanes], stops[lanes], current[lanes]
+                    first_arcs[lane], last_arcs[lane] = first_arcs[lanes], last_arcs[lanes]
+                    backoffs[lane], scored[lane] = backoffs[lanes], scored[lanes]
+                continue
+            if arc + U(1) >= num_states and state != U(
+                0
+            ):  # the longest n-grams are no states; their suffixes are
+                state, scored[lane] = U(automaton.suffixes[state]), True
+            else:
+                state = arc + U(1) if num_states > U(1) else U(0)
+                places[lane], backoffs[lane] = place, 0.0
+            current[lane] = state
+            prefetch(automaton.first_arcs, state)
+            lane += 1
+    return -1
+
+
+@numba.njit(
+    [
+        types.int64(automaton, readonly("int32"), readonly("int64"), types.int32[::1])
+        for automaton in AUTOMATON_TYPES
+    ],
+    nogil=True,
+    cache=True,
+)
+def advance(
+    automaton: Automaton,
+    states: npt.NDArray[np.int32],
+    tokens: npt.NDArray[np.int64],
+    out: npt.NDArray[np.int32],
+) -> int:
+    """The states [B] after one token each [B], into `out`; returns −1, or the row of a bad token.
+
+    States are minimal: contexts that nothing tells apart get the same number.
+    """
+    vocab_size = np.int64(automaton.first_arcs[1])
+    for row in range(len(states)):
+        word = tokens[row]
+        if not 0 <= word < vocab_size:
+            return row
+        out[row] = minimal(automaton, step(automaton, U(states[row]), word))
+    return -1

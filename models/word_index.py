@@ -1,0 +1,101 @@
+"""Words of text to ids, and distinct words of a text, without a Python object per word.
+
+Words are what `str.split` separates: runs of characters that are not white space. The
+compiled part is loaded when it is first needed: a server that tokenises a sentence at a time
+does without.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.vocabulary import UNK
+
+
+class RaggedIds(NamedTuple):
+    """The ids of several texts.
+
+    Attributes:
+        ids: of all texts, one after the other [N], int32.
+        offsets: where each text's ids start, and N at the end [L + 1], int64.
+    """
+
+    ids: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+
+
+class TextSize(NamedTuple):
+    """Words between white space and bytes of UTF-8 in some lines, their ends aside."""
+
+    num_words: int
+    num_bytes: int
+
+
+class WordIndex:
+    """A fixed map from words to ids, for texts of many words.
+
+    Args:
+        ids: the words and their ids, such as `Vocabulary.ids`; every other word is `<unk>`.
+    """
+
+    def __init__(self, ids: Mapping[str, int]) -> None:
+        from models.word_table import WordTable
+
+        self._table = WordTable(ids).table
+        self._ids = np.fromiter(ids.values(), np.int32, len(ids))
+
+    def encode(self, lines: Sequence[str]) -> RaggedIds:
+        """The ids of each line's words; other threads run meanwhile."""
+        from models.word_kernels import encode_lines
+
+        text = _joined(lines)
+        ids = np.empty((len(text) + 1) // 2, dtype=np.int32)
+        offsets = np.zeros(max(len(lines), 1) + 1, dtype=np.int64)  # no line at all is read like an empty one
+        encode_lines(text, self._table, self._ids, UNK, ids, offsets)
+        offsets = offsets[: len(lines) + 1]
+        return RaggedIds(ids[: offsets[-1]], offsets)
+
+
+class WordCounter:
+    """Counts how often each word occurs in a text that comes in pieces."""
+
+    def __init__(self) -> None:
+        from models.word_table import WordTable
+
+        self._words = WordTable()
+        self._counts = np.zeros(self._words.capacity, dtype=np.int64)
+
+    def add(self, lines: Sequence[str]) -> None:
+        """Count the words of some lines; other threads run meanwhile."""
+        from models.word_kernels import learn_words
+
+        words, text, place = self._words, _joined(lines), 0
+        while True:
+            place, words.size = learn_words(text, place, words.table, words.size, self._counts)
+            if place == len(text):
+                return
+            words.grow(len(text) - place)
+            self._counts.resize(words.capacity, refcheck=False)  # what is new is 0
+
+    def counts(self) -> dict[str, int]:
+        """How often each word occurs, in the order of first occurrence."""
+        words = (word.decode("utf-8", "surrogatepass") for word in self._words.spelled())
+        return dict(zip(words, self._counts[: self._words.size].tolist(), strict=True))
+
+
+def measure(lines: Sequence[str]) -> TextSize:
+    """How many words and bytes some lines have."""
+    from models.word_kernels import count_words
+
+    text = _joined(lines)
+    return TextSize(int(count_words(text)), len(text) - max(len(lines) - 1, 0))
+
+
+def _joined(lines: Sequence[str]) -> npt.NDArray[np.uint8]:
+    r"""Lines as bytes with "\n" between them and nowhere else, so that there are as many as before."""
+    text = "\n".join(lines)
+    if text.count("\n") > max(len(lines) - 1, 0):
+        text = "\n".join(line.replace("\n", " ") for line in lines)
+    return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)

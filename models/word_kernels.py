@@ -1,0 +1,246 @@
+"""Compiled passes over the bytes of UTF-8 text: words between white space, and a table of them.
+
+The table is open addressing over a 64-bit hash. A slot holds the upper half of a word's hash
+and its number plus one, or 0 where it is free; words are compared byte by byte, so what is
+found is exact whatever the hash. The kernels release the interpreter lock.
+"""
+
+from typing import NamedTuple, TypeAlias
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+ByteArray: TypeAlias = npt.NDArray[np.uint8]
+
+HASH_SEED = np.uint64(0xCBF29CE484222325)  # FNV-1a's
+HASH_PRIME = np.uint64(0x100000001B3)
+_HASH_MIX = np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(32)
+_TAG = np.uint64(0xFFFFFFFF00000000)
+_NEWLINE = 10
+
+_SPACE, _PERHAPS = 1, 2
+_KINDS = np.zeros(256, dtype=np.uint8)
+"""Of each byte: 0, part of a word; or white space; or the first of a character that may be white space."""
+_KINDS[[*range(0x09, 0x0E), *range(0x1C, 0x21)]] = _SPACE
+_KINDS[[0xC2, 0xE1, 0xE2, 0xE3]] = _PERHAPS
+
+
+class Table(NamedTuple):
+    """W words and where to find them; the arrays may have room for more.
+
+    Attributes:
+        slots: hash and number [S], uint64; S is a power of two.
+        starts: where each word's bytes start, and the end of the last [S / 2 + 1], int64.
+        spelling: the words one after the other, uint8.
+    """
+
+    slots: npt.NDArray[np.uint64]
+    starts: npt.NDArray[np.int64]
+    spelling: ByteArray
+
+
+@numba.njit(nogil=True, cache=True)
+def long_space_at(text: ByteArray, place: int) -> int:
+    """How many bytes the white space beyond ASCII has that starts here, as `str.isspace` knows it; else 0."""
+    first, left = text[place], len(text) - place
+    if first == 0xC2:  # U+0085, U+00A0
+        return 2 if left > 1 and (text[place + 1] == 0x85 or text[place + 1] == 0xA0) else 0
+    if left < 3:
+        return 0
+    second, third = text[place + 1], text[place + 2]
+    if first == 0xE1:  # U+1680
+        return 3 if second == 0x9A and third == 0x80 else 0
+    if first == 0xE3:  # U+3000
+        return 3 if second == 0x80 and third == 0x80 else 0
+    if second == 0x80:  # U+2000 to U+200A, U+2028, U+2029, U+202F
+        return 3 if 0x80 <= third <= 0x8A or 0xA8 <= third <= 0xA9 or third == 0xAF else 0
+    return 3 if second == 0x81 and third == 0x9F else 0  # U+205F
+
+
+@numba.njit(nogil=True, cache=True)
+def _space_at(text: ByteArray, place: int) -> int:
+    """How many bytes the white space has that starts here; else 0."""
+    kind = _KINDS[text[place]]
+    if kind == _PERHAPS:
+        return long_space_at(text, place)
+    return 1 if kind == _SPACE else 0
+
+
+@numba.njit(nogil=True, cache=True)
+def _hashed_word(text: ByteArray, start: int) -> tuple[int, np.uint64]:
+    """Where the word that starts here ends, and its hash before mixing."""
+    value, place = HASH_SEED, start
+    while place < len(text):
+        byte = text[place]
+        kind = _KINDS[byte]
+        if kind != 0 and (kind == _SPACE or long_space_at(text, place) > 0):
+            break
+        value = (value ^ np.uint64(byte)) * HASH_PRIME
+        place += 1
+    return place, value
+
+
+@numba.njit(nogil=True, cache=True)
+def hash_of(text: ByteArray, start: int, end: int) -> np.uint64:
+    """The hash of some bytes, before mixing."""
+    value = HASH_SEED
+    for place in range(start, end):
+        value = (value ^ np.uint64(text[place])) * HASH_PRIME
+    return value
+
+
+@numba.njit(nogil=True, cache=True)
+def find(
+    table: Table, text: ByteArray, start: int, end: int, hashed: np.uint64
+) -> tuple[np.int64, np.uint64, np.int64]:
+    """The number of a word given by its bytes and hash.
+
+    Returns:
+        The number or −1; the mixed hash; the slot where the word is, or could be entered.
+    """
+    mixed = (hashed ^ (hashed >> _HALF)) * _HASH_MIX
+    mixed ^= mixed >> _HALF
+    mask = len(table.slots) - 1
+    slot = np.int64(mixed) & mask
+    while True:
+        held = table.slots[slot]
+        if held == 0:
+            return np.int64(-1), mixed, slot
+        if (held ^ mixed) & _TAG == 0:
+            number = np.int64(held & ~_TAG) - 1
+            begin = table.starts[number]
+            if table.starts[number + 1] - begin == end - start:
+                same = 0
+                while same < end - start and table.spelling[begin + same] == text[start + same]:
+                    same += 1
+                if same == end - start:
+                    return number, mixed, slot
+        slot = (slot + 1) & mask
+
+
+@numba.njit(nogil=True, cache=True)
+def enter(
+    table: Table, number: int, text: ByteArray, start: int, end: int, mixed: np.uint64, slot: np.int64
+) -> None:
+    """Add a word that `find` did not find, as the next number; the arrays have room for it."""
+    begin = table.starts[number]
+    for offset in range(end - start):
+        table.spelling[begin + offset] = text[start + offset]
+    table.starts[number + 1] = begin + end - start
+    table.slots[slot] = (mixed & _TAG) | np.uint64(number + 1)
+
+
+@numba.njit(nogil=True, cache=True)
+def number_of(table: Table, num_words: int, word: ByteArray) -> int:
+    """The number of a word, which is entered as the next if it is new; the arrays have room for it."""
+    number, mixed, slot = find(table, word, 0, len(word), hash_of(word, 0, len(word)))
+    if number < 0:
+        enter(table, num_words, word, 0, len(word), mixed, slot)
+        return num_words
+    return int(number)
+
+
+@numba.njit(nogil=True, cache=True)
+def fill_slots(table: Table, num_words: int) -> None:
+    """Enter the first words of a table into its slots, which are all free."""
+    mask = len(table.slots) - 1
+    for number in range(num_words):
+        hashed = hash_of(table.spelling, table.starts[number], table.starts[number + 1])
+        mixed = (hashed ^ (hashed >> _HALF)) * _HASH_MIX
+        mixed ^= mixed >> _HALF
+        slot = np.int64(mixed) & mask
+        while table.slots[slot] != 0:
+            slot = (slot + 1) & mask
+        table.slots[slot] = (mixed & _TAG) | np.uint64(number + 1)
+
+
+@numba.njit(nogil=True, cache=True)
+def encode_lines(
+    text: ByteArray,
+    table: Table,
+    ids: npt.NDArray[np.int32],
+    unknown: int,
+    out: npt.NDArray[np.int32],
+    offsets: npt.NDArray[np.int64],
+) -> None:
+    r"""The ids of all words of lines that are joined by "\n".
+
+    Args:
+        text: the lines.
+        table: the words that have ids.
+        ids: the id of each [W].
+        unknown: the id of every other word.
+        out: room for the ids: half of the bytes, rounded up.
+        offsets: how many words stand before each line, and in all [L + 1].
+    """
+    place, line, count = 0, 0, 0
+    offsets[0] = 0
+    while place < len(text):
+        width = _space_at(text, place)
+        if width > 0:
+            if text[place] == _NEWLINE:
+                line += 1
+                offsets[line] = count
+            place += width
+            continue
+        end, hashed = _hashed_word(text, place)
+        number, _, _ = find(table, text, place, end, hashed)
+        out[count] = ids[number] if number >= 0 else unknown
+        count += 1
+        place = end
+    offsets[line + 1] = count
+
+
+@numba.njit(nogil=True, cache=True)
+def learn_words(
+    text: ByteArray, place: int, table: Table, num_words: int, counts: npt.NDArray[np.int64]
+) -> tuple[int, int]:
+    """Count the words of a text from a place on, entering those not seen before.
+
+    Stops before a word for which the table has no room.
+
+    Returns:
+        How far it came, and how many words the table holds now.
+    """
+    while place < len(text):
+        width = _space_at(text, place)
+        if width > 0:
+            place += width
+            continue
+        end, hashed = _hashed_word(text, place)
+        number, mixed, slot = find(table, text, place, end, hashed)
+        if number < 0:
+            if not has_room(table, num_words, end - place):
+                return place, num_words
+            enter(table, num_words, text, place, end, mixed, slot)
+            counts[num_words] = 1
+            num_words += 1
+        else:
+            counts[number] += 1
+        place = end
+    return place, num_words
+
+
+@numba.njit(nogil=True, cache=True)
+def has_room(table: Table, num_words: int, length: int) -> bool:
+    """Whether one more word of so many bytes can be entered, and half of the slots stay free."""
+    return 2 * (num_words + 1) <= len(table.slots) and table.starts[num_words] + length <= len(table.spelling)
+
+
+@numba.njit(nogil=True, cache=True)
+def count_words(text: ByteArray) -> int:
+    """How many words a text has: runs between white space."""
+    place, count, inside = 0, 0, 0
+    while place < len(text):
+        kind = _KINDS[text[place]]  # looked at here as well: a branch lets the processor read ahead
+        width = 0 if kind == 0 else _space_at(text, place)
+        if width > 0:
+            inside = 0
+            place += width
+        else:
+            count += 1 - inside
+            inside = 1
+            place += 1
+    return count

@@ -1,0 +1,124 @@
+"""The n-gram model as tensors on a device beside the CPU's kernels, in one process.
+
+    GRAMOPHONE_DATA=… python -m tests.benchmarks.bench_ngram_device [--sentences N]
+
+On a CUDA device if there is one, else with torch on the CPU, which shows no more than that it
+works: tensors are for devices. Two models of order 5 are made from the first sentences of the
+novels, one with their most frequent words, one whose vocabulary is filled up with words never
+seen. Seconds differ between machines and hours; ratios of one run are what may be quoted.
+"""
+
+import argparse
+import lzma
+import os
+import re
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from models.ngram.device.model import TensorNGramModel
+from models.ngram.model import NGramModel
+from models.scoring import pad
+from models.vocabulary import EOS, Vocabulary
+from training.corpora.encoded import EncodedCorpus
+from training.ngram.estimate import estimate
+from training.progress import Silent
+
+ORDER = 5
+VOCABULARIES = (32_000, 81_306)
+BATCHES = (1, 32, 256, 1024)
+REPEATS = 5
+WORD = re.compile(r"[a-z0-9]+(?:['\u2019][a-z]+)?|[^\sa-z0-9]")
+
+
+def read(path: Path, sentences: int) -> list[list[str]]:
+    """The words of the first sentences."""
+    with lzma.open(path, "rt", encoding="utf-8") as file:
+        return [WORD.findall(line.lower()) for _, line in zip(range(sentences), file, strict=False)]
+
+
+def vocabulary_of(texts: list[list[str]], size: int) -> Vocabulary:
+    """The most frequent words; if there are too few, others that no text has."""
+    words = [word for word, _ in Counter(word for text in texts for word in text).most_common(size - 3)]
+    return Vocabulary(words + [f"never {number}" for number in range(size - 3 - len(words))])
+
+
+def encode(texts: list[list[str]], vocabulary: Vocabulary) -> list[list[int]]:
+    ids = {word: vocabulary.id_of(word) for text in texts for word in text}
+    return [[ids[word] for word in text] for text in texts]
+
+
+def median_seconds(work: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Median wall time of each, taken in turns so that all see the same noise; a device is waited for."""
+    seconds: dict[str, list[float]] = {name: [] for name in work}
+    for name, call in [*work.items(), *list(work.items()) * REPEATS]:  # the first round warms up
+        began = time.perf_counter()
+        call()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        seconds[name].append(time.perf_counter() - began)
+    return {name: statistics.median(times[1:]) for name, times in seconds.items()}
+
+
+def bench(cpu: NGramModel, device: TensorNGramModel, texts: list[list[int]], batch: int) -> None:
+    """Distributions after, and scores of, as many texts as the batch has rows."""
+    tokens, lengths = pad([[*texts[row % len(texts)], EOS] for row in range(batch)])
+    start, device_start = cpu.initial_state(batch), device.initial_state(batch)
+    middle = lengths // 2
+    state, device_state = (
+        cpu.prefill(start, tokens, middle),
+        device.prefill(device_start, tokens, middle),
+    )
+    assert np.array_equal(device_state.ids.cpu(), state.ids)
+    seconds = median_seconds(
+        {
+            "log-probs cpu": lambda: cpu.next_log_probs(state),
+            "log-probs device": lambda: device.next_log_probs(device_state),
+            "states device": lambda: device.next_states(device_state),
+            "score cpu": lambda: cpu.score(start, tokens, lengths),
+            "score device": lambda: device.score(device_start, tokens, lengths),
+        }
+    )
+    rows = {name: batch / value for name, value in seconds.items()}
+    scored = {name: lengths.sum() / value for name, value in seconds.items()}
+    print(
+        f"  {batch:5} {rows['log-probs cpu']:13,.0f} {rows['log-probs device']:13,.0f}"
+        f" {seconds['log-probs cpu'] / seconds['log-probs device']:7.2f}x {rows['states device']:13,.0f}"
+        f" {scored['score cpu'] / 1e6:9.3f} {scored['score device'] / 1e6:9.3f}"
+        f" {seconds['score cpu'] / seconds['score device']:7.2f}x"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sentences", type=int, default=100_000, help="how much text to estimate from")
+    arguments = parser.parse_args()
+    named = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - benchmarks are no part of the service
+    if not named:
+        print("nothing measured: GRAMOPHONE_DATA must name the public data folder, with the novels in it")
+        return
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    name = torch.cuda.get_device_name() if device == "cuda" else "torch on the CPU; there is no CUDA device"
+    print(f"device: {name}")
+    train = read(Path(named) / "novels" / "novels.train.txt.xz", arguments.sentences)
+    test = read(Path(named) / "novels" / "novels.test.txt.xz", 2_000)
+    for size in VOCABULARIES:
+        vocabulary = vocabulary_of(train, size)
+        corpus = EncodedCorpus.from_sentences(encode(train, vocabulary))
+        model = estimate(corpus, vocabulary, order=ORDER, progress=Silent()).model
+        moved = TensorNGramModel(model, device=device)
+        print(f"V = {size:,}, order {ORDER}, {model.automaton.num_arcs:,} n-grams")
+        print(
+            "  batch   contexts/s: cpu        device   ratio next states/s   M tokens/s: cpu  device   ratio"
+        )
+        for batch in BATCHES:
+            bench(model, moved, encode(test, vocabulary), batch)
+
+
+if __name__ == "__main__":
+    main()

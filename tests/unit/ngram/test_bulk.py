@@ -1,0 +1,41 @@
+"""Sentences by the million score as sentences one by one."""
+
+import numpy as np
+import pytest
+
+from models.ngram.bulk import score_lines, score_sentences
+from models.tokenizers import WordTokenizer
+from models.vocabulary import EOS
+
+LINES = ["i love cats", "", "mice", "no such words"] * 700
+
+
+@pytest.fixture
+def tokenizer(vocabulary):
+    return WordTokenizer(vocabulary)
+
+
+def alone(model, tokenizer, line):
+    ids = np.array([[*tokenizer.encode(line), EOS]])
+    return model.score(model.initial_state(1), ids, np.array([ids.shape[1]]))[0]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_lines_score_as_each_alone(model, tokenizer, threads):
+    scores = score_lines(model, tokenizer, LINES, threads=threads)
+    expected = [alone(model, tokenizer, line) for line in LINES[:4]] * 700
+    assert np.array_equal(scores.log_probs, np.concatenate(expected))
+    assert np.diff(scores.offsets).tolist() == [len(row) for row in expected]
+    assert scores.sums == pytest.approx([row.sum() for row in expected], abs=1e-5)
+
+
+def test_ids_score_as_their_text(model, tokenizer):
+    ids, offsets = tokenizer.encode_ragged(LINES)
+    assert np.array_equal(
+        score_sentences(model, ids, offsets, threads=2).log_probs,
+        score_lines(model, tokenizer, LINES).log_probs,
+    )
+
+
+def test_no_line_is_no_trouble(model, tokenizer):
+    assert len(score_lines(model, tokenizer, [], threads=4).log_probs) == 0

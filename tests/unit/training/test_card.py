@@ -1,0 +1,124 @@
+"""Model cards from figures made up: what is shown, and what is left out where there is nothing."""
+
+import pytest
+
+from training.card import CardData, model_card
+from training.ngram.hit_rates import HitRate
+
+PNG = b"\x89PNG"
+FIGURES = {
+    "tokens": 1000,
+    "oov": 25,
+    "perplexity": 123.456,
+    "perplexity_without_oov": 100.0,
+    "word_perplexity": 150.0,
+    "bits_per_byte": 1.5,
+}
+HITS = [
+    HitRate(1, 600, 0.6, -6.0, 403.4)._asdict(),
+    HitRate(2, 400, 0.4, -2.0, 7.389)._asdict(),
+    HitRate(3, 0, 0.0, None, None)._asdict(),
+]
+TEXT = {"sources": ["a.txt"], "sentences": 9, "sha256": "0123456789abcdef"}
+NGRAM = {
+    "valid": {**FIGURES, "hit_rates": HITS},
+    "ngrams": [30, 1_200, 4_500],
+    "discounts": [[0.5, 1.0, 1.5], [0.6, 1.1, 1.4], [0.7, 1.2, 1.3]],
+    "fallback_orders": [1],
+    "smoothing": "modified-kneser-ney",
+    "context": "sentence",
+    "data": {"train": TEXT},
+}
+RECIPE = {"family": "ngram", "tokenizer": {"kind": "word"}, "ngram": {"order": 3}, "mixture": {"models": []}}
+TRAINED = {"recipe": RECIPE, "seed": 1, "seconds": 2.0}
+
+
+def card(metrics, *, family="ngram", provenance=TRAINED):
+    data = CardData("m", family, "2026-01-01", 5_730, 30, "word", metrics, provenance, {})
+    files = model_card(data)
+    return files["MODEL_CARD.md"].decode(), files
+
+
+def rows(text, head):
+    """The cells of the table whose head starts so, by row."""
+    lines = text[text.index(head) :].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_n_grams_hits_and_discounts_stand_in_one_table():
+    text, _ = card(NGRAM)
+    assert rows(text, "| order |") == [
+        ["1", "30", "60.0%", "403.4", "0.5000", "1.0000", "1.5000", "constants"],
+        ["2", "1,200", "40.0%", "7.389", "0.6000", "1.1000", "1.4000", "estimated"],
+        ["3", "4,500", "0.0%", "", "0.7000", "1.2000", "1.3000", "estimated"],
+    ]
+    assert "A token of the validation text is found" in text
+    assert "- smoothing: modified-kneser-ney" in text
+
+
+def test_one_discount_for_all_counts_is_one_column():
+    text, _ = card({**NGRAM, "discounts": [[0.5] * 3, [0.6] * 3, [0.7] * 3], "fallback_orders": []})
+    assert [row[4:] for row in rows(text, "| order |")] == [["0.5000"], ["0.6000"], ["0.7000"]]
+
+
+def test_facts_of_any_smoothing_are_shown():
+    facts = {"lambdas": [[0.25, 0.5], [0.125, 1e-7], []], "buckets": 2, "fitted_on": None}
+    text, _ = card({**NGRAM, "discounts": [], "fallback_orders": [], **facts})
+    assert [row[4] for row in rows(text, "| order |")] == ["0.25, 0.5", "0.125, 1e-07", "none"]
+    assert "- buckets: 2\n- fitted on: none\n" in text
+
+
+def test_held_out_figures_have_the_rate_of_unknown_words_and_both_perplexities():
+    text, _ = card(NGRAM)
+    assert rows(text, "| model |") == [
+        ["m", "", "valid", "1,000", "25 (2.50%)", "123.46", "100.00", "150.00", "1.500"]
+    ]
+
+
+def test_an_impossible_token_makes_a_perplexity_infinite():
+    impossible = HitRate(1, 600, 0.6, None, None)._asdict()
+    text, _ = card({**NGRAM, "valid": {**FIGURES, "perplexity": None, "hit_rates": [impossible, *HITS[1:]]}})
+    assert rows(text, "| model |")[0][5] == "infinite"
+    assert rows(text, "| order |")[0][3] == "infinite"
+
+
+def test_the_picture_is_there_with_and_without_hit_rates():
+    for metrics in (NGRAM, {**NGRAM, "valid": FIGURES}):
+        text, files = card(metrics)
+        assert files["ngrams.png"].startswith(PNG)
+        assert "(ngrams.png)" in text
+
+
+def test_an_imported_model_has_an_origin_instead_of_a_training():
+    source = {"file": "big.arpa.gz", "sha256": "abc"}
+    text, files = card({"ngrams": [30, 1_200]}, provenance={"source": source})
+    assert "No held-out text was scored." in text
+    assert "## Origin\n\n- source: file big.arpa.gz, sha256 abc\n" in text
+    assert "## Training" not in text
+    assert files.keys() == {"MODEL_CARD.md", "ngrams.png"}
+
+
+def test_other_families_have_no_section_of_n_grams():
+    recipe = {**RECIPE, "family": "neural"}
+    text, files = card(
+        {"valid": FIGURES, "stopped": "epochs"}, family="lstm", provenance={**TRAINED, "recipe": recipe}
+    )
+    assert "An LSTM language model" in text
+    assert "## N-grams" not in text
+    assert files.keys() == {"MODEL_CARD.md"}
+
+
+@pytest.mark.parametrize(("family", "said"), [("mixture", "A mixture"), ("ngram", "It is a static mixture")])
+def test_both_kinds_of_mixtures_show_parts_and_weights(family, said):
+    parts = [{"name": name, "family": "ngram", "weight": 0.5, "valid": FIGURES} for name in ("a@1", "b@1")]
+    text, files = card({"valid": FIGURES, "parts": parts, "weights": [0.5, 0.5]}, family=family)
+    assert said in text
+    assert [row[:2] for row in rows(text, "| model |")] == [["m", ""], ["a@1", "0.500"], ["b@1", "0.500"]]
+    assert "fitted by EM" in text
+    assert files["perplexities.png"].startswith(PNG)
+
+
+def test_parts_with_other_unknown_words_carry_a_caveat():
+    part = {"name": "a@1", "family": "ngram", "weight": 1.0, "valid": {**FIGURES, "oov": 30}}
+    assert "compare roughly" in card({"valid": FIGURES, "parts": [part]})[0]
+    assert "compare roughly" not in card({"valid": FIGURES, "parts": [{**part, "valid": FIGURES}]})[0]

@@ -1,0 +1,195 @@
+"""Mixing n-gram models into one: from recipe to checkpoint."""
+
+import json
+
+import numpy as np
+import pytest
+
+from models.checkpoint.load import load_checkpoint
+from models.errors import InvalidInputError, VocabularyMismatchError
+from models.mixture import MixtureModel
+from models.vocabulary import Vocabulary
+from tests import families
+from training.commands import run_evaluate, run_train
+from training.corpora.encoded import EncodedCorpus
+from training.evaluation import evaluate
+from training.ngram.estimate import estimate
+from training.ngram.static_mixture import mix_statically
+from training.progress import Silent
+
+ANIMALS = [
+    f"the {a} sat on the {p}" for a in ("cat", "dog", "owl", "hen") for p in ("mat", "bed", "roof")
+] * 2
+TRADES = [f"the {t} sold a {g} to me" for t in ("smith", "baker", "dog") for g in ("pan", "loaf", "mat")] * 2
+BOTH = [
+    "the cat sat on the bed",
+    "the baker sold a mat to me",
+    "the smith sold a loaf to me",
+    "the owl sat on me",
+]
+STATIC = "mixture.kind=static"
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory):
+    """Two small models of different words, and texts of both."""
+    folder = tmp_path_factory.mktemp("static")
+    for name, lines in {"animals": ANIMALS, "trades": TRADES, "both": BOTH}.items():
+        (folder / f"{name}.txt").write_text("\n".join(lines))
+    for name in ("animals", "trades"):
+        train(folder, "ngram", name, corpus=name, assignments=["ngram.order=3"])
+    return folder
+
+
+def train(folder, recipe, name, *, corpus="animals", assignments=()):
+    text, held_out = folder / f"{corpus}.txt", folder / "both.txt"
+    return run_train(
+        recipe, name=name, registry=folder / "r", corpus=[text], valid=[held_out], assignments=assignments
+    )
+
+
+def models_of(*names):
+    return f"mixture.models={json.dumps(names)}"
+
+
+@pytest.fixture(scope="module")
+def mixture(registry):
+    return train(registry, "ngram-mixture", "both", assignments=[models_of("animals", "trades")])
+
+
+def test_one_n_gram_model_is_published_that_needs_no_parts(registry, mixture):
+    version = registry / "r" / "both" / "versions" / "1"
+    checkpoint = load_checkpoint(version)
+    assert checkpoint.manifest.family == "ngram"
+    assert not (version / "parts").exists()
+    assert [len(o) for o in (mixture["ngrams"], mixture["valid"]["hit_rates"])] == [3, 3]
+
+
+def test_it_knows_the_words_of_all_parts(registry, mixture):
+    vocabulary = load_checkpoint(registry / "r" / "both" / "versions" / "1").model.vocabulary
+    assert {"cat", "baker", "mat"} <= vocabulary.ids.keys()
+    assert mixture["valid"]["oov"] == 0
+
+
+def test_parts_are_remembered_with_their_weights_and_their_own_figures(registry, mixture):
+    names, weights = zip(*((p["name"], p["weight"]) for p in mixture["parts"]), strict=True)
+    assert names == ("animals@1", "trades@1")
+    assert sum(weights) == pytest.approx(1)
+    assert list(weights) == mixture["weights"]
+    for part in mixture["parts"]:
+        alone = run_evaluate(
+            part["name"],
+            corpus=[registry / "both.txt"],
+            registry=registry / "r",
+            context="sentence",
+            unit="line",
+            window=9,
+            device="cpu",
+        )
+        assert alone["oov"] == part["valid"]["oov"] > 0
+        assert alone["logprob"] == pytest.approx(part["valid"]["logprob"], rel=1e-6)
+
+
+def test_the_card_shows_parts_weights_and_n_grams(registry, mixture):
+    card = (registry / "r" / "both" / "versions" / "1" / "MODEL_CARD.md").read_text()
+    assert "It is a static mixture" in card
+    assert f"| animals@1 | {mixture['weights'][0]:.3f} |" in card
+    assert "fitted by EM" in card
+    assert "perplexities compare roughly" in card
+    assert "| order | n-grams | tokens found |" in card
+
+
+def test_recipes_may_be_parts_too_and_be_published(registry):
+    recipe = registry / "bigrams.toml"
+    recipe.write_text('family = "ngram"\n[ngram]\norder = 2\n')
+    parts = [models_of("trades"), f'mixture.recipes=["{recipe}"]', STATIC, "mixture.publish_parts=true"]
+    result = train(registry, "mixture", "mixed", assignments=parts)
+    assert [(p["name"], p["family"]) for p in result["parts"]] == [
+        ("bigrams", "ngram"),
+        ("trades@1", "ngram"),
+    ]
+    assert load_checkpoint(registry / "r" / "bigrams" / "versions" / "1").model.order == 2
+
+
+def test_only_n_gram_models_can_be_mixed_statically(registry):
+    small = ["neural.hidden_size=8", "neural.embedding_size=8", "train.max_steps=1", "train.batch_size=2"]
+    train(registry, "lstm", "lstm", assignments=["tokenizer.kind=word", *small])
+    with pytest.raises(InvalidInputError, match="n-gram models only; lstm@1 is of the family lstm"):
+        train(registry, "ngram-mixture", "x", corpus="absent", assignments=[models_of("animals", "lstm")])
+    with pytest.raises(
+        InvalidInputError, match=r"n-gram models only; 'lstm' in mixture\.recipes is of the family"
+    ):
+        train(registry, "mixture", "x", corpus="absent", assignments=[STATIC])
+
+
+def test_tokenizers_that_do_not_fit_are_refused_before_any_text_is_read(registry):
+    train(registry, "ngram", "lower", assignments=["tokenizer.lowercase=true"])
+    with pytest.raises(VocabularyMismatchError, match="lowercase is False in one and True in the other"):
+        train(registry, "ngram-mixture", "x", corpus="absent", assignments=[models_of("animals", "lower")])
+    dynamic = [models_of("animals", "trades"), "mixture.recipes=[]"]
+    with pytest.raises(VocabularyMismatchError, match="trades@1 has another tokenizer than animals@1"):
+        train(registry, "mixture", "x", corpus="absent", assignments=dynamic)
+
+
+def test_a_mixture_needs_two_parts(registry):
+    with pytest.raises(InvalidInputError, match="at least 2 parts, given 0 recipes and 1 models"):
+        train(registry, "ngram-mixture", "x", corpus="absent", assignments=[models_of("animals")])
+
+
+def test_parts_read_forward(registry):
+    backward = [models_of("animals", "trades"), 'mixture.recipes=["ngram"]', "ngram.direction=backward"]
+    with pytest.raises(InvalidInputError, match="'ngram', which reads backward"):
+        train(registry, "ngram-mixture", "x", corpus="absent", assignments=backward)
+
+
+def halves():
+    """Models of the two halves of a text, one of them of a lower order."""
+    whole = families.corpus(2000, seed=3)
+    rows = [whole.sentence(i) for i in range(whole.num_sentences)]
+    vocabulary = families.tokenizer().vocabulary
+    texts = (EncodedCorpus.from_sentences(rows[:1000]), EncodedCorpus.from_sentences(rows[1000:]))
+    return [
+        estimate(text, vocabulary, order=order, progress=Silent()).model
+        for text, order in zip(texts, (4, 3), strict=True)
+    ]
+
+
+def test_held_out_perplexity_is_close_to_that_of_the_dynamic_mixture_and_below_each_part():
+    parts, held_out = halves(), families.corpus(300, seed=8)
+    static = mix_statically(parts, families.tokenizer().vocabulary, held_out, progress=Silent())
+    dynamic = MixtureModel(parts, static.weights)
+    models = [static.model, dynamic, *parts]
+    figures = [evaluate(model, held_out, progress=Silent()).perplexity for model in models]
+    assert figures[0] == pytest.approx(figures[1], rel=0.01)
+    assert figures[0] < min(figures[2:])
+
+
+def test_what_is_listed_has_the_dynamic_mixtures_probability():
+    parts, held_out = halves(), families.corpus(300, seed=8)
+    static = mix_statically(parts, families.tokenizer().vocabulary, held_out, progress=Silent())
+    dynamic = MixtureModel(parts, static.weights)
+    tokens = held_out.sentence(int(np.diff(held_out.offsets).argmax())).astype(np.int64)[None]
+    lengths = np.array([tokens.shape[1]])
+    scores = static.model.score_detailed(static.model.initial_state(1), tokens, lengths)
+    expected = dynamic.score(dynamic.initial_state(1), tokens, lengths)
+    charged_nothing = scores.log_backoffs[0] == 0
+    assert charged_nothing.any()
+    assert scores.log_probs[0, charged_nothing] == pytest.approx(expected[0, charged_nothing], abs=2e-6)
+
+
+def test_em_finds_the_weights_of_the_texts_that_the_parts_are_of():
+    """Held-out text of which four sentences in five are of the first part's kind."""
+    vocabulary = Vocabulary([f"w{i}" for i in range(20)])
+    random = np.random.default_rng(0)
+    kinds = [random.dirichlet(np.full(20, 0.3)) for _ in range(2)]
+
+    def text(shares, size):
+        rows = [random.choice(20, 10, p=kinds[random.choice(2, p=shares)]) + 3 for _ in range(size)]
+        return EncodedCorpus.from_sentences(rows)
+
+    parts = [
+        estimate(text(shares, 3000), vocabulary, order=1, progress=Silent()).model
+        for shares in ([1, 0], [0, 1])
+    ]
+    mixture = mix_statically(parts, vocabulary, text([0.8, 0.2], 3000), progress=Silent())
+    assert mixture.weights == pytest.approx((0.8, 0.2), abs=0.03)

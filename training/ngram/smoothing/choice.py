@@ -1,0 +1,61 @@
+"""Smoothings by the names that recipes give them."""
+
+from typing import Literal, TypeAlias
+
+from training.ngram.smoothing.additive import Additive
+from training.ngram.smoothing.discounting import (
+    AbsoluteDiscounting,
+    DiscountSource,
+    KneserNey,
+    ModifiedKneserNey,
+)
+from training.ngram.smoothing.good_turing import GoodTuring
+from training.ngram.smoothing.interface import Smoothing
+from training.ngram.smoothing.jelinek_mercer import JelinekMercer
+from training.ngram.smoothing.maximum_likelihood import MaximumLikelihood
+from training.ngram.smoothing.witten_bell import WittenBell
+
+SmoothingName: TypeAlias = Literal[
+    "mle",
+    "laplace",
+    "add-k",
+    "good-turing",
+    "jelinek-mercer",
+    "witten-bell",
+    "absolute",
+    "kneser-ney",
+    "modified-kneser-ney",
+]
+
+WITH_DISCOUNTS: tuple[SmoothingName, ...] = ("absolute", "kneser-ney", "modified-kneser-ney")
+"""Those whose discounts can be fitted on held-out text."""
+
+
+def smoothing_of(
+    name: SmoothingName, *, k: float = 1.0, buckets: int = 1, discounts: DiscountSource = "counts"
+) -> Smoothing:
+    """The smoothing of a name.
+
+    Args:
+        name: which.
+        k: what `add-k` adds to every count.
+        buckets: how many weights `jelinek-mercer` fits for each order.
+        discounts: where `absolute`, `kneser-ney` and `modified-kneser-ney` have their discounts from.
+
+    Raises:
+        InvalidInputError: a value is out of range for the smoothing that uses it.
+    """
+    chosen: dict[SmoothingName, Smoothing] = {
+        "mle": MaximumLikelihood(),
+        "laplace": Additive(1.0),
+        "good-turing": GoodTuring(),
+        "witten-bell": WittenBell(),
+        "absolute": AbsoluteDiscounting(discounts),
+        "kneser-ney": KneserNey(discounts),
+        "modified-kneser-ney": ModifiedKneserNey(discounts),
+    }
+    if name == "add-k":
+        return Additive(k)
+    if name == "jelinek-mercer":
+        return JelinekMercer(buckets)
+    return chosen[name]

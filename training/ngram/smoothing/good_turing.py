@@ -1,0 +1,188 @@
+"""Good–Turing smoothing with Katz's back-off."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from models.vocabulary import BOS
+from training.corpora.encoded import EncodedCorpus
+from training.ngram.observations import Observations
+from training.ngram.smoothing.interface import Smoothed
+from training.ngram.smoothing.weights import EstimatedOrder, FloatArray, by_ngram, log10, uniform
+
+MAX_DISCOUNTED = 5
+"""Counts up to this one are discounted; higher ones are reliable as they are."""
+
+_CANCELLED = 1e-6  # below that, a difference from 1 has lost too many digits
+
+
+@dataclass(frozen=True, slots=True)
+class GoodTuring:
+    """Katz back-off: p(w|h) = d(c(hw)) c(hw) / c(h) for words seen after h, α(h) p(w|h') for others.
+
+    d(c) is a ratio found with Good and Turing's estimate, see `discount_ratios`. α(h) is such
+    that the probabilities after h sum to 1; below the unigrams, words never seen share evenly.
+    Where no probability is freed although words remain, because all counts after h are high,
+    h is counted once more, for a new word. Where no word remains, nothing is discounted.
+
+    Source: Katz (1987), "Estimation of probabilities from sparse data for the language model
+    component of a speech recognizer"; Chen and Goodman (1998), sections 2.2 and 2.4.
+    """
+
+    def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
+        """Estimate a model; held-out text is not looked at."""
+        ratios: list[list[float]] = []
+        fallback_orders: list[int] = []
+        orders = by_ngram(_estimate(observations, ratios, fallback_orders))
+        return Smoothed(orders, {"discount_ratios": ratios}, fallback_orders=tuple(fallback_orders))
+
+
+def discount_ratios(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> list[float] | None:
+    """What is left of a count of 1, 2, …, k: d_1, …, d_k; None where there is no estimate.
+
+    r* = (r + 1) n_{r+1} / n_r and d_r = (r*/r − s) / (1 − s) with s = (k + 1) n_{k+1} / n_1. k is
+    the highest for which all d_r lie between 0 and 1, from `MAX_DISCOUNTED` down to 2.
+
+    Args:
+        counts_of_counts: how many n-grams have the count 0, 1, 2, … 6.
+    """
+    n = [int(count) for count in counts_of_counts]
+    for k in range(MAX_DISCOUNTED, 1, -1):
+        if 0 in n[1 : k + 1]:
+            continue
+        share = (k + 1) * n[k + 1] / n[1]
+        if share >= 1:
+            continue
+        ratios = [((r + 1) * n[r + 1] / (r * n[r]) - share) / (1 - share) for r in range(1, k + 1)]
+        if all(0 < ratio < 1 for ratio in ratios):
+            return ratios
+    return None
+
+
+FALLBACK = [(r - 0.5) / r for r in range(1, MAX_DISCOUNTED + 1)]
+"""For an order whose counts of counts allow no estimate: half an occurrence is taken from low counts."""
+
+
+def _estimate(
+    observations: Observations, ratios: list[list[float]], fallback_orders: list[int]
+) -> Iterator[EstimatedOrder]:
+    lower = uniform(observations.vocab_size)
+    lower_prefixes, unlisted = np.zeros(1, np.int32), np.zeros(1)
+    for k, order in enumerate(observations.occurrences(), start=1):
+        found = discount_ratios(order.counts_of_counts)
+        if found is None:
+            fallback_orders.append(k)
+        ratios.append(found or FALLBACK)
+        kept = np.array([0.0, *ratios[-1], 1.0])
+        if k == 1:
+            probs = _unigrams(order.counts, kept)
+            backoffs = np.ones(1)
+            unlisted = np.zeros(1)  # the unigrams list every word
+        else:
+            probs, backoffs, unlisted = _back_off(
+                order.ngrams.prefixes,
+                order.ngrams.suffixes,
+                order.counts,
+                order.totals,
+                kept,
+                lower_prefixes,
+                lower,
+                unlisted,
+            )
+        lower, lower_prefixes = probs, order.ngrams.prefixes
+        yield EstimatedOrder(order.ngrams, log10(probs), log10(backoffs))
+
+
+def _unigrams(counts: npt.NDArray[np.int32], kept: FloatArray) -> FloatArray:
+    """Probabilities of all words [V]; what is freed is shared evenly by those never seen."""
+    left = counts * kept[np.minimum(counts, len(kept) - 1)]
+    total, freed = float(counts.sum()), float((counts - left).sum())
+    never_seen = counts == 0
+    never_seen[BOS] = False
+    remaining = int(never_seen.sum())
+    if remaining == 0:
+        return counts / total
+    if freed == 0:
+        total, freed = total + 1.0, 1.0
+    probs: FloatArray = left / total
+    probs[never_seen] = freed / total / remaining
+    return probs
+
+
+@numba.njit(nogil=True, cache=True)
+def _back_off(
+    prefixes: npt.NDArray[np.int32],
+    suffixes: npt.NDArray[np.int32],
+    counts: npt.NDArray[np.int32],
+    totals: npt.NDArray[np.int32],
+    kept: FloatArray,
+    lower_prefixes: npt.NDArray[np.int32],
+    lower: FloatArray,
+    lower_unlisted: FloatArray,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Probabilities of one order [n]; back-off weights and mass of unlisted words by context [m].
+
+    `lower_unlisted` is the mass of unlisted words by context of the order below.
+    """
+    probs = np.empty(len(counts), np.float64)
+    backoffs, unlisted = np.ones(len(totals), np.float64), np.zeros(len(totals), np.float64)
+    highest = len(kept) - 1
+    for i in range(len(counts)):  # by itself, so that the scattered reads overlap
+        probs[i] = lower[suffixes[i]]
+    begin = 0
+    while begin < len(counts):
+        context = prefixes[begin]
+        listed, taken, lower_listed = 0.0, 0.0, 0.0
+        end = begin
+        while end < len(counts) and prefixes[end] == context:
+            listed += counts[end]
+            taken += counts[end] * (1.0 - kept[min(counts[end], highest)])
+            lower_listed += probs[end]
+            end += 1
+        remaining = 1.0 - lower_listed
+        if remaining < _CANCELLED:
+            remaining = _remaining_mass(suffixes[begin:end], lower_prefixes, lower, lower_unlisted)
+        if remaining <= 0.0:
+            backoffs[context] = 0.0
+            for i in range(begin, end):
+                probs[i] = counts[i] / listed
+        else:
+            total, freed = float(totals[context]), totals[context] - listed + taken
+            if freed <= 0.0:
+                total, freed = total + 1.0, 1.0
+            unlisted[context] = freed / total
+            backoffs[context] = unlisted[context] / remaining
+            for i in range(begin, end):
+                probs[i] = counts[i] * kept[min(counts[i], highest)] / total
+        begin = end
+    return probs, backoffs, unlisted
+
+
+@numba.njit(nogil=True, cache=True)
+def _remaining_mass(
+    listed: npt.NDArray[np.int32],
+    lower_prefixes: npt.NDArray[np.int32],
+    lower: FloatArray,
+    lower_unlisted: FloatArray,
+) -> float:
+    """What the shorter context gives words that are not listed after the longer one, term by term.
+
+    `listed` are the suffixes of those that are, in order: n-grams of the shorter context,
+    whose own unlisted words are not listed after the longer one either.
+    """
+    context = lower_prefixes[listed[0]]
+    place = listed[0]
+    while place > 0 and lower_prefixes[place - 1] == context:
+        place -= 1
+    mass: float = lower_unlisted[context]
+    passed = 0
+    while place < len(lower_prefixes) and lower_prefixes[place] == context:
+        if passed < len(listed) and listed[passed] == place:
+            passed += 1
+        else:
+            mass += lower[place]
+        place += 1
+    return mass

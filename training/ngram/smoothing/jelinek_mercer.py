@@ -1,0 +1,145 @@
+"""Jelinek–Mercer smoothing: relative frequencies of all orders, mixed by weights fitted on held-out text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from models.errors import InvalidInputError
+from training.corpora.encoded import EncodedCorpus
+from training.ngram.matching import Matches, match
+from training.ngram.observations import Observations, OrderCounts
+from training.ngram.smoothing.interface import Smoothed, required
+from training.ngram.smoothing.interpolated import Level, interpolate
+from training.ngram.smoothing.weights import FloatArray, uniform
+
+IntArray: TypeAlias = npt.NDArray[np.int64]
+
+MAX_BUCKETS = 31
+"""As many powers of two as a count can have."""
+
+_MAX_LAMBDA = 1.0 - 1e-6
+_TOLERANCE = 1e-5
+_MAX_STEPS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class JelinekMercer:
+    """Linear interpolation: p(w|h) = λ(h) c(hw) / c(h) + (1 − λ(h)) p(w|h').
+
+    λ is the same for all contexts of a length, or for those whose counts c(h) lie in the same
+    bucket: 1, 2 to 3, 4 to 7, …; the last bucket is open. λ stays just below 1, so that what
+    the held-out text happens to lack keeps a probability.
+
+    Source: Jelinek and Mercer (1980), "Interpolated estimation of Markov source parameters from
+    sparse data"; buckets by count: Bahl, Jelinek and Mercer (1983); Chen and Goodman (1998), section 2.3.
+
+    Args:
+        buckets: how many, 1 to `MAX_BUCKETS`.
+
+    Raises:
+        InvalidInputError: the number of buckets is out of range.
+    """
+
+    buckets: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.buckets <= MAX_BUCKETS:
+            raise InvalidInputError(
+                f"ngram.buckets is {self.buckets}, it can be 1 to {MAX_BUCKETS}", parameter="ngram.buckets"
+            )
+
+    def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:
+        """Estimate a model.
+
+        Raises:
+            InvalidInputError: there is no held-out text, or it is not of the same vocabulary.
+        """
+        text = required(held_out, key="ngram.smoothing", what="the weights of jelinek-mercer")
+        vocab_size = observations.vocab_size
+        matches = list(match(observations.occurrences(), text, vocab_size=vocab_size))
+        lambdas = fit_lambdas(matches, buckets=self.buckets, vocab_size=vocab_size)
+        of_order = iter(lambdas)
+
+        def level(order: OrderCounts) -> Level:
+            return Level(np.zeros(4), 1.0 - next(of_order)[_bucket_of(order.totals, self.buckets)])
+
+        orders = interpolate(observations.occurrences(), level)
+        found = [row.tolist() if self.buckets > 1 else float(row[0]) for row in lambdas]
+        return Smoothed(orders, {"lambdas": found})
+
+
+def fit_lambdas(matches: Sequence[Matches], *, buckets: int, vocab_size: int) -> FloatArray:
+    """The weights [orders, buckets] under which held-out text is most probable, by EM from ½.
+
+    A token that reaches an order stops there or goes on to the order below. λ becomes the
+    share of those that stop, among all that reach its bucket; every step makes the text more
+    probable. A bucket that no held-out token reaches takes the weight of the one before.
+
+    Source: Dempster, Laird and Rubin (1977); Chen and Goodman (1998), section 4.1.
+
+    Args:
+        matches: held-out text against the orders 1, 2, ….
+        buckets: how many for each order.
+        vocab_size: V.
+    """
+    orders = [_Evidence(one_order, buckets) for one_order in matches]
+    lambdas = np.full((len(orders), buckets), 0.5)
+    for _ in range(_MAX_STEPS):
+        before = lambdas
+        lambdas = _step(orders, before, float(uniform(vocab_size)[0]))
+        if np.abs(lambdas - before).max() < _TOLERANCE:
+            break
+    for evidence, row in zip(orders, lambdas, strict=True):
+        for bucket in np.flatnonzero(~evidence.reached[1:]) + 1:
+            row[bucket] = row[bucket - 1]
+    return lambdas
+
+
+class _Evidence:
+    """What one order says of the tokens whose contexts it has seen."""
+
+    def __init__(self, matches: Matches, buckets: int) -> None:
+        self.tokens = np.flatnonzero(matches.totals)
+        totals = matches.totals[self.tokens]
+        self.buckets = _bucket_of(totals, buckets)
+        self.reached = np.bincount(self.buckets, minlength=buckets) > 0
+        self.frequencies: FloatArray = matches.counts[self.tokens] / totals
+        self.pruned: FloatArray = matches.pruned[self.tokens] / totals
+
+
+def _step(orders: Sequence[_Evidence], lambdas: FloatArray, uniform_prob: float) -> FloatArray:
+    """One step of EM."""
+    num_tokens = len(orders[0].tokens)  # every token has seen unigrams
+    probs = np.full(num_tokens, uniform_prob)
+    below = []  # by order, what the order below says
+    for order, row in zip(orders, lambdas, strict=True):
+        lower = probs[order.tokens]
+        own = order.frequencies + order.pruned * lower
+        below.append(lower)
+        probs[order.tokens] = lower + row[order.buckets] * (own - lower)
+    reaching = np.ones(num_tokens)
+    updated = np.empty_like(lambdas)
+    for k in reversed(range(len(orders))):
+        order, lower = orders[k], below[k]
+        weights, here = lambdas[k][order.buckets], reaching[order.tokens]
+        own = order.frequencies + order.pruned * lower
+        total = lower + weights * (own - lower)
+        updated[k] = _shares(order, here * weights * own / total, here, lambdas[k])
+        reaching[order.tokens] = here * (1.0 - weights * order.frequencies / total)
+    return updated
+
+
+def _shares(order: _Evidence, stopping: FloatArray, reaching: FloatArray, before: FloatArray) -> FloatArray:
+    """The share that stops, by bucket; as before where nobody comes by."""
+    stopped = np.bincount(order.buckets, stopping, minlength=len(before))
+    reached = np.bincount(order.buckets, reaching, minlength=len(before))
+    return np.minimum(np.divide(stopped, reached, out=before.copy(), where=reached > 0), _MAX_LAMBDA)
+
+
+def _bucket_of(totals: npt.NDArray[np.int32], buckets: int) -> IntArray:
+    """The bucket of each context by its count; that of contexts never seen is of no account."""
+    exponents = np.frexp(np.maximum(totals, 1))[1].astype(np.int64) - 1
+    return np.minimum(exponents, buckets - 1)

@@ -1,0 +1,62 @@
+"""Several n-gram models to one, with weights that suit held-out text."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from models.mixture import fit_weights
+from models.ngram.build import build_automaton, list_ngrams
+from models.ngram.model import NGramModel
+from models.vocabulary import Vocabulary
+from training.corpora.encoded import EncodedCorpus
+from training.evaluation import score_corpus
+from training.ngram.interpolation import interpolate
+from training.ngram.vocabularies import remap, translation
+from training.progress import Progress
+
+
+class StaticMixture(NamedTuple):
+    """A mixture and how it came about.
+
+    Attributes:
+        model: the one model.
+        weights: of the parts, by EM.
+        num_ngrams: what it lists, by order from 1.
+    """
+
+    model: NGramModel
+    weights: tuple[float, ...]
+    num_ngrams: tuple[int, ...]
+
+
+def mix_statically(
+    parts: Sequence[NGramModel], vocabulary: Vocabulary, held_out: EncodedCorpus, *, progress: Progress
+) -> StaticMixture:
+    """Mix n-gram models into one; weights are those that make held-out text most probable.
+
+    Args:
+        parts: the models; each one's words are among the vocabulary's.
+        vocabulary: of the mixture. A word that a part does not have is impossible for that part.
+        held_out: sentences in the mixture's vocabulary.
+        progress: told of each stage.
+
+    Raises:
+        InvalidInputError: there is no held-out token.
+    """
+    models = [_over(vocabulary, part) for part in parts]
+    scores = [score_corpus(model, held_out, progress=progress).log_probs for model in models]
+    weights = fit_weights(np.stack(scores, axis=1))
+    progress.start("mixing n-grams", None)
+    orders = interpolate([list_ngrams(model.automaton) for model in models], weights)
+    model = NGramModel(build_automaton(orders), vocabulary, normalised=all(part.normalised for part in parts))
+    progress.finish()
+    return StaticMixture(model, weights, tuple(len(ngrams.words) for ngrams, _ in orders))
+
+
+def _over(vocabulary: Vocabulary, part: NGramModel) -> NGramModel:
+    """The part over the mixture's vocabulary."""
+    if part.vocabulary.fingerprint == vocabulary.fingerprint:
+        return part
+    orders = remap(list_ngrams(part.automaton), translation(part.vocabulary, vocabulary), len(vocabulary))
+    return NGramModel(build_automaton(orders), vocabulary, normalised=part.normalised)

@@ -1,0 +1,55 @@
+"""Whether an n-gram model that comes from elsewhere is one: do its probabilities sum to 1?"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.ngram.model import NGramModel, NGramState
+from models.vocabulary import EOS
+
+TOLERANCE = 1e-5
+"""Sums no further from 1 than this are sums of rounded numbers."""
+
+_CONTEXTS_BY_LENGTH = 100
+_BATCH = 8
+
+
+class Sums(NamedTuple):
+    """What the probabilities of the next token sum to, after some contexts.
+
+    Attributes:
+        contexts: how many were looked at.
+        largest_deviation: the largest |Σp − 1|.
+    """
+
+    contexts: int
+    largest_deviation: float
+
+    @property
+    def normalised(self) -> bool:
+        """Whether all are 1, but for rounding."""
+        return self.largest_deviation <= TOLERANCE
+
+
+def measure_sums(model: NGramModel) -> Sums:
+    """Sum up after the empty context, after `<s>`, and after a hundred contexts of each length."""
+    states = np.concatenate([[0, model.automaton.initial], *_some_states(model)]).astype(np.int32)
+    worst = 0.0
+    for begin in range(0, len(states), _BATCH):
+        rows = np.exp(model.next_log_probs(NGramState(states[begin : begin + _BATCH])), dtype=np.float64)
+        worst = max(worst, float(np.abs(rows.sum(axis=1) - 1).max()))
+    return Sums(len(states), worst)
+
+
+def _some_states(model: NGramModel) -> Iterator[npt.NDArray[np.int64]]:
+    """States of each length, evenly spread; not those after `</s>`, where nothing follows."""
+    automaton = model.automaton
+    for begin, end in pairwise(automaton.order_starts[:-1].tolist()):
+        places = (
+            np.flatnonzero(automaton.words[begin:end] != EOS) + begin
+        )  # an n-gram's state comes one later
+        some = np.linspace(0, len(places) - 1, min(len(places), _CONTEXTS_BY_LENGTH)).astype(np.int64)
+        yield places[some] + 1
