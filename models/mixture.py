@@ -137,7 +137,7 @@ class MixtureModel:
         try:
             weights = json.loads(path.read_text(encoding="utf-8"))["weights"]
             return cls(parts, weights)
-        except (OSError, ValueError, KeyError, TypeError, InvalidInputError) as error:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, InvalidInputError) as error:
             raise ManifestError(f"{path}: not a mixture's configuration: {error}") from None
 
     def _mix(self, log_probs: Sequence[Array]) -> Array:

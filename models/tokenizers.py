@@ -348,6 +348,14 @@ def load_tokenizer(directory: Path) -> Tokenizer:
             return CharacterTokenizer(vocabulary)
         if kind == WordTokenizer.kind:
             return WordTokenizer(vocabulary, **config)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        InvalidInputError,
+    ) as error:
         raise ManifestError(f"{path}: not a tokenizer: {error}") from None
     raise ManifestError(f"{path}: unknown tokenizer kind {kind!r}")

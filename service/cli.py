@@ -201,13 +201,28 @@ def import_arpa(
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="Lower-case texts first, for a model of lower-cased text.")
     ] = False,
+    prune_entropy: Annotated[
+        float,
+        typer.Option(help="Drop n-grams whose loss raises the perplexity by a smaller share, such as 1e-8."),
+    ] = 0.0,
+    quantize_bits: Annotated[
+        int | None, typer.Option(metavar="8", help="Store probabilities and back-offs in so many bits.")
+    ] = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     as_json: JsonOption = False,
 ) -> None:
     """Publish the n-gram model of an ARPA file; its words are what stands between white space."""
     from training.commands import run_import_arpa
 
-    result = run_import_arpa(file, name=name, registry=registry, corpus=corpus or (), lowercase=lowercase)
+    result = run_import_arpa(
+        file,
+        name=name,
+        registry=registry,
+        corpus=corpus or (),
+        lowercase=lowercase,
+        prune_entropy=prune_entropy,
+        quantize_bits=quantize_bits,
+    )
     if as_json:
         print_json(result)
     else:

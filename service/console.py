@@ -1,7 +1,7 @@
 """What the command line prints for people; programs use `--json`."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -30,6 +30,7 @@ def show_training(result: dict[str, Any]) -> None:
                     _number(f["bits_per_byte"], 3),
                 )
     _console.print(table)
+    _show_notes(result)
     _console.print(
         f"published [bold]{result['model']}[/] in {result['path']}; training took {result['seconds']:.0f} s"
     )
@@ -58,8 +59,7 @@ def show_import(result: dict[str, Any]) -> None:
     _console.print(table)
     if "test" in result:
         show_figures(result["test"])
-    for remark in _remarks(result["arpa"], result["normalisation"]):
-        _console.print(f"note: {remark}")
+    _show_notes(result)
     _console.print(
         f"published [bold]{result['model']}[/] in {result['path']}; it took {result['seconds']:.0f} s"
     )
@@ -141,20 +141,9 @@ def show_card(markdown: str) -> None:
     _console.print(Markdown(markdown))
 
 
-def _remarks(arpa: dict[str, Any], sums: dict[str, Any]) -> Iterator[str]:
-    if not arpa["lists_unknown"]:
-        yield "the file has no <unk>; unknown words have the log10 probability -100"
-    if arpa["ignored_backoffs"]:
-        yield f"{arpa['ignored_backoffs']:,} back-off weights of the highest order mean nothing"
-    if arpa["ignored_starts"]:
-        yield f"{arpa['ignored_starts']:,} n-grams end in <s>, which is never predicted here"
-    if arpa["split_words"]:
-        yield f"{arpa['split_words']:,} words have white space in them; texts are split there"
-    if not sums["normalised"]:
-        yield (
-            f"probabilities do not sum to 1: after {sums['contexts']:,} contexts, "
-            f"they are off by up to {sums['largest_deviation']:.3g}"
-        )
+def _show_notes(result: dict[str, Any]) -> None:
+    for note in result["notes"]:
+        _console.print(Text(f"note: {note}"))
 
 
 def _score_cells(result: dict[str, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """Ask a published model in this process: the service's schemas and use cases, without HTTP."""
 
 import dataclasses
+import itertools
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -68,10 +69,12 @@ def generate_pieces(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator
     """The text of a continuation as it comes.
 
     Raises:
-        InvalidInputError: the request is wrong; raised here, not by the iterator.
+        InvalidInputError: the request is wrong, or not for this model; raised here, not by the iterator.
     """
     command = parse_json(GenerateRequest, _body(request)).command(_UNLIMITED)
-    return _pieces(generating.generate(loaded, command, _UNLIMITED))
+    pieces = _pieces(generating.generate(loaded, command, _UNLIMITED))
+    first = next(pieces)  # there is always one: what was held back until the end, if no other
+    return itertools.chain([first], pieces)
 
 
 def _pieces(work: Work[generating.GeneratedToken, generating.Completion]) -> Iterator[str]:

@@ -3,9 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from models.checkpoint.manifest import Direction
 from training.card_ngram import ngram_section, reported_hits
-from training.card_pictures import learning_curve, ngram_bars, perplexity_bars
+from training.card_pictures import learning_curve, ngram_bars, perplexity_bars, readable
 from training.neural.history import HistoryRecord
+from training.ngram.smoothing.choice import SMOOTHING_OF_KEY
+from training.notes import fitted_note
 
 _COLUMNS = (
     "model",
@@ -34,6 +37,7 @@ class CardData(NamedTuple):
         metrics: as in metrics.json; what is missing is not shown.
         provenance: as in provenance.json; a model that was not trained here has no `recipe`.
         histories: learning curves by part.
+        direction: in which order it reads a text.
     """
 
     name: str
@@ -45,6 +49,7 @@ class CardData(NamedTuple):
     metrics: Mapping[str, Any]
     provenance: Mapping[str, Any]
     histories: Mapping[str, Sequence[HistoryRecord]]
+    direction: Direction = "forward"
 
 
 def model_card(data: CardData) -> dict[str, bytes]:
@@ -57,7 +62,7 @@ def model_card(data: CardData) -> dict[str, bytes]:
             learning_curve(title, history),
         )
     if metrics.get("parts"):
-        caption = "Held-out perplexity per word of the mixture and its parts"
+        caption = "Perplexity per word of the mixture and its parts"
         pictures["perplexities.png"] = (caption, perplexity_bars(data.name, metrics))
     if metrics.get("ngrams"):
         text, hits = reported_hits(metrics)
@@ -93,6 +98,11 @@ def _introduction(data: CardData) -> str:
     mixed = ""
     if data.family == "ngram" and data.metrics.get("parts"):
         mixed = " It is a static mixture: what its parts list, in one table."
+    if data.direction == "backward":
+        mixed += (
+            " It reads backward, from the last word to the first: it predicts a word from those after it, "
+            "scores and re-ranks texts, and does not continue them."
+        )
     return (
         f"{_FAMILIES[data.family]} language model with {data.parameters:,} parameters over {data.vocab_size:,} "
         f"{data.tokenizer} tokens, made on {data.created}{took}.{mixed}"
@@ -106,9 +116,11 @@ def _held_out(data: CardData) -> list[str]:
     ]
     if not rows:
         return ["No held-out text was scored.", ""]
+    fitted = fitted_note(data.metrics)
     return [
-        "## Held-out figures",
+        "## Figures" if fitted else "## Held-out figures",
         "",
+        *([f"{fitted[0].upper()}{fitted[1:]}.", ""] if fitted else []),
         "Every sentence starts afresh after `<s>`; its end `</s>` is predicted and counted; unknown words (OOV) are",
         "charged at p(`<unk>`) and counted, save in the column without them. Words are what stands between white",
         "space, and each sentence's end.",
@@ -147,7 +159,7 @@ def _oov(figures: Mapping[str, Any]) -> str:
 
 
 def _number(value: float | None, digits: int = 2) -> str:
-    return "infinite" if value is None else f"{value:,.{digits}f}"
+    return "infinite" if value is None else readable(value, digits)
 
 
 def _origin(data: CardData) -> list[str]:
@@ -158,11 +170,17 @@ def _origin(data: CardData) -> list[str]:
     if texts := data.metrics.get("data"):
         lines.append(f"- text: {_sources(texts)}")
     if recipe:
-        lines += [f"- seed: {data.provenance['seed']}", f"- tokenizer: {_tokenizer(recipe)}"]
+        lines += [
+            f"- seed: {data.provenance['seed']}",
+            f"- tokenizer: {_tokenizer(recipe, data.metrics.get('parts', ()))}",
+        ]
         if recipe["family"] == "ngram":
-            lines.append(f"- n-grams: {_pairs(recipe['ngram'])}")
+            lines.append(f"- n-grams: {_pairs(_acting(recipe['ngram']))}")
     if data.metrics.get("parts"):
-        lines.append("- mixture weights: fitted by EM on the validation text")
+        text = data.metrics.get("weights_fitted_on")
+        lines.append(
+            f"- mixture weights: fitted by EM on {', '.join(text) if text else 'the validation text'}"
+        )
     return lines
 
 
@@ -173,10 +191,22 @@ def _sources(data: Mapping[str, Any]) -> str:
     )
 
 
-def _tokenizer(recipe: Mapping[str, Any]) -> str:
-    published = recipe["mixture"]["models"] if recipe["family"] == "mixture" else ()
-    return f"that of {', '.join(published)}" if published else _pairs(recipe["tokenizer"])
+def _tokenizer(recipe: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> str:
+    """How it was learnt, or of which parts it is; those that were published already come last."""
+    published = len(recipe["mixture"]["models"]) if recipe["family"] == "mixture" else 0
+    if not published:
+        return _pairs(recipe["tokenizer"])
+    return f"that of {', '.join(part['name'] for part in parts[-published:])}"
+
+
+def _acting(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The `[ngram]` table without keys that its smoothing does not look at."""
+    return {
+        key: value
+        for key, value in settings.items()
+        if SMOOTHING_OF_KEY.get(key, settings.get("smoothing")) == settings.get("smoothing")
+    }
 
 
 def _pairs(table: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in table.items() if value is not None)
+    return ", ".join(f"{key} {value}" for key, value in table.items() if value not in (None, [], ()))

@@ -3,9 +3,26 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from training.card_pictures import readable
+from training.notes import FITTED, notes
+
+_NOTHING_FOUND = {"tokens": 0, "share": 0.0, "logprob": None, "perplexity": None}
 _DISCOUNTS = {1: ("D",), 3: ("D1", "D2", "D3+")}
 _SHOWN_ELSEWHERE = frozenset(
-    {"valid", "test", "ngrams", "discounts", "fallback_orders", "parts", "weights", "data", "context"}
+    {
+        "valid",
+        "test",
+        "ngrams",
+        "discounts",
+        "fallback_orders",
+        "parts",
+        "weights",
+        "data",
+        "context",
+        "arpa",
+        "normalisation",
+        *FITTED,
+    }
 )
 
 
@@ -28,6 +45,7 @@ def ngram_section(metrics: Mapping[str, Any]) -> list[str]:
     columns |= _discount_columns(metrics, orders)
     columns |= {_label(k): [_text(v) for v in facts[k]] for k in facts if _is_by_order(facts[k], orders)}
     others = [f"- {_label(k)}: {_text(v)}" for k, v in facts.items() if not _is_by_order(v, orders)]
+    others += [f"- {note}" for note in notes(metrics)]
     lines = ["## N-grams", ""]
     if hits:
         lines += [
@@ -38,11 +56,16 @@ def ngram_section(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def reported_hits(metrics: Mapping[str, Any]) -> tuple[str, Sequence[Mapping[str, Any]]]:
-    """The text that hit rates are shown of, test or else validation, and these by order; maybe none."""
+    """The text that hit rates are shown of, test or else validation, and these by order; maybe none.
+
+    Orders that pruning left nothing of find nothing.
+    """
     for split, text in (("test", "test"), ("valid", "validation")):
         figures = metrics.get(split) or {}
-        if figures.get("hit_rates"):
-            return text, figures["hit_rates"]
+        hits = figures.get("hit_rates")
+        if hits:
+            left_out = range(len(hits) + 1, len(metrics.get("ngrams", ())) + 1)
+            return text, [*hits, *({"order": k, **_NOTHING_FOUND} for k in left_out)]
     return "", ()
 
 
@@ -69,7 +92,7 @@ def _perplexity(hit: Mapping[str, Any]) -> str:
 
 
 def _label(key: str) -> str:
-    return key.replace("_", " ")
+    return key.replace("_", " ").replace("ngrams", "n-grams")
 
 
 def _text(value: Any) -> str:
@@ -80,7 +103,7 @@ def _text(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
+        return readable(value) if abs(value) >= 100 else f"{value:.4g}"
     if isinstance(value, Mapping):
         return ", ".join(f"{_label(k)} {_text(v)}" for k, v in value.items())
     return ", ".join(map(_text, value)) or "none"

@@ -7,6 +7,7 @@ from typing import Any
 
 from training.neural.history import HistoryRecord
 
+_VAST = 1e9
 _INK, _ACCENT, _QUIET = "#1f2933", "#2563a8", "#9aa5b1"
 
 
@@ -30,7 +31,7 @@ def learning_curve(title: str, history: Sequence[HistoryRecord]) -> bytes:
 
 
 def perplexity_bars(name: str, metrics: Mapping[str, Any]) -> bytes:
-    """Held-out perplexity per word of a mixture and its parts."""
+    """Perplexity per word of a mixture and its parts, on the test text or else the one that decided."""
     split = "test" if metrics.get("test") else "valid"
     rows = [(p["name"], p[split]["word_perplexity"]) for p in metrics["parts"]]
     rows.append((name, metrics[split]["word_perplexity"]))
@@ -42,12 +43,12 @@ def perplexity_bars(name: str, metrics: Mapping[str, Any]) -> bytes:
         color=[_QUIET] * (len(rows) - 1) + [_ACCENT],
     )
     axes.set_yticks(range(len(rows)), [label for label, _ in rows])
-    axes.bar_label(bars, fmt="{:,.1f}", padding=3)
+    axes.bar_label(bars, labels=[readable(value) for _, value in rows], padding=3)
     axes.invert_yaxis()
     axes.margins(x=0.12)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("perplexity per word (lower is better)")
-    axes.set_title(f"Held-out perplexity, {split} text", loc="left")
+    axes.set_title(f"Perplexity, {split} text", loc="left")
     return _png(figure)
 
 
@@ -71,9 +72,14 @@ def ngram_bars(counts: Sequence[int], hits: Sequence[Mapping[str, Any]] = (), *,
     return _png(figure)
 
 
+def readable(value: float, digits: int = 1) -> str:
+    """A figure with so many digits after the point; one with hundreds before it, as perplexities may be, in powers."""
+    return f"{value:,.{digits}f}" if abs(value) < _VAST else f"{value:.3g}"
+
+
 def _hit_label(hit: Mapping[str, Any]) -> str:
     share = f"{hit['share']:.1%}"
-    return share if hit["perplexity"] is None else f"{share}  (perplexity {hit['perplexity']:,.1f})"
+    return share if hit["perplexity"] is None else f"{share}  (perplexity {readable(hit['perplexity'])})"
 
 
 def _bars(axes: Any, values: Sequence[float], labels: Sequence[str], *, room: float) -> None:

@@ -1,6 +1,7 @@
 """What the command line's training commands do; the command line itself is the service's."""
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +16,13 @@ from training.console import console_progress
 from training.corpora.default import read_default_corpus
 from training.corpora.encoded import EncodedCorpus
 from training.corpora.reading import read_corpus, read_lines
-from training.data import encode_texts, read_texts
+from training.data import encode_texts, read_fitting_text, read_texts
 from training.evaluation import CONTEXTS, evaluate, summary
 from training.exporting import export_arpa
 from training.importing import import_arpa
 from training.mixing import mixture_tokenizer
+from training.ngram.shrinking import Shrinking
+from training.notes import fitted_note, notes
 from training.pipeline import part_recipes, train
 from training.progress import Progress
 from training.publishing import Run, command_line, publish
@@ -59,7 +62,9 @@ def run_train(
         load_checkpoint(store.resolve(address).path, device=place) for address in recipe.mixture.models
     ]
     shared = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
-    texts = read_texts(corpus, valid, test, unit=recipe.corpus.unit, progress=progress)
+    trains = recipe.family != "mixture" or bool(recipe.mixture.recipes)
+    read = read_texts if trains else read_fitting_text
+    texts = read(corpus, valid, test, unit=recipe.corpus.unit, progress=progress)
     tokenizer = shared or learn_tokenizer(recipe.tokenizer, texts.train.sentences, progress=progress)
     encoded = encode_texts(tokenizer, texts, progress=progress)
     title = Path(recipe_name).stem
@@ -67,7 +72,14 @@ def run_train(
     run = Run(command_line(), tokenizer, texts, encoded)
     version = publish(store, name, trained, run)
     metrics = json.loads((version.path / "metrics.json").read_text(encoding="utf-8"))
-    return {"model": version.address, "path": str(version.path), "seconds": trained.seconds, **metrics}
+    told = [*filter(None, [fitted_note(metrics)]), *notes(metrics)]
+    return {
+        "model": version.address,
+        "path": str(version.path),
+        "seconds": trained.seconds,
+        "notes": told,
+        **metrics,
+    }
 
 
 def run_evaluate(
@@ -87,22 +99,30 @@ def run_evaluate(
     version = Registry(registry).resolve(address)
     progress = console_progress()
     checkpoint = load_checkpoint(version.path, device=device)
+    backward = checkpoint.manifest.direction == "backward"
+    if backward and context != "sentence":
+        raise InvalidInputError(
+            f"--context is {context!r}, but {version.address} reads right to left: only 'sentence' is possible",
+            parameter="context",
+        )
     encoded = _encoded_for(checkpoint.tokenizer, corpus, context, unit, progress)
-    if checkpoint.manifest.direction == "backward":
-        if context != "sentence":
-            raise InvalidInputError(
-                f"--context is {context!r}, but {version.address} reads right to left: only 'sentence' is possible",
-                parameter="context",
-            )
+    if backward:
         encoded = encoded.reversed()
     result = evaluate(checkpoint.model, encoded, context=context, window=window, progress=progress)
     return {"model": version.address, **summary(result)}
 
 
 def run_import_arpa(
-    file: Path, *, name: str, registry: Path, corpus: Sequence[Path] = (), lowercase: bool = False
+    file: Path,
+    *,
+    name: str,
+    registry: Path,
+    corpus: Sequence[Path] = (),
+    lowercase: bool = False,
+    prune_entropy: float = 0.0,
+    quantize_bits: int | None = None,
 ) -> dict[str, Any]:
-    """Publish the model of an ARPA file.
+    """Publish the model of an ARPA file, smaller if that is wanted.
 
     Returns:
         The new version's address, directory, figures, and remarks on the file.
@@ -111,17 +131,32 @@ def run_import_arpa(
         LanguageModelError: bad input, or the registry refused; nothing is half published.
     """
     began = time.monotonic()
+    if not 0 <= prune_entropy < math.inf:
+        raise InvalidInputError(
+            f"--prune-entropy is {prune_entropy}, it must be at least 0 and finite", parameter="prune_entropy"
+        )
+    if quantize_bits not in {None, 8}:
+        raise InvalidInputError(
+            f"--quantize-bits is {quantize_bits}, it can only be 8", parameter="quantize_bits"
+        )
     version = import_arpa(
         file,
         name=name,
         registry=Registry(registry, create=True),
         corpus=corpus,
         lowercase=lowercase,
+        shrinking=Shrinking(prune_entropy, quantise=quantize_bits is not None),
         progress=console_progress(),
     )
     metrics = json.loads((version.path / "metrics.json").read_text(encoding="utf-8"))
     seconds = time.monotonic() - began
-    return {"model": version.address, "path": str(version.path), "seconds": seconds, **metrics}
+    return {
+        "model": version.address,
+        "path": str(version.path),
+        "seconds": seconds,
+        "notes": list(notes(metrics)),
+        **metrics,
+    }
 
 
 def run_export_arpa(address: str, file: Path, *, registry: Path) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from training.tokenizing import encode_corpus
 
 _HELD_OUT_SHARE = 20
 _HELD_OUT_MOST = 5_000
+_NOTHING = Corpus([], "", [])
 
 
 class Texts(NamedTuple):
-    """Sentences; no sentence of one part is meant to be in another."""
+    """Sentences; no sentence of one part is meant to be in another. Where nothing is trained, `train` has none."""
 
     train: Corpus
     valid: Corpus
@@ -54,6 +55,30 @@ def read_texts(
     else:
         corpus, held_out = _hold_out(corpus)
     return Texts(corpus, held_out, read_corpus(test, unit=unit, progress=progress) if test else None)
+
+
+def read_fitting_text(
+    corpus: Sequence[Path], valid: Sequence[Path], test: Sequence[Path], *, unit: str, progress: Progress
+) -> Texts:
+    """Read the files of a run that trains nothing and only fits weights: all of one text is for that.
+
+    Without any file it is the validation part of the default corpus.
+
+    Raises:
+        FormatError: a file cannot be read as text.
+        InvalidInputError: there are two texts to fit on, or a test text alone.
+    """
+    if corpus and valid:
+        raise InvalidInputError(
+            "nothing is trained, and weights are fitted on one text: give --corpus or --valid, not both",
+            parameter="valid",
+        )
+    if not corpus and not valid:
+        if test:
+            raise InvalidInputError("--test needs --corpus or --valid", parameter="corpus")
+        return Texts(_NOTHING, *read_default_corpus(progress)[1:])
+    fitted_on = read_corpus(corpus or valid, unit=unit, progress=progress)
+    return Texts(_NOTHING, fitted_on, read_corpus(test, unit=unit, progress=progress) if test else None)
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Texts, *, progress: Progress) -> EncodedTexts:

@@ -12,7 +12,7 @@ from models.checkpoint.manifest import Direction
 from models.checkpoint.registry import Registry, Version, check_name
 from models.checkpoint.write import Description, write_checkpoint
 from models.ngram.arpa.reading import ArpaReport, read_arpa
-from models.ngram.build import NGrams, build_automaton
+from models.ngram.build import NGrams
 from models.ngram.model import NGramModel
 from models.tokenizers import WordTokenizer
 from models.vocabulary import CONTROL_TOKENS
@@ -20,6 +20,7 @@ from training.card import CardData, model_card
 from training.corpora.encoded import EncodedCorpus
 from training.corpora.reading import Corpus, read_corpus
 from training.evaluation import evaluate, summary
+from training.ngram.shrinking import AS_IT_IS, Shrinking, shrink
 from training.normalisation import measure_sums
 from training.progress import Progress
 from training.publishing import command_line, surroundings
@@ -35,6 +36,7 @@ def import_arpa(
     registry: Registry,
     corpus: Sequence[Path] = (),
     lowercase: bool = False,
+    shrinking: Shrinking = AS_IT_IS,
     progress: Progress,
 ) -> Version:
     """Publish the model of an ARPA file; texts are split at white space.
@@ -45,10 +47,11 @@ def import_arpa(
         registry: where.
         corpus: text to report figures on, a sentence a line; perhaps none.
         lowercase: whether texts are lower-cased first, as the text was that the model learnt from.
+        shrinking: what to do to the model before it is published.
         progress: told of each stage.
 
     Raises:
-        InvalidInputError: the name cannot be a model's.
+        InvalidInputError: the name cannot be a model's, or the model cannot be shrunk so.
         FormatError: the file, or the text, is not what it should be; nothing is published.
     """
     check_name(name)
@@ -57,17 +60,15 @@ def import_arpa(
     progress.start(f"reading {path.name}", path.stat().st_size if path.is_file() else None)
     vocabulary, orders, report = read_arpa(path, on_read=progress.advance)
     progress.finish()
-    progress.start("building the model", None)
-    facts: dict[str, Any] = {"ngrams": [len(ngrams.words) for ngrams, _ in orders], "context": "sentence"}
-    golden = _examples([ngrams for ngrams, _ in orders])
-    automaton = build_automaton(orders)
-    del orders  # as large as the model
-    model = NGramModel(automaton, vocabulary)
+    model, listed, facts = shrink(orders, vocabulary, shrinking, progress=progress)
+    golden = _examples(listed)
+    del orders, listed  # as large as the model
+    progress.start("summing up probabilities", None)
     sums = measure_sums(model)
     model.normalised = sums.normalised
     progress.finish()
     tokenizer = WordTokenizer(vocabulary, lowercase=lowercase)
-    facts |= {"normalisation": {**sums._asdict(), "normalised": sums.normalised}, "arpa": _remarks(report)}
+    facts |= {"context": "sentence", "normalisation": sums.as_facts(), "arpa": _remarks(report)}
     if text is not None:
         encoded = encode_corpus(tokenizer, text.sentences, progress=progress)
         golden = [encoded.sentence(i).tolist() for i in range(min(_GOLDEN_SEQUENCES, encoded.num_sentences))]
@@ -80,6 +81,7 @@ def import_arpa(
         **surroundings(),
     }
     created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    direction: Direction = "backward" if report.backward else "forward"
     card = model_card(
         CardData(
             name=name,
@@ -91,9 +93,9 @@ def import_arpa(
             metrics=facts,
             provenance=provenance,
             histories={},
+            direction=direction,
         )
     )
-    direction: Direction = "backward" if report.backward else "forward"
     description = Description(created, facts, provenance, golden, card, direction)
     return registry.publish(
         name, lambda directory: write_checkpoint(directory, model, tokenizer, description)

@@ -1,13 +1,14 @@
 """Mixtures of models: what their parts must have in common, and how they become one model."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.write import StorableModel
-from models.errors import InvalidInputError, VocabularyMismatchError
+from models.errors import InvalidInputError
 from models.mixture import MixtureModel, fit_weights
 from models.ngram.model import NGramModel
 from models.protocol import LanguageModel
@@ -16,6 +17,7 @@ from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.data import EncodedTexts
 from training.evaluation import score_corpus
+from training.ngram.shrinking import AS_IT_IS, Shrinking
 from training.ngram.static_mixture import mix_statically
 from training.ngram.vocabularies import translation, union_tokenizer
 from training.progress import Progress
@@ -33,9 +35,8 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
     """The tokenizer that a mixture's published parts bring; None if it has none and one must be learnt.
 
     Raises:
-        InvalidInputError: there are fewer than two parts, one reads backward, or a static mixture has one
-            that is no n-gram model.
-        VocabularyMismatchError: the parts' tokenizers differ, or cannot be joined for a static mixture.
+        InvalidInputError: there are fewer than two parts, one reads backward, a static mixture has one
+            that is no n-gram model, or the parts' tokenizers differ, or cannot be joined for a static mixture.
     """
     if len(settings.recipes) + len(published) < 2:
         raise InvalidInputError(
@@ -49,22 +50,25 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
     for part in published:
         if part.manifest.direction == "backward":
             raise InvalidInputError(
-                f"{address_of(part)} reads from right to left; a mixture's parts read forward",
+                f"{address_of(part.path)} reads from right to left; a mixture's parts read forward",
                 parameter="mixture.models",
             )
     if settings.kind == "static":
         for part in published:
             if not isinstance(part.model, NGramModel):
                 raise InvalidInputError(
-                    f"mixture.kind is 'static', which mixes n-gram models only; {address_of(part)} is of the "
+                    f"mixture.kind is 'static', which mixes n-gram models only; {address_of(part.path)} is of the "
                     f"family {part.model.family}",
                     parameter="mixture.models",
                 )
-        return union_tokenizer([(address_of(part), part.tokenizer) for part in published])
+        return union_tokenizer([(address_of(part.path), part.tokenizer) for part in published])
     for part in published:
         if part.tokenizer.fingerprint != first.tokenizer.fingerprint:
-            raise VocabularyMismatchError(
-                f"{address_of(part)} has another tokenizer than {address_of(first)}"
+            raise InvalidInputError(
+                f"{address_of(part.path)} has another tokenizer ({_described(part.tokenizer)}) than "
+                f"{address_of(first.path)} ({_described(first.tokenizer)}); a dynamic mixture needs "
+                "one tokenizer: use mixture.kind=static, or train the parts with one tokenizer",
+                parameter="mixture.models",
             )
     return first.tokenizer
 
@@ -75,6 +79,7 @@ def mix(
     vocabulary: Vocabulary,
     held_out: EncodedCorpus,
     *,
+    shrinking: Shrinking = AS_IT_IS,
     progress: Progress,
 ) -> Mixed:
     """Mix models with the weights that make held-out text most probable.
@@ -84,6 +89,7 @@ def mix(
         models: the parts; for `static`, n-gram models, whose words may be some of the vocabulary's.
         vocabulary: of the mixture.
         held_out: sentences to fit the weights on.
+        shrinking: what to do to a static mixture's one model.
         progress: told of each stage.
 
     Raises:
@@ -91,9 +97,8 @@ def mix(
     """
     if kind == "static":
         ngram_models = [model for model in models if isinstance(model, NGramModel)]
-        mixture = mix_statically(ngram_models, vocabulary, held_out, progress=progress)
-        facts = {"weights": list(mixture.weights), "ngrams": list(mixture.num_ngrams)}
-        return Mixed(mixture.model, facts)
+        mixture = mix_statically(ngram_models, vocabulary, held_out, shrinking=shrinking, progress=progress)
+        return Mixed(mixture.model, {"weights": list(mixture.weights), **mixture.facts})
     scores = [score_corpus(model, held_out, progress=progress).log_probs for model in models]
     weights = fit_weights(np.stack(scores, axis=1))
     return Mixed(MixtureModel(models, weights), {"weights": list(weights)})
@@ -112,6 +117,10 @@ def in_words_of(part: Vocabulary, texts: EncodedTexts, vocabulary: Vocabulary) -
     return EncodedTexts(read(texts.train), read(texts.valid), test)
 
 
-def address_of(checkpoint: Checkpoint) -> str:
-    """A published version's `name@version`."""
-    return f"{checkpoint.path.parents[1].name}@{checkpoint.path.name}"
+def _described(tokenizer: Tokenizer) -> str:
+    return f"{tokenizer.kind}, {len(tokenizer.vocabulary):,} tokens"
+
+
+def address_of(path: Path) -> str:
+    """The `name@version` of a version's directory."""
+    return f"{path.parents[1].name}@{path.name}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,10 @@ class Sums(NamedTuple):
         """Whether all are 1, but for rounding."""
         return self.largest_deviation <= TOLERANCE
 
+    def as_facts(self) -> dict[str, Any]:
+        """For metrics.json."""
+        return {**self._asdict(), "normalised": self.normalised}
+
 
 def measure_sums(model: NGramModel) -> Sums:
     """Sum up after the empty context, after `<s>`, and after a hundred contexts of each length."""
@@ -48,8 +52,13 @@ def _some_states(model: NGramModel) -> Iterator[npt.NDArray[np.int64]]:
     """States of each length, evenly spread; not those after `</s>`, where nothing follows."""
     automaton = model.automaton
     for begin, end in pairwise(automaton.order_starts[:-1].tolist()):
-        places = (
-            np.flatnonzero(automaton.words[begin:end] != EOS) + begin
-        )  # an n-gram's state comes one later
+        places = np.flatnonzero(~_is_end(automaton.words[begin:end])) + begin
         some = np.linspace(0, len(places) - 1, min(len(places), _CONTEXTS_BY_LENGTH)).astype(np.int64)
-        yield places[some] + 1
+        yield places[some] + 1  # an n-gram's state comes one later
+
+
+def _is_end(words: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
+    """Which words are `</s>` [n]; those of a quantised model are three bytes each, the lowest first [n, 3]."""
+    ends: npt.NDArray[np.bool_]
+    ends = words == EOS if words.ndim == 1 else np.all(words == np.array([EOS, 0, 0], np.uint8), axis=1)
+    return ends

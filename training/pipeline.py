@@ -10,6 +10,7 @@ from models.checkpoint.manifest import Direction
 from models.checkpoint.registry import check_name
 from models.checkpoint.write import StorableModel
 from models.errors import InvalidInputError, VocabularyMismatchError
+from models.ngram.model import NGramModel
 from models.protocol import LanguageModel
 from models.tokenizers import Tokenizer
 from training.data import EncodedTexts
@@ -17,7 +18,9 @@ from training.evaluation import evaluate, summary
 from training.mixing import in_words_of, mix, mixture_tokenizer
 from training.neural.history import HistoryRecord
 from training.ngram.estimate import estimate
+from training.ngram.shrinking import Shrinking
 from training.ngram.smoothing.choice import smoothing_of
+from training.normalisation import measure_sums
 from training.progress import Progress
 from training.recipe import Recipe, merged, parse_recipe, recipe_table
 
@@ -85,6 +88,7 @@ def train_ngram(
         "discounts": [list(d) for d in result.discounts],
         "fallback_orders": list(result.fallback_orders),
         **result.facts,
+        **normalisation_facts(result.model),
     }
     seconds = time.monotonic() - began
     figures = held_out_figures(result.model, texts, progress=progress)
@@ -156,7 +160,16 @@ def train_mixture(
     ]
     parts: list[Trained | Checkpoint] = [*trained, *published]
     vocabulary = tokenizer.vocabulary
-    mixed = mix(recipe.mixture.kind, [p.model for p in parts], vocabulary, texts.valid, progress=progress)
+    wanted = recipe.ngram
+    mixed = mix(
+        recipe.mixture.kind,
+        [p.model for p in parts],
+        vocabulary,
+        texts.valid,
+        shrinking=Shrinking(wanted.prune_entropy, quantise=wanted.quantize_bits is not None),
+        progress=progress,
+    )
+    facts = {**mixed.facts, **normalisation_facts(mixed.model)}
     seconds = time.monotonic() - began
     figures = held_out_figures(mixed.model, texts, progress=progress)
     published_figures = [
@@ -164,7 +177,7 @@ def train_mixture(
         for p in published
     ]
     part_figures = [*(p.figures for p in trained), *published_figures]
-    return Trained(title, recipe, mixed.model, (), mixed.facts, figures, seconds, parts, part_figures)
+    return Trained(title, recipe, mixed.model, (), facts, figures, seconds, parts, part_figures)
 
 
 def train(
@@ -195,6 +208,13 @@ def train(
     return train_mixture(
         title, recipe, tokenizer, texts, published=published, device=device, progress=progress
     )
+
+
+def normalisation_facts(model: StorableModel[Any]) -> dict[str, Any]:
+    """How far the probabilities of an n-gram model that does not sum to 1 are off; nothing of others."""
+    if not isinstance(model, NGramModel) or model.normalised:
+        return {}
+    return {"normalisation": measure_sums(model).as_facts()}
 
 
 def held_out_figures(model: LanguageModel[Any], texts: EncodedTexts, *, progress: Progress) -> Figures:
@@ -229,6 +249,8 @@ def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
 def part_recipe(mixture: Recipe, name: str) -> Recipe:
     """A part's recipe, with what the mixture's recipe sets itself laid over it; text and tokenizer are the mixture's.
 
+    A static mixture is pruned by entropy and quantised as the one model it becomes; its parts are not.
+
     Raises:
         InvalidInputError: the part is itself a mixture, or no n-gram model in a static one.
     """
@@ -253,4 +275,7 @@ def part_recipe(mixture: Recipe, name: str) -> Recipe:
             f"family {recipe.family}",
             parameter="mixture.recipes",
         )
+    if mixture.mixture.kind == "static":
+        whole = {"prune_entropy": 0.0, "quantize_bits": None}
+        recipe = recipe.model_copy(update={"ngram": recipe.ngram.model_copy(update=whole)})
     return recipe

@@ -30,3 +30,7 @@ class Silent:
 
     def finish(self) -> None:
         """Ignore it."""
+
+
+SILENT: Progress = Silent()
+"""For callers who do not want to know."""

@@ -20,6 +20,7 @@ from training.card import CardData, model_card
 from training.data import EncodedTexts, Texts
 from training.mixing import address_of
 from training.pipeline import Trained
+from training.recipe import Recipe
 
 _LIBRARIES = ("gramophone-lm", "torch", "numpy", "numba", "sentencepiece")
 _GOLDEN_SENTENCES = 4
@@ -60,7 +61,8 @@ def publish(registry: Registry, name: str, trained: Trained, run: Run) -> Versio
             _part_directory(registry, part, run, Path(folder) / str(number), trained)
             for number, part in enumerate(wanted)
         ]
-        description = describe(name, trained, run)
+        published = [address_of(path) for path in parts] if trained.recipe.mixture.publish_parts else ()
+        description = describe(name, trained, run, part_names=published)
         return registry.publish(
             name,
             lambda directory: write_checkpoint(
@@ -69,17 +71,27 @@ def publish(registry: Registry, name: str, trained: Trained, run: Run) -> Versio
         )
 
 
-def describe(name: str, trained: Trained, run: Run) -> Description:
-    """Figures, provenance and model card of a trained model."""
+def describe(name: str, trained: Trained, run: Run, *, part_names: Sequence[str] = ()) -> Description:
+    """Figures, provenance and model card of a trained model.
+
+    Args:
+        name: under which it is published.
+        trained: the model.
+        run: it came from.
+        part_names: addresses of its parts, where all are published; else each has its title or address.
+    """
+    names = part_names or [
+        part.title if isinstance(part, Trained) else address_of(part.path) for part in trained.parts
+    ]
     parts = [
         {
-            "name": part.title if isinstance(part, Trained) else address_of(part),
+            "name": part_name,
             "family": part.model.family,
             "weight": weight,
             **figures,
         }
-        for part, figures, weight in zip(
-            trained.parts, trained.part_figures, trained.facts.get("weights", ()), strict=True
+        for part, part_name, figures, weight in zip(
+            trained.parts, names, trained.part_figures, trained.facts.get("weights", ()), strict=True
         )
     ]
     created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
@@ -90,8 +102,9 @@ def describe(name: str, trained: Trained, run: Run) -> Description:
         "data": {
             split: {"sha256": corpus.sha256, "sources": corpus.sources, "sentences": len(corpus.sentences)}
             for split, corpus in run.texts._asdict().items()
-            if corpus is not None
+            if corpus is not None and corpus.sentences
         },
+        **_fitted_on(trained.recipe, run.texts.valid.sources),
         **({"parts": parts} if parts else {}),
         **({"history": [record._asdict() for record in trained.history]} if trained.history else {}),
     }
@@ -115,9 +128,21 @@ def describe(name: str, trained: Trained, run: Run) -> Description:
             metrics=metrics,
             provenance=provenance,
             histories={p.title: p.history for p in _family(trained) if p.history},
+            direction=trained.direction,
         )
     )
     return Description(created, metrics, provenance, golden, card, trained.direction)
+
+
+def _fitted_on(recipe: Recipe, sources: Sequence[str]) -> dict[str, list[str]]:
+    """What was fitted on the validation text, so that figures on it are not held out, with that text's files."""
+    ngram = recipe.ngram
+    fitted = {
+        "weights_fitted_on": recipe.family == "mixture",
+        "discounts_fitted_on": recipe.family == "ngram" and ngram.discounts == "held-out",
+        "lambdas_fitted_on": recipe.family == "ngram" and ngram.smoothing == "jelinek-mercer",
+    }
+    return {key: list(sources) for key, is_so in fitted.items() if is_so}
 
 
 def _part_directory(

@@ -11,11 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from models.checkpoint.manifest import Direction
 from models.errors import InvalidInputError
 from models.neural.config import RecurrentConfig
+from training.idle_keys import refuse_idle_keys
 from training.neural.settings import TrainSettings
 from training.ngram.count_pruning import threshold_problem
 from training.ngram.smoothing.choice import WITH_DISCOUNTS, SmoothingName
 from training.ngram.smoothing.discounting import DiscountSource
 from training.ngram.smoothing.jelinek_mercer import MAX_BUCKETS
+from training.recipe_problems import refusal
 from training.tokenizing import TokenizerSettings
 
 Family = Literal["ngram", "neural", "mixture"]
@@ -170,17 +172,16 @@ def parse_recipe(table: Mapping[str, Any], assignments: Sequence[str] = (), *, s
     """Check a recipe's table.
 
     Raises:
-        InvalidInputError: a key or value is wrong; the message names it.
+        InvalidInputError: a key or value is wrong, or a key could not do anything; the message names it.
     """
     for assignment in assignments:
         table = merged(table, _assignment(assignment))
     try:
-        return Recipe.model_validate(table)
+        recipe = Recipe.model_validate(table)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        given = "" if first["type"] in {"missing", "extra_forbidden"} else f", given {first['input']!r}"
-        raise InvalidInputError(f"recipe {source}: {key}: {first['msg']}{given}", parameter=key) from None
+        raise refusal(error, Recipe, source=source) from None
+    refuse_idle_keys(recipe, source=source)
+    return recipe
 
 
 def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from models.tokenizers import (
 from models.vocabulary import CONTROL_TOKENS, UNK, Vocabulary
 from models.word_index import WordCounter, measure
 from training.corpora.encoded import EncodedCorpus
-from training.progress import Progress
+from training.progress import SILENT, Progress
 
 _BATCH = 8192
 _PIECES = 8000
@@ -69,7 +69,7 @@ class TokenizerSettings(BaseModel):
 
 
 def learn_tokenizer(
-    settings: TokenizerSettings, sentences: Sequence[str], *, progress: Progress
+    settings: TokenizerSettings, sentences: Sequence[str], *, progress: Progress = SILENT
 ) -> Tokenizer:
     """Learn a tokenizer from training text.
 
@@ -92,7 +92,9 @@ def learn_tokenizer(
     return _learn_pieces(settings, sentences, progress)
 
 
-def encode_corpus(tokenizer: Tokenizer, sentences: Sequence[str], *, progress: Progress) -> EncodedCorpus:
+def encode_corpus(
+    tokenizer: Tokenizer, sentences: Sequence[str], *, progress: Progress = SILENT
+) -> EncodedCorpus:
     """Encode every sentence; words and bytes are counted on the text as it was given."""
     offsets = np.zeros(len(sentences) + 1, dtype=np.int64)
     blocks: list[npt.NDArray[np.int32]] = []

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from models.arrays import FloatArray
-from models.errors import IntegrityError, ManifestError
+from models.errors import IntegrityError, InvalidInputError, ManifestError
 from models.protocol import LanguageModel
 from models.scoring import finite, pad, score_sequences
 from models.vocabulary import EOS
@@ -60,7 +60,7 @@ def replay_golden(directory: Path, model: LanguageModel[Any], *, device: str) ->
         tolerance = float(golden["tolerance"][device.split(":", maxsplit=1)[0]][PRECISION])
         sequences = [model.vocabulary.check_ids(s, parameter="sequences") for s in golden["sequences"]]
         expected = [np.asarray(row, dtype=np.float64) for row in golden["logprobs"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, InvalidInputError) as error:
         raise ManifestError(f"{path} is not a golden test: {error}") from None
     worst = 0.0
     for row, want in zip(_scores(model, sequences), expected, strict=True):

@@ -106,7 +106,7 @@ def read_manifest(directory: Path) -> Manifest:
         reader_version = int(fields["reader_version"])
     except FileNotFoundError:
         raise ManifestError(f"{path} is missing: not a checkpoint, or one that was never finished") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ManifestError(f"{path} is not a manifest: {error}") from None
     if reader_version > SCHEMA_VERSION:
         raise IncompatibleVersionError(

@@ -33,58 +33,55 @@ AUTOMATON_TYPES = (_automaton_type(EXACT_TYPES), _automaton_type(QUANTISED_TYPES
 """What every kernel is compiled for."""
 
 
-def _element(automaton: types.NamedTuple, field: str) -> types.Type:
-    element: types.Type = automaton.types[Automaton._fields.index(field)].dtype
-    return element
+def word_at(words: Any, arc: Any) -> Any:
+    """The id of the word that an arc reads, int32, of `Automaton.words`; for kernels only."""
+    raise NotImplementedError
 
 
+@overload(word_at, inline="always")
+def _word_at(words: Any, arc: Any) -> Any:  # noqa: ARG001 - the types decide
+    def whole(words: Any, arc: Any) -> Any:
+        return words[arc]
+
+    def bytewise(words: Any, arc: Any) -> Any:
+        low = np.int32(words[arc, 0]) | (np.int32(words[arc, 1]) << 8)
+        return np.int32(low | (np.int32(words[arc, 2]) << 16))
+
+    return bytewise if words.ndim == 2 else whole
+
+
+def value_at(coded: Any, values: Any, place: Any) -> Any:
+    """A probability or back-off weight, float32, of the array that has it or its code; for kernels only."""
+    raise NotImplementedError
+
+
+@overload(value_at, inline="always")
+def _value_at(coded: Any, values: Any, place: Any) -> Any:  # noqa: ARG001
+    def value(coded: Any, values: Any, place: Any) -> Any:  # noqa: ARG001
+        return coded[place]
+
+    def decoded(coded: Any, values: Any, place: Any) -> Any:
+        return values[coded[place]]
+
+    return decoded if coded.dtype == types.uint8 else value
+
+
+@numba.njit(nogil=True, inline="always")
 def word_of(automaton: Automaton, arc: Any) -> Any:
-    """The id of the word that an arc reads, int32; for kernels only."""
-    raise NotImplementedError
+    """The id of the word that an arc reads, int32."""
+    return word_at(automaton.words, arc)
 
 
-@overload(word_of)
-def _word_of(automaton: Any, arc: Any) -> Any:  # noqa: ARG001 - the types decide
-    def whole(automaton: Any, arc: Any) -> Any:
-        return automaton.words[arc]
-
-    def bytewise(automaton: Any, arc: Any) -> Any:
-        low = np.int32(automaton.words[arc, 0]) | (np.int32(automaton.words[arc, 1]) << 8)
-        return np.int32(low | (np.int32(automaton.words[arc, 2]) << 16))
-
-    return bytewise if _element(automaton, "words") == types.uint8 else whole
-
-
+@numba.njit(nogil=True, inline="always")
 def log10_prob_of(automaton: Automaton, arc: Any) -> Any:
-    """The log10 probability of an arc, float32; for kernels only."""
-    raise NotImplementedError
+    """The log10 probability of an arc, float32."""
+    return value_at(automaton.log10_probs, automaton.prob_values, arc)
 
 
-@overload(log10_prob_of)
-def _log10_prob_of(automaton: Any, arc: Any) -> Any:  # noqa: ARG001
-    def value(automaton: Any, arc: Any) -> Any:
-        return automaton.log10_probs[arc]
-
-    def coded(automaton: Any, arc: Any) -> Any:
-        return automaton.prob_values[automaton.log10_probs[arc]]
-
-    return coded if _element(automaton, "log10_probs") == types.uint8 else value
-
-
+@numba.njit(nogil=True, inline="always")
 def log10_backoff_of(automaton: Automaton, state: Any) -> Any:
-    """The log10 back-off weight of a state, float32; for kernels only."""
-    raise NotImplementedError
-
-
-@overload(log10_backoff_of)
-def _log10_backoff_of(automaton: Any, state: Any) -> Any:  # noqa: ARG001
-    def value(automaton: Any, state: Any) -> Any:
-        return automaton.log10_backoffs[state]
-
-    def coded(automaton: Any, state: Any) -> Any:
-        return automaton.backoff_values[automaton.log10_backoffs[state]]
-
-    return coded if _element(automaton, "log10_backoffs") == types.uint8 else value
+    """The log10 back-off weight of a state, float32."""
+    return value_at(automaton.log10_backoffs, automaton.backoff_values, state)
 
 
 @intrinsic
@@ -115,31 +112,45 @@ def _stride(array_type: Any) -> int:
 prefetch: Any = _prefetch  # called without the typing context
 
 
-@numba.njit(nogil=True)
-def find(automaton: Automaton, begin: Any, end: Any, word: Any) -> Any:
-    """The first arc in [begin, end) whose word is not smaller, by bisection; `end` if there is none.
+# a call would hand over every array of the automaton
+@numba.njit(nogil=True, inline="always")
+def last_place(begin: Any, end: Any, word: Any) -> Any:
+    """The end of the arcs in [begin, end) that can read a word: as they rise, no more than `word` stand before it.
+
+    Frequent words have small ids, so this spares most of the search in contexts with many arcs.
+    """
+    return min(end, begin + U(word) + U(1))
+
+
+@numba.njit(nogil=True, inline="always")
+def find(words: Any, begin: Any, end: Any, word: Any) -> Any:
+    """The arc in [begin, end) that reads the word, by bisection in `Automaton.words`; A if there is none.
 
     Guessing branches beat a search without branches: a wrong guess still loads the next line early.
     """
+    stop = end
     while begin < end:
         middle = (begin + end) >> U(1)
-        if word_of(automaton, middle) < word:
+        if word_at(words, middle) < word:
             begin = middle + U(1)
         else:
             end = middle
-    return begin
+    return begin if begin < stop and word_at(words, begin) == word else U(len(words))
 
 
-@numba.njit(nogil=True)
-def arc_of(automaton: Automaton, state: Any, word: Any) -> Any:
+@numba.njit(nogil=True, inline="always")
+def arc_at(first_arcs: Any, words: Any, state: Any, word: Any) -> Any:
     """The arc of this very state that reads the word, else A; the empty context has one for every word."""
     if state == U(0):
         return U(word)
-    end = U(automaton.first_arcs[state + U(1)])
-    arc = find(automaton, U(automaton.first_arcs[state]), end, word)
-    if arc < end and word_of(automaton, arc) == word:
-        return arc
-    return U(len(automaton.words))
+    begin, end = U(first_arcs[state]), U(first_arcs[state + U(1)])
+    return find(words, begin, last_place(begin, end, word), word)
+
+
+@numba.njit(nogil=True, inline="always")
+def arc_of(automaton: Automaton, state: Any, word: Any) -> Any:
+    """The same, of an automaton."""
+    return arc_at(automaton.first_arcs, automaton.words, state, word)
 
 
 @numba.njit(nogil=True)

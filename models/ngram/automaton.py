@@ -22,6 +22,9 @@ from models.vocabulary import BOS, CONTROL_TOKENS
 
 AUTOMATON_FILE = "ngram.bin"
 
+MAX_ORDER = 255
+"""The length of an n-gram that is found is told in one byte."""
+
 EXACT_TYPES = {
     "order_starts": ("int64", 1),
     "first_arcs": ("uint32", 1),
@@ -142,10 +145,12 @@ def reject(path: Path, problem: str) -> NoReturn:
     raise ManifestError(f"{path} is no back-off automaton: {problem}")
 
 
-def _check_shapes(path: Path, automaton: Automaton) -> None:
+def _check_shapes(path: Path, automaton: Automaton) -> None:  # noqa: C901 - one line an array
     """Array lengths agree with each other; what stands at their ends does too."""
     starts, states, arcs = automaton.order_starts, automaton.num_states, automaton.num_arcs
-    if len(starts) < 2 or starts[0] != 0 or starts[-1] != arcs or not (starts[1:] >= starts[:-1]).all():
+    if not 1 <= automaton.order <= MAX_ORDER:
+        reject(path, f"its order is {automaton.order}, it can be 1 to {MAX_ORDER}")
+    if starts[0] != 0 or starts[-1] != arcs or not (starts[1:] >= starts[:-1]).all():
         reject(path, f"order_starts is {starts[:8].tolist()}… for {arcs} arcs")
     if states != starts[-2] + 1 or len(automaton.first_arcs) != states + 1:
         reject(path, f"suffixes and first_arcs do not fit the {starts[-2]} n-grams below the highest order")

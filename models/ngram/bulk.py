@@ -1,15 +1,18 @@
 """Scoring sentences by the million: from text or ids to log-probabilities, on as many cores as are given."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import NamedTuple
 
+import numba
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
 from models.arrays import FloatArray, TokenIds
+from models.ngram.access import readonly
+from models.ngram.inputs import check_offsets
 from models.ngram.model import NGramModel
+from models.ngram.threads import side_by_side
 from models.tokenizers import Tokenizer
 from models.vocabulary import EOS
 
@@ -41,17 +44,14 @@ def score_lines(
         tokenizer: the model's.
         lines: one sentence each.
         threads: how many cores to use, for tokenising too; the answer is the same.
+
+    Raises:
+        InvalidInputError: the tokenizer has ids that are outside the model's vocabulary.
     """
     cuts = np.linspace(0, len(lines), max(1, min(threads, len(lines))) + 1).astype(int).tolist()
-    shares = [lines[begin:end] for begin, end in pairwise(cuts)]
-
-    def run(share: Sequence[str]) -> SentenceScores:
-        return score_sentences(model, *tokenizer.encode_ragged(share))
-
-    if len(shares) == 1:
-        return run(shares[0])
-    with ThreadPoolExecutor(len(shares)) as pool:
-        parts = list(pool.map(run, shares))
+    parts = side_by_side(lambda share: score_sentences(model, *tokenizer.encode_ragged(lines[share])), cuts)
+    if len(parts) == 1:
+        return parts[0]
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     return SentenceScores(
         np.concatenate([part.log_probs for part in parts]), np.concatenate([[0], np.cumsum(lengths)])
@@ -70,12 +70,28 @@ def score_sentences(
         threads: how many cores to use; the answer is the same.
 
     Raises:
-        InvalidInputError: an id is outside the vocabulary.
+        InvalidInputError: the offsets do not fit, or an id is outside the vocabulary.
     """
-    ends = offsets + np.arange(len(offsets))  # with one </s> a sentence
-    tokens = np.full(int(ends[-1]), EOS, dtype=np.int64)
-    is_word = np.ones(len(tokens), dtype=np.bool_)
-    is_word[ends[1:] - 1] = False
-    tokens[is_word] = ids
-    log_probs = model.score_ragged(model.initial_state(len(offsets) - 1), tokens, ends, threads=threads)
-    return SentenceScores(log_probs, ends)
+    words: TokenIds = np.ascontiguousarray(ids, dtype=np.int64)
+    offsets = np.ascontiguousarray(offsets, dtype=np.int64)
+    check_offsets(words, offsets, max(len(offsets) - 1, 0))
+    begins = offsets + np.arange(len(offsets))  # with one </s> a sentence
+    tokens = np.empty(int(begins[-1]), dtype=np.int64)
+    _end_sentences(words, offsets, tokens)
+    log_probs = model.score_ragged(model.initial_state(len(offsets) - 1), tokens, begins, threads=threads)
+    return SentenceScores(log_probs, begins)
+
+
+@numba.njit(
+    types.void(readonly("int64"), readonly("int64"), types.int64[::1]),
+    nogil=True,
+    cache=True,
+)
+def _end_sentences(
+    ids: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]
+) -> None:
+    """Put `</s>` behind each sentence; `tokens` has as many more places as there are sentences."""
+    for row in range(len(offsets) - 1):
+        for place in range(offsets[row], offsets[row + 1]):
+            tokens[place + row] = ids[place]
+        tokens[offsets[row + 1] + row] = EOS

@@ -18,15 +18,22 @@ from numba import types
 from models.ngram.access import (
     AUTOMATON_TYPES,
     U,
+    arc_at,
     arc_of,
     log10_backoff_of,
     log10_prob_of,
+    prefetch,
     readonly,
+    value_at,
+    word_at,
     word_of,
 )
 from models.ngram.automaton import Automaton
 from models.ngram.ranked import RANKED_ARCS
 from models.ngram.walking import LN_10
+
+_AHEAD = 8
+"""Ranked arcs that are fetched before their turn."""
 
 _DRAWS = 64
 """Words drawn for one row before its whole distribution is made."""
@@ -60,23 +67,27 @@ def distribution(automaton: Automaton, states: npt.NDArray[np.int32], out: npt.N
     """
     order = len(automaton.order_starts) - 1
     chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
+    first_arcs, words = automaton.first_arcs, automaton.words
+    probs, decoded = automaton.log10_probs, automaton.prob_values
     for row in range(len(states)):
         last = _chain(automaton, states[row], chain, backoffs) - 1
         for word in range(out.shape[1]):
-            out[row, word] = (log10_prob_of(automaton, word) + backoffs[last]) * LN_10
+            out[row, word] = (value_at(probs, decoded, word) + backoffs[last]) * LN_10
         for level in range(last - 1, -1, -1):
             state = chain[level]
-            for arc in range(U(automaton.first_arcs[state]), U(automaton.first_arcs[state + U(1)])):
-                value = (log10_prob_of(automaton, U(arc)) + backoffs[level]) * LN_10
-                out[row, word_of(automaton, U(arc))] = value
+            for arc in range(U(first_arcs[state]), U(first_arcs[state + U(1)])):
+                value = (value_at(probs, decoded, U(arc)) + backoffs[level]) * LN_10
+                out[row, word_at(words, U(arc))] = value
 
 
-@numba.njit(nogil=True)
-def _known_before(automaton: Automaton, chain: npt.NDArray[np.uint64], level: int, word: np.int32) -> bool:
+@numba.njit(nogil=True, inline="always")
+def _known_before(
+    first_arcs: npt.NDArray[np.uint32], words: Any, chain: npt.NDArray[np.uint64], level: int, word: np.int32
+) -> bool:
     """Whether a longer context of the chain has the word, so that this level does not count for it."""
-    missing = U(len(automaton.words))
+    missing = U(len(words))
     for longer in range(level):  # noqa: SIM110 - kernels know no any()
-        if arc_of(automaton, chain[longer], word) != missing:
+        if arc_at(first_arcs, words, chain[longer], word) != missing:
             return True
     return False
 
@@ -95,57 +106,111 @@ def _rank_of(automaton: Automaton, state: np.uint64) -> Any:
     return begin if found else -1
 
 
-@numba.njit(nogil=True)
-def _precedes(automaton: Automaton, one: np.uint32, other: np.uint32) -> np.bool_:
+@numba.njit(nogil=True, inline="always")
+def _precedes(probs: Any, decoded: Any, one: np.uint32, other: np.uint32) -> np.bool_:
     """Whether an arc is more probable than another of the same state, or as probable and its word's id smaller."""
-    prob, other_prob = log10_prob_of(automaton, U(one)), log10_prob_of(automaton, U(other))
+    prob, other_prob = value_at(probs, decoded, U(one)), value_at(probs, decoded, U(other))
     return np.bool_(prob > other_prob or (prob == other_prob and one < other))
 
 
-@numba.njit(nogil=True)
-def _sink(automaton: Automaton, heap: npt.NDArray[np.uint32], place: int, size: Any) -> None:
-    """Move the arc at a place of a heap down until it precedes those below it."""
-    arc = heap[place]
+@numba.njit(nogil=True, inline="always")
+def _sink(probs: Any, decoded: Any, heaps: npt.NDArray[np.uint32], top: Any, place: Any, size: Any) -> None:
+    """Move the arc at a place of the heap that starts at `top` down until it precedes those below it."""
+    arc = heaps[top + place]
     while 2 * place + 1 < size:
         child = 2 * place + 1
-        if child + 1 < size and _precedes(automaton, heap[child + 1], heap[child]):
+        if child + 1 < size and _precedes(probs, decoded, heaps[top + child + 1], heaps[top + child]):
             child += 1
-        if not _precedes(automaton, heap[child], arc):
+        if not _precedes(probs, decoded, heaps[top + child], arc):
             break
-        heap[place] = heap[child]
+        heaps[top + place] = heaps[top + child]
         place = child
-    heap[place] = arc
+    heaps[top + place] = arc
 
 
 @numba.njit(nogil=True)
-def _heap_arcs(automaton: Automaton, state: np.uint64, heap: npt.NDArray[np.uint32]) -> Any:
-    """The arcs of a state that has few, as a heap with the most probable on top; their number."""
-    begin = np.int64(automaton.first_arcs[state])
-    size = np.int64(automaton.first_arcs[state + U(1)]) - begin
+def _heap_arcs(
+    first_arcs: Any, probs: Any, decoded: Any, state: np.uint64, heaps: npt.NDArray[np.uint32], top: Any
+) -> Any:
+    """The arcs of a state that has few, as a heap that starts at `top`, the most probable first; their number."""
+    begin = np.int64(first_arcs[state])
+    size = np.int64(first_arcs[state + U(1)]) - begin
     for n in range(size):
-        heap[n] = begin + n
+        heaps[top + n] = begin + n
     for place in range(size // 2 - 1, -1, -1):
-        _sink(automaton, heap, place, size)
+        _sink(probs, decoded, heaps, top, place, size)
     return size
 
 
 @numba.njit(nogil=True)
-def _show(
-    automaton: Automaton,
+def _value(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.float32:
+    """The natural-log probability of an arc after so much was charged, as `distribution` writes it."""
+    return np.float32((value_at(probs, decoded, arc) + backoff) * LN_10)
+
+
+@numba.njit(nogil=True, inline="always")
+def _fetch(probs: Any, words: Any, ranked_arcs: npt.NDArray[np.uint32], place: Any) -> None:
+    """Have the processor fetch the arc at a place of `ranked_arcs`: in a context of many, it lies anywhere."""
+    prefetch(probs, U(ranked_arcs[place]))
+    prefetch(words, U(ranked_arcs[place]))
+
+
+@numba.njit(nogil=True, inline="always")
+def _shown(
+    ranked_arcs: npt.NDArray[np.uint32],
     level: int,
-    backoffs: npt.NDArray[np.float64],
     heaps: npt.NDArray[np.uint32],
     nexts: npt.NDArray[np.int64],
     stops: npt.NDArray[np.int64],
-    arcs: npt.NDArray[np.uint64],
-    values: npt.NDArray[np.float64],
-) -> None:
-    """Put a level's most probable arc that is left, A if there is none, into `arcs`; its log10 value into `values`."""
+    missing: np.uint64,
+) -> Any:
+    """A level's most probable arc that is left, A if there is none."""
     if nexts[level] >= stops[level] or stops[level] == 0:
-        arcs[level] = U(len(automaton.words))
-        return
-    arcs[level] = U(automaton.ranked_arcs[nexts[level]]) if nexts[level] >= 0 else U(heaps[level, 0])
-    values[level] = log10_prob_of(automaton, arcs[level]) + backoffs[level]
+        return missing
+    if nexts[level] >= 0:
+        return U(ranked_arcs[nexts[level]])
+    return U(heaps[level * RANKED_ARCS])
+
+
+@numba.njit(nogil=True)
+def _less_probable_ties(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.bool_:
+    """Whether a less probable arc of the same state may have the same value, for want of digits."""
+    lower = np.nextafter(value_at(probs, decoded, arc), np.float32(-np.inf))
+    return np.bool_(np.float32((lower + backoff) * LN_10) == _value(probs, decoded, arc, backoff))
+
+
+@numba.njit(nogil=True)
+def _insert(ids: npt.NDArray[np.int64], row: int, begin: int, column: int, word: np.int32) -> None:
+    """Put a word into a row's rising run of ids that starts at `begin` and ends before this column."""
+    while column > begin and ids[row, column - 1] > word:
+        ids[row, column] = ids[row, column - 1]
+        column -= 1
+    ids[row, column] = word
+
+
+@numba.njit(nogil=True)
+def _fill_with_impossible(
+    automaton: Automaton,
+    chain: npt.NDArray[np.uint64],
+    backoffs: npt.NDArray[np.float64],
+    depth: int,
+    ids: npt.NDArray[np.int64],
+    log_probs: npt.NDArray[np.float32],
+    column: int,
+) -> None:
+    """Fill a row from this column on with words that cannot come, in order of id."""
+    missing = U(len(automaton.words))
+    word = np.int64(0)
+    while column < len(ids):
+        level, arc = 0, arc_of(automaton, chain[0], word)
+        while arc == missing and level + 1 < depth:
+            level += 1
+            arc = arc_of(automaton, chain[level], word)
+        value = _value(automaton.log10_probs, automaton.prob_values, arc, backoffs[level])
+        if value == -np.inf:
+            ids[column], log_probs[column] = word, -np.inf
+            column += 1
+        word += 1
 
 
 @numba.njit(
@@ -156,7 +221,7 @@ def _show(
     nogil=True,
     cache=True,
 )
-def top_k(
+def top_k(  # noqa: C901, PLR0912, PLR0915 - one merge
     automaton: Automaton,
     states: npt.NDArray[np.int32],
     ids: npt.NDArray[np.int64],
@@ -165,16 +230,19 @@ def top_k(
     """The k most probable words [B, k] in states [B] and their natural-log probabilities, into `ids` and `log_probs`.
 
     Merges the arcs of the state and its suffixes, each from its most probable down, and passes
-    over words that a longer context has already; k must not exceed V.
+    over words that a longer context has already. Words of equal value, in single precision, are
+    in order of id, as if the whole distribution had been sorted; so those that tie with the
+    k-th are looked at too. k must not exceed V.
     """
     order, k, missing = len(automaton.order_starts) - 1, ids.shape[1], U(len(automaton.words))
     chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
-    heaps = np.empty((order, RANKED_ARCS), np.uint32)
-    nexts, stops = np.empty(order, np.int64), np.empty(order, np.int64)  # places in ranked_arcs, or −1 and
-    arcs, values = (
-        np.empty(order, np.uint64),
-        np.empty(order, np.float64),
-    )  # the heap's size; and what is there
+    heaps = np.empty(order * RANKED_ARCS, np.uint32)  # one a level
+    # by themselves, since reaching into the tuple costs as much as the rest
+    first_arcs, words, ranked_arcs = automaton.first_arcs, automaton.words, automaton.ranked_arcs
+    probs, decoded = automaton.log10_probs, automaton.prob_values
+    # of each level, the next place in ranked_arcs and the end there; or −1 and the size of its heap
+    nexts, stops = np.empty(order, np.int64), np.empty(order, np.int64)
+    arcs, values = np.empty(order, np.uint64), np.empty(order, np.float32)  # what is there
     for row in range(len(states)):
         depth = _chain(automaton, states[row], chain, backoffs)
         for level in range(depth):
@@ -182,28 +250,53 @@ def top_k(
             if rank >= 0:
                 nexts[level] = automaton.ranked_starts[rank]
                 stops[level] = automaton.ranked_starts[rank + 1]
+                for place in range(nexts[level], min(nexts[level] + _AHEAD, stops[level])):
+                    _fetch(probs, words, ranked_arcs, place)
             else:
-                nexts[level], stops[level] = -1, _heap_arcs(automaton, chain[level], heaps[level])
-            _show(automaton, level, backoffs, heaps, nexts, stops, arcs, values)
-        column = 0
-        while column < k:
+                nexts[level] = -1
+                stops[level] = _heap_arcs(
+                    first_arcs, probs, decoded, chain[level], heaps, level * RANKED_ARCS
+                )
+            arcs[level] = _shown(ranked_arcs, level, heaps, nexts, stops, missing)
+            if arcs[level] != missing:
+                values[level] = _value(probs, decoded, arcs[level], backoffs[level])
+        column, begin = 0, 0  # where the next word goes; the first of those of the last one's value
+        while True:
             best, word = -1, np.int32(0)
             for level in range(depth):
                 if arcs[level] == missing or (best >= 0 and values[level] < values[best]):
                     continue
-                shown = word_of(automaton, arcs[level])
+                shown = word_at(words, arcs[level])
                 if best < 0 or values[level] > values[best] or shown < word:
                     best, word = level, shown
-            if not _known_before(automaton, chain, best, word):
-                ids[row, column], log_probs[row, column] = word, values[best] * LN_10
-                column += 1
+            if best < 0 or (column == k and values[best] < log_probs[row, k - 1]):
+                break
+            if values[best] == -np.inf:
+                _fill_with_impossible(automaton, chain, backoffs, depth, ids[row], log_probs[row], column)
+                break
+            if column == k and word > ids[row, k - 1]:
+                if not _less_probable_ties(probs, decoded, arcs[best], backoffs[best]):
+                    arcs[best] = missing  # all that tie have larger ids
+                    continue
+            elif not _known_before(first_arcs, words, chain, best, word):
+                if column == 0 or values[best] < log_probs[row, column - 1]:
+                    begin = column
+                _insert(ids, row, begin, min(column, k - 1), word)
+                if column < k:
+                    log_probs[row, column] = values[best]
+                    column += 1
             if nexts[best] >= 0:
                 nexts[best] += 1
+                if nexts[best] + _AHEAD < stops[best]:
+                    _fetch(probs, words, ranked_arcs, nexts[best] + _AHEAD)
             else:
                 stops[best] -= 1
-                heaps[best, 0] = heaps[best, stops[best]]
-                _sink(automaton, heaps[best], 0, stops[best])
-            _show(automaton, best, backoffs, heaps, nexts, stops, arcs, values)
+                top = best * RANKED_ARCS
+                heaps[top] = heaps[top + stops[best]]
+                _sink(probs, decoded, heaps, top, 0, stops[best])
+            arcs[best] = _shown(ranked_arcs, best, heaps, nexts, stops, missing)
+            if arcs[best] != missing:
+                values[best] = _value(probs, decoded, arcs[best], backoffs[best])
 
 
 @numba.njit(nogil=True)
@@ -238,16 +331,34 @@ def _arc_at(automaton: Automaton, state: np.uint64, point: float) -> Any:
 
 
 @numba.njit(nogil=True)
-def _draw_from_all(automaton: Automaton, states: npt.NDArray[np.int32], point: float) -> np.int64:
-    """The word at a point of the cumulative probabilities of the whole vocabulary after the one state [1]."""
+def _refused(automaton: Automaton, chain: npt.NDArray[np.uint64], level: int, word: np.int64) -> int:
+    """The shortest context before this level that has the word itself, and so does not take it from here; or −1."""
+    longer = level - 1
+    while longer >= 0 and arc_of(automaton, chain[longer], word) == U(len(automaton.words)):
+        longer -= 1
+    return longer
+
+
+@numba.njit(nogil=True)
+def _draw_from_all(automaton: Automaton, chain: npt.NDArray[np.uint64], start: int, point: float) -> np.int64:
+    """The word at a point of a context's cumulative probabilities, without those that the longer one has; or −1."""
+    state = np.empty(1, np.int32)
+    state[0] = chain[start]
     log_probs = np.empty((1, np.int64(automaton.first_arcs[1])), np.float32)
-    distribution(automaton, states, log_probs)
+    distribution(automaton, state, log_probs)
+    if start > 0:
+        longer = chain[start - 1]
+        for arc in range(U(automaton.first_arcs[longer]), U(automaton.first_arcs[longer + U(1)])):
+            log_probs[0, word_of(automaton, U(arc))] = -np.inf
+    peak = np.float64(log_probs.max())  # a row may hold next to nothing
+    if peak == -np.inf:
+        return np.int64(-1)
     total = 0.0
     for word in range(log_probs.shape[1]):
-        total += math.exp(log_probs[0, word])
+        total += math.exp(log_probs[0, word] - peak)
     point, last = point * total, np.int64(0)
     for word in range(log_probs.shape[1]):
-        prob = math.exp(log_probs[0, word])
+        prob = math.exp(log_probs[0, word] - peak)
         if prob > 0:
             point, last = point - prob, np.int64(word)
             if point < 0:
@@ -273,7 +384,9 @@ def sample(
 
     A point falls on one of the state's own arcs, or past them. Past them, the word is drawn
     from the suffix's distribution, again and again until it is none that the state itself
-    has. Should that take too often, the whole distribution is made after all.
+    has. Should that take too often, the suffix's whole distribution is made after all. Where a
+    row does not sum to 1, its own arcs count by themselves, and the others share the rest; a
+    word that is impossible is drawn only where all are.
     """
     order, missing = len(automaton.order_starts) - 1, U(len(automaton.words))
     chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
@@ -290,14 +403,19 @@ def sample(
                 level += 1
             if arc == missing:
                 continue
-            word = word_of(automaton, arc)
-            refused = level - 1
-            while refused >= 0 and arc_of(automaton, chain[refused], word) == missing:
-                refused -= 1
+            word = np.int64(word_of(automaton, arc))
+            refused = _refused(automaton, chain, level, word)
             if refused < 0:
                 words[row] = word
                 break
             start = refused + 1
-        if words[row] < 0:
+        while words[row] < 0:  # at most once for each context
             seed, point = _next_point(seed)
-            words[row] = _draw_from_all(automaton, states[row : row + 1], point)
+            word = _draw_from_all(automaton, chain, start, point)
+            if word < 0 and start > 0:  # its own arcs are all there is, but sum to less than 1
+                start = 0
+                continue
+            refused = _refused(automaton, chain, start - 1, word)
+            if refused < 0:
+                words[row] = max(word, 0)
+            start = refused + 1

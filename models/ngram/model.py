@@ -13,6 +13,7 @@ from models.arrays import FloatArray, TokenIds
 from models.errors import InvalidInputError, ManifestError
 from models.ngram import distributions, walking
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
+from models.ngram.inputs import check_k, check_offsets, check_shapes, outside_vocabulary
 from models.ngram.threads import in_threads
 from models.ngram.verification import verify
 from models.protocol import TopTokens
@@ -121,7 +122,7 @@ class NGramModel:
         out = np.empty(len(state), dtype=np.int32)
         bad = walking.advance(self.automaton, state.ids, tokens, out)
         if bad >= 0:
-            raise self._outside(tokens, bad)
+            raise outside_vocabulary(tokens, bad, len(self.vocabulary))
         return NGramState(out)
 
     def next_log_probs(self, state: NGramState) -> FloatArray:
@@ -133,6 +134,8 @@ class NGramModel:
     def top_k(self, state: NGramState, k: int) -> TopTokens:
         """The k most probable tokens after each row, found without touching the rest of the vocabulary.
 
+        Those equal in single precision are in order of id.
+
         Args:
             state: B rows.
             k: at most V.
@@ -140,10 +143,7 @@ class NGramModel:
         Raises:
             InvalidInputError: k is not in [1, V].
         """
-        if not 1 <= k <= len(self.vocabulary):
-            raise InvalidInputError(
-                f"k is {k}, it can be 1 to {len(self.vocabulary)}, the size of the vocabulary", parameter="k"
-            )
+        check_k(k, len(self.vocabulary))
         ids = np.empty((len(state), k), dtype=np.int64)
         log_probs = np.empty((len(state), k), dtype=np.float32)
         distributions.top_k(self.automaton, state.ids, ids, log_probs)
@@ -204,14 +204,7 @@ class NGramModel:
         """
         tokens = np.ascontiguousarray(tokens, dtype=np.int64)
         offsets = np.ascontiguousarray(offsets, dtype=np.int64)
-        if tokens.ndim != 1 or offsets.shape != (len(state) + 1,):
-            raise InvalidInputError(
-                f"tokens have the shape {list(tokens.shape)} and offsets {list(offsets.shape)}; "
-                f"for a state of {len(state)} rows they must be [N] and [{len(state) + 1}]",
-                parameter="tokens",
-            )
-        if offsets[0] != 0 or offsets[-1] != len(tokens) or (np.diff(offsets) < 0).any():
-            raise InvalidInputError(f"offsets do not rise from 0 to {len(tokens)}", parameter="offsets")
+        check_offsets(tokens, offsets, len(state))
         out = np.empty(len(tokens), dtype=np.float32)
 
         def run(rows: slice) -> int:
@@ -222,7 +215,7 @@ class NGramModel:
 
         bad = max(in_threads(run, offsets, threads))
         if bad >= 0:
-            raise self._outside(tokens, bad)
+            raise outside_vocabulary(tokens, bad, len(self.vocabulary))
         return out
 
     def _score(
@@ -230,17 +223,7 @@ class NGramModel:
     ) -> NGramScores:
         tokens = np.ascontiguousarray(tokens, dtype=np.int64)
         lengths = np.ascontiguousarray(lengths, dtype=np.int64)
-        if tokens.ndim != 2 or len(tokens) != len(state) or lengths.shape != (len(state),):
-            raise InvalidInputError(
-                f"tokens have the shape {list(tokens.shape)} and lengths {list(lengths.shape)}; "
-                f"for a state of {len(state)} rows they must be [{len(state)}, T] and [{len(state)}]",
-                parameter="tokens",
-            )
-        if lengths.max(initial=0) > tokens.shape[1]:
-            raise InvalidInputError(
-                f"lengths go up to {lengths.max()}, tokens have {tokens.shape[1]} columns",
-                parameter="lengths",
-            )
+        check_shapes(tokens, lengths, len(state))
         begins = np.arange(len(state)) * tokens.shape[1]
         scores = NGramScores(
             np.zeros(tokens.shape, dtype=np.float32),
@@ -258,7 +241,7 @@ class NGramModel:
             scores.log_backoffs.reshape(-1),
         )
         if bad >= 0:
-            raise self._outside(tokens, bad)
+            raise outside_vocabulary(tokens, bad, len(self.vocabulary))
         return scores
 
     def prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
@@ -267,8 +250,10 @@ class NGramModel:
         Only the last order − 1 tokens of a row can matter, so that many steps do, however long it is.
 
         Raises:
-            InvalidInputError: one of those ids is outside the vocabulary.
+            InvalidInputError: the shapes do not fit, or one of those ids is outside the vocabulary.
         """
+        tokens, lengths = np.asarray(tokens, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
+        check_shapes(tokens, lengths, len(state))
         reach = self.order - 1
         after = NGramState(np.where(lengths >= reach, np.int32(0), state.ids))
         rows = np.arange(len(state))
@@ -309,9 +294,3 @@ class NGramModel:
         if order != automaton.order:
             raise ManifestError(f"{path}: order is {order}, {AUTOMATON_FILE} has {automaton.order}")
         return model
-
-    def _outside(self, tokens: TokenIds, place: int) -> InvalidInputError:
-        return InvalidInputError(
-            f"token {place} of the batch is {tokens.flat[place]}, but token ids are 0 to {len(self.vocabulary) - 1}",
-            parameter="tokens",
-        )

@@ -1,8 +1,9 @@
-"""Eight-bit codes for probabilities and back-offs: a file of about half the size.
+"""Eight-bit codes for probabilities and back-offs: a file of less than two thirds of the size.
 
 The codes' values are found by Lloyd's algorithm in one dimension: every code stands for the
 mean of the values nearest to it. Source: Lloyd (1982), "Least squares quantization in PCM".
-Minus infinity and 0, which mean more than a number, keep their exact value.
+Minus infinity and 0, which mean more than a number, keep their exact value, and so does the
+probability of `<unk>`, which every unknown word is charged.
 """
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from models.errors import InvalidInputError
 from models.ngram.automaton import Automaton
 from models.ngram.ranked import rank_arcs
+from models.vocabulary import UNK
 
 NUM_CODES = 256
 MAX_WORDS = 1 << 24
@@ -29,7 +31,7 @@ def quantised(automaton: Automaton) -> Automaton:
             f"the vocabulary has {automaton.vocab_size} words, a quantised model can have {MAX_WORDS}",
             parameter="ngram.quantize_bits",
         )
-    prob_values, probs = encode(automaton.log10_probs)
+    prob_values, probs = encode(automaton.log10_probs, kept=automaton.log10_probs[[UNK]])
     backoff_values, backoffs = encode(automaton.log10_backoffs)
     ranked = rank_arcs(automaton.first_arcs, prob_values[probs])
     words = automaton.words.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :3]
@@ -63,9 +65,16 @@ def dequantised(automaton: Automaton) -> Automaton:
     return made
 
 
-def encode(values: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
-    """What 256 codes stand for, in rising order, and the code of each value [n]."""
-    special = np.isinf(values) | (values == 0)
+def encode(
+    values: npt.NDArray[np.float32], *, kept: npt.NDArray[np.float32] | None = None
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
+    """What 256 codes stand for, in rising order, and the code of each value [n].
+
+    Args:
+        values: to be coded.
+        kept: a few of them that keep their exact value, as 0 and minus infinity do.
+    """
+    special = np.isinf(values) | (values == 0) | np.isin(values, [] if kept is None else kept)
     ordinary = values[~special]
     levels = np.unique(values[special])
     room = NUM_CODES - len(levels)

@@ -38,7 +38,15 @@ def map_tensors(path: Path) -> dict[str, npt.NDArray[Any]]:
         header = json.loads(mapped[8:body])
         header.pop("__metadata__", None)
         return {name: _view(mapped, body, entry) for name, entry in header.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise ManifestError(f"{path} is not a safetensors file: {error}") from None
 
 

@@ -8,6 +8,13 @@ from numba import types
 
 from models.ngram.access import AUTOMATON_TYPES, U, log10_backoff_of, log10_prob_of, word_of
 from models.ngram.automaton import Automaton, reject
+from models.ngram.ranked import RANKED_ARCS
+
+MAX_LOG10_CHARGE = 300.0
+"""What backing off all the way may multiply a probability by at most: a double holds little more."""
+
+_MASS_TOLERANCE = 1e-5
+_LEAST_MASS = 1e-30  # single precision holds little less
 
 _PROBLEMS = (
     "",
@@ -16,9 +23,11 @@ _PROBLEMS = (
     "a suffix is not a shorter context",
     "the words of a context are not rising ids of the vocabulary",
     "a probability is more than 1",
-    "a back-off weight is not a number or is infinite",
+    "a back-off weight is not a number, or the product of a state's and its suffixes' is infinite",
     "ranked_states does not rise within the states, or ranked_starts within ranked_arcs",
-    "ranked_arcs are not the arcs of their state",
+    "ranked_arcs are not the arcs of their state, the most probable first",
+    "a state of many arcs is not among ranked_states",
+    "ranked_masses are not the sums of the probabilities",
 )
 
 
@@ -34,9 +43,9 @@ def verify(automaton: Automaton, path: Path) -> None:
 
 
 @numba.njit(nogil=True)
-def _first_problem_of_ranks(automaton: Automaton) -> int:
+def _first_problem_of_ranks(automaton: Automaton) -> int:  # noqa: PLR0911 - as below
     before = np.int64(-1)
-    starts = automaton.ranked_starts
+    starts, first = automaton.ranked_starts, automaton.first_arcs
     for rank in range(len(automaton.ranked_states)):
         state = np.int64(automaton.ranked_states[rank])
         if state <= before or state >= len(automaton.suffixes) or starts[rank] > starts[rank + 1]:
@@ -44,13 +53,45 @@ def _first_problem_of_ranks(automaton: Automaton) -> int:
         if starts[rank + 1] > len(automaton.ranked_arcs):
             return 7
         before = state
-        begin, end = automaton.first_arcs[state], automaton.first_arcs[state + 1]
+        begin, end = first[state], first[state + 1]
         if starts[rank + 1] - starts[rank] != end - begin or automaton.ranked_states[0] != 0:
             return 8
+        mass, last_prob, last_arc = 0.0, np.float32(np.inf), np.int64(-1)
         for place in range(starts[rank], starts[rank + 1]):
-            if not begin <= automaton.ranked_arcs[place] < end:
+            arc = np.int64(automaton.ranked_arcs[place])
+            if not begin <= arc < end:
                 return 8
+            prob = log10_prob_of(automaton, U(arc))
+            if prob > last_prob or (prob == last_prob and arc <= last_arc):  # else one might be there twice
+                return 8
+            mass, last_prob, last_arc = mass + 10.0 ** np.float64(prob), prob, arc
+        if not abs(automaton.ranked_masses[rank] - mass) <= _MASS_TOLERANCE * mass + _LEAST_MASS:
+            return 10
     return 0
+
+
+@numba.njit(nogil=True)
+def _many_arcs_unranked(automaton: Automaton) -> bool:
+    """Whether a state has more arcs than are ranked when they are needed, and no rank; those with one rise."""
+    rank = 0
+    for state in range(len(automaton.suffixes)):
+        if rank < len(automaton.ranked_states) and automaton.ranked_states[rank] == state:
+            rank += 1
+        elif automaton.first_arcs[state + 1] - automaton.first_arcs[state] > RANKED_ARCS:
+            return True
+    return False
+
+
+@numba.njit(nogil=True)
+def _charges_too_much(automaton: Automaton, state: np.int64) -> bool:
+    """Whether the way from a state to the empty context is charged what no float can hold, or no number."""
+    charged = np.float64(log10_backoff_of(automaton, U(state)))
+    if charged <= 0:  # most of them; what is charged further on is seen there
+        return False
+    while state != 0 and charged <= MAX_LOG10_CHARGE:
+        state = np.int64(automaton.suffixes[state])
+        charged += log10_backoff_of(automaton, U(state))
+    return not charged <= MAX_LOG10_CHARGE
 
 
 @numba.njit([types.int64(automaton) for automaton in AUTOMATON_TYPES], nogil=True, cache=True)
@@ -64,17 +105,18 @@ def first_problem(automaton: Automaton) -> int:  # noqa: C901, PLR0911 - one pas
     for state in range(states):
         if first[state] > first[state + 1] or first[state + 1] > arcs:
             return 1
+    for length in range(1, longest):  # also those that no context has
+        if first[automaton.order_starts[length - 1] + 1] != automaton.order_starts[length]:
+            return 2
     length, first_of_length = 0, 0  # the length of the state, and the first state of that length
     for state in range(states):
         while length + 1 < longest and state > automaton.order_starts[length]:
             first_of_length = automaton.order_starts[length] + 1
             length += 1
-            if first[first_of_length] != automaton.order_starts[length]:
-                return 2
         suffix = automaton.suffixes[state]
         if suffix < 0 or (suffix >= first_of_length and state > 0) or (state == 0 and suffix != 0):
             return 3
-        if not log10_backoff_of(automaton, U(state)) < np.inf:
+        if _charges_too_much(automaton, np.int64(state)):
             return 6
         before = np.int64(-1)
         for arc in range(first[state], first[state + 1]):
@@ -85,4 +127,4 @@ def first_problem(automaton: Automaton) -> int:  # noqa: C901, PLR0911 - one pas
     for arc in range(arcs):
         if not log10_prob_of(automaton, U(arc)) <= 1e-6:
             return 5
-    return _first_problem_of_ranks(automaton)
+    return _first_problem_of_ranks(automaton) or (9 if _many_arcs_unranked(automaton) else 0)

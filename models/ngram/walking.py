@@ -10,6 +10,7 @@ kernels return the place of the first bad one, or −1.
 """
 
 import math
+from typing import Any
 
 import numba
 import numpy as np
@@ -20,18 +21,20 @@ from models.ngram.access import (
     AUTOMATON_TYPES,
     U,
     find,
+    last_place,
     log10_backoff_of,
     log10_prob_of,
     minimal,
     prefetch,
     readonly,
     step,
-    word_of,
 )
 from models.ngram.automaton import Automaton
 
 LN_10 = math.log(10)
 _LANES = 24
+_PLACE, _STOP, _STATE, _FIRST, _LAST = (np.uint64(column) for column in range(5))
+"""What a lane has: the token it is at, the end of its row, its state, and where the arcs sought are."""
 
 
 @numba.njit(nogil=True, inline="always")
@@ -40,6 +43,12 @@ def _row_from(row: int, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int6
     while row < len(begins) and begins[row] >= ends[row]:
         row += 1
     return row
+
+
+@numba.njit(nogil=True, inline="always")
+def _start(walks: npt.NDArray[np.uint64], lane: Any, begin: Any, end: Any, state: Any) -> None:
+    """Let a lane begin a row."""
+    walks[lane, _PLACE], walks[lane, _STOP], walks[lane, _STATE] = U(begin), U(end), U(state)
 
 
 @numba.njit(
@@ -88,28 +97,29 @@ def score(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles st
         −1, or the place of a token that is outside the vocabulary.
     """
     vocab_size, num_states = U(automaton.first_arcs[1]), U(len(automaton.suffixes))
+    missing = U(len(automaton.words))
     detailed = len(orders) > 0
-    places, stops = np.empty(_LANES, np.uint64), np.empty(_LANES, np.uint64)
-    current = np.empty(_LANES, np.uint64)
-    first_arcs, last_arcs = np.empty(_LANES, np.uint64), np.empty(_LANES, np.uint64)
+    walks = np.empty((_LANES, 8), np.uint64)  # a lane's numbers in one line of the cache
     backoffs = np.zeros(_LANES, np.float64)  # log10, charged since the last token
     scored = np.zeros(_LANES, np.bool_)  # the token has its score; what is still sought is the next state
-    row, lanes = _row_from(0, begins, ends), 0
-    while lanes < _LANES and row < len(states):
-        places[lanes], stops[lanes], current[lanes] = U(begins[row]), U(ends[row]), U(states[row])
-        row, lanes = _row_from(row + 1, begins, ends), lanes + 1
-    while lanes > 0:
-        for lane in range(lanes):
-            state = current[lane]
-            first, last = U(automaton.first_arcs[state]), U(automaton.first_arcs[state + U(1)])
-            first_arcs[lane], last_arcs[lane] = first, last
+    row, lanes = _row_from(0, begins, ends), U(0)
+    while lanes < U(_LANES) and row < len(states):
+        _start(walks, lanes, begins[row], ends[row], states[row])
+        row, lanes = _row_from(row + 1, begins, ends), lanes + U(1)
+    while lanes > U(0):
+        for number in range(lanes):
+            lane = U(number)
+            state = walks[lane, _STATE]
+            first = U(automaton.first_arcs[state])
+            last = last_place(first, U(automaton.first_arcs[state + U(1)]), tokens[walks[lane, _PLACE]])
+            walks[lane, _FIRST], walks[lane, _LAST] = first, last
             prefetch(automaton.words, (first + last) >> U(1))
             prefetch(automaton.log10_probs, (first + last) >> U(1))
             prefetch(automaton.log10_backoffs, state)
             prefetch(automaton.suffixes, state)
-        lane = 0
+        lane = U(0)
         while lane < lanes:
-            place, state = places[lane], current[lane]
+            place, state = walks[lane, _PLACE], walks[lane, _STATE]
             word = tokens[place]
             if state == U(0):
                 if U(word) >= vocab_size:  # so are negative ones
@@ -117,13 +127,13 @@ def score(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles st
                     return bad
                 arc = U(word)
             else:
-                arc = find(automaton, first_arcs[lane], last_arcs[lane], word)
-                if arc == last_arcs[lane] or word_of(automaton, arc) != word:
+                arc = find(automaton.words, walks[lane, _FIRST], walks[lane, _LAST], word)
+                if arc == missing:
                     backoffs[lane] += log10_backoff_of(automaton, state)
                     state = U(automaton.suffixes[state])
-                    current[lane] = state
+                    walks[lane, _STATE] = state
                     prefetch(automaton.first_arcs, state)
-                    lane += 1
+                    lane += U(1)
                     continue
             if scored[lane]:
                 scored[lane] = False
@@ -135,27 +145,25 @@ def score(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles st
                         order += 1
                     orders[place], log_backoffs[place] = order, backoffs[lane] * LN_10
             place += U(1)
-            if place == stops[lane]:
+            if place == walks[lane, _STOP]:
                 backoffs[lane] = 0.0
                 if row < len(states):
-                    places[lane], stops[lane], current[lane] = U(begins[row]), U(ends[row]), U(states[row])
-                    row, lane = _row_from(row + 1, begins, ends), lane + 1
+                    _start(walks, lane, begins[row], ends[row], states[row])
+                    row, lane = _row_from(row + 1, begins, ends), lane + U(1)
                 else:  # the last lane takes this one's place, and its turn
-                    lanes -= 1
-                    places[lane], stops[lane], current[lane] = places[lanes], stops[lanes], current[lanes]
-                    first_arcs[lane], last_arcs[lane] = first_arcs[lanes], last_arcs[lanes]
+                    lanes -= U(1)
+                    walks[lane] = walks[lanes]
                     backoffs[lane], scored[lane] = backoffs[lanes], scored[lanes]
                 continue
-            if arc + U(1) >= num_states and state != U(
-                0
-            ):  # the longest n-grams are no states; their suffixes are
+            # the longest n-grams are no states; their suffixes are
+            if arc + U(1) >= num_states and state != U(0):
                 state, scored[lane] = U(automaton.suffixes[state]), True
             else:
                 state = arc + U(1) if num_states > U(1) else U(0)
-                places[lane], backoffs[lane] = place, 0.0
-            current[lane] = state
+                walks[lane, _PLACE], backoffs[lane] = place, 0.0
+            walks[lane, _STATE] = state
             prefetch(automaton.first_arcs, state)
-            lane += 1
+            lane += U(1)
     return -1
 
 

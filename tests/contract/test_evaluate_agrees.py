@@ -48,7 +48,7 @@ def served(tmp_path_factory):
             name=f"mixture-{kind}",
             registry=folder,
             corpus=[corpus],
-            assignments=[*settings, parts, "mixture.recipes=[]"],
+            assignments=[parts, "mixture.recipes=[]"],
         )
     with running(Settings(registry=folder)) as server, Client(server.url) as client:
         yield client, folder, held_out

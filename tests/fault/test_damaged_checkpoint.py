@@ -8,6 +8,7 @@ import pytest
 
 from models.arrays import to_numpy
 from models.checkpoint.load import load_checkpoint
+from models.checkpoint.manifest import file_entries, read_manifest, write_manifest
 from models.checkpoint.write import Description, write_checkpoint
 from models.errors import CheckpointError, IntegrityError
 from tests import families
@@ -97,3 +98,33 @@ def test_a_model_that_answers_otherwise_than_published_fails_its_golden_test(che
     golden.write_text(golden.read_text().replace('"logprobs": [[-', '"logprobs": [[-1'))
     with pytest.raises(IntegrityError, match="differ from the published ones"):
         replay_golden(other, families.model(name), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("family", "file", "text"),
+    [
+        ("ngram", "tokenizer.json", "[" * 100_000),
+        ("ngram", "tokenizer.json", '{"kind": "word", "tokens": ["a", "a"]}'),
+        ("ngram", "config.json", "[" * 100_000),
+        (
+            "ngram",
+            "golden.json",
+            '{"tolerance": {"cpu": {"float32": 1}}, "sequences": [[1e999]], "logprobs": [[0]]}',
+        ),
+        (
+            "ngram",
+            "golden.json",
+            '{"tolerance": {"cpu": {"float32": 1}}, "sequences": [[999]], "logprobs": [[0]]}',
+        ),
+        ("ngram", "golden.json", '{"tolerance": {"cpu": {"float32": 1%s}}}' % ("0" * 400)),
+        ("mixture", "config.json", '{"weights": [1%s, 1]}' % ("0" * 400)),
+    ],
+)
+def test_a_hostile_file_with_the_right_hash_is_a_clear_error(checkpoints, family, file, text, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoints / family, copy)
+    manifest = read_manifest(copy)
+    (copy / file).write_text(text)
+    write_manifest(copy, manifest.model_copy(update={"files": file_entries(copy)}))
+    with pytest.raises(CheckpointError):
+        load_checkpoint(copy)

@@ -92,6 +92,17 @@ def test_draws_of_small_models_follow_the_distribution(model, seed):
     assert_drawn_from(probs, model.sample(rows, random))
 
 
+def test_a_row_of_next_to_nothing_is_drawn_from_all_the_same():
+    """Not a float of single precision could hold these probabilities."""
+    probs = np.float32([-np.inf, -np.inf, -50, -50.3, -np.inf, -np.inf, -np.inf])
+    zeros = np.zeros(7, np.int32)
+    automaton = build_automaton([(NGrams(np.arange(7, dtype=np.int32), zeros, zeros), Weights(probs, probs))])
+    model = NGramModel(automaton, SMALL, normalised=False)
+    drawn = model.sample(model.initial_state(3000), np.random.default_rng(1))
+    shares = 10 ** probs[2:4].astype(float)
+    assert_drawn_from(np.array([0, 0, *shares / shares.sum(), 0, 0, 0]), drawn)
+
+
 def test_equal_seeds_draw_equal_words(large):
     rows = NGramState(np.arange(500, dtype=np.int32))
     first, second = (large.sample(rows, np.random.default_rng(9)) for _ in range(2))

@@ -50,7 +50,7 @@ def both(name, texts, *, order, prune=(), vocabulary=VOCABULARY, held_out=None, 
         progress=Silent(),
     )
     definition = DEFINITIONS[name](texts, len(vocabulary), order, prune[:order])
-    definition.k = settings_.get("k", 1.0)
+    definition.k = settings_.get("k", 1.0 if name == "laplace" else 0.1)
     if name == "jelinek-mercer":
         definition.lambdas = [row if isinstance(row, list) else [row] for row in result.facts["lambdas"]]
     if settings_.get("discounts") == "held-out":

@@ -1,4 +1,4 @@
-"""Text files as sentences: plain, .gz, .xz or .zst, strictly UTF-8.
+"""Text files as sentences: plain, or packed as .gz, .xz and .zst files are, strictly UTF-8.
 
 A file that is empty, binary or not UTF-8 is refused with its path and the byte offset
 (in the decompressed text) of the first bad byte; nothing is guessed or replaced.
@@ -7,8 +7,10 @@ A file that is empty, binary or not UTF-8 is refused with its path and the byte 
 import gzip
 import hashlib
 import lzma
+import re
 import zlib
 from collections.abc import Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
@@ -20,6 +22,7 @@ from training.progress import Progress
 
 UNITS = ("line", "paragraph")
 _CHUNK_BYTES = 1 << 20
+_ARPA_HEAD = re.compile(rb"(?:\xef\xbb\xbf)?\s*\\data\\\s")
 
 
 class Corpus(NamedTuple):
@@ -97,6 +100,10 @@ def read_lines(
 
 
 def _decode(path: Path, block: bytes, offset: int) -> str:
+    if offset == 0 and _ARPA_HEAD.match(block):
+        raise FormatError(
+            path, "looks like an ARPA file, not like text", hint="use gramophone models import-arpa"
+        )
     zero = block.find(0)
     if zero >= 0:
         raise FormatError(
@@ -119,7 +126,7 @@ def _decode(path: Path, block: bytes, offset: int) -> str:
 def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:
     try:
         with path.open("rb") as raw:
-            stream = _decompressed(path, raw)
+            stream = _unpacked(raw)
             seen = 0
             while chunk := stream.read(_CHUNK_BYTES):
                 yield chunk
@@ -137,11 +144,13 @@ def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:
         raise FormatError(path, f"cannot be read: {error.strerror or error}") from None
 
 
-def _decompressed(path: Path, raw: BinaryIO) -> BinaryIO:
-    if path.suffix == ".gz":
+def _unpacked(raw: BufferedReader) -> BinaryIO:
+    """What the file holds; packed files are known by their first bytes, whatever their names."""
+    magic = raw.peek(8)
+    if magic.startswith(b"\x1f\x8b"):
         return cast("BinaryIO", gzip.GzipFile(fileobj=raw))
-    if path.suffix == ".xz":
+    if magic.startswith(b"\xfd7zXZ"):
         return cast("BinaryIO", lzma.LZMAFile(raw))
-    if path.suffix == ".zst":
+    if magic.startswith(b"\x28\xb5\x2f\xfd"):
         return cast("BinaryIO", zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
     return raw

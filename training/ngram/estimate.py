@@ -14,7 +14,7 @@ from training.ngram.observations import Observations
 from training.ngram.smoothing.discounting import ModifiedKneserNey
 from training.ngram.smoothing.discounts import Discounts
 from training.ngram.smoothing.interface import Smoothed, Smoothing
-from training.progress import Progress
+from training.progress import SILENT, Progress
 
 DEFAULT_SMOOTHING: Smoothing = ModifiedKneserNey()
 
@@ -24,7 +24,8 @@ class NGramEstimate(NamedTuple):
 
     Attributes:
         model: ready to answer or to be saved.
-        num_ngrams: different n-grams that are listed; those of order 1 are the vocabulary.
+        num_ngrams: different n-grams that are listed; those of order 1 are the vocabulary. 0 for
+            orders that pruning leaves nothing of, although the model may not have them any more.
         discounts: for counts of 1, 2, and 3 or more; empty for smoothings without.
         fallback_orders: the orders whose parameters are constants, as their counts allow no estimate.
         facts: what else the smoothing found, for the model card.
@@ -47,7 +48,7 @@ def estimate(
     prune_entropy: float = 0.0,
     quantise: bool = False,
     held_out: EncodedCorpus | None = None,
-    progress: Progress,
+    progress: Progress = SILENT,
 ) -> NGramEstimate:
     """Estimate an n-gram model.
 
@@ -86,6 +87,7 @@ def estimate(
     progress.finish()
     model = NGramModel(automaton, vocabulary, normalised=not quantise)
     num_ngrams = tuple(len(ngrams.words) for ngrams, _ in smoothed.orders)
+    num_ngrams += (0,) * (order - len(num_ngrams))
     return NGramEstimate(model, num_ngrams, smoothed.discounts, smoothed.fallback_orders, smoothed.facts)
 
 
@@ -113,6 +115,8 @@ def smooth(
         progress.start("pruning n-grams", None)
         histories = history_frequencies([one_order.counts for one_order in observations.occurrences()])
         orders = prune_by_entropy(smoothed.orders, prune_entropy, history_probs=histories)
-        smoothed = smoothed._replace(orders=orders)
+        before = [len(ngrams.words) for ngrams, _ in smoothed.orders]
+        facts = {**smoothed.facts, "ngrams_before_pruning": before}
+        smoothed = smoothed._replace(orders=orders, facts=facts)
         progress.finish()
     return smoothed

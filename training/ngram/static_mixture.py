@@ -1,7 +1,7 @@
 """Several n-gram models to one, with weights that suit held-out text."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.evaluation import score_corpus
 from training.ngram.interpolation import interpolate
+from training.ngram.shrinking import AS_IT_IS, Shrinking, shrink
 from training.ngram.vocabularies import remap, translation
 from training.progress import Progress
 
@@ -22,16 +23,21 @@ class StaticMixture(NamedTuple):
     Attributes:
         model: the one model.
         weights: of the parts, by EM.
-        num_ngrams: what it lists, by order from 1.
+        facts: what it lists, by order from 1, and what it listed before it was pruned.
     """
 
     model: NGramModel
     weights: tuple[float, ...]
-    num_ngrams: tuple[int, ...]
+    facts: dict[str, Any]
 
 
 def mix_statically(
-    parts: Sequence[NGramModel], vocabulary: Vocabulary, held_out: EncodedCorpus, *, progress: Progress
+    parts: Sequence[NGramModel],
+    vocabulary: Vocabulary,
+    held_out: EncodedCorpus,
+    *,
+    shrinking: Shrinking = AS_IT_IS,
+    progress: Progress,
 ) -> StaticMixture:
     """Mix n-gram models into one; weights are those that make held-out text most probable.
 
@@ -39,19 +45,21 @@ def mix_statically(
         parts: the models; each one's words are among the vocabulary's.
         vocabulary: of the mixture. A word that a part does not have is impossible for that part.
         held_out: sentences in the mixture's vocabulary.
+        shrinking: what to do to the one model that comes out.
         progress: told of each stage.
 
     Raises:
-        InvalidInputError: there is no held-out token.
+        InvalidInputError: there is no held-out token, or the model cannot be shrunk so.
     """
     models = [_over(vocabulary, part) for part in parts]
     scores = [score_corpus(model, held_out, progress=progress).log_probs for model in models]
     weights = fit_weights(np.stack(scores, axis=1))
     progress.start("mixing n-grams", None)
     orders = interpolate([list_ngrams(model.automaton) for model in models], weights)
-    model = NGramModel(build_automaton(orders), vocabulary, normalised=all(part.normalised for part in parts))
     progress.finish()
-    return StaticMixture(model, weights, tuple(len(ngrams.words) for ngrams, _ in orders))
+    normalised = all(part.normalised for part in parts)
+    made = shrink(orders, vocabulary, shrinking, normalised=normalised, progress=progress)
+    return StaticMixture(made.model, weights, made.facts)
 
 
 def _over(vocabulary: Vocabulary, part: NGramModel) -> NGramModel:

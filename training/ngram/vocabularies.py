@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from models.errors import VocabularyMismatchError
+from models.errors import InvalidInputError
 from models.ngram.build import NGrams, Weights
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import CONTROL_TOKENS, Vocabulary
@@ -25,22 +25,25 @@ def union_tokenizer(tokenizers: Sequence[tuple[str, Tokenizer]]) -> Tokenizer:
         A tokenizer whose words are the first part's, then what the others add, in their order.
 
     Raises:
-        VocabularyMismatchError: the parts differ in more than their words; both are named.
+        InvalidInputError: the parts differ in more than their words; both are named.
     """
     (first_name, first), *others = tokenizers
     for name, other in others:
         if other.fingerprint == first.fingerprint:
             continue
         if not (isinstance(first, WordTokenizer) and isinstance(other, WordTokenizer)):
-            raise VocabularyMismatchError(
+            raise InvalidInputError(
                 f"{name} has another tokenizer ({other.kind}) than {first_name} ({first.kind}); "
-                "only word tokenizers can be joined"
+                "only word tokenizers can be joined: train the parts with one tokenizer",
+                parameter="mixture.models",
             )
         for key, value in _rules(other).items():
             if value != _rules(first)[key]:
-                raise VocabularyMismatchError(
-                    f"the tokenizers of {first_name} and {name} cannot be joined: "
-                    f"{key} is {_rules(first)[key]!r} in one and {value!r} in the other"
+                raise InvalidInputError(
+                    f"the tokenizers of {first_name} ({first.kind}) and {name} ({other.kind}) cannot be joined: "
+                    f"{key} is {_rules(first)[key]!r} in one and {value!r} in the other; "
+                    "train the parts with one tokenizer",
+                    parameter="mixture.models",
                 )
     words = dict.fromkeys(w for _, t in tokenizers for w in t.vocabulary.tokens[len(CONTROL_TOKENS) :])
     if not isinstance(first, WordTokenizer) or len(words) + len(CONTROL_TOKENS) == len(first.vocabulary):

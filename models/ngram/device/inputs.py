@@ -9,6 +9,7 @@ from torch import Tensor
 
 from models.arrays import TokenIds
 from models.errors import InvalidInputError
+from models.ngram.inputs import outside_vocabulary
 
 Ids: TypeAlias = TokenIds | Tensor
 """Token ids or row numbers in NumPy, or in torch on the model's device."""
@@ -56,24 +57,6 @@ def one_per_row(tokens: Ids, rows: int, vocab_size: int, device: torch.device) -
     return on_device(tokens, device)
 
 
-def check_shapes(tokens: TokenIds, lengths: TokenIds, rows: int) -> None:
-    """Tokens are [B, T], lengths [B] and at most T.
-
-    Raises:
-        InvalidInputError: they are not.
-    """
-    if tokens.ndim != 2 or len(tokens) != rows or lengths.shape != (rows,):
-        raise InvalidInputError(
-            f"tokens have the shape {list(tokens.shape)} and lengths {list(lengths.shape)}; "
-            f"for a state of {rows} rows they must be [{rows}, T] and [{rows}]",
-            parameter="tokens",
-        )
-    if lengths.max(initial=0) > tokens.shape[1]:
-        raise InvalidInputError(
-            f"lengths go up to {lengths.max()}, tokens have {tokens.shape[1]} columns", parameter="lengths"
-        )
-
-
 def unpadded(tokens: TokenIds, counts: npt.NDArray[np.bool_], vocab_size: int) -> Sequences:
     """The tokens that count, of [B, T]; those of a row lie side by side.
 
@@ -94,8 +77,4 @@ def _on_host(array: npt.NDArray[Any] | Tensor) -> npt.NDArray[Any]:
 
 def _refuse(tokens: TokenIds, outside: npt.NDArray[np.bool_], vocab_size: int) -> NoReturn:
     """Name the first token that is outside the vocabulary."""
-    place = int(outside.argmax())
-    raise InvalidInputError(
-        f"token {place} of the batch is {tokens.flat[place]}, but token ids are 0 to {vocab_size - 1}",
-        parameter="tokens",
-    )
+    raise outside_vocabulary(tokens, int(outside.argmax()), vocab_size)

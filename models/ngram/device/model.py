@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from models.arrays import FloatArray, TokenIds
-from models.errors import InvalidInputError
 from models.ngram.device import distributions, sequences, walking
-from models.ngram.device.inputs import Ids, check_shapes, on_device, one_per_row, unpadded
+from models.ngram.device.inputs import Ids, on_device, one_per_row, unpadded
 from models.ngram.device.tensors import to_tensors
+from models.ngram.inputs import check_k, check_shapes
 from models.ngram.model import NGramModel, NGramScores
 from models.protocol import TopTokens
 from models.vocabulary import Vocabulary
@@ -137,10 +137,7 @@ class TensorNGramModel:
         Raises:
             InvalidInputError: k is not in [1, V].
         """
-        if not 1 <= k <= len(self.vocabulary):
-            raise InvalidInputError(
-                f"k is {k}, it can be 1 to {len(self.vocabulary)}, the size of the vocabulary", parameter="k"
-            )
+        check_k(k, len(self.vocabulary))
         words, log_probs = distributions.top_k(self._automaton, state.ids, k)
         return TopTokens(words.cpu().numpy(), log_probs.cpu().numpy())
 

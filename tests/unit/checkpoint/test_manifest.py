@@ -56,6 +56,15 @@ def test_a_checkpoint_for_a_newer_reader_says_what_to_do(tmp_path):
         read_manifest(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"reader_version": 1e999}', '{"reader_version": null}', "1"]
+)
+def test_json_that_is_no_manifest_is_refused(tmp_path, text):
+    (tmp_path / MANIFEST_FILE).write_text(text)
+    with pytest.raises(ManifestError, match="is not a manifest"):
+        read_manifest(tmp_path)
+
+
 def test_a_missing_manifest_means_no_checkpoint(tmp_path):
     with pytest.raises(ManifestError, match="never finished"):
         read_manifest(tmp_path)

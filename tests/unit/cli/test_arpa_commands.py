@@ -59,6 +59,13 @@ def test_figures_are_shown_where_there_is_text(gramophone, small, tmp_path):
     assert json.loads(out)["ngrams"] == [5, 4, 2]
 
 
+def test_a_file_is_made_smaller_on_the_way(gramophone, small):
+    options = ["--prune-entropy", "0.1", "--quantize-bits", "8", "--json"]
+    _, out, _ = gramophone("import-arpa", small, "--name", "m", *options)
+    assert json.loads(out)["ngrams_before_pruning"] == [5, 4, 2]
+    assert sum(json.loads(out)["ngrams"]) < 11
+
+
 def test_a_model_without_figures_is_listed_without(gramophone, small):
     gramophone("import-arpa", small, "--name", "m")
     _, out, _ = gramophone("list")
@@ -101,6 +108,11 @@ def test_what_readers_of_a_file_must_know_is_said(gramophone, tmp_path):
             ["import-arpa", "{tmp}/small.arpa", "--name", "m", "--corpus", "/nosuch"],
             "/nosuch: there is no such",
         ),
+        (
+            ["import-arpa", "{tmp}/small.arpa", "--name", "m", "--prune-entropy", "-1"],
+            "--prune-entropy is -1",
+        ),
+        (["import-arpa", "{tmp}/small.arpa", "--name", "m", "--quantize-bits", "4"], "--quantize-bits is 4"),
         (["export-arpa", "nosuch", "{tmp}/out.arpa"], "there is no"),
     ],
 )

@@ -262,3 +262,17 @@ def test_a_terminal_a_disk_or_an_input_that_fails_is_no_traceback(registry, comm
         assert "Traceback" not in done.stderr
         assert "Exception ignored" not in done.stderr
         assert len(done.stderr.splitlines()) <= 1
+
+
+def test_nothing_is_printed_before_a_request_is_refused(gramophone, registry, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat\nthe dog sat\n" * 9)
+    where = tmp_path / "backward"
+    options = ["--corpus", text, "--registry", where, "--set", "ngram.direction=backward"]
+    assert gramophone("train", "ngram", "--name", "b", *options)[0] == 0
+    code, out, err = gramophone("generate", "b", "the cat", "--registry", where)
+    assert (code, out) == (2, "")
+    assert "right to left" in err
+    absent = tmp_path / "absent.txt"
+    refused = ("evaluate", "b", "--context", "stream", "--corpus", absent, "--registry", where)
+    assert "only 'sentence' is possible" in gramophone(*refused)[2]

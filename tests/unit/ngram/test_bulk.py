@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from models.errors import InvalidInputError
 from models.ngram.bulk import score_lines, score_sentences
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS
@@ -39,3 +40,15 @@ def test_ids_score_as_their_text(model, tokenizer):
 
 def test_no_line_is_no_trouble(model, tokenizer):
     assert len(score_lines(model, tokenizer, [], threads=4).log_probs) == 0
+
+
+@pytest.mark.parametrize("offsets", [[0, 50_000_000, 2], [0, 1, 5], [1, 2], [0, 2, 1, 2], []])
+def test_offsets_that_lead_astray_are_refused(model, offsets):
+    with pytest.raises(InvalidInputError, match="offsets"):
+        score_sentences(model, np.array([3, 4]), np.array(offsets, dtype=np.int64))
+
+
+@pytest.mark.parametrize("word", [-1, 10, 2**32 + 3])
+def test_an_unknown_id_is_refused(model, word):
+    with pytest.raises(InvalidInputError, match=f"is {word}, but token ids are 0 to 9"):
+        score_sentences(model, np.array([3, word]), np.array([0, 2]))

@@ -6,7 +6,7 @@ import pytest
 from models.ngram.build import list_ngrams
 from models.ngram.model import NGramModel
 from models.ngram.quantised import NUM_CODES, encode, quantised
-from models.vocabulary import Vocabulary
+from models.vocabulary import UNK, Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
@@ -44,6 +44,11 @@ def test_the_same_ngrams_are_listed_with_values_nearby(exact, coded):
 def test_rows_sum_to_almost_one(coded):
     states = coded.initial_state(1).concatenate([coded.empty_state(1)])
     assert np.abs(np.exp(coded.next_log_probs(states)).sum(axis=1) - 1).max() < 0.03
+
+
+def test_unknown_words_are_charged_what_they_were(exact, coded):
+    unknown = [model.next_log_probs(model.empty_state(1))[0, UNK] for model in (exact, coded)]
+    assert unknown[0] == unknown[1]
 
 
 def test_every_answer_agrees_with_the_others(coded):

@@ -65,6 +65,15 @@ def test_a_vocabulary_of_control_tokens_is_enough():
         assert row.sum() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("pruning", [{"prune": (0, 1000)}, {"prune_entropy": 1e3}])
+def test_pruning_may_leave_nothing_but_the_words(pruning):
+    corpus = EncodedCorpus.from_sentences([[3, 4, 3]] * 9)
+    made = estimate(corpus, VOCABULARY, order=3, progress=Silent(), **pruning)
+    assert made.num_ngrams == (5, 0, 0)
+    state = made.model.advance(made.model.initial_state(1), np.array([3]))
+    assert np.exp(made.model.next_log_probs(state)).sum() == pytest.approx(1)
+
+
 @pytest.mark.parametrize("held_out", [None, EncodedCorpus.from_sentences([])])
 @pytest.mark.parametrize(
     ("key", "settings"),
@@ -99,6 +108,13 @@ def test_held_out_text_of_another_vocabulary_is_refused():
             held_out=EncodedCorpus.from_sentences([[7]]),
             progress=Silent(),
         )
+
+
+@pytest.mark.parametrize("k", [5e-324, 1e-300, 1e300, 1.7e308])
+def test_rows_sum_to_one_however_little_or_much_is_added(k):
+    model = estimated("add-k", [[3, 4, 3], [3]], k=k).model
+    rows = np.exp(model.next_log_probs(NGramState(np.arange(model.automaton.num_states, dtype=np.int32))))
+    assert rows.sum(axis=1) == pytest.approx(np.ones(len(rows)), abs=1e-6)
 
 
 @pytest.mark.parametrize("k", [0, -1, math.nan, math.inf])

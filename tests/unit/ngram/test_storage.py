@@ -10,8 +10,13 @@ from models.errors import ManifestError
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
 from models.ngram.model import CONFIG_FILE, NGramModel
 from models.ngram.quantised import quantised
+from models.ngram.ranked import RANKED_ARCS
 from models.ngram.tensor_file import map_tensors
+from models.ngram.verification import verify
 from models.vocabulary import Vocabulary
+from training.corpora.encoded import EncodedCorpus
+from training.ngram.estimate import estimate
+from training.progress import Silent
 
 
 @pytest.fixture
@@ -84,10 +89,11 @@ BREAKAGES = {
     "first_arcs": [(0, 1), (-1, 29), (4, 2**32 - 1)],
     "order_starts": [(1, 2), (2, 12), (-1, 16)],
     "log10_probs": [(4, np.nan), (4, 0.5)],
-    "log10_backoffs": [(4, np.nan), (4, np.inf)],
+    "log10_backoffs": [(4, np.nan), (4, np.inf), (4, 301)],
     "ranked_states": [(0, 1)],
     "ranked_starts": [(0, 1)],
     "ranked_arcs": [(3, 28)],
+    "ranked_masses": [(0, np.nan), (0, 0.5)],
 }
 
 
@@ -101,6 +107,62 @@ def test_a_value_that_would_lead_astray_is_refused(saved, vocabulary, array, pla
     arrays[array][place] = value
     save_file(arrays, path)
     with pytest.raises(ManifestError, match="no back-off automaton"):
+        load(saved, vocabulary)
+
+
+@pytest.mark.parametrize(("to", "of"), [(1, 0), ([0, 9], [9, 0])])
+def test_a_rank_with_an_arc_twice_or_out_of_order_is_refused(saved, vocabulary, to, of):
+    """The top of a distribution would be sought for ever."""
+    path = saved / AUTOMATON_FILE
+    arrays = load_file(path)
+    arrays["ranked_arcs"][to] = arrays["ranked_arcs"][of]
+    save_file(arrays, path)
+    with pytest.raises(ManifestError, match="ranked_arcs are not the arcs of their state"):
+        load(saved, vocabulary)
+
+
+def test_a_state_of_many_arcs_without_a_rank_is_refused(tmp_path):
+    """Its arcs would be ranked where there is room for fewer."""
+    vocabulary = Vocabulary([f"w{i}" for i in range(RANKED_ARCS)])
+    corpus = EncodedCorpus.from_sentences([[3, w] for w in range(3, len(vocabulary))] + [[3]])
+    model = estimate(corpus, vocabulary, order=2, progress=Silent()).model
+    assert model.automaton.ranked_states.tolist() == [0, 4]
+    whole = len(vocabulary)
+    model.automaton._replace(
+        ranked_states=model.automaton.ranked_states[:1],
+        ranked_starts=model.automaton.ranked_starts[:2],
+        ranked_arcs=model.automaton.ranked_arcs[:whole],
+        ranked_masses=model.automaton.ranked_masses[:1],
+    ).save(path := tmp_path / AUTOMATON_FILE)
+    with pytest.raises(ManifestError, match="a state of many arcs is not among ranked_states"):
+        verify(Automaton.load(path), path)
+
+
+def test_charges_that_only_together_are_too_much_are_refused(saved, vocabulary):
+    """A context of two words and its suffix: what is charged for both is no float any more."""
+    path = saved / AUTOMATON_FILE
+    arrays = load_file(path)
+    state = int(np.flatnonzero(arrays["suffixes"])[0])
+    arrays["log10_backoffs"][[state, arrays["suffixes"][state]]] = 200
+    save_file(arrays, path)
+    with pytest.raises(ManifestError, match="product of a state's and its suffixes' is infinite"):
+        load(saved, vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("order_starts", "problem"),
+    [
+        ([0, 10, 20, *[28] * 254], "its order is 256, it can be 1 to 255"),
+        ([0, 10, 20, 20, 28], "the arcs of the states of one length are not the n-grams one longer"),
+        ([0], "its order is 0"),
+    ],
+)
+def test_lengths_that_no_ngram_has_are_refused(saved, vocabulary, order_starts, problem):
+    path = saved / AUTOMATON_FILE
+    arrays = load_file(path)
+    assert arrays["order_starts"].tolist() == [0, 10, 20, 28]
+    save_file(arrays | {"order_starts": np.array(order_starts)}, path)
+    with pytest.raises(ManifestError, match=problem):
         load(saved, vocabulary)
 
 
@@ -149,6 +211,7 @@ def test_a_cut_file_is_refused(saved, size):
         {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
         {"dtype": "F32", "shape": [1], "data_offsets": [1, 5]},
         {"dtype": "F32", "shape": [1]},
+        {"dtype": "F32", "shape": [float("inf")], "data_offsets": [0, 4]},
         [],
     ],
 )
@@ -157,5 +220,13 @@ def test_a_header_that_lies_is_refused(tmp_path, entry):
     header += b" " * (-len(header) % 8)
     path = tmp_path / "x.bin"
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(ManifestError, match=r"x\.bin is not a safetensors file"):
+        map_tensors(path)
+
+
+def test_a_header_nested_too_deeply_is_refused(tmp_path):
+    header = b"[" * 100_000
+    path = tmp_path / "x.bin"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(ManifestError, match=r"x\.bin is not a safetensors file"):
         map_tensors(path)

@@ -56,6 +56,12 @@ def test_n_grams_hits_and_discounts_stand_in_one_table():
     assert "- smoothing: modified-kneser-ney" in text
 
 
+def test_an_order_that_pruning_left_nothing_of_has_a_row_all_the_same():
+    text, files = card({**NGRAM, "ngrams": [30, 1_200, 0], "valid": {**FIGURES, "hit_rates": HITS[:2]}})
+    assert rows(text, "| order |")[2] == ["3", "0", "0.0%", "", "0.7000", "1.2000", "1.3000", "estimated"]
+    assert files["ngrams.png"].startswith(PNG)
+
+
 def test_one_discount_for_all_counts_is_one_column():
     text, _ = card({**NGRAM, "discounts": [[0.5] * 3, [0.6] * 3, [0.7] * 3], "fallback_orders": []})
     assert [row[4:] for row in rows(text, "| order |")] == [["0.5000"], ["0.6000"], ["0.7000"]]
@@ -73,6 +79,14 @@ def test_held_out_figures_have_the_rate_of_unknown_words_and_both_perplexities()
     assert rows(text, "| model |") == [
         ["m", "", "valid", "1,000", "25 (2.50%)", "123.46", "100.00", "150.00", "1.500"]
     ]
+
+
+def test_figures_of_hundreds_of_digits_have_room():
+    vast = HitRate(1, 600, 0.6, -690.0, 1e300)._asdict()
+    text, files = card({**NGRAM, "valid": {**FIGURES, "perplexity": 2e299, "hit_rates": [vast, *HITS[1:]]}})
+    assert "| 1e+300 |" in text
+    assert "| 2e+299 |" in text
+    assert files["ngrams.png"].startswith(PNG)
 
 
 def test_an_impossible_token_makes_a_perplexity_infinite():
@@ -96,6 +110,38 @@ def test_an_imported_model_has_an_origin_instead_of_a_training():
     assert "## Origin\n\n- source: file big.arpa.gz, sha256 abc\n" in text
     assert "## Training" not in text
     assert files.keys() == {"MODEL_CARD.md", "ngrams.png"}
+
+
+def test_what_was_fitted_on_the_validation_text_makes_no_held_out_figures_of_it():
+    text, _ = card({**NGRAM, "discounts_fitted_on": ["dev.txt"], "test": FIGURES})
+    assert "## Held-out figures" not in text
+    said = "Figures on valid are figures on the text that the discounts were fitted on (dev.txt); those on test are"
+    assert said in text
+    assert "## Held-out figures" in card(NGRAM)[0]
+
+
+def test_keys_that_the_smoothing_does_not_look_at_are_not_shown():
+    settings = {"order": 3, "k": 0.1, "buckets": 1, "prune": []}
+    for smoothing, shown in (("add-k", "k 0.1"), ("jelinek-mercer", "buckets 1")):
+        recipe = {**RECIPE, "ngram": {**settings, "smoothing": smoothing}}
+        text, _ = card(NGRAM, provenance={**TRAINED, "recipe": recipe})
+        assert f"- n-grams: order 3, {shown}, smoothing {smoothing}\n" in text
+
+
+def test_an_imported_file_is_described_in_sentences():
+    arpa = {"lists_unknown": False, "ignored_backoffs": 7, "ignored_starts": 0, "split_words": 0}
+    sums = {"contexts": 12, "largest_deviation": 0.25, "normalised": False}
+    text, _ = card({"ngrams": [30, 1_200], "arpa": arpa, "normalisation": sums}, provenance={"source": {}})
+    assert "- the file has no <unk>; unknown words have the log10 probability -100\n" in text
+    assert "- 7 back-off weights of the highest order mean nothing\n" in text
+    assert "- probabilities do not sum to 1: after 12 contexts, they are off by up to 0.25\n" in text
+    assert "arpa" not in text
+
+
+def test_a_backward_model_says_so():
+    data = CardData("m", "ngram", "2026-01-01", 5_730, 30, "word", NGRAM, TRAINED, {}, "backward")
+    assert "It reads backward" in model_card(data)["MODEL_CARD.md"].decode()
+    assert "backward" not in card(NGRAM)[0]
 
 
 def test_other_families_have_no_section_of_n_grams():

@@ -17,6 +17,7 @@ from tests.backoff import random_model, to_orders
 from training.commands import run_train
 from training.exporting import export_arpa
 from training.importing import import_arpa
+from training.ngram.shrinking import Shrinking
 from training.normalisation import measure_sums
 from training.progress import Silent
 
@@ -77,6 +78,14 @@ def test_probabilities_that_do_not_sum_to_one_are_said_not_to(registry, small):
     checkpoint = imported(registry, small)
     assert not checkpoint.manifest.normalised
     assert not checkpoint.metrics["normalisation"]["normalised"]
+
+
+def test_an_imported_model_can_be_made_smaller(registry, small):
+    checkpoint = imported(registry, small, shrinking=Shrinking(0.1, quantise=True))
+    assert checkpoint.metrics["ngrams_before_pruning"] == [5, 4, 2]
+    assert sum(checkpoint.metrics["ngrams"]) < 11
+    assert checkpoint.model.automaton.log10_probs.dtype == np.uint8
+    assert not checkpoint.manifest.normalised
 
 
 @pytest.mark.parametrize("order", [1, 2, 4])

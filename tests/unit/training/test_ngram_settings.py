@@ -43,13 +43,10 @@ def test_all_keys_can_be_set():
             "ngram.prune_entropy=1e-8",
             "ngram.quantize_bits=8",
             "ngram.direction=backward",
-            "ngram.k=0.5",
-            "ngram.buckets=12",
         ],
     ).ngram
     assert (settings.discounts, settings.prune, settings.prune_entropy) == ("held-out", (0, 0, 1), 1e-8)
     assert (settings.quantize_bits, settings.direction) == (8, "backward")
-    assert (settings.k, settings.buckets) == (0.5, 12)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +58,11 @@ def test_all_keys_can_be_set():
         (["ngram.buckets=0"], r"ngram\.buckets: .* given 0"),
         (["ngram.buckets=32"], r"ngram\.buckets: .* given 32"),
         (["ngram.prune=[1, 1]"], r"ngram\.prune: .*first threshold must be 0"),
-        (["ngram.prune=[0, 2, 1]"], r"ngram\.prune: .*must not be below the one before, given \[0, 2, 1\]"),
+        (["ngram.prune=[0, 2, 1]"], r"ngram\.prune: .*is \[0, 2, 1\], .*must not be below the one before$"),
+        (["ngram.prune=2"], r"ngram\.prune: must be a list such as \[0, 0, 1\], given 2"),
+        (["ngram.prune=[0, x]"], r"ngram\.prune: must be a list such as \[0, 0, 1\], given '\[0, x\]'"),
+        (["ngram.k=0.5"], r"ngram\.k acts with ngram\.smoothing=add-k only, given 0\.5 with modified-kn"),
+        (["ngram.buckets=2", "ngram.smoothing=add-k"], r"ngram\.buckets acts with .*jelinek-mercer only"),
         (["ngram.order=2", "ngram.prune=[0, 0, 1]"], r"ngram\.prune: .*of 3 orders, but ngram\.order is 2"),
         (["ngram.prune_entropy=-1"], r"ngram\.prune_entropy: .* given -1"),
         (["ngram.quantize_bits=4"], r"ngram\.quantize_bits: .* given 4"),
@@ -101,3 +102,28 @@ def test_a_backward_model_is_a_forward_one_of_reversed_sentences():
     assert row[TOKENIZER.vocabulary.id_of("mice")] == pytest.approx(1 / 3)
     assert row[TOKENIZER.vocabulary.id_of("i")] == 0
     assert result.figures["test"]["perplexity"] is not None  # its text is reversed, too
+
+
+def test_a_model_is_quantised_where_the_recipe_says_so():
+    result = trained("ngram.quantize_bits=8")
+    assert result.model.automaton.log10_probs.dtype == np.uint8
+    assert not result.model.normalised
+    assert result.facts["normalisation"]["largest_deviation"] < 0.1
+    assert trained().model.automaton.log10_probs.dtype == np.float32
+
+
+def test_a_model_is_pruned_by_entropy_where_the_recipe_says_so():
+    result = trained("ngram.prune_entropy=0.05")
+    before, after = trained().facts["ngrams"], result.facts["ngrams"]
+    assert result.facts["ngrams_before_pruning"] == before
+    assert after[0] == before[0]
+    assert 0 <= after[1] < before[1]
+    assert result.model.automaton.num_arcs < trained().model.automaton.num_arcs
+
+
+def test_keys_that_cannot_act_on_published_models_are_refused():
+    models = 'mixture.models=["a", "b"]'
+    for kind, key in (("dynamic", "prune_entropy=1e-8"), ("dynamic", "order=3"), ("static", "order=3")):
+        with pytest.raises(InvalidInputError, match=rf"ngram\.{key.split('=')[0]} cannot act on a {kind}"):
+            load_recipe("ngram-mixture", [models, f"mixture.kind={kind}", f"ngram.{key}"])
+    assert load_recipe("ngram-mixture", [models, "ngram.prune_entropy=1e-8"]).ngram.prune_entropy == 1e-8

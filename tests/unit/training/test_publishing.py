@@ -81,7 +81,7 @@ def test_a_part_may_be_a_recipe_of_ones_own_and_is_called_by_its_file(tmp_path):
     parts = f'mixture.recipes=["ngram", "{mine}"]'
     settings = [*SMALL, parts, "mixture.publish_parts=true"]
     result = run_train("mixture", name="m", registry=tmp_path / "r", corpus=[corpus], assignments=settings)
-    assert [part["name"] for part in result["parts"]] == ["ngram", "mine"]
+    assert [part["name"] for part in result["parts"]] == ["ngram@1", "mine@1"]
     assert (tmp_path / "r" / "mine" / "versions" / "1" / "learning-curve-mine.png").is_file()
 
 

@@ -27,8 +27,11 @@ def test_keys_can_be_set_with_toml_values_and_plain_words():
 @pytest.mark.parametrize(
     ("assignment", "said"),
     [
-        ("ngram.order=0", r"ngram\.order: .* given 0"),
-        ("ngram.ordr=3", r"ngram\.ordr"),
+        ("ngram.order=0", r"recipe ngram: ngram\.order: must be at least 1, given 0$"),
+        ("ngram.order=x", r"ngram\.order: must be a whole number, given 'x'$"),
+        ("tokenizer=x", r"tokenizer: is a table of keys, given 'x'$"),
+        ("famly=x", r"famly: there is no such key; a recipe has family, seed, "),
+        ("ngram.ordr=3", r"ngram\.ordr: there is no such key; \[ngram\] has order, smoothing, k, "),
         ("ngram.smoothing=none", r"ngram\.smoothing: .* given 'none'"),
         ("tokenizer.vocab_size=2", r"tokenizer\.vocab_size: .* given 2"),
         ("neural.hidden_size=-5", r"neural\.hidden_size: .* given -5"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.checkpoint.load import load_checkpoint
-from models.errors import InvalidInputError, VocabularyMismatchError
+from models.errors import InvalidInputError
 from models.mixture import MixtureModel
 from models.vocabulary import Vocabulary
 from tests import families
@@ -41,10 +41,14 @@ def registry(tmp_path_factory):
     return folder
 
 
-def train(folder, recipe, name, *, corpus="animals", assignments=()):
-    text, held_out = folder / f"{corpus}.txt", folder / "both.txt"
+def train(folder, recipe, name, *, corpus="animals", valid="both", assignments=()):
     return run_train(
-        recipe, name=name, registry=folder / "r", corpus=[text], valid=[held_out], assignments=assignments
+        recipe,
+        name=name,
+        registry=folder / "r",
+        corpus=[folder / f"{corpus}.txt"] if corpus else [],
+        valid=[folder / f"{valid}.txt"] if valid else [],
+        assignments=assignments,
     )
 
 
@@ -54,7 +58,8 @@ def models_of(*names):
 
 @pytest.fixture(scope="module")
 def mixture(registry):
-    return train(registry, "ngram-mixture", "both", assignments=[models_of("animals", "trades")])
+    parts = [models_of("animals", "trades")]
+    return train(registry, "ngram-mixture", "both", corpus="both", valid=None, assignments=parts)
 
 
 def test_one_n_gram_model_is_published_that_needs_no_parts(registry, mixture):
@@ -90,6 +95,26 @@ def test_parts_are_remembered_with_their_weights_and_their_own_figures(registry,
         assert alone["logprob"] == pytest.approx(part["valid"]["logprob"], rel=1e-6)
 
 
+def test_weights_are_fitted_on_all_of_the_text_and_its_figures_are_not_called_held_out(registry, mixture):
+    assert mixture["data"].keys() == {"valid"}
+    assert mixture["data"]["valid"]["sentences"] == len(BOTH)
+    assert mixture["weights_fitted_on"] == ["both.txt"]
+    assert "that the weights were fitted on (both.txt)" in mixture["notes"][0]
+    card = (registry / "r" / "both" / "versions" / "1" / "MODEL_CARD.md").read_text()
+    assert "Figures on valid are figures on the text that the weights were fitted on (both.txt)." in card
+    assert "held-out figures" not in card.lower()
+    assert "- tokenizer: that of animals@1, trades@1" in card
+
+
+@pytest.mark.parametrize("recipe", ["ngram-mixture", "mixture"])
+def test_validation_text_alone_is_as_good_and_two_texts_are_one_too_many(registry, mixture, recipe):
+    same = [models_of("animals", "animals"), "mixture.recipes=[]"]
+    result = train(registry, recipe, "valid", corpus=None, assignments=same)
+    assert result["data"]["valid"]["sentences"] == len(BOTH)
+    with pytest.raises(InvalidInputError, match="give --corpus or --valid, not both"):
+        train(registry, recipe, "valid", assignments=same)
+
+
 def test_the_card_shows_parts_weights_and_n_grams(registry, mixture):
     card = (registry / "r" / "both" / "versions" / "1" / "MODEL_CARD.md").read_text()
     assert "It is a static mixture" in card
@@ -105,10 +130,29 @@ def test_recipes_may_be_parts_too_and_be_published(registry):
     parts = [models_of("trades"), f'mixture.recipes=["{recipe}"]', STATIC, "mixture.publish_parts=true"]
     result = train(registry, "mixture", "mixed", assignments=parts)
     assert [(p["name"], p["family"]) for p in result["parts"]] == [
-        ("bigrams", "ngram"),
+        ("bigrams@1", "ngram"),
         ("trades@1", "ngram"),
     ]
     assert load_checkpoint(registry / "r" / "bigrams" / "versions" / "1").model.order == 2
+
+
+def test_the_one_model_is_pruned_and_quantised_and_its_parts_are_not(registry, mixture):
+    recipe = registry / "trigrams.toml"
+    recipe.write_text('family = "ngram"\n[ngram]\norder = 3\nquantize_bits = 8\n')
+    settings = [models_of("trades"), f'mixture.recipes=["{recipe}"]', "mixture.publish_parts=true"]
+    shrunk = train(
+        registry,
+        "ngram-mixture",
+        "shrunk",
+        assignments=[*settings, "ngram.prune_entropy=1e-2", "ngram.quantize_bits=8"],
+    )
+    assert sum(shrunk["ngrams"]) < sum(shrunk["ngrams_before_pruning"])
+    assert shrunk["normalisation"]["largest_deviation"] > 0
+    model = load_checkpoint(registry / "r" / "shrunk" / "versions" / "1").model
+    assert (model.automaton.log10_probs.dtype, model.normalised) == (np.uint8, False)
+    part = load_checkpoint(registry / "r" / "trigrams" / "versions" / "1")
+    assert part.model.automaton.log10_probs.dtype == np.float32
+    assert "ngrams_before_pruning" not in part.metrics
 
 
 def test_only_n_gram_models_can_be_mixed_statically(registry):
@@ -124,10 +168,12 @@ def test_only_n_gram_models_can_be_mixed_statically(registry):
 
 def test_tokenizers_that_do_not_fit_are_refused_before_any_text_is_read(registry):
     train(registry, "ngram", "lower", assignments=["tokenizer.lowercase=true"])
-    with pytest.raises(VocabularyMismatchError, match="lowercase is False in one and True in the other"):
+    with pytest.raises(InvalidInputError, match="lowercase is False in one and True in the other"):
         train(registry, "ngram-mixture", "x", corpus="absent", assignments=[models_of("animals", "lower")])
     dynamic = [models_of("animals", "trades"), "mixture.recipes=[]"]
-    with pytest.raises(VocabularyMismatchError, match="trades@1 has another tokenizer than animals@1"):
+    with pytest.raises(
+        InvalidInputError, match=r"trades@1 has another tokenizer .*one tokenizer: use mixture\.kind=static"
+    ):
         train(registry, "mixture", "x", corpus="absent", assignments=dynamic)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.errors import VocabularyMismatchError
+from models.errors import InvalidInputError
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from tests import backoff
@@ -34,16 +34,14 @@ def test_parts_that_add_nothing_leave_the_first_tokenizer():
 
 def test_rules_that_differ_are_named():
     with pytest.raises(
-        VocabularyMismatchError, match=r"of a@1 and b@2 .*: lowercase is False in one and True"
+        InvalidInputError, match=r"of a@1 \(word\) and b@2 \(word\) .*: lowercase is False in one and True"
     ):
         union_tokenizer([("a@1", words("x")), ("b@2", words("x", lowercase=True))])
 
 
 @pytest.mark.parametrize("other", [words("x"), CharacterTokenizer(Vocabulary("xz"))])
 def test_only_word_tokenizers_can_be_joined(other):
-    with pytest.raises(
-        VocabularyMismatchError, match=r"b has another tokenizer \((word|char)\) than a \(char\)"
-    ):
+    with pytest.raises(InvalidInputError, match=r"b has another tokenizer \((word|char)\) than a \(char\)"):
         union_tokenizer([("a", CharacterTokenizer(Vocabulary("xy"))), ("b", other)])
 
 

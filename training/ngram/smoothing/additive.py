@@ -34,7 +34,7 @@ class Additive:
         InvalidInputError: k is not a number above 0.
     """
 
-    k: float = 1.0
+    k: float = 0.1
 
     def __post_init__(self) -> None:
         if not 0 < self.k < np.inf:
@@ -46,8 +46,9 @@ class Additive:
         added = self.k * (observations.vocab_size - 1)
 
         def level(order: OrderCounts) -> Level:
-            shares = np.where(carrying.of_next(order), added / (order.totals + added), 1.0)
-            return Level(np.zeros(4), shares)
+            with np.errstate(over="ignore"):  # with next to nothing added, or more than a float holds
+                shares = 1.0 / (1.0 + order.totals / added)
+            return Level(np.zeros(4), np.where(carrying.of_next(order), shares, 1.0))
 
         orders = interpolate(observations.occurrences(), level)
         return Smoothed(orders, {"k": self.k})

@@ -30,9 +30,12 @@ SmoothingName: TypeAlias = Literal[
 WITH_DISCOUNTS: tuple[SmoothingName, ...] = ("absolute", "kneser-ney", "modified-kneser-ney")
 """Those whose discounts can be fitted on held-out text."""
 
+SMOOTHING_OF_KEY: dict[str, SmoothingName] = {"k": "add-k", "buckets": "jelinek-mercer"}
+"""Settings that one smoothing alone looks at."""
+
 
 def smoothing_of(
-    name: SmoothingName, *, k: float = 1.0, buckets: int = 1, discounts: DiscountSource = "counts"
+    name: SmoothingName, *, k: float = 0.1, buckets: int = 1, discounts: DiscountSource = "counts"
 ) -> Smoothing:
     """The smoothing of a name.
 

@@ -1,0 +1,162 @@
+"""Every compiled kernel against dictionaries, on random automata that are as odd as files may be.
+
+Probabilities and back-offs are drawn from a few values, so that many tie; some are impossible,
+some back-offs above 1; suffixes of n-grams are missing; some contexts list more words than are
+ranked when they are needed. The floats must be equal to the last bit.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from models.ngram import threads
+from models.ngram.build import NGrams, Weights, build_automaton, list_ngrams
+from models.ngram.model import NGramModel, NGramState
+from models.ngram.quantised import quantised
+from models.ngram.ranked import RANKED_ARCS
+from models.ngram.verification import first_problem
+from models.vocabulary import BOS, Vocabulary
+
+SEEDS = range(24)
+NEAR = np.nextafter(np.float32(-3.6), np.float32([-4, 0]))  # one natural logarithm for two decimal ones
+PROBS = np.float32([-1, -1, -2, -0.25, 0, -3.6, *NEAR, -50, -np.inf])
+BACKOFFS = np.float32([0, 0, -0.0, -0.3, -1, -20, 0.5, 3, -np.inf])
+
+
+class Odd:
+    """A random automaton, and the same as dictionaries of log10 values by n-gram."""
+
+    def __init__(self, seed):
+        self.random = np.random.default_rng(seed)
+        large = seed % 10 == 0
+        self.vocab_size = RANKED_ARCS + 12 if large else int(self.random.choice([3, 4, 5, 8]))
+        self.order = int(self.random.integers(2, 4) if large else self.random.integers(1, 9))
+        self.spelt = [[()], [(w,) for w in range(self.vocab_size)]]
+        for _ in range(2, self.order + 1):
+            self.spelt.append(self.longer(self.spelt[-1], large=large))
+        self.automaton = build_automaton([self.listed(n) for n in range(1, self.order + 1)])
+        if seed % 3 == 0:
+            self.automaton = quantised(self.automaton)
+        self.probs, self.backoffs = {}, {(): 0.0}
+        for ngrams, (_, weights) in zip(self.spelt[1:], list_ngrams(self.automaton), strict=True):
+            self.probs |= dict(zip(ngrams, weights.log10_probs.tolist(), strict=True))
+            self.backoffs |= dict(zip(ngrams, weights.log10_backoffs.tolist(), strict=False))
+        self.states = list(itertools.chain(*self.spelt[: self.order]))
+        self.numbers = {context: i for i, context in enumerate(self.states)}
+        self.continued = {ngram[:-1] for ngram in self.probs}
+        self.model = NGramModel(self.automaton, Vocabulary([f"w{i}" for i in range(self.vocab_size - 3)]))
+        some = self.random.integers(0, len(self.states), 20)
+        self.state = NGramState(np.append(some, len(self.states) - 1).astype(np.int32))
+
+    def longer(self, contexts, *, large):
+        """N-grams one word longer, of some of the contexts."""
+        share = 8 / len(contexts) if large else self.random.uniform(0.1, 0.9)
+        parents = [c for c in contexts if self.random.random() < share][:150]
+        sizes = [1, 3, RANKED_ARCS, RANKED_ARCS + 1, self.vocab_size] if large else range(1, self.vocab_size)
+        words = (self.random.permutation(self.vocab_size)[: self.random.choice(sizes)] for _ in parents)
+        return sorted((*c, int(w)) for c, own in zip(parents, words, strict=True) for w in own)
+
+    def listed(self, length):
+        """The n-grams of one length as `build_automaton` takes them."""
+        ngrams, places = self.spelt[length], {g: i for i, g in enumerate(self.spelt[length - 1])}
+        probs = self.random.choice(PROBS, len(ngrams))
+        probs[[g[-1] == BOS for g in ngrams]] = -np.inf
+        given = length == 1 or self.random.random() < 0.7
+        columns = (
+            [g[-1] for g in ngrams],
+            [places[g[:-1]] for g in ngrams],
+            [places.get(g[1:], -1) if given else -1 for g in ngrams],
+        )
+        own = NGrams(*(np.array(column, np.int32) for column in columns))
+        return own, Weights(probs, self.random.choice(BACKOFFS, len(ngrams)))
+
+    def chain(self, context):
+        """The suffixes of a context that are listed, the longest first; the context may be longer than any."""
+        starts = range(max(0, len(context) - self.order + 1), len(context) + 1)
+        return [context[i:] for i in starts if context[i:] in self.numbers]
+
+    def score(self, context, word):
+        """Log-probability, length of the n-gram found, and log back-off charged."""
+        charged = 0.0
+        for known in self.chain(context):
+            if (*known, word) in self.probs:
+                value = (self.probs[*known, word] + charged) * math.log(10)
+                return np.float32(value), len(known) + 1, np.float32(charged * math.log(10))
+            charged += self.backoffs[known]
+        raise AssertionError("every word is a unigram")
+
+    def minimal(self, context):
+        """The state after a context: its longest suffix that makes a difference."""
+        return next(
+            self.numbers[c] for c in self.chain(context) if not c or c in self.continued or self.backoffs[c]
+        )
+
+    def rows(self):
+        """The distributions after the batch's states."""
+        contexts = [self.states[i] for i in self.state.ids]
+        return np.array([[self.score(c, w)[0] for w in range(self.vocab_size)] for c in contexts])
+
+    def texts(self):
+        """Tokens and lengths, a row a state; their scores, orders and back-offs; and the states after them."""
+        tokens = self.random.integers(0, self.vocab_size, (len(self.state), 9))
+        lengths = self.random.integers(0, 10, len(self.state))
+        expected = [np.zeros(tokens.shape, kind) for kind in (np.float32, np.uint8, np.float32)]
+        after = []
+        for row, (number, length) in enumerate(zip(self.state.ids, lengths, strict=True)):
+            context = self.states[number]
+            for place in range(length):
+                word = int(tokens[row, place])
+                for array, value in zip(expected, self.score(context, word), strict=True):
+                    array[row, place] = value
+                context = (*context, word)
+            after.append(self.minimal(context) if length else number)
+        return tokens, lengths, expected, after
+
+
+@pytest.fixture(scope="module", params=SEEDS)
+def odd(request):
+    return Odd(request.param)
+
+
+def test_a_file_of_it_would_be_accepted(odd):
+    assert first_problem(odd.automaton) == 0
+
+
+def test_distributions_and_their_tops_of_every_size(odd):
+    rows = odd.rows()
+    assert np.array_equal(odd.model.next_log_probs(odd.state), rows)
+    ranked = np.argsort(-rows, axis=1, kind="stable")
+    for k in {*range(1, 9), RANKED_ARCS, odd.vocab_size} & set(range(1, odd.vocab_size + 1)):
+        top = odd.model.top_k(odd.state, k)
+        assert np.array_equal(top.ids, ranked[:, :k])
+        assert np.array_equal(top.log_probs, np.take_along_axis(rows, top.ids, 1))
+
+
+def test_draws_are_possible_words(odd):
+    repeated = odd.state.select(np.repeat(np.arange(len(odd.state)), 20))
+    drawn = odd.model.sample(repeated, odd.random)
+    rows = odd.model.next_log_probs(repeated)
+    assert (np.isfinite(rows[np.arange(len(drawn)), drawn]) | ~np.isfinite(rows).any(axis=1)).all()
+
+
+def test_walks(odd, monkeypatch):
+    tokens, lengths, (log_probs, orders, log_backoffs), after = odd.texts()
+    detail = odd.model.score_detailed(odd.state, tokens, lengths)
+    assert np.array_equal(detail.log_probs, log_probs)
+    assert np.array_equal(detail.orders, orders)
+    assert np.array_equal(detail.log_backoffs, log_backoffs)
+    assert odd.model.prefill(odd.state, tokens, lengths).ids.tolist() == after or odd.order == 1
+    inside = np.arange(9) < lengths[:, None]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    monkeypatch.setattr(threads, "MIN_TOKENS", 1)
+    for count in (1, 3, 50):
+        flat = odd.model.score_ragged(odd.state, tokens[inside], offsets, threads=count)
+        assert np.array_equal(flat, log_probs[inside])
+
+
+def test_one_word_more(odd):
+    for word in {0, 2, odd.vocab_size - 1}:
+        expected = [odd.minimal((*odd.states[i], word)) for i in odd.state.ids]
+        assert odd.model.advance(odd.state, np.full(len(odd.state), word)).ids.tolist() == expected

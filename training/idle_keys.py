@@ -1,0 +1,48 @@
+"""Keys of the `[ngram]` table that were set and would do nothing: better refused than believed."""
+
+from typing import TYPE_CHECKING
+
+from models.errors import InvalidInputError
+from training.ngram.smoothing.choice import SMOOTHING_OF_KEY
+
+if TYPE_CHECKING:
+    from training.recipe import Recipe
+
+_OF_STATIC_MIXTURES = frozenset({"prune_entropy", "quantize_bits"})
+
+
+def refuse_idle_keys(recipe: "Recipe", *, source: str) -> None:
+    """Check that every key of `[ngram]` that is set has something to act on.
+
+    What a mixture sets for its parts is checked with each part.
+
+    Raises:
+        InvalidInputError: one has not; the message names it and what it acts on.
+    """
+    if recipe.family == "ngram":
+        _of_smoothing(recipe, source)
+    elif recipe.family == "mixture" and not recipe.mixture.recipes:
+        _of_published_parts(recipe, source)
+
+
+def _of_smoothing(recipe: "Recipe", source: str) -> None:
+    for key, smoothing in SMOOTHING_OF_KEY.items():
+        if key in recipe.ngram.model_fields_set and recipe.ngram.smoothing != smoothing:
+            raise InvalidInputError(
+                f"recipe {source}: ngram.{key} acts with ngram.smoothing={smoothing} only, "
+                f"given {getattr(recipe.ngram, key)} with {recipe.ngram.smoothing}",
+                parameter=f"ngram.{key}",
+            )
+
+
+def _of_published_parts(recipe: "Recipe", source: str) -> None:
+    kind = recipe.mixture.kind
+    acting = _OF_STATIC_MIXTURES if kind == "static" else frozenset()
+    for key in type(recipe.ngram).model_fields:
+        if key in recipe.ngram.model_fields_set - acting:
+            also = "; with mixture.kind=static it would" if key in _OF_STATIC_MIXTURES else ""
+            raise InvalidInputError(
+                f"recipe {source}: ngram.{key} cannot act on a {kind} mixture of published models, "
+                f"given {getattr(recipe.ngram, key)!r}{also}",
+                parameter=f"ngram.{key}",
+            )

@@ -1,0 +1,45 @@
+"""What to know of a model, in sentences, from its metrics: of its file, its sums, and what was fitted on its text."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+FITTED = {
+    "weights_fitted_on": "the weights",
+    "discounts_fitted_on": "the discounts",
+    "lambdas_fitted_on": "the interpolation weights",
+}
+"""Metrics that name the text `valid` where something was fitted on it, and what was."""
+
+
+def notes(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """What is odd about an imported file, and by how much rows miss 1."""
+    if arpa := metrics.get("arpa"):
+        yield from _of_file(arpa)
+    sums = metrics.get("normalisation")
+    if sums and not sums["normalised"]:
+        yield (
+            f"probabilities do not sum to 1: after {sums['contexts']:,} contexts, "
+            f"they are off by up to {sums['largest_deviation']:.3g}"
+        )
+
+
+def _of_file(arpa: Mapping[str, Any]) -> Iterator[str]:
+    if not arpa["lists_unknown"]:
+        yield "the file has no <unk>; unknown words have the log10 probability -100"
+    if arpa["ignored_backoffs"]:
+        yield f"{arpa['ignored_backoffs']:,} back-off weights of the highest order mean nothing"
+    if arpa["ignored_starts"]:
+        yield f"{arpa['ignored_starts']:,} n-grams end in <s>, which is never predicted here"
+    if arpa["split_words"]:
+        yield f"{arpa['split_words']:,} words have white space in them; texts are split there"
+
+
+def fitted_note(metrics: Mapping[str, Any]) -> str:
+    """That figures on the text `valid` are no held-out figures, and why; empty where they are."""
+    fitted = [key for key in FITTED if metrics.get(key)]
+    if not fitted:
+        return ""
+    what = " and ".join(FITTED[key] for key in fitted)
+    text = ", ".join(metrics[fitted[0]])
+    tested = "; those on test are held out" if metrics.get("test") else ""
+    return f"figures on valid are figures on the text that {what} were fitted on ({text}){tested}"
