@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
 from models.errors import InvalidInputError, ManifestError
-from models.ngram import distributions, walking
+from models.ngram import distributions, sampling, top, walking
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
 from models.ngram.inputs import check_k, check_offsets, check_shapes, outside_vocabulary
 from models.ngram.threads import in_threads
@@ -146,7 +146,7 @@ class NGramModel:
         check_k(k, len(self.vocabulary))
         ids = np.empty((len(state), k), dtype=np.int64)
         log_probs = np.empty((len(state), k), dtype=np.float32)
-        distributions.top_k(self.automaton, state.ids, ids, log_probs)
+        top.top_k(self.automaton, state.ids, ids, log_probs)
         return TopTokens(ids, log_probs)
 
     def sample(self, state: NGramState, random: np.random.Generator) -> TokenIds:
@@ -158,7 +158,7 @@ class NGramModel:
         """
         seeds = random.integers(2**64, size=len(state), dtype=np.uint64)
         tokens = np.empty(len(state), dtype=np.int64)
-        distributions.sample(self.automaton, state.ids, seeds, tokens)
+        sampling.sample(self.automaton, state.ids, seeds, tokens)
         return tokens
 
     def score(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:

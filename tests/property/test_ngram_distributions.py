@@ -10,6 +10,7 @@ from models.ngram.build import NGrams, Weights, build_automaton, list_ngrams
 from models.ngram.model import NGramModel, NGramState
 from models.ngram.ranked import RANKED_ARCS
 from models.vocabulary import Vocabulary
+from tests.backoff import random_model, to_orders
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
@@ -88,6 +89,18 @@ def test_draws_of_small_models_follow_the_distribution(model, seed):
     random = np.random.default_rng(seed)
     state = int(random.integers(model.automaton.num_states))
     rows = NGramState(np.full(4_000, state, dtype=np.int32))
+    probs = np.exp(model.next_log_probs(rows.select(np.array([0])))[0].astype(np.float64))
+    assert_drawn_from(probs, model.sample(rows, random))
+
+
+@pytest.mark.parametrize("seed", [639, 1305, 1419, 1539, 2171])
+def test_draws_follow_the_distribution_where_hardly_a_word_of_the_suffix_is_left(seed):
+    """Nearly all that the suffixes propose is refused, by one context or the other."""
+    random = np.random.default_rng(seed)
+    vocab_size = int(random.integers(4, 12))
+    orders = to_orders(random_model(seed, vocab_size=vocab_size, order=int(random.integers(1, 6))))
+    model = NGramModel(build_automaton(orders), Vocabulary([f"w{i}" for i in range(vocab_size - 3)]))
+    rows = NGramState(np.full(20_000, random.integers(model.automaton.num_states), dtype=np.int32))
     probs = np.exp(model.next_log_probs(rows.select(np.array([0])))[0].astype(np.float64))
     assert_drawn_from(probs, model.sample(rows, random))
 

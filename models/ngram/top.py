@@ -1,0 +1,236 @@
+"""The top of a next-word distribution without the rest of it, compiled.
+
+It needs only what lies at the top of a few lists ranked by probability. States with many arcs
+have their rank in the file (`Automaton.ranked_states`); the few arcs of the others are put
+into a heap when they are needed.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from models.ngram.access import (
+    AUTOMATON_TYPES,
+    U,
+    arc_at,
+    arc_of,
+    prefetch,
+    readonly,
+    value_at,
+    word_at,
+)
+from models.ngram.automaton import Automaton
+from models.ngram.distributions import chain_of, rank_of
+from models.ngram.ranked import RANKED_ARCS
+from models.ngram.walking import LN_10
+
+_AHEAD = 8
+"""Ranked arcs that are fetched before their turn."""
+
+
+@numba.njit(nogil=True, inline="always")
+def _known_before(
+    first_arcs: npt.NDArray[np.uint32], words: Any, chain: npt.NDArray[np.uint64], level: int, word: np.int32
+) -> bool:
+    """Whether a longer context of the chain has the word, so that this level does not count for it."""
+    missing = U(len(words))
+    for longer in range(level):  # noqa: SIM110 - kernels know no any()
+        if arc_at(first_arcs, words, chain[longer], word) != missing:
+            return True
+    return False
+
+
+@numba.njit(nogil=True, inline="always")
+def _precedes(probs: Any, decoded: Any, one: np.uint32, other: np.uint32) -> np.bool_:
+    """Whether an arc is more probable than another of the same state, or as probable and its word's id smaller."""
+    prob, other_prob = value_at(probs, decoded, U(one)), value_at(probs, decoded, U(other))
+    return np.bool_(prob > other_prob or (prob == other_prob and one < other))
+
+
+@numba.njit(nogil=True, inline="always")
+def _sink(probs: Any, decoded: Any, heaps: npt.NDArray[np.uint32], top: Any, place: Any, size: Any) -> None:
+    """Move the arc at a place of the heap that starts at `top` down until it precedes those below it."""
+    arc = heaps[top + place]
+    while 2 * place + 1 < size:
+        child = 2 * place + 1
+        if child + 1 < size and _precedes(probs, decoded, heaps[top + child + 1], heaps[top + child]):
+            child += 1
+        if not _precedes(probs, decoded, heaps[top + child], arc):
+            break
+        heaps[top + place] = heaps[top + child]
+        place = child
+    heaps[top + place] = arc
+
+
+@numba.njit(nogil=True)
+def _heap_arcs(
+    first_arcs: Any, probs: Any, decoded: Any, state: np.uint64, heaps: npt.NDArray[np.uint32], top: Any
+) -> Any:
+    """The arcs of a state that has few, as a heap that starts at `top`, the most probable first; their number."""
+    begin = np.int64(first_arcs[state])
+    size = np.int64(first_arcs[state + U(1)]) - begin
+    for n in range(size):
+        heaps[top + n] = begin + n
+    for place in range(size // 2 - 1, -1, -1):
+        _sink(probs, decoded, heaps, top, place, size)
+    return size
+
+
+@numba.njit(nogil=True)
+def _value(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.float32:
+    """The natural-log probability of an arc after so much was charged, as `distribution` writes it."""
+    return np.float32((value_at(probs, decoded, arc) + backoff) * LN_10)
+
+
+@numba.njit(nogil=True, inline="always")
+def _fetch(probs: Any, words: Any, ranked_arcs: npt.NDArray[np.uint32], place: Any) -> None:
+    """Have the processor fetch the arc at a place of `ranked_arcs`: in a context of many, it lies anywhere."""
+    prefetch(probs, U(ranked_arcs[place]))
+    prefetch(words, U(ranked_arcs[place]))
+
+
+@numba.njit(nogil=True, inline="always")
+def _shown(
+    ranked_arcs: npt.NDArray[np.uint32],
+    level: int,
+    heaps: npt.NDArray[np.uint32],
+    nexts: npt.NDArray[np.int64],
+    stops: npt.NDArray[np.int64],
+    missing: np.uint64,
+) -> Any:
+    """A level's most probable arc that is left, A if there is none."""
+    if nexts[level] >= stops[level] or stops[level] == 0:
+        return missing
+    if nexts[level] >= 0:
+        return U(ranked_arcs[nexts[level]])
+    return U(heaps[level * RANKED_ARCS])
+
+
+@numba.njit(nogil=True)
+def _less_probable_ties(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.bool_:
+    """Whether a less probable arc of the same state may have the same value, for want of digits."""
+    lower = np.nextafter(value_at(probs, decoded, arc), np.float32(-np.inf))
+    return np.bool_(np.float32((lower + backoff) * LN_10) == _value(probs, decoded, arc, backoff))
+
+
+@numba.njit(nogil=True)
+def _insert(ids: npt.NDArray[np.int64], row: int, begin: int, column: int, word: np.int32) -> None:
+    """Put a word into a row's rising run of ids that starts at `begin` and ends before this column."""
+    while column > begin and ids[row, column - 1] > word:
+        ids[row, column] = ids[row, column - 1]
+        column -= 1
+    ids[row, column] = word
+
+
+@numba.njit(nogil=True)
+def _fill_with_impossible(
+    automaton: Automaton,
+    chain: npt.NDArray[np.uint64],
+    backoffs: npt.NDArray[np.float64],
+    depth: int,
+    ids: npt.NDArray[np.int64],
+    log_probs: npt.NDArray[np.float32],
+    column: int,
+) -> None:
+    """Fill a row from this column on with words that cannot come, in order of id."""
+    missing = U(len(automaton.words))
+    word = np.int64(0)
+    while column < len(ids):
+        level, arc = 0, arc_of(automaton, chain[0], word)
+        while arc == missing and level + 1 < depth:
+            level += 1
+            arc = arc_of(automaton, chain[level], word)
+        value = _value(automaton.log10_probs, automaton.prob_values, arc, backoffs[level])
+        if value == -np.inf:
+            ids[column], log_probs[column] = word, -np.inf
+            column += 1
+        word += 1
+
+
+@numba.njit(
+    [
+        types.void(automaton, readonly("int32"), types.int64[:, ::1], types.float32[:, ::1])
+        for automaton in AUTOMATON_TYPES
+    ],
+    nogil=True,
+    cache=True,
+)
+def top_k(  # noqa: C901, PLR0912, PLR0915 - one merge
+    automaton: Automaton,
+    states: npt.NDArray[np.int32],
+    ids: npt.NDArray[np.int64],
+    log_probs: npt.NDArray[np.float32],
+) -> None:
+    """The k most probable words [B, k] in states [B] and their natural-log probabilities, into `ids` and `log_probs`.
+
+    Merges the arcs of the state and its suffixes, each from its most probable down, and passes
+    over words that a longer context has already. Words of equal value, in single precision, are
+    in order of id, as if the whole distribution had been sorted; so those that tie with the
+    k-th are looked at too. k must not exceed V.
+    """
+    order, k, missing = len(automaton.order_starts) - 1, ids.shape[1], U(len(automaton.words))
+    chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
+    heaps = np.empty(order * RANKED_ARCS, np.uint32)  # one a level
+    # by themselves, since reaching into the tuple costs as much as the rest
+    first_arcs, words, ranked_arcs = automaton.first_arcs, automaton.words, automaton.ranked_arcs
+    probs, decoded = automaton.log10_probs, automaton.prob_values
+    # of each level, the next place in ranked_arcs and the end there; or −1 and the size of its heap
+    nexts, stops = np.empty(order, np.int64), np.empty(order, np.int64)
+    arcs, values = np.empty(order, np.uint64), np.empty(order, np.float32)  # what is there
+    for row in range(len(states)):
+        depth = chain_of(automaton, states[row], chain, backoffs)
+        for level in range(depth):
+            rank = rank_of(automaton, chain[level])
+            if rank >= 0:
+                nexts[level] = automaton.ranked_starts[rank]
+                stops[level] = automaton.ranked_starts[rank + 1]
+                for place in range(nexts[level], min(nexts[level] + _AHEAD, stops[level])):
+                    _fetch(probs, words, ranked_arcs, place)
+            else:
+                nexts[level] = -1
+                stops[level] = _heap_arcs(
+                    first_arcs, probs, decoded, chain[level], heaps, level * RANKED_ARCS
+                )
+            arcs[level] = _shown(ranked_arcs, level, heaps, nexts, stops, missing)
+            if arcs[level] != missing:
+                values[level] = _value(probs, decoded, arcs[level], backoffs[level])
+        column, begin = 0, 0  # where the next word goes; the first of those of the last one's value
+        while True:
+            best, word = -1, np.int32(0)
+            for level in range(depth):
+                if arcs[level] == missing or (best >= 0 and values[level] < values[best]):
+                    continue
+                shown = word_at(words, arcs[level])
+                if best < 0 or values[level] > values[best] or shown < word:
+                    best, word = level, shown
+            if best < 0 or (column == k and values[best] < log_probs[row, k - 1]):
+                break
+            if values[best] == -np.inf:
+                _fill_with_impossible(automaton, chain, backoffs, depth, ids[row], log_probs[row], column)
+                break
+            if column == k and word > ids[row, k - 1]:
+                if not _less_probable_ties(probs, decoded, arcs[best], backoffs[best]):
+                    arcs[best] = missing  # all that tie have larger ids
+                    continue
+            elif not _known_before(first_arcs, words, chain, best, word):
+                if column == 0 or values[best] < log_probs[row, column - 1]:
+                    begin = column
+                _insert(ids, row, begin, min(column, k - 1), word)
+                if column < k:
+                    log_probs[row, column] = values[best]
+                    column += 1
+            if nexts[best] >= 0:
+                nexts[best] += 1
+                if nexts[best] + _AHEAD < stops[best]:
+                    _fetch(probs, words, ranked_arcs, nexts[best] + _AHEAD)
+            else:
+                stops[best] -= 1
+                top = best * RANKED_ARCS
+                heaps[top] = heaps[top + stops[best]]
+                _sink(probs, decoded, heaps, top, 0, stops[best])
+            arcs[best] = _shown(ranked_arcs, best, heaps, nexts, stops, missing)
+            if arcs[best] != missing:
+                values[best] = _value(probs, decoded, arcs[best], backoffs[best])
