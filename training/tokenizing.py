@@ -3,7 +3,7 @@
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -28,6 +28,8 @@ _BATCH = 8192
 _PIECES = 8000
 _SAMPLE_SENTENCES = 1_000_000
 _SAMPLE_SEED = 1
+_STRETCH = 10_000
+"""Characters that pieces are learnt from in one stretch: of repetitive ones, SentencePiece takes their square."""
 
 
 class TokenizerSettings(BaseModel):
@@ -161,11 +163,12 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sequence[str], progres
     model = io.BytesIO()
     progress.start(f"learning {size} {settings.kind} pieces", None)
     # SentencePiece's own maximum of 4,192 bytes would silently leave longer lines out
-    longest = max((len(s.encode()) for s in sentences), default=0)
+    stretches = [stretch for s in sentences for stretch in _stretches(s)]
+    longest = max((len(s.encode()) for s in stretches), default=0)
     sentencepiece.set_random_generator_seed(_SAMPLE_SEED)
     try:
         sentencepiece.SentencePieceTrainer.Train(
-            sentence_iterator=iter(sentences),
+            sentence_iterator=iter(stretches),
             model_writer=model,
             model_type=settings.kind,
             vocab_size=size,
@@ -179,7 +182,7 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sequence[str], progres
             eos_id=2,
             pad_id=-1,
             input_sentence_size=_SAMPLE_SENTENCES,
-            shuffle_input_sentence=len(sentences) > _SAMPLE_SENTENCES,
+            shuffle_input_sentence=len(stretches) > _SAMPLE_SENTENCES,
             max_sentence_length=max(longest, 10),  # no less is accepted
             num_threads=1,  # the result must not depend on how many cores there are
             minloglevel=2,
@@ -192,3 +195,14 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sequence[str], progres
         ) from None
     progress.finish()
     return SentencePieceTokenizer(model.getvalue())
+
+
+def _stretches(sentence: str) -> Iterator[str]:
+    """A sentence in stretches of bounded length, cut at spaces where there are any."""
+    begin = 0
+    while len(sentence) - begin > _STRETCH:
+        space = sentence.rfind(" ", begin + _STRETCH // 2, begin + _STRETCH)
+        end = begin + _STRETCH if space < 0 else space
+        yield sentence[begin:end]
+        begin = end if space < 0 else end + 1
+    yield sentence[begin:]
