@@ -6,7 +6,10 @@ import pytest
 from models.errors import InvalidInputError, VocabularyMismatchError
 from models.vocabulary import BOS
 from tests import backoff
+from training.corpora.encoded import EncodedCorpus
+from training.ngram.estimate import smooth
 from training.ngram.interpolation import interpolate
+from training.progress import Silent
 
 SEEDS = range(12)
 
@@ -85,6 +88,13 @@ def test_a_mixture_of_a_model_with_itself_is_that_model(order):
     assert got.probs == pytest.approx(model.probs, rel=1e-6)
     for context in got.contexts():
         assert got.row(context) == pytest.approx(model.row(context), abs=1e-6)
+
+
+def test_an_order_that_pruning_left_no_part_anything_of_stays_empty():
+    pruned = smooth(EncodedCorpus.from_sentences([[3, 4], [4, 3]]), 5, order=3, prune=(0, 9), progress=Silent())
+    orders = interpolate([pruned.orders, pruned.orders], [0.5, 0.5])
+    assert [len(ngrams.words) for ngrams, _ in orders] == [5, 0, 0]
+    assert np.allclose(orders[0][1].log10_probs, pruned.orders[0][1].log10_probs, atol=1e-6)
 
 
 def test_the_parts_order_does_not_matter():

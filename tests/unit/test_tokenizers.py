@@ -87,6 +87,16 @@ def test_without_a_size_a_small_text_gives_as_many_pieces_as_it_can(kind):
     assert tokenizer.decode(tokenizer.encode("a bc")) == "a bc"
 
 
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize(
+    "text", ["x" * 500_000, "a " * 250_000], ids=["one word", "one word again and again"]
+)
+def test_pieces_of_a_long_repetitive_line_are_learnt_in_no_time(kind, text):
+    """Minutes and gigabytes, if the line were looked at as a whole."""
+    tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), [text], progress=Silent())
+    assert len(tokenizer.encode(text)) < len(text)
+
+
 def test_a_bad_pattern_is_an_error_that_names_it():
     with pytest.raises(InvalidInputError, match=r"tokenizer\.pattern '\[' is not"):
         WordTokenizer(Vocabulary([]), pattern="[")

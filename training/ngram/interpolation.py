@@ -133,8 +133,9 @@ def _union(parts: Sequence[Orders]) -> _Union:
 def _merged(keys: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     """The different values of several rising lists, rising."""
     together = np.sort(np.concatenate(keys), kind="stable")  # which merges the lists
-    different: npt.NDArray[np.int64] = together[np.append(True, together[1:] != together[:-1])]
-    return different
+    is_new = np.ones(len(together), dtype=np.bool_)  # pruning may have left no part anything of this order
+    is_new[1:] = together[1:] != together[:-1]
+    return together[is_new]
 
 
 def _own(part: Orders, places: Sequence[IntArray], length: int) -> _Own:
