@@ -46,7 +46,7 @@ def perplexity_bars(name: str, metrics: Mapping[str, Any]) -> bytes:
     axes.bar_label(bars, labels=[readable(value) for _, value in rows], padding=3)
     axes.invert_yaxis()
     axes.margins(x=0.12)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_major_formatter(lambda value, _: readable(value, 0))
     axes.set_xlabel("perplexity per word (lower is better)")
     axes.set_title(f"Perplexity, {split} text", loc="left")
     return _png(figure)

@@ -91,7 +91,9 @@ def test_a_mixture_of_a_model_with_itself_is_that_model(order):
 
 
 def test_an_order_that_pruning_left_no_part_anything_of_stays_empty():
-    pruned = smooth(EncodedCorpus.from_sentences([[3, 4], [4, 3]]), 5, order=3, prune=(0, 9), progress=Silent())
+    pruned = smooth(
+        EncodedCorpus.from_sentences([[3, 4], [4, 3]]), 5, order=3, prune=(0, 9), progress=Silent()
+    )
     orders = interpolate([pruned.orders, pruned.orders], [0.5, 0.5])
     assert [len(ngrams.words) for ngrams, _ in orders] == [5, 0, 0]
     assert np.allclose(orders[0][1].log10_probs, pruned.orders[0][1].log10_probs, atol=1e-6)
