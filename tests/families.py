@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from models.mixture import MixtureModel
-from models.neural.config import RecurrentConfig
-from models.neural.model import RecurrentModel
-from models.neural.network import RecurrentNetwork
+from models.neural.config import NetworkConfig
+from models.neural.model import NeuralModel
+from models.neural.network import Network
 from models.ngram.device.model import TensorNGramModel
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
@@ -50,8 +50,8 @@ def model(name: str):
         return TensorNGramModel(model("ngram"), device=DEVICES[-1])
     if name in {"lstm", "gru"}:
         torch.manual_seed(7)
-        config = RecurrentConfig(cell=name, layers=2, embedding_size=13, hidden_size=17)
-        return RecurrentModel(RecurrentNetwork(config, len(vocabulary)), vocabulary)
+        config = NetworkConfig(cell=name, layers=2, embedding_size=13, hidden_size=17)
+        return NeuralModel(Network(config, len(vocabulary)), vocabulary)
     if name == "mixture":
         return MixtureModel([model("ngram"), model("lstm")], [0.7, 0.3])
     return MixtureModel([model("mixture"), model("gru")], [0.4, 0.6])

@@ -20,8 +20,8 @@ NGRAM = "ngram"
 
 FAMILIES = {
     NGRAM: ("models.ngram.model", "NGramModel"),
-    "lstm": ("models.neural.model", "RecurrentModel"),
-    "gru": ("models.neural.model", "RecurrentModel"),
+    "lstm": ("models.neural.model", "NeuralModel"),
+    "gru": ("models.neural.model", "NeuralModel"),
 }
 """Where each family's class is; imported when one is loaded, so an n-gram server needs no torch."""
 

@@ -1,4 +1,4 @@
-"""A recurrent network as a language model: state in, log-probabilities out."""
+"""A network as a language model: state in, log-probabilities out."""
 
 from functools import cached_property
 from pathlib import Path
@@ -10,18 +10,19 @@ from torch import Tensor
 
 from models.arrays import Array, FloatArray, TokenIds
 from models.errors import InvalidInputError
-from models.neural.config import RecurrentConfig
+from models.neural.config import NetworkConfig
 from models.neural.device import resolve_device
-from models.neural.network import RecurrentNetwork
-from models.neural.sequences import prefill_ragged, score_ragged
-from models.neural.state import RecurrentState
+from models.neural.network import Network
+from models.neural.sequences import features_ragged, prefill_ragged, score_ragged
+from models.neural.state import NeuralState
 from models.neural.stepping import step
 from models.neural.storage import read_network, write_network
+from models.protocol import FeaturedScores
 from models.vocabulary import BOS, Vocabulary
 
 
-class RecurrentModel:
-    """An LSTM or GRU language model, ready to answer.
+class NeuralModel:
+    """A neural language model, ready to answer.
 
     Computes in single precision; two ways to the same score (step by step or whole, alone or in
     a batch, CPU or CUDA) agree within rounding, not bit by bit.
@@ -37,7 +38,7 @@ class RecurrentModel:
 
     normalised = True
 
-    def __init__(self, network: RecurrentNetwork, vocabulary: Vocabulary, *, device: str = "cpu") -> None:
+    def __init__(self, network: Network, vocabulary: Vocabulary, *, device: str = "cpu") -> None:
         if network.vocab_size != len(vocabulary):
             raise InvalidInputError(
                 f"the network predicts {network.vocab_size} tokens, the vocabulary has {len(vocabulary)}",
@@ -49,11 +50,11 @@ class RecurrentModel:
 
     @property
     def family(self) -> str:
-        """`lstm` or `gru`."""
+        """The name of the network's cell."""
         return self._network.config.cell
 
     @property
-    def config(self) -> RecurrentConfig:
+    def config(self) -> NetworkConfig:
         """The network's shape."""
         return self._network.config
 
@@ -68,21 +69,21 @@ class RecurrentModel:
         return sum(parameter.numel() for parameter in self._network.parameters())
 
     @torch.inference_mode()
-    def empty_state(self, batch: int) -> RecurrentState:
-        """The state after nothing: zeros."""
-        return RecurrentState(self._network.zero_hidden(batch))
+    def empty_state(self, batch: int) -> NeuralState:
+        """The state after nothing."""
+        return NeuralState(self._network.zero_hidden(batch))
 
-    def initial_state(self, batch: int) -> RecurrentState:
+    def initial_state(self, batch: int) -> NeuralState:
         """The state after `<s>`."""
         return self._start.select(np.zeros(batch, dtype=np.int64))
 
     @cached_property
-    def _start(self) -> RecurrentState:
+    def _start(self) -> NeuralState:
         """One row after `<s>`: nearly every request begins there, so it is computed once."""
         return self.advance(self.empty_state(1), np.array([BOS]))
 
     @torch.inference_mode()
-    def advance(self, state: RecurrentState, tokens: TokenIds) -> RecurrentState:
+    def advance(self, state: NeuralState, tokens: TokenIds) -> NeuralState:
         """Consume one token per row.
 
         Args:
@@ -92,19 +93,19 @@ class RecurrentModel:
         Returns:
             The state after the tokens.
         """
-        return RecurrentState(step(self._network, self._ids(tokens), state.hidden))
+        return NeuralState(step(self._network, self._ids(tokens), state.hidden))
 
     @torch.inference_mode()
-    def next_log_probs(self, state: RecurrentState) -> Array:
+    def next_log_probs(self, state: NeuralState) -> Array:
         """Natural-log probabilities [B, V] of the token that follows each row.
 
         NumPy on a CPU, a torch tensor on a CUDA device.
         """
-        log_probs = torch.log_softmax(self._network.logits(state.top), dim=-1)
+        log_probs = self._network.log_probs(state.top)
         return log_probs if log_probs.is_cuda else log_probs.numpy()
 
     @torch.inference_mode()
-    def score(self, state: RecurrentState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+    def score(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
         """Log-probabilities of given tokens, each given the state and the tokens before it.
 
         Memory beyond arguments and result is bounded, however many and long the rows are.
@@ -120,7 +121,7 @@ class RecurrentModel:
         return score_ragged(self._network, state, tokens, lengths)
 
     @torch.inference_mode()
-    def prefill(self, state: RecurrentState, tokens: TokenIds, lengths: TokenIds) -> RecurrentState:
+    def prefill(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
         """Consume whole sequences.
 
         Args:
@@ -132,6 +133,28 @@ class RecurrentModel:
             The state after row b's first lengths[b] tokens.
         """
         return prefill_ragged(self._network, state, tokens, lengths)
+
+    @property
+    def feature_size(self) -> int:
+        """Numbers in what the next token is predicted from, W."""
+        return self._network.body.width
+
+    def features(self, state: NeuralState) -> Array:
+        """The vectors [B, W] that the next tokens are predicted from."""
+        return state.top if state.top.is_cuda else state.top.numpy()
+
+    @torch.inference_mode()
+    def features_along(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """The vector before each of given tokens [B, T, W]; see `prefill` for the arguments."""
+        return features_ragged(self._network, state, tokens, lengths)
+
+    @torch.inference_mode()
+    def score_with_features(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FeaturedScores:
+        """What `score` and `features_along` answer, in one pass."""
+        scores = np.zeros(tokens.shape, dtype=np.float32)
+        return FeaturedScores(
+            scores, features_ragged(self._network, state, tokens, lengths, scores=scores)
+        )
 
     def save(self, directory: Path) -> None:
         """Write `config.json` and `model.safetensors` into an existing directory."""

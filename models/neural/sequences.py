@@ -5,11 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from models.arrays import FloatArray, TokenIds
-from models.neural.network import RecurrentNetwork
-from models.neural.state import RecurrentState
+from models.neural.network import Network
+from models.neural.state import NeuralState
 from models.neural.stepping import run, run_ragged
 from models.vocabulary import EOS
 
@@ -25,9 +24,7 @@ LOGITS = 1 << 21
 _STEPS_MULTIPLE = 8  # stretches are padded to it: each new length costs a compiled kernel
 
 
-def score_ragged(
-    network: RecurrentNetwork, state: RecurrentState, tokens: TokenIds, lengths: TokenIds
-) -> FloatArray:
+def score_ragged(network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
     """Natural-log probabilities [B, T] of given tokens, 0 past a row's length.
 
     Args:
@@ -38,14 +35,29 @@ def score_ragged(
     """
     scores = np.zeros(tokens.shape, dtype=np.float32)
     for rows in _groups(lengths):
-        width = int(lengths[rows[0]])
-        scores[rows, :width] = _score_rows(network, state.select(rows), tokens[rows, :width], lengths[rows])
+        _read_rows(network, state.select(rows), tokens, lengths, rows, scores=scores)
     return scores
 
 
-def prefill_ragged(
-    network: RecurrentNetwork, state: RecurrentState, tokens: TokenIds, lengths: TokenIds
-) -> RecurrentState:
+def features_ragged(
+    network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds, *, scores: FloatArray | None = None
+) -> FloatArray:
+    """The body's outputs before each of given tokens [B, T, W], 0 past a row's length.
+
+    Args:
+        network: in evaluation mode.
+        state: what came before, B rows.
+        tokens: ids [B, T].
+        lengths: [B], each in [0, T].
+        scores: [B, T]; if given, the tokens' natural-log probabilities are written into it.
+    """
+    features = np.zeros((*tokens.shape, state.top.shape[1]), dtype=np.float32)
+    for rows in _groups(lengths):
+        _read_rows(network, state.select(rows), tokens, lengths, rows, scores=scores, features=features)
+    return features
+
+
+def prefill_ragged(network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
     """The state after given tokens: row b has lengths[b] of tokens [B, T]; 0 leaves it as it was."""
     hidden = tuple(part.clone() for part in state.hidden)
     for rows in _groups(lengths):
@@ -53,7 +65,7 @@ def prefill_ragged(
         after = _prefill_rows(network, state.select(rows), tokens[rows], lengths[rows])
         for part, changed in zip(hidden, after.hidden, strict=True):
             part[:, index] = changed
-    return RecurrentState(hidden)
+    return NeuralState(hidden)
 
 
 def _groups(lengths: TokenIds) -> Iterator[TokenIds]:
@@ -64,15 +76,22 @@ def _groups(lengths: TokenIds) -> Iterator[TokenIds]:
         yield order[start : start + ROWS]
 
 
-def _score_rows(
-    network: RecurrentNetwork, state: RecurrentState, tokens: TokenIds, lengths: TokenIds
-) -> FloatArray:
-    """Scores [B, T] of rows that are sorted by length, the longest first; none is empty."""
+def _read_rows(
+    network: Network,
+    state: NeuralState,
+    tokens: TokenIds,
+    lengths: TokenIds,
+    rows: TokenIds,
+    *,
+    scores: FloatArray | None = None,
+    features: FloatArray | None = None,
+) -> None:
+    """Scores [B, T] and features [B, T, W] of some rows, sorted by length, the longest first; none is empty."""
     device = state.top.device
+    tokens, lengths = tokens[rows, : lengths[rows[0]]], lengths[rows]
     batch, width = tokens.shape
     padded = np.full((batch, -(-width // _STEPS_MULTIPLE) * _STEPS_MULTIPLE), EOS, dtype=np.int64)
     padded[:, :width] = tokens
-    scores = np.zeros((batch, width), dtype=np.float32)
     hidden, last = state.hidden, state.top
     for start in range(0, width, STEPS):
         alive = int(np.count_nonzero(lengths > start))
@@ -83,14 +102,14 @@ def _score_rows(
         last = outputs[-1]
         row, column = np.nonzero(np.arange(start, min(start + STEPS, width)) < lengths[:alive, None])
         wanted = contexts[torch.as_tensor(column, device=device), torch.as_tensor(row, device=device)]
-        ids = torch.as_tensor(tokens[row, start + column], device=device)
-        scores[row, start + column] = _score_positions(network, wanted, ids)
-    return scores
+        if features is not None:
+            features[rows[row], start + column] = wanted.cpu().numpy()
+        if scores is not None:
+            ids = torch.as_tensor(tokens[row, start + column], device=device)
+            scores[rows[row], start + column] = _score_positions(network, wanted, ids)
 
 
-def _prefill_rows(
-    network: RecurrentNetwork, state: RecurrentState, tokens: TokenIds, lengths: TokenIds
-) -> RecurrentState:
+def _prefill_rows(network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
     """The state after rows that are sorted by length, the longest first; none is empty."""
     hidden = tuple(part.clone() for part in state.hidden)
     for start in range(0, int(lengths[0]), STEPS):
@@ -104,15 +123,14 @@ def _prefill_rows(
             after = run_ragged(network, stretch, left, before)
         for part, changed in zip(hidden, after, strict=True):
             part[:, :alive] = changed
-    return RecurrentState(hidden)
+    return NeuralState(hidden)
 
 
-def _score_positions(network: RecurrentNetwork, outputs: Tensor, ids: Tensor) -> FloatArray:
+def _score_positions(network: Network, outputs: Tensor, ids: Tensor) -> FloatArray:
     """Log-probabilities [N] of ids [N], each after the text that led to the output [N, hidden]."""
     size = max(1, LOGITS // network.vocab_size)
     scores = torch.empty(len(ids), device=ids.device)
     for start in range(0, len(ids), size):
         cut = slice(start, start + size)
-        losses = functional.cross_entropy(network.logits(outputs[cut]), ids[cut], reduction="none")
-        torch.neg(losses, out=scores[cut])
+        scores[cut] = network.target_log_probs(outputs[cut], ids[cut])
     return scores.cpu().numpy()

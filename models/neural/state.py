@@ -1,4 +1,4 @@
-"""What a recurrent model remembers of a text: the hidden vectors, as an immutable value."""
+"""What a neural model remembers of a text, as an immutable value."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,18 +7,16 @@ import torch
 from torch import Tensor
 
 from models.arrays import TokenIds
-from models.neural.network import Hidden
+from models.neural.body import Hidden
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RecurrentState:
-    """Hidden vectors of B texts.
-
-    The top layer's last output, from which the next token is predicted, is `hidden[0][-1]`,
-    so predicting needs nothing computed again.
+class NeuralState:
+    """What is carried of B texts.
 
     Attributes:
-        hidden: each [layers, B, hidden]; (h, c) of an LSTM, (h,) of a GRU.
+        hidden: tensors whose dimension 1 is the batch; the first is the body's last output
+            [1, B, W], so predicting needs nothing computed again.
     """
 
     hidden: Hidden
@@ -28,17 +26,17 @@ class RecurrentState:
 
     @property
     def top(self) -> Tensor:
-        """The top layer's last outputs [B, hidden]."""
-        return self.hidden[0][-1]
+        """The body's last outputs [B, W]."""
+        return self.hidden[0][0]
 
     @torch.inference_mode()
-    def select(self, rows: TokenIds) -> "RecurrentState":
+    def select(self, rows: TokenIds) -> "NeuralState":
         """Rows `rows[0], rows[1], …`, copied; rows may repeat."""
         index = torch.as_tensor(rows, dtype=torch.int64, device=self.hidden[0].device)
-        return RecurrentState(tuple(part.index_select(1, index) for part in self.hidden))
+        return NeuralState(tuple(part.index_select(1, index) for part in self.hidden))
 
     @torch.inference_mode()
-    def concatenate(self, others: Sequence["RecurrentState"]) -> "RecurrentState":
+    def concatenate(self, others: Sequence["NeuralState"]) -> "NeuralState":
         """This state's rows, then those of each of `others`."""
         columns = zip(self.hidden, *(other.hidden for other in others), strict=True)
-        return RecurrentState(tuple(torch.cat(parts, dim=1) for parts in columns))
+        return NeuralState(tuple(torch.cat(parts, dim=1) for parts in columns))

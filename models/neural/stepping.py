@@ -2,56 +2,47 @@
 
 oneDNN, which computes LSTM layers on CPUs, keeps a compiled primitive for every shape it has met
 (pytorch issue 41486), so memory would grow with every new batch size: rows are padded to one of
-a few counts. It also repacks the weights at every call, which a single step of few rows does not
-repay: there the plain cell is two to five times faster.
+a few counts, and ragged ends are read in stretches of powers of two. It also repacks the weights
+at every call, which a single step of few rows does not repay: there the plain cell is two to five
+times faster.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from models.neural.network import Hidden, RecurrentNetwork
+from models.neural.body import Hidden
+from models.neural.network import Network
 
 PLAIN_CELL_ROWS = 32
 """Up to so many rows, one step by the plain cell beats the layer's kernel on a CPU."""
 
-_CELL_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
-
-def step(network: RecurrentNetwork, tokens: Tensor, hidden: Hidden) -> Hidden:
+def step(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
     """Consume one token a row.
 
     Args:
         network: in evaluation mode.
         tokens: ids [B].
-        hidden: what is carried, each [layers, B, hidden]; it is not changed.
+        hidden: what is carried; it is not changed.
 
     Returns:
         What is carried on, of the same shapes.
     """
     if tokens.is_cuda or tokens.shape[0] > PLAIN_CELL_ROWS:
         return run(network, tokens[None], hidden)[1]
-    below = network.embedding(tokens)  # [B, width of the layer below]
-    layers: list[Hidden] = []
-    for layer in range(network.config.layers):
-        weights = [getattr(network.recurrent, f"{name}_l{layer}") for name in _CELL_WEIGHTS]
-        if network.config.cell == "lstm":
-            layers.append(torch.lstm_cell(below, [part[layer] for part in hidden], *weights))
-        else:
-            layers.append((torch.gru_cell(below, hidden[0][layer], *weights),))
-        below = layers[-1][0]
-    return tuple(torch.stack(parts) for parts in zip(*layers, strict=True))
+    return network.step(tokens, hidden)
 
 
-def run(network: RecurrentNetwork, tokens: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
+def run(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
     """Consume T tokens a row.
 
     Args:
         network: in evaluation mode.
         tokens: ids [T, B]; the caller keeps the number of different T small.
-        hidden: what is carried, each [layers, B, hidden]; it is not changed.
+        hidden: what is carried; it is not changed.
 
     Returns:
-        The top layer's outputs [T, B, hidden] and what is carried on.
+        The body's outputs [T, B, W] and what is carried on.
     """
     hidden = tuple(part.contiguous() for part in hidden)  # cuDNN takes no other
     rows = tokens.shape[1]
@@ -67,26 +58,33 @@ def run(network: RecurrentNetwork, tokens: Tensor, hidden: Hidden) -> tuple[Tens
     return outputs, after
 
 
-def run_ragged(network: RecurrentNetwork, tokens: Tensor, lengths: Tensor, hidden: Hidden) -> Hidden:
+def run_ragged(network: Network, tokens: Tensor, lengths: Tensor, hidden: Hidden) -> Hidden:
     """Consume as many tokens of each row as its length says.
-
-    Packed sequences take torch's own kernel, which compiles nothing for a shape.
 
     Args:
         network: in evaluation mode.
         tokens: ids [T, B].
         lengths: [B], on the CPU, descending, each in [1, T].
-        hidden: what is carried, each [layers, B, hidden]; it is not changed.
+        hidden: what is carried; it is not changed.
 
     Returns:
         What is carried on, of the same shapes.
     """
-    hidden = tuple(part.contiguous() for part in hidden)  # cuDNN takes no other
-    packed = nn.utils.rnn.pack_padded_sequence(network.embedding(tokens), lengths)
-    if network.config.cell == "lstm":
-        after: Hidden = network.recurrent(packed, hidden)[1]
-        return after
-    return (network.recurrent(packed, hidden[0])[1],)
+    after = tuple(part.clone() for part in hidden)
+    start = 0
+    for end in torch.unique(lengths).tolist():  # ascending: at each end, some rows stop
+        alive = int((lengths >= end).sum())
+        while start < end:
+            width = end - start if tokens.is_cuda else 1 << ((end - start).bit_length() - 1)
+            before = tuple(part[:, :alive] for part in after)
+            stretch = tokens[start : start + width, :alive]
+            hidden_after = (
+                step(network, stretch[0], before) if width == 1 else run(network, stretch, before)[1]
+            )
+            for part, changed in zip(after, hidden_after, strict=True):
+                part[:, :alive] = changed
+            start += width
+    return after
 
 
 def _rounded_up(rows: int) -> int:

@@ -11,15 +11,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from models.errors import ManifestError
-from models.neural.config import RecurrentConfig
-from models.neural.network import RecurrentNetwork
+from models.neural.config import NetworkConfig
+from models.neural.network import Network
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 _SHARED = "output.weight"  # of a tied network: the embedding's, and safetensors stores nothing twice
 
 
-def write_network(network: RecurrentNetwork, directory: Path) -> None:
+def write_network(network: Network, directory: Path) -> None:
     """Write both files into an existing directory."""
     config = {"vocab_size": network.vocab_size, **network.config.model_dump()}
     (directory / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
@@ -29,7 +29,7 @@ def write_network(network: RecurrentNetwork, directory: Path) -> None:
     save_file(tensors, directory / WEIGHTS_FILE)
 
 
-def read_network(directory: Path, *, vocab_size: int) -> RecurrentNetwork:
+def read_network(directory: Path, *, vocab_size: int) -> Network:
     """Rebuild a network, on the CPU and in evaluation mode.
 
     Args:
@@ -46,21 +46,21 @@ def read_network(directory: Path, *, vocab_size: int) -> RecurrentNetwork:
     except (OSError, SafetensorError) as error:
         raise ManifestError(f"{path} is not a file of weights: {error}") from None
     with torch.device("meta"):  # shapes alone: sizes that the weights do not bear out cost no memory
-        expected = RecurrentNetwork(config, vocab_size).state_dict()
+        expected = Network(config, vocab_size).state_dict()
     if config.tied:
         del expected[_SHARED]
     _check_tensors(path, tensors, expected)
     with torch.random.fork_rng(devices=[]):  # the random start is overwritten; leave no trace of it
-        network = RecurrentNetwork(config, vocab_size)
+        network = Network(config, vocab_size)
     network.load_state_dict(tensors, strict=False)  # the shared matrix may be absent; all others are there
     return network.eval()
 
 
-def _read_config(path: Path, vocab_size: int) -> RecurrentConfig:
+def _read_config(path: Path, vocab_size: int) -> NetworkConfig:
     try:
         fields: Any = json.loads(path.read_text(encoding="utf-8"))
         written_for = fields.pop("vocab_size")
-        config = RecurrentConfig.model_validate(fields)
+        config = NetworkConfig.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))

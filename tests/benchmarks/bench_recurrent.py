@@ -15,14 +15,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from models.neural.config import RecurrentConfig
-from models.neural.model import RecurrentModel
-from models.neural.network import RecurrentNetwork
+from models.neural.config import NetworkConfig
+from models.neural.model import NeuralModel
+from models.neural.network import Network
 from models.scoring import pad
 from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.neural.settings import TrainSettings
-from training.neural.trainer import train_recurrent
+from training.neural.trainer import train_network
 from training.progress import Silent
 
 EMBEDDING_SIZE = 256
@@ -87,7 +87,7 @@ def our_training(config, vocabulary, precision):
     )
 
     def run():
-        train_recurrent(
+        train_network(
             text, text, vocabulary, network=config, settings=settings, seed=1, device="cpu", progress=Silent()
         )
 
@@ -154,7 +154,7 @@ def main():
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    config = RecurrentConfig(
+    config = NetworkConfig(
         cell=options.cell, embedding_size=EMBEDDING_SIZE, hidden_size=options.hidden_size, dropout=0.0
     )
     vocabulary = Vocabulary([f"w{i}" for i in range(options.vocab_size - 3)])
@@ -162,7 +162,7 @@ def main():
         f"{config.cell}, hidden {config.hidden_size}, V {len(vocabulary)}, {torch.get_num_threads()} threads"
     )
     compare_training(config, vocabulary)
-    model = RecurrentModel(RecurrentNetwork(config, len(vocabulary)), vocabulary)
+    model = NeuralModel(Network(config, len(vocabulary)), vocabulary)
     bare = Bare(config, len(vocabulary)).eval()
     compare_scoring(model, bare)
     compare_steps(model, bare)

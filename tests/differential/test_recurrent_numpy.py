@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.neural.config import RecurrentConfig
-from models.neural.model import RecurrentModel
-from models.neural.network import RecurrentNetwork
+from models.neural.config import NetworkConfig
+from models.neural.model import NeuralModel
+from models.neural.network import Network
 from models.vocabulary import BOS, Vocabulary
 
 VOCABULARY = Vocabulary([f"w{i}" for i in range(20)])
@@ -46,7 +46,7 @@ def reference_log_probs(network, tokens):
         x = weights["embedding.weight"][token]
         for layer in range(config.layers):
             names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-            gates = {name: weights[f"recurrent.{name}_l{layer}"] for name in names}
+            gates = {name: weights[f"body.cells.{layer}.kernel.{name}_l0"] for name in names}
             x, c[layer] = advance(x, h[layer], c[layer], gates)
             h[layer] = x
         if "projection.weight" in weights:
@@ -62,10 +62,10 @@ def reference_log_probs(network, tokens):
 def test_model_computes_the_gate_equations(cell, shape):
     """Each step's whole distribution and each whole score are the equations' within 1e-5."""
     torch.manual_seed(3)
-    network = RecurrentNetwork(RecurrentConfig(cell=cell, **shape), len(VOCABULARY))
+    network = Network(NetworkConfig(cell=cell, **shape), len(VOCABULARY))
     for parameter in network.parameters():
         torch.nn.init.uniform_(parameter, -0.8, 0.8)  # far from linear
-    model = RecurrentModel(network, VOCABULARY)
+    model = NeuralModel(network, VOCABULARY)
     tokens = np.random.default_rng(5).integers(2, len(VOCABULARY), 45)
     expected = reference_log_probs(network, tokens)
     state = model.initial_state(1)

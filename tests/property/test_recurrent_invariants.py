@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.neural.config import RecurrentConfig
-from models.neural.model import RecurrentModel
-from models.neural.network import RecurrentNetwork
+from models.neural.config import NetworkConfig
+from models.neural.model import NeuralModel
+from models.neural.network import Network
 from models.scoring import consume, pad, score_sequences
 from models.vocabulary import BOS, Vocabulary
 
@@ -20,11 +20,11 @@ TOLERANCE = 1e-5
 @cache
 def model_of(cell, layers, hidden_size, tied):
     torch.manual_seed(7)
-    config = RecurrentConfig(cell=cell, layers=layers, embedding_size=8, hidden_size=hidden_size, tied=tied)
-    network = RecurrentNetwork(config, len(VOCABULARY))
+    config = NetworkConfig(cell=cell, layers=layers, embedding_size=8, hidden_size=hidden_size, tied=tied)
+    network = Network(config, len(VOCABULARY))
     for parameter in network.parameters():
         torch.nn.init.uniform_(parameter, -0.6, 0.6)
-    return RecurrentModel(network, VOCABULARY)
+    return NeuralModel(network, VOCABULARY)
 
 
 class StepByStep:

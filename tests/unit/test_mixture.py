@@ -9,7 +9,7 @@ import torch
 from models.arrays import on_one_device, to_numpy
 from models.errors import InvalidInputError, VocabularyMismatchError
 from models.mixture import MixtureModel, fit_weights
-from models.neural.model import RecurrentModel
+from models.neural.model import NeuralModel
 from models.ngram.device.model import TensorNGramModel
 from models.scoring import pad, score_sequences
 from tests import families
@@ -44,7 +44,7 @@ class AnsweringInTensors:
 def mixture_on_device(request):
     """The parts of `families.model("mixture")`, n-gram and LSTM, on one device."""
     ngram, lstm = families.model("mixture").parts
-    moved = RecurrentModel(copy.deepcopy(lstm._network), lstm.vocabulary, device=request.param)
+    moved = NeuralModel(copy.deepcopy(lstm._network), lstm.vocabulary, device=request.param)
     return MixtureModel(
         [TensorNGramModel(ngram, device=request.param), AnsweringInTensors(moved)], [0.7, 0.3]
     )

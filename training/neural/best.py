@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor
 
-from models.neural.network import RecurrentNetwork
+from models.neural.network import Network
 
 
 class BestWeights:
@@ -25,7 +25,7 @@ class BestWeights:
         """Whether patience is at its end."""
         return self._failures >= self._patience
 
-    def offer(self, perplexity: float, network: RecurrentNetwork) -> None:
+    def offer(self, perplexity: float, network: Network) -> None:
         """Take note of a validation."""
         if perplexity < self.perplexity:
             self.perplexity = perplexity
@@ -34,7 +34,7 @@ class BestWeights:
         else:
             self._failures += 1
 
-    def restore(self, network: RecurrentNetwork) -> None:
+    def restore(self, network: Network) -> None:
         """Give the network the best weights; its own stay if nothing was ever validated."""
         if self._weights is not None:
             network.load_state_dict(self._weights)

@@ -1,4 +1,4 @@
-"""The trainer of recurrent networks: truncated back-propagation over streams with carried state.
+"""The trainer of neural networks: truncated back-propagation over streams with carried state.
 
 From top to bottom: network, optimiser, schedule, loop. A run keeps the weights of its best
 validation, and gives them back however it ends, an interrupt from the keyboard included.
@@ -14,16 +14,17 @@ import torch
 from torch import nn
 
 from models.errors import InvalidInputError
-from models.neural.config import RecurrentConfig
+from models.neural.config import NetworkConfig
 from models.neural.device import resolve_device
-from models.neural.model import RecurrentModel
-from models.neural.network import RecurrentNetwork
+from models.neural.model import NeuralModel
+from models.neural.network import Network
 from models.vocabulary import EOS, Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.evaluation import evaluate
+from training.neural.backward import backward
 from training.neural.best import BestWeights
 from training.neural.history import HistoryRecord
-from training.neural.loss import backward
+from training.neural.losses.full_softmax import FullSoftmax
 from training.neural.precision import autocast, training_precision
 from training.neural.schedule import Schedule
 from training.neural.settings import TrainSettings
@@ -43,24 +44,24 @@ class TrainingResult(NamedTuple):
         stopped: why it ended: `max_minutes`, `max_steps`, `epochs`, `patience` or `interrupted`.
     """
 
-    model: RecurrentModel
+    model: NeuralModel
     history: list[HistoryRecord]
     stopped: str
 
 
-def train_recurrent(
+def train_network(
     train: EncodedCorpus,
     valid: EncodedCorpus,
     vocabulary: Vocabulary,
     *,
-    network: RecurrentConfig,
+    network: NetworkConfig,
     settings: TrainSettings,
     seed: int,
     device: str,
     progress: Progress,
     clock: Callable[[], float] = time.monotonic,
 ) -> TrainingResult:
-    """Train an LSTM or GRU.
+    """Train a network.
 
     The same seed and number of updates give the same weights, bit by bit, on the same CPU with
     the same number of threads. A bound in minutes makes the number of updates vary: set
@@ -90,7 +91,7 @@ def train_recurrent(
         stopped = run.until_done(progress)
         progress.finish()
     run.best.restore(run.network)
-    return TrainingResult(RecurrentModel(run.network, vocabulary, device=str(place)), run.history, stopped)
+    return TrainingResult(NeuralModel(run.network, vocabulary, device=str(place)), run.history, stopped)
 
 
 class _Run:
@@ -101,7 +102,7 @@ class _Run:
         train: EncodedCorpus,
         valid: EncodedCorpus,
         vocabulary: Vocabulary,
-        config: RecurrentConfig,
+        config: NetworkConfig,
         settings: TrainSettings,
         seed: int,
         device: torch.device,
@@ -114,9 +115,10 @@ class _Run:
         self.streams = Streams(
             train, batch_size=settings.batch_size, bptt_length=settings.bptt_length, seed=seed
         )
-        self.network = RecurrentNetwork(config, len(vocabulary)).to(device)
+        self.network = Network(config, len(vocabulary)).to(device)
         _start_from_counts(self.network, train)
         self.optimizer = _optimizer(self.network, settings)
+        self.criterion = FullSoftmax()
         self.precision = training_precision(settings, device)
         self.schedule = Schedule(settings, steps_per_epoch=self.streams.steps_per_epoch, clock=clock)
         self.best = BestWeights(patience=settings.patience)
@@ -155,7 +157,7 @@ class _Run:
         self.optimizer.zero_grad()
         with autocast(self.precision, self.device):
             outputs, self.hidden = self.network(inputs, self.hidden)
-        loss = backward(self.network, outputs, targets, precision=self.precision)
+        loss = backward(self.network, outputs, targets, self.criterion, precision=self.precision)
         norm = float(nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip_norm))
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise InvalidInputError(
@@ -179,7 +181,7 @@ class _Run:
 
     def _validate(self) -> float:
         """Perplexity per token of the validation text, in sentence context."""
-        model = RecurrentModel(self.network, self.vocabulary, device=str(self.device))
+        model = NeuralModel(self.network, self.vocabulary, device=str(self.device))
         perplexity = evaluate(model, self.valid, progress=Silent()).perplexity or math.inf
         self.network.train()
         self.best.offer(perplexity, self.network)
@@ -211,15 +213,14 @@ def _sample(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
     )
 
 
-def _start_from_counts(network: RecurrentNetwork, corpus: EncodedCorpus) -> None:
-    """Set the output bias to the tokens' log frequencies, which saves the first epoch's learning them."""
+def _start_from_counts(network: Network, corpus: EncodedCorpus) -> None:
+    """Start the output layer from the tokens' frequencies."""
     counts = np.bincount(corpus.tokens, minlength=network.vocab_size) + 1.0
     counts[EOS] += corpus.num_sentences
-    log_frequencies = torch.as_tensor(np.log(counts / counts.sum()), dtype=torch.float32)
-    network.output.bias.data.copy_(log_frequencies)
+    network.output.start_from_counts(torch.as_tensor(counts, dtype=torch.float32))
 
 
-def _optimizer(network: RecurrentNetwork, settings: TrainSettings) -> torch.optim.Optimizer:
+def _optimizer(network: Network, settings: TrainSettings) -> torch.optim.Optimizer:
     if settings.optimizer == "sgd":
         return torch.optim.SGD(
             network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay

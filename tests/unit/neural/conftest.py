@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.neural.config import RecurrentConfig
-from models.neural.model import RecurrentModel
-from models.neural.network import RecurrentNetwork
+from models.neural.config import NetworkConfig
+from models.neural.model import NeuralModel
+from models.neural.network import Network
 from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
 
@@ -19,8 +19,8 @@ def vocabulary():
 @pytest.fixture(params=["lstm", "gru"])
 def model(request, vocabulary):
     torch.manual_seed(1)
-    config = RecurrentConfig(cell=request.param, layers=2, embedding_size=6, hidden_size=10)
-    return RecurrentModel(RecurrentNetwork(config, len(vocabulary)), vocabulary)
+    config = NetworkConfig(cell=request.param, layers=2, embedding_size=6, hidden_size=10)
+    return NeuralModel(Network(config, len(vocabulary)), vocabulary)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from models.neural.config import RecurrentConfig
+from models.neural.config import NetworkConfig
 from training.neural.precision import training_precision
 from training.neural.settings import TrainSettings
 
@@ -37,7 +37,7 @@ def test_a_wrong_setting_is_refused_by_name(field, value):
 )
 def test_a_wrong_shape_is_refused_by_name(field, value):
     with pytest.raises(ValidationError) as caught:
-        RecurrentConfig(**{field: value})
+        NetworkConfig(**{field: value})
     assert caught.value.errors()[0]["loc"] == (field,)
 
 

@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from models.errors import ManifestError
-from models.neural.config import RecurrentConfig
-from models.neural.model import RecurrentModel
-from models.neural.network import RecurrentNetwork
+from models.neural.config import NetworkConfig
+from models.neural.model import NeuralModel
+from models.neural.network import Network
 from models.scoring import pad
 
 
@@ -32,7 +32,7 @@ def change_tensors(folder, change):
 
 
 def test_a_loaded_model_answers_as_the_saved_one(model, saved, vocabulary):
-    loaded = RecurrentModel.load(saved, vocabulary, device="cpu")
+    loaded = NeuralModel.load(saved, vocabulary, device="cpu")
     batch = pad([[3, 4, 5], [6]])
     np.testing.assert_array_equal(
         loaded.score(loaded.initial_state(2), *batch), model.score(model.initial_state(2), *batch)
@@ -42,12 +42,12 @@ def test_a_loaded_model_answers_as_the_saved_one(model, saved, vocabulary):
 
 def test_untied_and_narrowed_networks_survive(vocabulary, tmp_path):
     for number, tied in enumerate((True, False)):
-        config = RecurrentConfig(embedding_size=4, hidden_size=7, tied=tied)
-        model = RecurrentModel(RecurrentNetwork(config, len(vocabulary)), vocabulary)
+        config = NetworkConfig(embedding_size=4, hidden_size=7, tied=tied)
+        model = NeuralModel(Network(config, len(vocabulary)), vocabulary)
         folder = tmp_path / str(number)
         folder.mkdir()
         model.save(folder)
-        loaded = RecurrentModel.load(folder, vocabulary)
+        loaded = NeuralModel.load(folder, vocabulary)
         state = loaded.advance(loaded.initial_state(1), np.array([5]))
         expected = model.next_log_probs(model.advance(model.initial_state(1), np.array([5])))
         np.testing.assert_array_equal(loaded.next_log_probs(state), expected)
@@ -61,7 +61,7 @@ def test_loading_leaves_the_random_stream_alone(saved, vocabulary):
     torch.manual_seed(4)
     expected = torch.rand(1)
     torch.manual_seed(4)
-    RecurrentModel.load(saved, vocabulary)
+    NeuralModel.load(saved, vocabulary)
     assert torch.rand(1) == expected
 
 
@@ -80,14 +80,14 @@ def test_loading_leaves_the_random_stream_alone(saved, vocabulary):
 def test_a_wrong_configuration_is_refused(saved, vocabulary, changes, message):
     change_config(saved, **changes)
     with pytest.raises(ManifestError, match=message):
-        RecurrentModel.load(saved, vocabulary)
+        NeuralModel.load(saved, vocabulary)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "null", "{"])
 def test_what_is_no_configuration_is_refused(saved, vocabulary, content):
     (saved / "config.json").write_text(content)
     with pytest.raises(ManifestError, match="not a recurrent network's configuration"):
-        RecurrentModel.load(saved, vocabulary)
+        NeuralModel.load(saved, vocabulary)
 
 
 @pytest.mark.parametrize(
@@ -105,17 +105,17 @@ def test_what_is_no_configuration_is_refused(saved, vocabulary, content):
 def test_wrong_tensors_are_refused(saved, vocabulary, change, message):
     change_tensors(saved, change)
     with pytest.raises(ManifestError, match=message):
-        RecurrentModel.load(saved, vocabulary)
+        NeuralModel.load(saved, vocabulary)
 
 
 @pytest.mark.parametrize("content", [b"", b"no weights at all", b"\xff" * 64])
 def test_what_is_no_file_of_weights_is_refused(saved, vocabulary, content):
     (saved / "model.safetensors").write_bytes(content)
     with pytest.raises(ManifestError, match="not a file of weights"):
-        RecurrentModel.load(saved, vocabulary)
+        NeuralModel.load(saved, vocabulary)
 
 
 def test_a_missing_file_of_weights_is_refused(saved, vocabulary):
     (saved / "model.safetensors").unlink()
     with pytest.raises(ManifestError, match="not a file of weights"):
-        RecurrentModel.load(saved, vocabulary)
+        NeuralModel.load(saved, vocabulary)

@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from models.errors import InvalidInputError
-from models.neural.config import RecurrentConfig
+from models.neural.config import NetworkConfig
 from models.vocabulary import BOS
 from training.corpora.encoded import EncodedCorpus
 from training.evaluation import evaluate
 from training.neural import trainer
 from training.neural.settings import TrainSettings
-from training.neural.trainer import train_recurrent
+from training.neural.trainer import train_network
 from training.progress import Silent
 
-TINY = RecurrentConfig(embedding_size=16, hidden_size=24, dropout=0.0)
+TINY = NetworkConfig(embedding_size=16, hidden_size=24, dropout=0.0)
 QUICK = {
     "batch_size": 8,
     "bptt_length": 16,
@@ -34,7 +34,7 @@ def fit(vocabulary, counting):
 
     def run(train=counting, valid=counting, *, network=TINY, seed=1, progress=None, clock=None, **changes):
         more = {} if clock is None else {"clock": clock}
-        return train_recurrent(
+        return train_network(
             train,
             valid,
             vocabulary,

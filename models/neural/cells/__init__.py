@@ -1,0 +1,1 @@
+"""The layers that carry something from token to token, a file each."""

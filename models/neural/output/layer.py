@@ -1,0 +1,25 @@
+"""What an output layer can do; `<s>` is never predicted."""
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+
+
+class OutputLayer(nn.Module, ABC):
+    """Vectors to distributions over the vocabulary of size V."""
+
+    @abstractmethod
+    def log_probs(self, features: Tensor) -> Tensor:
+        """Natural-log probabilities [N, V] after vectors [N, E]; minus infinity for `<s>`."""
+
+    @abstractmethod
+    def target_log_probs(self, features: Tensor, ids: Tensor) -> Tensor:
+        """Natural-log probabilities [N] of ids [N] after vectors [N, E]."""
+
+    @abstractmethod
+    def start_from_counts(self, counts: Tensor) -> None:
+        """Set biases so that the layer starts from the tokens' frequencies.
+
+        Args:
+            counts: how often each token occurs, [V].
+        """
