@@ -1,4 +1,4 @@
-"""Linear mixture: p(w | h) = Σ_i λ_i p_i(w | h), of models that share a vocabulary."""
+"""Linear mixture: p(w | h) = Σ_i λ_i(h) p_i(w | h), of models that share a vocabulary."""
 
 import json
 import math
@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from models.arrays import Array, FloatArray, TokenIds, on_one_device, to_numpy
 from models.errors import InvalidInputError, ManifestError, VocabularyMismatchError
-from models.protocol import LanguageModel
+from models.protocol import ContextMatcher, Featured, FeaturedScores, LanguageModel, feature_size
 from models.scoring import consume, score_sequences
 from models.vocabulary import Vocabulary
 
@@ -39,27 +38,33 @@ class MixtureState(NamedTuple):
 class MixtureModel:
     """Several models as one.
 
+    The weights are the same everywhere, or depend on how much of the history the first part with a notion
+    of that, an n-gram model, takes into account: a long context that it knows speaks for it. That length is
+    the same for every word that may follow, as the length of the n-gram that is found for a word is not;
+    so rows still sum to 1.
+
     Args:
         parts: at least one model; all with the same vocabulary.
         weights: λ, one a part; positive, summing to 1.
+        weights_by_context: λ for each context length [C, M]; if given, they count instead of `weights`.
 
     Raises:
         VocabularyMismatchError: the parts' ids do not mean the same tokens.
-        InvalidInputError: the weights are no distribution over the parts.
+        InvalidInputError: some weights are no distribution over the parts, or weights by context are not
+            of the lengths that a part tells apart.
     """
 
     family = "mixture"
 
-    def __init__(self, parts: Sequence[LanguageModel[Any]], weights: Sequence[float]) -> None:
-        if not parts or len(parts) != len(weights):
-            raise InvalidInputError(
-                f"a mixture of {len(parts)} models has {len(weights)} weights", parameter="weights"
-            )
-        if not all(w > 0 for w in weights) or not math.isclose(sum(weights), 1.0, abs_tol=1e-6):
-            raise InvalidInputError(
-                f"mixture weights are {list(weights)}; they must be positive and sum to 1",
-                parameter="weights",
-            )
+    def __init__(
+        self,
+        parts: Sequence[LanguageModel[Any]],
+        weights: Sequence[float],
+        *,
+        weights_by_context: Sequence[Sequence[float]] = (),
+    ) -> None:
+        for row in (weights, *weights_by_context):
+            _check_weights(row, len(parts))
         for number, part in enumerate(parts):
             if part.vocabulary.fingerprint != parts[0].vocabulary.fingerprint:
                 raise VocabularyMismatchError(
@@ -67,7 +72,15 @@ class MixtureModel:
                 )
         self.parts = tuple(parts)
         self.weights = tuple(float(w) for w in weights)
-        self._log_weights: list[float] = np.log(np.asarray(weights, dtype=np.float64)).tolist()
+        self.weights_by_context = tuple(tuple(float(w) for w in row) for row in weights_by_context)
+        self._matching = matching_part(parts) if weights_by_context else None
+        if weights_by_context:
+            _check_context_lengths(parts, self._matching, len(weights_by_context))
+        self._log_weights = np.log(np.asarray(weights_by_context or [weights])).astype(
+            np.float32
+        )  # [C or 1, M]
+        sizes = [feature_size(part) for part in parts]
+        self._featured = next((number for number, size in enumerate(sizes) if size), None)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -82,7 +95,7 @@ class MixtureModel:
     @property
     def num_parameters(self) -> int:
         """Numbers learnt by all parts, and the weights."""
-        return len(self.weights) + sum(getattr(part, "num_parameters", 0) for part in self.parts)
+        return int(self._log_weights.size) + sum(getattr(part, "num_parameters", 0) for part in self.parts)
 
     def initial_state(self, batch: int) -> MixtureState:
         """The state after `<s>` of every part."""
@@ -103,17 +116,18 @@ class MixtureModel:
 
         A torch tensor where every part answers with one on the same device, else NumPy.
         """
-        return self._mix([part.next_log_probs(s) for part, s in zip(self.parts, state.parts, strict=True)])
+        log_probs = [part.next_log_probs(s) for part, s in zip(self.parts, state.parts, strict=True)]
+        if self._matching is None:
+            return self._mix(log_probs, self._log_weights)
+        lengths = self._matcher.context_lengths(state.parts[self._matching])
+        return self._mix(log_probs, self._log_weights[lengths, None])
 
     def score(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
         """Log of the weighted sum of the parts' scores [B, T]; 0 past a row's length."""
         scores = [
             score_sequences(part, s, tokens, lengths) for part, s in zip(self.parts, state.parts, strict=True)
         ]
-        past_end = np.arange(tokens.shape[1]) >= lengths[:, None]
-        mixed = to_numpy(self._mix(scores))
-        mixed[past_end] = 0
-        return mixed
+        return self._mix_scores(scores, state, tokens, lengths)
 
     def prefill(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> MixtureState:
         """Consume whole sequences, tokens [B, T] of which row b has lengths[b], in every part."""
@@ -121,9 +135,33 @@ class MixtureModel:
             tuple(consume(part, s, tokens, lengths) for part, s in zip(self.parts, state.parts, strict=True))
         )
 
+    @property
+    def feature_size(self) -> int:
+        """Of the first part that has features; 0 if none has."""
+        return 0 if self._featured is None else feature_size(self.parts[self._featured])
+
+    def features(self, state: MixtureState) -> Array:
+        """The vectors [B, W] of the first part that has such."""
+        return self._features.features(state.parts[self._featured or 0])
+
+    def features_along(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """That part's vector before each of given tokens [B, T, W]."""
+        return self._features.features_along(state.parts[self._featured or 0], tokens, lengths)
+
+    def score_with_features(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> FeaturedScores:
+        """What `score` and `features_along` answer, in one pass over each part."""
+        featured = self._features.score_with_features(state.parts[self._featured or 0], tokens, lengths)
+        scores = [
+            featured.log_probs if number == self._featured else score_sequences(part, s, tokens, lengths)
+            for number, (part, s) in enumerate(zip(self.parts, state.parts, strict=True))
+        ]
+        return FeaturedScores(self._mix_scores(scores, state, tokens, lengths), featured.features)
+
     def save(self, directory: Path) -> None:
         """Write the weights; the parts are checkpoints of their own under `parts/`."""
-        config = {"weights": list(self.weights)}
+        config: dict[str, Any] = {"weights": list(self.weights)}
+        if self.weights_by_context:
+            config["weights_by_context"] = [list(row) for row in self.weights_by_context]
         (directory / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
@@ -135,58 +173,91 @@ class MixtureModel:
         """
         path = directory / "config.json"
         try:
-            weights = json.loads(path.read_text(encoding="utf-8"))["weights"]
-            return cls(parts, weights)
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, InvalidInputError) as error:
+            config = json.loads(path.read_text(encoding="utf-8"))
+            return cls(parts, config["weights"], weights_by_context=config.get("weights_by_context", ()))
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            InvalidInputError,
+        ) as error:
             raise ManifestError(f"{path}: not a mixture's configuration: {error}") from None
 
-    def _mix(self, log_probs: Sequence[Array]) -> Array:
-        """Log of the weighted sum, computed where the parts are; on the host if that is not one place."""
+    @property
+    def _features(self) -> Featured[Any]:
+        part = self.parts[self._featured or 0]
+        if not isinstance(part, Featured):
+            raise InvalidInputError("no part of the mixture has features", parameter="parts")
+        return part
+
+    @property
+    def _matcher(self) -> ContextMatcher[Any]:
+        part = self.parts[self._matching or 0]
+        if not isinstance(part, ContextMatcher):
+            raise InvalidInputError("no part of the mixture tells contexts apart", parameter="parts")
+        return part
+
+    def _mix_scores(
+        self, scores: Sequence[FloatArray], state: MixtureState, tokens: TokenIds, lengths: TokenIds
+    ) -> FloatArray:
+        log_weights = self._log_weights
+        if self._matching is not None:
+            before = state.parts[self._matching]
+            log_weights = log_weights[self._matcher.context_lengths_along(before, tokens, lengths)]
+        mixed = to_numpy(self._mix(scores, log_weights))
+        mixed[np.arange(tokens.shape[1]) >= lengths[:, None]] = 0
+        return mixed
+
+    def _mix(self, log_probs: Sequence[Array], log_weights: FloatArray) -> Array:
+        """Log of the weighted sum, computed where the parts are; on the host if that is not one place.
+
+        Args:
+            log_probs: of each part, all of one shape.
+            log_weights: […, M], of a shape that goes with it.
+        """
         parts: Sequence[Any] = log_probs
         logaddexp: Any = np.logaddexp
+        weights: Any = log_weights
         if on_one_device(log_probs):
             import torch  # whoever answered with a tensor has brought it in
 
             logaddexp = torch.logaddexp
+            weights = torch.as_tensor(log_weights, device=parts[0].device)
         else:
             parts = [to_numpy(part) for part in log_probs]
-        total: Array = parts[0] + self._log_weights[0]
-        for weight, part in zip(self._log_weights[1:], parts[1:], strict=True):
-            logaddexp(total, part + weight, out=total)
+        total: Array = parts[0] + weights[..., 0]
+        for number, part in enumerate(parts[1:], start=1):
+            logaddexp(total, part + weights[..., number], out=total)
         return total
 
 
-def fit_weights(
-    log_probs: npt.NDArray[np.floating[Any]], *, iterations: int = 200, tolerance: float = 1e-7
-) -> tuple[float, ...]:
-    """Mixture weights that make held-out tokens most probable, by EM.
+def matching_part(parts: Sequence[LanguageModel[Any]]) -> int | None:
+    """The place of the first part that tells how much of the history it takes into account; None if none does."""
+    return next((number for number, part in enumerate(parts) if isinstance(part, ContextMatcher)), None)
 
-    λ_i ← mean over tokens of λ_i p_i / Σ_j λ_j p_j (Jelinek and Mercer 1980); the
-    likelihood is concave in λ, so the start does not matter.
 
-    Args:
-        log_probs: natural-log probabilities [N, M] of N held-out tokens under M models.
-        iterations: at most so many.
-        tolerance: stop when no weight moves by more.
+def _check_weights(weights: Sequence[float], num_parts: int) -> None:
+    if not num_parts or num_parts != len(weights):
+        raise InvalidInputError(
+            f"a mixture of {num_parts} models has {len(weights)} weights", parameter="weights"
+        )
+    if not all(w > 0 for w in weights) or not math.isclose(sum(weights), 1.0, abs_tol=1e-6):
+        raise InvalidInputError(
+            f"mixture weights are {list(weights)}; they must be positive and sum to 1", parameter="weights"
+        )
 
-    Returns:
-        M positive weights that sum to 1.
 
-    Raises:
-        InvalidInputError: there is no held-out token.
-    """
-    if log_probs.shape[0] == 0:
-        raise InvalidInputError("mixture weights cannot be fitted on no held-out token", parameter="valid")
-    peak = log_probs.max(axis=1, keepdims=True)
-    p = np.exp(log_probs - np.where(np.isfinite(peak), peak, 0.0), dtype=np.float64)  # [N, M]
-    p = p[p.sum(axis=1) > 0]  # tokens that no part thinks possible say nothing about the weights
-    weights = np.full(p.shape[1], 1.0 / p.shape[1])
-    for _ in range(iterations):
-        joint = p * weights
-        updated = (joint / joint.sum(axis=1, keepdims=True)).mean(axis=0)
-        moved = float(np.abs(updated - weights).max())
-        weights = updated
-        if moved < tolerance:
-            break
-    weights = np.maximum(weights, 1e-6)  # a part is kept, however little it helps
-    return tuple(float(w) for w in weights / weights.sum())
+def _check_context_lengths(
+    parts: Sequence[LanguageModel[Any]], matching: int | None, num_lengths: int
+) -> None:
+    part: Any = None if matching is None else parts[matching]
+    told = 0 if part is None else part.num_context_lengths
+    if told != num_lengths:
+        which = "no part does" if part is None else f"part {matching} ({part.family}) tells {told} apart"
+        raise InvalidInputError(
+            f"there are mixture weights for {num_lengths} context lengths, but {which}",
+            parameter="weights_by_context",
+        )

@@ -6,9 +6,10 @@ with `isinstance`, never by calling and catching.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from models.arrays import Array, FloatArray, TokenIds
 from models.vocabulary import Vocabulary
@@ -140,4 +141,88 @@ class Sampler(Protocol[S_contra]):
 
     def sample(self, state: S_contra, random: np.random.Generator) -> TokenIds:
         """One token per row [B], drawn from the model's own distribution."""
+        ...
+
+
+class FeaturedScores(NamedTuple):
+    """Scores of given tokens, and the features from which each was predicted; 0 past a row's length.
+
+    Attributes:
+        log_probs: natural-log probabilities [B, T].
+        features: what `Featured.features` says of the state before each token [B, T, W], float32.
+    """
+
+    log_probs: FloatArray
+    features: FloatArray
+
+
+@runtime_checkable
+class Featured(Protocol[S_contra]):
+    """Optional: tell the vector from which the next token is predicted; like futures have like vectors.
+
+    A model that wraps others has these methods whether they have features or not: ask `feature_size`.
+    """
+
+    @property
+    def feature_size(self) -> int:
+        """Numbers in a vector, W; 0 if there are none after all."""
+        ...
+
+    def features(self, state: S_contra) -> Array:
+        """The vector of each row [B, W]."""
+        ...
+
+    def features_along(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """The vector before each of given tokens [B, T, W], float32; see `Prefiller.prefill` for the arguments."""
+        ...
+
+    def score_with_features(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> FeaturedScores:
+        """What `SequenceScorer.score` and `features_along` answer, in one pass."""
+        ...
+
+
+@runtime_checkable
+class UnnormalisedScorer(Protocol[S_contra]):
+    """Optional: score without summing over the vocabulary, where training made such scores mean something.
+
+    A model that was not trained for it has the method all the same: ask `self_normalised`.
+    """
+
+    @property
+    def self_normalised(self) -> bool:
+        """Whether unnormalised scores were trained to come near log-probabilities."""
+        ...
+
+    def score_unnormalised(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """What `SequenceScorer.score` answers, plus the logarithm of what each distribution sums to unscaled."""
+        ...
+
+
+def is_self_normalised(model: LanguageModel[Any]) -> bool:
+    """Whether a model's unnormalised scores can be used."""
+    return isinstance(model, UnnormalisedScorer) and model.self_normalised
+
+
+def feature_size(model: LanguageModel[Any]) -> int:
+    """Numbers in the feature vectors of a model; 0 if it has none."""
+    return model.feature_size if isinstance(model, Featured) else 0
+
+
+@runtime_checkable
+class ContextMatcher(Protocol[S_contra]):
+    """Optional: tell how much of the history the model takes into account, as back-off models do."""
+
+    @property
+    def num_context_lengths(self) -> int:
+        """Context lengths are 0 to one less than this."""
+        ...
+
+    def context_lengths(self, state: S_contra) -> npt.NDArray[np.int64]:
+        """How many of the last tokens each row's future depends on [B]."""
+        ...
+
+    def context_lengths_along(
+        self, state: S_contra, tokens: TokenIds, lengths: TokenIds
+    ) -> npt.NDArray[np.int64]:
+        """The same before each of given tokens [B, T]; 0 past a row's length."""
         ...

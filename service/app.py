@@ -135,6 +135,7 @@ def _compose(settings: Settings) -> Services:
         addresses=settings.models,
         default=settings.default_model,
         device=settings.device,
+        precision=settings.precision,
     )
     scheduler = Scheduler(
         clock=time.monotonic,

@@ -28,6 +28,7 @@ from service.cli_options import (
     DeviceOption,
     JsonOption,
     ModelArgument,
+    PrecisionOption,
     RegistryOption,
     print_json,
 )
@@ -131,11 +132,16 @@ def train(
     ] = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     device: DeviceOption = "cpu",
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with an interrupted training of this name, if there is one."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train a model by a recipe and publish it as a new version.
 
-    Recipes that come with the package: cpu-30min, gru, lstm, mixture, ngram, ngram-mixture, quickstart.
+    Recipes that come with the package: ngram, feed-forward, elman, lstm, gru, mingru (one family each), awd-lstm;
+    mixture, ngram-mixture, quickstart, cpu-30min, gpu-20min.
     """
     from training.commands import run_train
 
@@ -148,8 +154,10 @@ def train(
         test=test or (),
         assignments=assignments or (),
         device=device,
+        resume=resume,
     )
-    _show_training(result, as_json=as_json)
+    if result:  # the first of several processes tells
+        _show_training(result, as_json=as_json)
 
 
 @app.command()
@@ -167,28 +175,66 @@ def evaluate(
         Literal["line", "paragraph"], typer.Option(help="What a sentence is in the files.")
     ] = "line",
     window: Annotated[int, typer.Option(min=1, help="Tokens in a window of a document.")] = 65_534,
+    detail: Annotated[
+        bool,
+        typer.Option("--detail", help="Also: entropy of the predictions; figures by frequency and position."),
+    ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Compare with a second model: difference and KL divergence."),
+    ] = None,
+    sample: Annotated[
+        int, typer.Option(min=1, help="Predictions that entropy and divergence are the mean of, at most.")
+    ] = 4096,
+    overlap: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="TRAINFILE", help="Look for the text in this training text; may be repeated."),
+    ] = None,
+    dynamic: Annotated[
+        bool,
+        typer.Option(
+            "--dynamic", help="Let a copy of a neural model learn from the text as it goes; a stream."
+        ),
+    ] = False,
     registry: RegistryOption = DEFAULT_REGISTRY,
     device: DeviceOption = "cpu",
+    precision: PrecisionOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Perplexity of a model on held-out text: per token, per word, and bits per byte."""
-    from training.commands import run_evaluate
+    """Perplexity of a model on held-out text: per token, word and byte, and bits per byte."""
+    from training.commands import run_dynamic_evaluation, run_evaluate
 
-    result = run_evaluate(
-        model,
-        corpus=corpus or (),
-        registry=registry,
-        context=context,
-        unit=unit,
-        window=window,
-        device=device,
-    )
+    if dynamic:
+        if context == "document" or detail or against or overlap:
+            raise InvalidInputError(
+                "--dynamic reads the text as one stream and goes without --context document, --detail, --against "
+                "and --overlap",
+                parameter="dynamic",
+            )
+        result = run_dynamic_evaluation(
+            model, corpus=corpus or (), registry=registry, unit=unit, device=device
+        )
+    else:
+        result = run_evaluate(
+            model,
+            corpus=corpus or (),
+            registry=registry,
+            context=context,
+            unit=unit,
+            window=window,
+            device=device,
+            precision=precision,
+            detail=detail,
+            sample=sample,
+            against=against,
+            overlap=overlap or (),
+        )
     if as_json:
         print_json(result)
     else:
-        from service.console import show_figures
+        from service.console_evaluation import show_evaluation
 
-        show_figures(result)
+        show_evaluation(result)
 
 
 @models_app.command("import-arpa")
@@ -269,12 +315,14 @@ def next_token(
     top_k: Annotated[int, typer.Option(help="How many candidates.")] = 10,
     registry: RegistryOption = DEFAULT_REGISTRY,
     device: DeviceOption = "cpu",
+    precision: PrecisionOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """The most probable next tokens after a context."""
     from service import console, local
 
-    reply = local.next_token(local.load(registry, model, device), {"context": context, "top_k": top_k})
+    loaded = local.load(registry, model, device, precision)
+    reply = local.next_token(loaded, {"context": context, "top_k": top_k})
     print_json(reply) if as_json else console.show_next(reply)
 
 
@@ -290,6 +338,7 @@ def score(
     detail: Annotated[Literal["none", "token", "word"], typer.Option(help="How finely to report.")] = "none",
     registry: RegistryOption = DEFAULT_REGISTRY,
     device: DeviceOption = "cpu",
+    precision: PrecisionOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Log-probability and perplexity of texts."""
@@ -302,7 +351,7 @@ def score(
             "there is no text: give texts as arguments, or as lines of standard input", parameter="texts"
         )
     request = {"texts": lines, "context": context, "bos": bos, "eos": eos, "detail": detail}
-    reply = local.score(local.load(registry, model, device), request)
+    reply = local.score(local.load(registry, model, device, precision), request)
     print_json(reply) if as_json else console.show_scores(lines, reply)
 
 
@@ -319,6 +368,7 @@ def generate(
     stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     device: DeviceOption = "cpu",
+    precision: PrecisionOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Continue a text, token by token."""
@@ -334,7 +384,7 @@ def generate(
         "seed": seed,
         "stop": stop or [],
     }
-    loaded = local.load(registry, model, device)
+    loaded = local.load(registry, model, device, precision)
     if as_json:
         print_json(local.generate(loaded, request))
         return
@@ -362,11 +412,12 @@ def rerank(
     length_exponent: Annotated[float, typer.Option(help="Divide lm by tokens to this power.")] = 0.0,
     registry: RegistryOption = DEFAULT_REGISTRY,
     device: DeviceOption = "cpu",
+    precision: PrecisionOption = "auto",
 ) -> None:
     """Put candidates in a better order; prints one JSON list a line."""
     from service import local
 
-    loaded = local.load(registry, model, device)
+    loaded = local.load(registry, model, device, precision)
     options = {"weights": local.parse_weights(weights), "length_exponent": length_exponent}
     for number, line in enumerate(file, start=1):
         if line.strip():
@@ -384,12 +435,15 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on. [GRAMOPHONE_HOST]")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on. [GRAMOPHONE_PORT]")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto. [GRAMOPHONE_DEVICE]")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="float32, int8 or auto. [GRAMOPHONE_PRECISION]")
+    ] = None,
 ) -> None:
     """Serve the registry's models over HTTP. Every setting of the README's table is read from the environment."""
     from service.app import serve as run
     from service.settings import read_settings
 
-    run(read_settings(registry=registry, host=host, port=port, device=device))
+    run(read_settings(registry=registry, host=host, port=port, device=device, precision=precision))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ RegistryOption = Annotated[
 ]
 ModelArgument = Annotated[str, typer.Argument(help="Model: NAME, NAME@7 or NAME@champion.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
+PrecisionOption = Annotated[
+    str, typer.Option(help="What networks compute in: float32, int8 (CPU only), or auto, as served.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 CORPUS_HELP = "Text file (.gz, .xz, .zst too); may be repeated."
 DEFAULT_REGISTRY = Path("registry")

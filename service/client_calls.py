@@ -15,7 +15,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypedDict, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypedDict, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -120,6 +120,7 @@ class RerankOptions(TypedDict, total=False):
     model: str
     weights: Mapping[str, float]
     length_exponent: float
+    score_mode: Literal["normalised", "unnormalised"]
 
 
 class GenerateOptions(TypedDict, total=False):

@@ -34,14 +34,14 @@ _UNLIMITED = Limits(
 )
 
 
-def load(registry: Path, address: str, device: str) -> LoadedModel:
+def load(registry: Path, address: str, device: str, precision: str) -> LoadedModel:
     """Load a published model.
 
     Raises:
         LanguageModelError: there is no such registry or model, or it is damaged.
     """
     version = Registry(registry).resolve(address)
-    return LoadedModel(version.address, load_checkpoint(version.path, device=device))
+    return LoadedModel(version.address, load_checkpoint(version.path, device=device, precision=precision))
 
 
 def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:

@@ -5,6 +5,8 @@ import functools
 import numpy as np
 import torch
 
+from models.cache import CacheModel
+from models.caching.config import CacheConfig
 from models.mixture import MixtureModel
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
@@ -17,7 +19,36 @@ from training.corpora.encoded import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 
-NAMES = ("ngram", "tensor ngram", "lstm", "gru", "mixture", "nested mixture")
+NEURAL = {
+    "lstm": {"cell": "lstm"},
+    "gru": {"cell": "gru"},
+    "elman": {"cell": "elman"},
+    "mingru": {"cell": "mingru"},
+    "feed-forward": {"cell": "feed-forward", "window": 3},
+    "attentive elman": {"cell": "elman", "attention": "scaled", "attention_window": 4, "attention_size": 5},
+    "adaptive": {"output": "adaptive", "cutoffs": (7, 12)},
+    "every option": {
+        "layers": 3,
+        "residual": True,
+        "layer_norm": True,
+        "learned_state": True,
+        "attention": "additive",
+        "attention_window": 6,
+    },
+}
+"""What makes a small neural model another than the default, by name."""
+
+NAMES = (
+    "ngram",
+    "tensor ngram",
+    *NEURAL,
+    "mixture",
+    "nested mixture",
+    "mixture by context",
+    "cache",
+    "unigram cache",
+    "cached mixture",
+)
 WORDS = [f"w{i}" for i in range(37)]  # an odd width, on purpose
 
 
@@ -41,17 +72,25 @@ def corpus(sentences: int = 400, seed: int = 0) -> EncodedCorpus:
 
 
 @functools.cache
-def model(name: str):
+def model(name: str):  # noqa: PLR0911 - one for each
     """The small model of a family."""
     vocabulary = tokenizer().vocabulary
     if name == "ngram":
         return estimate(corpus(), vocabulary, order=4, progress=Silent()).model
     if name == "tensor ngram":
         return TensorNGramModel(model("ngram"), device=DEVICES[-1])
-    if name in {"lstm", "gru"}:
+    if name in NEURAL:
         torch.manual_seed(7)
-        config = NetworkConfig(cell=name, layers=2, embedding_size=13, hidden_size=17)
+        config = NetworkConfig(**{"layers": 2, "embedding_size": 13, "hidden_size": 17, **NEURAL[name]})
         return NeuralModel(Network(config, len(vocabulary)), vocabulary)
     if name == "mixture":
         return MixtureModel([model("ngram"), model("lstm")], [0.7, 0.3])
+    if name == "mixture by context":
+        table = [[0.2, 0.8], [0.4, 0.6], [0.6, 0.4], [0.9, 0.1]]
+        return MixtureModel([model("lstm"), model("ngram")], [0.3, 0.7], weights_by_context=table)
+    if name in {"cache", "cached mixture"}:
+        config = CacheConfig(kind="continuous", window=6, flatness=0.8, weight=0.25)
+        return CacheModel(model("lstm" if name == "cache" else "mixture by context"), config)
+    if name == "unigram cache":
+        return CacheModel(model("ngram"), CacheConfig(kind="unigram", window=9, flatness=0.1, weight=0.2))
     return MixtureModel([model("mixture"), model("gru")], [0.4, 0.6])

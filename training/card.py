@@ -8,7 +8,9 @@ from training.card_ngram import ngram_section, reported_hits
 from training.card_pictures import learning_curve, ngram_bars, perplexity_bars, readable
 from training.neural.history import HistoryRecord
 from training.ngram.smoothing.choice import SMOOTHING_OF_KEY
-from training.notes import fitted_note
+from training.notes import fitted_note, overlap_notes
+from training.overlap import overlap_phrase
+from training.report.page import REPORT_FILE, ReportData, report_page
 
 _COLUMNS = (
     "model",
@@ -21,7 +23,24 @@ _COLUMNS = (
     "per word",
     "bits per byte",
 )
-_FAMILIES = {"ngram": "An n-gram", "lstm": "An LSTM", "gru": "A GRU", "mixture": "A mixture"}
+_FAMILIES = {
+    "ngram": "An n-gram",
+    "feed-forward": "A feed-forward",
+    "elman": "An Elman",
+    "lstm": "An LSTM",
+    "gru": "A GRU",
+    "mingru": "A minGRU",
+    "mixture": "A mixture",
+    "cache": "A cache-augmented",
+}
+_CONTEXTS = {
+    "sentence": "Every sentence starts afresh after `<s>`",
+    "stream": "Every sentence follows the one before it, which the model remembers",
+}
+_NEURAL = frozenset({"feed-forward", "elman", "lstm", "gru", "mingru"})
+_REPORT_LINK = (
+    f"[Report of the training]({REPORT_FILE}): learning curves, gradients, gates, throughput, recipe."
+)
 
 
 class CardData(NamedTuple):
@@ -53,7 +72,7 @@ class CardData(NamedTuple):
 
 
 def model_card(data: CardData) -> dict[str, bytes]:
-    """The card and its pictures, by file name."""
+    """The card and its pictures, by file name; of a network, a report of its training too."""
     metrics = data.metrics
     pictures: dict[str, tuple[str, bytes]] = {}
     for title, history in data.histories.items():
@@ -69,7 +88,17 @@ def model_card(data: CardData) -> dict[str, bytes]:
         caption = "Distinct n-grams by order" + (", and how much of the text each finds" if hits else "")
         pictures["ngrams.png"] = (caption, ngram_bars(metrics["ngrams"], hits, text=text))
     card = _markdown(data, {name: caption for name, (caption, _) in pictures.items()})
-    return {"MODEL_CARD.md": card.encode(), **{name: png for name, (_, png) in pictures.items()}}
+    files = {"MODEL_CARD.md": card.encode(), **{name: png for name, (_, png) in pictures.items()}}
+    return {**files, REPORT_FILE: report_page(_report(data))} if _has_report(data) else files
+
+
+def _has_report(data: CardData) -> bool:
+    return data.family in _NEURAL and bool(data.histories)
+
+
+def _report(data: CardData) -> ReportData:
+    history = next(iter(data.histories.values()))
+    return ReportData(data.name, _introduction(data), data.metrics, data.provenance, history)
 
 
 def _markdown(data: CardData, pictures: Mapping[str, str]) -> str:
@@ -79,7 +108,10 @@ def _markdown(data: CardData, pictures: Mapping[str, str]) -> str:
         _introduction(data),
         "",
         *_held_out(data),
+        *_int8(data.metrics),
+        *_unnormalised(data.metrics),
         *(f"![{caption}]({name})\n" for name, caption in pictures.items()),
+        *([_REPORT_LINK, ""] if _has_report(data) else []),
         *ngram_section(data.metrics),
         *_origin(data),
         "",
@@ -121,7 +153,8 @@ def _held_out(data: CardData) -> list[str]:
         "## Figures" if fitted else "## Held-out figures",
         "",
         *([f"{fitted[0].upper()}{fitted[1:]}.", ""] if fitted else []),
-        "Every sentence starts afresh after `<s>`; its end `</s>` is predicted and counted; unknown words (OOV) are",
+        f"{_CONTEXTS[data.metrics.get('context', 'sentence')]};",
+        "its end `</s>` is predicted and counted; unknown words (OOV) are",
         "charged at p(`<unk>`) and counted, save in the column without them. Words are what stands between white",
         "space, and each sentence's end.",
         "",
@@ -133,11 +166,43 @@ def _held_out(data: CardData) -> list[str]:
     ]
 
 
-def _caveat(metrics: Mapping[str, Any]) -> list[str]:
-    split = "test" if metrics.get("test") else "valid"
-    if all(part[split]["oov"] == metrics[split]["oov"] for part in metrics.get("parts", ())):
+def _int8(metrics: Mapping[str, Any]) -> list[str]:
+    """What integers of eight bits cost, and whether they are the default."""
+    facts = metrics.get("int8")
+    if not facts:
+        return []
+    lines = [
+        f"On a CPU, a network in it computes in float32 only: {why}." for why in facts.get("problems", ())
+    ]
+    if facts.get("cost") is not None:
+        used = "is" if facts["default"] else "is not"
+        lines.append(
+            f"In int8, the perplexity per token of {facts['tokens']:,} tokens of the validation text is "
+            f"{_number(facts['perplexity'])} instead of {_number(facts['perplexity_float32'])} ({facts['cost']:+.2%}): "
+            f"int8 {used} the default on a CPU."
+        )
+    return [*lines, ""]
+
+
+def _unnormalised(metrics: Mapping[str, Any]) -> list[str]:
+    """What unnormalised scores are off by, of a model that has them."""
+    off = metrics.get("log_normalisers")
+    if not off:
         return []
     return [
+        "For re-ranking it also gives unnormalised scores (`score_mode`), which spare the sum over the vocabulary.",
+        f"Their log-normaliser on validation text: mean {off['mean']:+.3f}, deviation {off['deviation']:.3f} nats.\n",
+    ]
+
+
+def _caveat(metrics: Mapping[str, Any]) -> list[str]:
+    split = "test" if metrics.get("test") else "valid"
+    seen = [f"**{note[0].upper()}{note[1:]}.**" for note in overlap_notes(metrics.get("overlap", {}))]
+    seen = [*seen, ""] if seen else []
+    if all(part[split]["oov"] == metrics[split]["oov"] for part in metrics.get("parts", ())):
+        return seen
+    return [
+        *seen,
         "Models that know different words are charged for different unknown ones: perplexities compare roughly.",
         "",
     ]
@@ -169,6 +234,14 @@ def _origin(data: CardData) -> list[str]:
         lines.append(f"- source: {source if isinstance(source, str) else _pairs(source)}")
     if texts := data.metrics.get("data"):
         lines.append(f"- text: {_sources(texts)}")
+    if started := data.metrics.get("embeddings"):
+        lines.append(
+            f"- embeddings: {started['tokens']:,} of {data.vocab_size:,} tokens started from {started['source']}"
+        )
+    lines += [
+        f"- overlap: of the {split} text, {overlap_phrase(facts)}"
+        for split, facts in data.metrics.get("overlap", {}).items()
+    ]
     if recipe:
         lines += [
             f"- seed: {data.provenance['seed']}",

@@ -21,6 +21,7 @@ _SHOWN_ELSEWHERE = frozenset(
         "context",
         "arpa",
         "normalisation",
+        "overlap",
         *FITTED,
     }
 )

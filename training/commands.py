@@ -1,32 +1,37 @@
 """What the command line's training commands do; the command line itself is the service's."""
 
+import contextlib
 import json
 import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from models.checkpoint.load import load_checkpoint
+from models.checkpoint.load import Checkpoint, load_checkpoint
 from models.checkpoint.registry import Registry, check_name
 from models.errors import InvalidInputError
 from models.neural.device import resolve_device
-from models.tokenizers import Tokenizer
 from training.console import console_progress
 from training.corpora.default import read_default_corpus
-from training.corpora.encoded import EncodedCorpus
 from training.corpora.reading import read_corpus, read_lines
 from training.data import encode_texts, read_fitting_text, read_texts
-from training.evaluation import CONTEXTS, evaluate, summary
+from training.evaluating.distributions import DEFAULT_SAMPLE
+from training.evaluating.published import OOV_POLICY, Way, check_comparable, comparison, details
+from training.evaluating.scoring import CONTEXTS, score_corpus
+from training.evaluation import figures, summary
 from training.exporting import export_arpa
 from training.importing import import_arpa
 from training.mixing import mixture_tokenizer
 from training.ngram.shrinking import Shrinking
-from training.notes import fitted_note, notes
-from training.pipeline import part_recipes, train
-from training.progress import Progress
+from training.notes import fitted_note, notes, overlap_notes
+from training.overlap import overlap_with_files, overlaps
+from training.neural.distributed import Processes, joined
+from training.pipeline import networks_of, train, train_along
+from training.progress import SILENT, Progress
 from training.publishing import Run, command_line, publish
-from training.recipe import load_recipe
+from training.recipe import Recipe, load_recipe
+from training.runs import Runs
 from training.tokenizing import encode_corpus, learn_tokenizer
 
 QUICKSTART_NAME = "mixture"
@@ -42,37 +47,108 @@ def run_train(
     test: Sequence[Path] = (),
     assignments: Sequence[str] = (),
     device: str = "cpu",
+    resume: bool = False,
 ) -> dict[str, Any]:
-    """Train by a recipe and publish.
+    """Train by a recipe and publish; of several processes started by torchrun, the first one publishes.
+
+    Args:
+        recipe_name: the recipe's name or path.
+        name: to publish under.
+        registry: where to.
+        corpus: files to learn from.
+        valid: files to decide by.
+        test: files to report on.
+        assignments: keys of the recipe that are set anew.
+        device: to compute on.
+        resume: go on with an interrupted training of this name, if there is one.
 
     Returns:
-        The new version's address, directory and held-out figures.
+        The new version's address, directory and held-out figures; nothing in the other processes.
 
     Raises:
         LanguageModelError: bad input, or the registry refused; nothing is half published.
     """
     check_name(name)
     recipe = load_recipe(recipe_name, assignments)
-    part_recipes(recipe)  # a mixture's parts that cannot be trained are refused before the text is read
-    device = str(resolve_device(device))  # before the text is read
-    store = Registry(registry, create=True)
-    progress = console_progress()
+    title = Path(recipe_name).stem
+    networks = networks_of(title, recipe)  # parts that cannot be trained are refused before the text is read
+    with joined(resolve_device(device)) as place:
+        leads = Processes.current().leads
+        store = Registry(registry, create=True)
+        runs = Runs(registry, name, resume=resume)
+        with runs.held() if networks and leads else contextlib.nullcontext():
+            progress = console_progress() if leads else SILENT
+            prepared = _prepare(recipe, store, (corpus, valid, test), device=str(place), progress=progress)
+            if leads:
+                return _train_and_publish(
+                    title, recipe, prepared, (store, name), device=str(place), runs=runs, progress=progress
+                )
+            run = prepared.run
+            train_along(title, recipe, run.tokenizer, run.encoded, device=str(place), runs=runs)
+            return {}
+
+
+class _Prepared(NamedTuple):
+    """What is there before training: loaded parts of a mixture, and texts with their tokenizer."""
+
+    published: Sequence[Checkpoint]
+    run: Run
+
+
+def _prepare(
+    recipe: Recipe, store: Registry, files: Sequence[Sequence[Path]], *, device: str, progress: Progress
+) -> _Prepared:
+    """Load what is published, read the files to learn from, to decide by and to report on, and encode them."""
     place = "cpu" if recipe.mixture.kind == "static" else device  # where the arrays are that it is made of
     published = [
-        load_checkpoint(store.resolve(address).path, device=place) for address in recipe.mixture.models
+        load_checkpoint(store.resolve(address).path, device=place, precision="float32")
+        for address in recipe.mixture.models
     ]
     shared = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
     trains = recipe.family != "mixture" or bool(recipe.mixture.recipes)
     read = read_texts if trains else read_fitting_text
-    texts = read(corpus, valid, test, unit=recipe.corpus.unit, progress=progress)
+    texts = read(*files, unit=recipe.corpus.unit, progress=progress)
     tokenizer = shared or learn_tokenizer(recipe.tokenizer, texts.train.sentences, progress=progress)
     encoded = encode_texts(tokenizer, texts, progress=progress)
-    title = Path(recipe_name).stem
-    trained = train(title, recipe, tokenizer, encoded, published=published, device=device, progress=progress)
-    run = Run(command_line(), tokenizer, texts, encoded)
-    version = publish(store, name, trained, run)
+    _, valid, test = files
+    seen = overlaps(
+        {"valid": texts.valid if valid else None, "test": texts.test if test else None},
+        texts.train,
+        progress=progress,
+    )
+    return _Prepared(published, Run(command_line(), tokenizer, texts, encoded, seen))
+
+
+def _train_and_publish(
+    title: str,
+    recipe: Recipe,
+    prepared: _Prepared,
+    target: tuple[Registry, str],
+    *,
+    device: str,
+    runs: Runs,
+    progress: Progress,
+) -> dict[str, Any]:
+    published, run = prepared
+    trained = train(
+        title,
+        recipe,
+        run.tokenizer,
+        run.encoded,
+        published=published,
+        device=device,
+        progress=progress,
+        runs=runs,
+    )
+    version = publish(*target, trained, run)
+    runs.close()
     metrics = json.loads((version.path / "metrics.json").read_text(encoding="utf-8"))
-    told = [*filter(None, [fitted_note(metrics)]), *notes(metrics)]
+    told = [
+        *runs.notes,
+        *filter(None, [fitted_note(metrics)]),
+        *notes(metrics),
+        *overlap_notes(run.overlap),
+    ]
     return {
         "model": version.address,
         "path": str(version.path),
@@ -83,33 +159,114 @@ def run_train(
 
 
 def run_evaluate(
-    address: str, *, corpus: Sequence[Path], registry: Path, context: str, unit: str, window: int, device: str
+    address: str,
+    *,
+    corpus: Sequence[Path],
+    registry: Path,
+    context: str,
+    unit: str,
+    window: int,
+    device: str,
+    precision: str = "auto",
+    detail: bool = False,
+    sample: int = DEFAULT_SAMPLE,
+    against: str | None = None,
+    overlap: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """Held-out figures of a published model on files, or on the default corpus's test part.
 
+    Args:
+        address: of the model.
+        corpus: the files.
+        registry: where the model is.
+        context: see `training.evaluating.scoring`.
+        unit: what a sentence is in the files.
+        window: tokens in a window, for `document`.
+        device: to compute on.
+        precision: of networks, see `models.checkpoint.load`.
+        detail: tell of the predictions' entropy, and figures by frequency and position, too.
+        sample: predictions of which whole distributions are looked at, at most.
+        against: the address of a second model to compare with.
+        overlap: training files to look for the text in.
+
     Raises:
-        LanguageModelError: the model, a file or an option is wrong.
+        LanguageModelError: a model, a file or an option is wrong.
     """
     if context not in CONTEXTS:
         raise InvalidInputError(
             f"--context is {context!r}, it can be {', '.join(CONTEXTS)}", parameter="context"
         )
-    if window < 1:
-        raise InvalidInputError(f"--window is {window}, it must be at least 1", parameter="window")
-    version = Registry(registry).resolve(address)
+    for name, value in {"window": window, "sample": sample}.items():
+        if value < 1:
+            raise InvalidInputError(f"--{name} is {value}, it must be at least 1", parameter=name)
+    store = Registry(registry)
+    version, other = store.resolve(address), None if against is None else store.resolve(against)
     progress = console_progress()
-    checkpoint = load_checkpoint(version.path, device=device)
+    checkpoint = load_checkpoint(version.path, device=device, precision=precision)
+    second = None if other is None else load_checkpoint(other.path, device=device, precision=precision)
+    if second is not None and other is not None:
+        check_comparable(checkpoint, second, (version.address, other.address))
     backward = checkpoint.manifest.direction == "backward"
     if backward and context != "sentence":
         raise InvalidInputError(
             f"--context is {context!r}, but {version.address} reads right to left: only 'sentence' is possible",
             parameter="context",
         )
-    encoded = _encoded_for(checkpoint.tokenizer, corpus, context, unit, progress)
-    if backward:
-        encoded = encoded.reversed()
-    result = evaluate(checkpoint.model, encoded, context=context, window=window, progress=progress)
-    return {"model": version.address, **summary(result)}
+    texts = _held_out_texts(corpus, context, unit, progress)
+    encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
+    encoded = encoded.reversed() if backward else encoded
+    targets = score_corpus(checkpoint.model, encoded, context=context, window=window, progress=progress)
+    if not len(targets.tokens):
+        raise InvalidInputError("the text has no token to predict", parameter="corpus")
+    result = {
+        "model": version.address,
+        "precision": checkpoint.precision,
+        **summary(figures(checkpoint.model, encoded, targets, context=context)),
+        "oov_policy": OOV_POLICY,
+    }
+    way = Way(context, window, sample)
+    if detail:
+        result["detail"] = details(checkpoint, encoded, targets, way, progress=progress)
+    if second is not None and other is not None:
+        compared = comparison(checkpoint, second, encoded, targets, way, progress=progress)
+        result["against"] = {"model": other.address, **compared}
+    if overlap:
+        sentences = [line for text in texts for line in text.split("\n")]
+        found = overlap_with_files(sentences, overlap, unit=unit, progress=progress).as_facts()
+        result["overlap"] = {"training_text": [path.name for path in overlap], **found}
+        result["notes"] = list(overlap_notes({"evaluated text": found}))
+    return result
+
+
+def run_dynamic_evaluation(
+    address: str, *, corpus: Sequence[Path], registry: Path, unit: str, device: str
+) -> dict[str, Any]:
+    """Figures of a published neural model, a copy of which learns from the text as it goes, a stream.
+
+    Raises:
+        LanguageModelError: the model has no gradient, or it or a file is wrong.
+    """
+    from training.dynamic_evaluation import dynamic_evaluation  # brings in torch
+
+    version = Registry(registry).resolve(address)
+    progress = console_progress()
+    checkpoint = load_checkpoint(
+        version.path, device=device, precision="float32"
+    )  # what learns needs its weights
+    texts = _held_out_texts(corpus, "stream", unit, progress)
+    encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
+    encoded = encoded.reversed() if checkpoint.manifest.direction == "backward" else encoded
+    targets = dynamic_evaluation(checkpoint.model, encoded, progress=progress)
+    if not len(targets.tokens):
+        raise InvalidInputError("the text has no token to predict", parameter="corpus")
+    return {
+        "model": version.address,
+        "precision": checkpoint.precision,
+        **summary(figures(checkpoint.model, encoded, targets, context="stream")),
+        "oov_policy": OOV_POLICY,
+        "dynamic": True,
+        "notes": ["a copy of the model went on learning from the text as it was scored"],
+    }
 
 
 def run_import_arpa(
@@ -183,14 +340,11 @@ def run_export_arpa(address: str, file: Path, *, registry: Path) -> dict[str, An
     }
 
 
-def _encoded_for(
-    tokenizer: Tokenizer, corpus: Sequence[Path], context: str, unit: str, progress: Progress
-) -> EncodedCorpus:
-    if context == "document" and corpus:
-        texts = ["\n".join(read_lines(path)) for path in corpus]
-    elif corpus:
-        texts = read_corpus(corpus, unit=unit, progress=progress).sentences
-    else:
+def _held_out_texts(corpus: Sequence[Path], context: str, unit: str, progress: Progress) -> Sequence[str]:
+    """Sentences; of `document` whole files."""
+    if not corpus:
         texts = read_default_corpus(progress).test.sentences
-        texts = ["\n".join(texts)] if context == "document" else texts
-    return encode_corpus(tokenizer, texts, progress=progress)
+        return ["\n".join(texts)] if context == "document" else texts
+    if context == "document":
+        return ["\n".join(read_lines(path)) for path in corpus]
+    return read_corpus(corpus, unit=unit, progress=progress).sentences

@@ -1,4 +1,4 @@
-"""Keys of the `[ngram]` table that were set and would do nothing: better refused than believed."""
+"""Keys that were set and would do nothing: better refused than believed."""
 
 from typing import TYPE_CHECKING
 
@@ -12,17 +12,53 @@ _OF_STATIC_MIXTURES = frozenset({"prune_entropy", "quantize_bits"})
 
 
 def refuse_idle_keys(recipe: "Recipe", *, source: str) -> None:
-    """Check that every key of `[ngram]` that is set has something to act on.
+    """Check that every key that is set in the tables that count has something to act on.
 
     What a mixture sets for its parts is checked with each part.
 
     Raises:
         InvalidInputError: one has not; the message names it and what it acts on.
     """
+    if recipe.cache.model_fields_set and not recipe.mixture.cache:
+        key = min(recipe.cache.model_fields_set)
+        raise InvalidInputError(
+            f"recipe {source}: cache.{key} acts with mixture.cache=true only, given {getattr(recipe.cache, key)}",
+            parameter=f"cache.{key}",
+        )
+    if recipe.direction is not None:
+        _of_direction(recipe, source)
     if recipe.family == "ngram":
         _of_smoothing(recipe, source)
+    elif recipe.family == "neural":
+        _of_networks(recipe, source)
     elif recipe.family == "mixture" and not recipe.mixture.recipes:
         _of_published_parts(recipe, source)
+
+
+def _of_direction(recipe: "Recipe", source: str) -> None:
+    if recipe.family == "mixture":
+        raise InvalidInputError(
+            f"recipe {source}: direction acts on the families ngram and neural, a mixture's parts read forward, "
+            f"given {recipe.direction}",
+            parameter="direction",
+        )
+    if "direction" in recipe.ngram.model_fields_set and recipe.ngram.direction != recipe.direction:
+        raise InvalidInputError(
+            f"recipe {source}: ngram.direction is {recipe.ngram.direction}, but direction is {recipe.direction}; "
+            "set one of them",
+            parameter="direction",
+        )
+
+
+def _of_networks(recipe: "Recipe", source: str) -> None:
+    for table, problem in (("neural", recipe.neural.idle_key()), ("train", recipe.train.idle_key())):
+        if problem is not None:
+            raise InvalidInputError(
+                f"recipe {source}: {table}.{problem}", parameter=f"{table}.{problem.split()[0]}"
+            )
+    mismatch = recipe.train.problem_with(recipe.neural.output)
+    if mismatch is not None:
+        raise InvalidInputError(f"recipe {source}: {mismatch}", parameter="train.loss")
 
 
 def _of_smoothing(recipe: "Recipe", source: str) -> None:

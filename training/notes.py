@@ -1,7 +1,9 @@
-"""What to know of a model, in sentences, from its metrics: of its file, its sums, and what was fitted on its text."""
+"""What to know of a model, in sentences, from its metrics: its file, its sums, what was fitted on its text or seen."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from training.overlap import is_suspicious, overlap_phrase
 
 FITTED = {
     "weights_fitted_on": "the weights",
@@ -21,6 +23,13 @@ def notes(metrics: Mapping[str, Any]) -> Iterator[str]:
             f"probabilities do not sum to 1: after {sums['contexts']:,} contexts, "
             f"they are off by up to {sums['largest_deviation']:.3g}"
         )
+
+
+def overlap_notes(overlaps: Mapping[str, Any]) -> Iterator[str]:
+    """A warning for each text, by name, of which too much is in the training text."""
+    for name, facts in overlaps.items():
+        if is_suspicious(facts):
+            yield f"figures on {name} are too good: {overlap_phrase(facts)}"
 
 
 def _of_file(arpa: Mapping[str, Any]) -> Iterator[str]:

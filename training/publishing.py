@@ -1,16 +1,21 @@
 """A trained model to a version in a registry: figures, provenance, model card, checkpoint."""
 
 import datetime as dt
+import io
 import os
 import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from models.cache import CacheModel
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.registry import Registry, Version, check_name
 from models.checkpoint.write import Description, write_checkpoint
@@ -18,8 +23,12 @@ from models.mixture import MixtureModel
 from models.tokenizers import Tokenizer
 from training.card import CardData, model_card
 from training.data import EncodedTexts, Texts
+from training.evaluating.breakdown import token_counts
+from training.evaluating.published import COUNTS_FILE
+from training.evaluating.rounding import int8_facts
 from training.mixing import address_of
-from training.pipeline import Trained
+from training.pipeline import Trained, part_title
+from training.progress import Silent
 from training.recipe import Recipe
 
 _LIBRARIES = ("gramophone-lm", "torch", "numpy", "numba", "sentencepiece")
@@ -34,19 +43,21 @@ class Run(NamedTuple):
         tokenizer: the one that all share.
         texts: the sentences.
         encoded: the same in ids.
+        overlap: what of held-out texts is in the training text, by split, as `overlap.overlaps` has it.
     """
 
     argv: Sequence[str]
     tokenizer: Tokenizer
     texts: Texts
     encoded: EncodedTexts
+    overlap: Mapping[str, Any] = MappingProxyType({})
 
 
 def publish(registry: Registry, name: str, trained: Trained, run: Run) -> Version:
     """Describe a trained model and publish it.
 
-    A mixture's parts are embedded, unless it is static and has become one model of its own; they
-    are published too if its recipe says so.
+    The parts of a mixture, or what a cache is around, are embedded, unless the mixture is static and has
+    become one model of its own; parts are published too if the recipe says so.
 
     Raises:
         InvalidInputError: a name cannot be a model's.
@@ -54,14 +65,18 @@ def publish(registry: Registry, name: str, trained: Trained, run: Run) -> Versio
         RegistryError: the file system refused; nothing is published.
     """
     check_name(name)
-    embeds = trained.model.family == MixtureModel.family
-    wanted = trained.parts if embeds or trained.recipe.mixture.publish_parts else ()
+    embeds = _embeds(trained)
+    publishes = trained.recipe.mixture.publish_parts
+    wanted = trained.parts if embeds or publishes else ()
     with tempfile.TemporaryDirectory() as folder:
         parts = [
-            _part_directory(registry, part, run, Path(folder) / str(number), trained)
+            _part_directory(registry if publishes else None, part, run, Path(folder) / str(number))
             for number, part in enumerate(wanted)
         ]
-        published = [address_of(path) for path in parts] if trained.recipe.mixture.publish_parts else ()
+        published = [
+            part_title(part) if path.is_relative_to(folder) else address_of(path)
+            for part, path in zip(wanted, parts, strict=True)
+        ]
         description = describe(name, trained, run, part_names=published)
         return registry.publish(
             name,
@@ -78,11 +93,9 @@ def describe(name: str, trained: Trained, run: Run, *, part_names: Sequence[str]
         name: under which it is published.
         trained: the model.
         run: it came from.
-        part_names: addresses of its parts, where all are published; else each has its title or address.
+        part_names: what to call its parts; by default, each has its title or address.
     """
-    names = part_names or [
-        part.title if isinstance(part, Trained) else address_of(part.path) for part in trained.parts
-    ]
+    names = part_names or [part_title(part) for part in trained.parts]
     parts = [
         {
             "name": part_name,
@@ -98,13 +111,15 @@ def describe(name: str, trained: Trained, run: Run, *, part_names: Sequence[str]
     metrics = {
         **trained.figures,
         **trained.facts,
-        "context": "sentence",
+        "context": trained.context,
         "data": {
             split: {"sha256": corpus.sha256, "sources": corpus.sources, "sentences": len(corpus.sentences)}
             for split, corpus in run.texts._asdict().items()
             if corpus is not None and corpus.sentences
         },
+        **({"overlap": dict(run.overlap)} if run.overlap else {}),
         **_fitted_on(trained.recipe, run.texts.valid.sources),
+        **_int8_facts(trained, run),
         **({"parts": parts} if parts else {}),
         **({"history": [record._asdict() for record in trained.history]} if trained.history else {}),
     }
@@ -131,7 +146,25 @@ def describe(name: str, trained: Trained, run: Run, *, part_names: Sequence[str]
             direction=trained.direction,
         )
     )
-    return Description(created, metrics, provenance, golden, card, trained.direction)
+    beside = {**card, **_token_counts(run)}
+    return Description(created, metrics, provenance, golden, beside, trained.direction)
+
+
+def _int8_facts(trained: Trained, run: Run) -> dict[str, Any]:
+    """What int8 costs on the validation text."""
+    valid = run.encoded.valid
+    text = valid.reversed() if trained.direction == "backward" else valid
+    return int8_facts(trained.model, text, context=trained.context, progress=Silent())
+
+
+def _token_counts(run: Run) -> dict[str, bytes]:
+    """The file of the tokens' counts in the training text; none where nothing was trained."""
+    train = run.encoded.train
+    if not train.num_sentences:
+        return {}
+    buffer = io.BytesIO()
+    np.save(buffer, token_counts(train, len(run.tokenizer.vocabulary)), allow_pickle=False)
+    return {COUNTS_FILE: buffer.getvalue()}
 
 
 def _fitted_on(recipe: Recipe, sources: Sequence[str]) -> dict[str, list[str]]:
@@ -145,25 +178,34 @@ def _fitted_on(recipe: Recipe, sources: Sequence[str]) -> dict[str, list[str]]:
     return {key: list(sources) for key, is_so in fitted.items() if is_so}
 
 
-def _part_directory(
-    registry: Registry,
-    part: Trained | Checkpoint,
-    run: Run,
-    scratch: Path,
-    whole: Trained,
-) -> Path:
-    """Where a whole checkpoint of the part lies."""
+def _embeds(trained: Trained) -> bool:
+    """Whether the model is made of others, which its checkpoint holds."""
+    return trained.model.family in {MixtureModel.family, CacheModel.family}
+
+
+def _part_directory(registry: Registry | None, part: Trained | Checkpoint, run: Run, scratch: Path) -> Path:
+    """Where a whole checkpoint of the part lies: in the registry, if it is to be published, or in a scratch folder.
+
+    What the parts become on the way to the whole, such as the mixture within a cache, is not published.
+    """
     if isinstance(part, Checkpoint):
         return part.path
-    if whole.recipe.mixture.publish_parts:
+    if registry is not None and not _embeds(part):
         return publish(registry, part.title, part, run).path
+    parts = [
+        _part_directory(registry, inner, run, scratch.with_name(f"{scratch.name}.{number}"))
+        for number, inner in enumerate(part.parts if _embeds(part) else ())
+    ]
     scratch.mkdir()
-    write_checkpoint(scratch, part.model, run.tokenizer, describe(part.title, part, run))
+    write_checkpoint(scratch, part.model, run.tokenizer, describe(part.title, part, run), parts=parts)
     return scratch
 
 
 def _family(trained: Trained) -> list[Trained]:
-    return [trained, *(part for part in trained.parts if isinstance(part, Trained))]
+    return [
+        trained,
+        *(inner for part in trained.parts if isinstance(part, Trained) for inner in _family(part)),
+    ]
 
 
 def surroundings() -> dict[str, Any]:

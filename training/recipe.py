@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from models.caching.config import MAX_WINDOW
 from models.checkpoint.manifest import Direction
 from models.errors import InvalidInputError
-from models.neural.config import RecurrentConfig
+from models.neural.config import NetworkConfig
 from training.idle_keys import refuse_idle_keys
 from training.neural.settings import TrainSettings
 from training.ngram.count_pruning import threshold_problem
@@ -96,6 +97,11 @@ class MixtureSettings(BaseModel):
         models: parts that are published already, by address; they bring the tokenizer. For a
             static mixture their words may differ: it knows the words of all.
         publish_parts: also publish each trained part, under its recipe's name.
+        weights: `global`, the same everywhere; `by-order`, others for each length of the context that
+            the first n-gram model among the parts takes into account.
+        context: what weights are fitted for and figures are of: `sentence`, every line starts afresh;
+            `stream`, the state is carried across lines. None: `stream` with a cache, else `sentence`.
+        cache: also remember the last tokens, as `[cache]` says; a single part is enough then.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -104,6 +110,43 @@ class MixtureSettings(BaseModel):
     recipes: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     publish_parts: bool = False
+    weights: Literal["global", "by-order"] = "global"
+    context: Literal["sentence", "stream"] | None = None
+    cache: bool = False
+
+    @field_validator("weights", "context", "cache")
+    @classmethod
+    def _are_of_a_dynamic_mixture(cls, value: Any, info: ValidationInfo) -> Any:
+        if value not in {"global", None, False} and info.data.get("kind") == "static":
+            raise ValueError("a static mixture is one n-gram model; use mixture.kind=dynamic")
+        return value
+
+    @field_validator("cache")
+    @classmethod
+    def _has_something_to_remember(cls, cache: bool, info: ValidationInfo) -> bool:
+        if cache and info.data.get("context") == "sentence":
+            raise ValueError("with mixture.context=sentence a cache has nothing to remember; use stream")
+        return cache
+
+    @property
+    def fitted_context(self) -> Literal["sentence", "stream"]:
+        """The context that counts."""
+        return self.context or ("stream" if self.cache else "sentence")
+
+
+class CacheSettings(BaseModel):
+    """The `[cache]` table, for a mixture with a cache; θ and λ are fitted on the validation text.
+
+    Attributes:
+        window: how many tokens are remembered.
+        around: what the cache is mixed with: the whole `mixture`, whose first part with features says
+            what is alike, or that `neural` part alone, before it is mixed with the others.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    window: int = Field(default=2_000, ge=1, le=MAX_WINDOW)
+    around: Literal["mixture", "neural"] = "mixture"
 
 
 class Recipe(BaseModel):
@@ -112,18 +155,28 @@ class Recipe(BaseModel):
     Attributes:
         family: `ngram`, `neural` or `mixture`; says which of the tables below count.
         seed: the one seed of the run.
+        direction: `backward` for a model that predicts a word from those after it; `ngram.direction`
+            says the same of n-gram models.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     family: Family
     seed: int = Field(default=1, ge=0, lt=2**63)
+    direction: Direction | None = None
     corpus: CorpusSettings = CorpusSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()
     ngram: NGramSettings = NGramSettings()
-    neural: RecurrentConfig = RecurrentConfig()
+    neural: NetworkConfig = NetworkConfig()
     train: TrainSettings = TrainSettings()
     mixture: MixtureSettings = MixtureSettings()
+    cache: CacheSettings = CacheSettings()
+
+    @property
+    def reads(self) -> Direction:
+        """In which order the model reads a text."""
+        of_family = self.ngram.direction if self.family == "ngram" else "forward"
+        return self.direction or of_family
 
 
 def recipe_names() -> list[str]:

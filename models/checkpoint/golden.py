@@ -12,17 +12,18 @@ from typing import Any
 import numpy as np
 
 from models.arrays import FloatArray
+from models.checkpoint.precision import FLOAT32, INT8, in_int8
 from models.errors import IntegrityError, InvalidInputError, ManifestError
 from models.protocol import LanguageModel
 from models.scoring import finite, pad, score_sequences
 from models.vocabulary import EOS
 
 GOLDEN_FILE = "golden.json"
-PRECISION = "float32"
-"""What models compute in."""
-
-TOLERANCE = {"cpu": {PRECISION: 1e-4}, "cuda": {PRECISION: 2e-3}}
+TOLERANCE = {"cpu": {FLOAT32: 1e-4, INT8: 1e-4}, "cuda": {FLOAT32: 2e-3}}
 """Largest difference of one token's log-prob, by kind of device and precision, in nats."""
+
+_LOG_PROBS = {FLOAT32: "logprobs", INT8: "logprobs_int8"}
+"""Where the scores of each precision stand; those of int8 only where there is a network to round."""
 
 MAX_TOKENS = 64
 
@@ -34,17 +35,20 @@ def golden_sequences(encoded: Sequence[Sequence[int]], vocab_size: int) -> list[
 
 
 def write_golden(directory: Path, model: LanguageModel[Any], sequences: Sequence[Sequence[int]]) -> None:
-    """Score the sequences, each after `<s>`, and write them with their scores."""
-    scores = _scores(model, sequences)
+    """Score the sequences, each after `<s>`, and write them with their scores, those of int8 too."""
+    rounded = in_int8(model)
     golden = {
         "tolerance": TOLERANCE,
         "sequences": [list(map(int, s)) for s in sequences],
-        "logprobs": [[finite(x) for x in row[: len(s)]] for row, s in zip(scores, sequences, strict=True)],
+        _LOG_PROBS[FLOAT32]: _finite_scores(model, sequences),
+        **({} if rounded is model else {_LOG_PROBS[INT8]: _finite_scores(rounded, sequences)}),
     }
     (directory / GOLDEN_FILE).write_text(json.dumps(golden) + "\n", encoding="utf-8")
 
 
-def replay_golden(directory: Path, model: LanguageModel[Any], *, device: str) -> float:
+def replay_golden(
+    directory: Path, model: LanguageModel[Any], *, device: str, precision: str = FLOAT32
+) -> float:
     """Score the sequences again.
 
     Returns:
@@ -57,9 +61,9 @@ def replay_golden(directory: Path, model: LanguageModel[Any], *, device: str) ->
     path = directory / GOLDEN_FILE
     try:
         golden = json.loads(path.read_text(encoding="utf-8"))
-        tolerance = float(golden["tolerance"][device.split(":", maxsplit=1)[0]][PRECISION])
+        tolerance = float(golden["tolerance"][device.split(":", maxsplit=1)[0]][precision])
         sequences = [model.vocabulary.check_ids(s, parameter="sequences") for s in golden["sequences"]]
-        expected = [np.asarray(row, dtype=np.float64) for row in golden["logprobs"]]
+        expected = [np.asarray(row, dtype=np.float64) for row in golden[_LOG_PROBS[precision]]]
     except (OSError, ValueError, KeyError, TypeError, OverflowError, InvalidInputError) as error:
         raise ManifestError(f"{path} is not a golden test: {error}") from None
     worst = 0.0
@@ -68,10 +72,23 @@ def replay_golden(directory: Path, model: LanguageModel[Any], *, device: str) ->
         worst = float(np.maximum(worst, np.abs(np.subtract(got, want)).max(initial=0.0)))  # NaN stays NaN
     if not worst <= tolerance:
         raise IntegrityError(
-            f"{path}: on {device} the model's log-probs differ from the published ones by {worst:.3g} nats, "
-            f"more than {tolerance:g}"
+            f"{path}: on {device} in {precision} the model's log-probs differ from the published ones by "
+            f"{worst:.3g} nats, more than {tolerance:g}"
         )
     return worst
+
+
+def has_int8(directory: Path) -> bool:
+    """Whether the checkpoint was published with scores in int8."""
+    try:
+        return _LOG_PROBS[INT8] in json.loads((directory / GOLDEN_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False  # replaying it will say what is wrong
+
+
+def _finite_scores(model: LanguageModel[Any], sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+    scores = _scores(model, sequences)
+    return [[finite(x) for x in row[: len(s)]] for row, s in zip(scores, sequences, strict=True)]
 
 
 def _scores(model: LanguageModel[Any], sequences: Sequence[Any]) -> FloatArray:

@@ -3,27 +3,45 @@
 import importlib
 import itertools
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.checkpoint.golden import replay_golden
+from models.checkpoint.golden import has_int8, replay_golden
 from models.checkpoint.manifest import Manifest, read_manifest, verify_files
+from models.checkpoint.precision import (
+    CACHE,
+    FLOAT32,
+    INT8,
+    NEURAL,
+    Precision,
+    check_precision,
+    in_int8,
+    is_advised,
+)
 from models.checkpoint.write import PARTS
-from models.errors import CheckpointError, IncompatibleVersionError, ManifestError
+from models.errors import CheckpointError, IncompatibleVersionError, InvalidInputError, ManifestError
 from models.mixture import MixtureModel
 from models.protocol import LanguageModel
 from models.tokenizers import Tokenizer, load_tokenizer
 from models.vocabulary import Vocabulary
 
+_log = logging.getLogger(__name__)
+
 NGRAM = "ngram"
 
 FAMILIES = {
     NGRAM: ("models.ngram.model", "NGramModel"),
-    "lstm": ("models.neural.model", "NeuralModel"),
-    "gru": ("models.neural.model", "NeuralModel"),
+    **dict.fromkeys(NEURAL, ("models.neural.model", "NeuralModel")),
 }
 """Where each family's class is; imported when one is loaded, so an n-gram server needs no torch."""
+
+COMPOSITES = {
+    MixtureModel.family: ("models.mixture", "MixtureModel"),
+    CACHE: ("models.cache", "CacheModel"),
+}
+"""Families whose models are made of others, which lie under `parts/`."""
 
 
 class Checkpoint(NamedTuple):
@@ -35,6 +53,7 @@ class Checkpoint(NamedTuple):
         tokenizer: the one that belongs to it.
         metrics: held-out figures, as published.
         path: its directory.
+        precision: `int8` if a network in it computes in integers, else `float32`.
     """
 
     manifest: Manifest
@@ -42,9 +61,10 @@ class Checkpoint(NamedTuple):
     tokenizer: Tokenizer
     metrics: dict[str, Any]
     path: Path
+    precision: Precision = FLOAT32
 
 
-def load_checkpoint(directory: Path, *, device: str = "cpu") -> Checkpoint:
+def load_checkpoint(directory: Path, *, device: str = "cpu", precision: str = "auto") -> Checkpoint:
     """Load a version: hashes first, then the model, then its golden test, which warms it up.
 
     Args:
@@ -52,9 +72,11 @@ def load_checkpoint(directory: Path, *, device: str = "cpu") -> Checkpoint:
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`: a CUDA device if there is one, and the CPU for an n-gram
             model, which answers a few contexts sooner than a device can be told of them. An n-gram model
             that a device has no room for is left on the CPU, with a line in the log.
+        precision: of networks: `float32`; `int8`, on a CPU only; or `auto`: int8 on a CPU if it was measured at
+            publishing and costs little. A network of a kind that int8 cannot compute stays in float32.
 
     Raises:
-        InvalidInputError: there is no such device.
+        InvalidInputError: there is no such device or precision, or int8 does not go with the device or the version.
         CheckpointError: a byte, the format or an answer is not what was published.
     """
     manifest = read_manifest(directory)
@@ -66,10 +88,14 @@ def load_checkpoint(directory: Path, *, device: str = "cpu") -> Checkpoint:
     ):
         raise ManifestError(f"{directory}: the tokenizer is not the one that the manifest names")
     device = _resolved(device, directory, manifest)
+    wanted = check_precision(precision)
     try:
-        model = _build(directory, manifest, tokenizer.vocabulary, device)
-        replay_golden(directory, model, device=device)
         metrics = json.loads((directory / "metrics.json").read_text(encoding="utf-8"))
+        model = _build(directory, manifest, tokenizer.vocabulary, device)
+        used: Precision = FLOAT32
+        if _families(directory, manifest) & {*NEURAL} and _rounds(directory, metrics, device, wanted):
+            model, used = in_int8(model), INT8
+        replay_golden(directory, model, device=device, precision=used)
     except CheckpointError:
         raise
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:  # the hashes agreed
@@ -80,7 +106,22 @@ def load_checkpoint(directory: Path, *, device: str = "cpu") -> Checkpoint:
         raise ManifestError(
             f"{directory}: cannot be rebuilt as a model of the family {manifest.family}: {error}"
         ) from error
-    return Checkpoint(manifest, model, tokenizer, metrics, directory)
+    return Checkpoint(manifest, model, tokenizer, metrics, directory, used)
+
+
+def _rounds(directory: Path, metrics: dict[str, Any], device: str, precision: Precision) -> bool:
+    """Whether the networks are to compute in integers."""
+    if precision == FLOAT32 or (precision == "auto" and (device != "cpu" or not is_advised(metrics))):
+        return False
+    if device != "cpu":
+        raise InvalidInputError(
+            f"precision is int8, which is for the CPU; the device is {device}", parameter="precision"
+        )
+    if has_int8(directory):
+        return True
+    problems = metrics.get(INT8, {}).get("problems") or ["it was published without scores in int8"]
+    _log.warning("%s stays in float32: %s", directory, "; ".join(problems))
+    return False
 
 
 def _resolved(device: str, directory: Path, manifest: Manifest) -> str:
@@ -93,38 +134,40 @@ def _resolved(device: str, directory: Path, manifest: Manifest) -> str:
 
 
 def _families(directory: Path, manifest: Manifest) -> set[str]:
-    """The families of the model and of everything in it that is no mixture."""
-    if manifest.family != MixtureModel.family:
+    """The families of the model and of everything in it that is not made of others."""
+    if manifest.family not in COMPOSITES:
         return {manifest.family}
     return set().union(*(_families(part, read_manifest(part)) for part in _parts(directory)))
 
 
 def _parts(directory: Path) -> Iterator[Path]:
-    """A mixture's parts, in order."""
+    """What a mixture or a cache is made of, in order."""
     folders = (directory / PARTS / str(number) for number in itertools.count())
     return itertools.takewhile(Path.is_dir, folders)
 
 
 def _build(directory: Path, manifest: Manifest, vocabulary: Vocabulary, device: str) -> LanguageModel[Any]:
-    if manifest.family == MixtureModel.family:
-        return MixtureModel.load(
-            directory,
-            [  # the parent's manifest vouches for the parts' files
-                _build(part, read_manifest(part), load_tokenizer(part).vocabulary, device)
-                for part in _parts(directory)
-            ],
-        )
+    if manifest.family in COMPOSITES:
+        parts = [  # the parent's manifest vouches for the parts' files
+            _build(part, read_manifest(part), load_tokenizer(part).vocabulary, device)
+            for part in _parts(directory)
+        ]
+        whole: LanguageModel[Any] = _class_of(*COMPOSITES[manifest.family]).load(directory, parts)
+        return whole
     if manifest.family not in FAMILIES:
         raise IncompatibleVersionError(
             f"{directory} holds a model of the family {manifest.family!r}; this version knows "
-            f"{', '.join([*FAMILIES, MixtureModel.family])}: upgrade gramophone-lm"
+            f"{', '.join([*FAMILIES, *COMPOSITES])}: upgrade gramophone-lm"
         )
-    module, name = FAMILIES[manifest.family]
-    family = getattr(importlib.import_module(module), name)
-    loaded: Any = family.load(directory, vocabulary, device=device)
+    loaded = _class_of(*FAMILIES[manifest.family]).load(directory, vocabulary, device=device)
     if manifest.family == NGRAM and device != "cpu":
         from models.ngram.device.placement import on_device_if_it_fits  # brings in torch
 
         loaded = on_device_if_it_fits(loaded, device)
     model: LanguageModel[Any] = loaded
     return model
+
+
+def _class_of(module: str, name: str) -> Any:
+    """A class by name, imported now: what a server does not load it does not import."""
+    return getattr(importlib.import_module(module), name)

@@ -76,7 +76,7 @@ def write_checkpoint(
         model: what.
         tokenizer: the one that the model was trained with.
         description: what the checkpoint says about itself.
-        parts: whole checkpoints to embed, for a mixture; in the order of its weights.
+        parts: whole checkpoints to embed: a mixture's, in the order of its weights, or what a cache is around.
 
     Raises:
         RegistryError: the weights cannot be written, to a full disk say.

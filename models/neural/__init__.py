@@ -1,1 +1,1 @@
-"""Recurrent language models in torch."""
+"""Neural language models in torch."""

@@ -6,8 +6,8 @@ from typing import TypeAlias
 from torch import Tensor, nn
 
 Hidden: TypeAlias = tuple[Tensor, ...]
-"""What is carried from token to token: tensors whose dimension 1 is the batch. The first is the
-output at the last token, [1, B, W], from which the next one is predicted; the rest is the body's own."""
+"""What a network carries from token to token: tensors [·, B, ·]. The first is the body's output at the
+last token, [1, B, W], from which the next one is predicted; the others are what the body carries."""
 
 
 class Body(nn.Module, ABC):
@@ -20,21 +20,26 @@ class Body(nn.Module, ABC):
     width: int
 
     @abstractmethod
-    def zero_hidden(self, batch: int) -> Hidden:
-        """What is carried before any token."""
+    def start(self, batch: int) -> Hidden:
+        """What is carried before any token: tensors whose dimension 1 is the batch."""
 
     @abstractmethod
-    def forward(self, inputs: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
+    def forward(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
         """Read T vectors a row.
 
         Args:
             inputs: [T, B, E].
-            hidden: what was carried up to the first of them; it is not changed.
+            carried: up to the first of them; it is not changed.
 
         Returns:
             The outputs [T, B, W] and what is carried on.
         """
 
-    def step(self, inputs: Tensor, hidden: Hidden) -> Hidden:
-        """Read one vector a row, [B, E]: the same as `forward`, faster for few rows on a CPU."""
-        return self.forward(inputs[None], hidden)[1]
+    def step(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
+        """Read one vector a row, [B, E]: as `forward`, but may be faster for few rows on a CPU.
+
+        Returns:
+            The output [B, W] and what is carried on.
+        """
+        outputs, carried = self.forward(inputs[None], carried)
+        return outputs[0], carried

@@ -2,23 +2,59 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from models.neural.output.cutoffs import cutoffs_problem
 
 CellName = Literal["feed-forward", "elman", "lstm", "gru", "mingru"]
+Activation = Literal["tanh", "relu"]
+Attention = Literal["none", "additive", "multiplicative", "scaled"]
+Output = Literal["softmax", "adaptive"]
+
+_RECURRENT = ("elman", "lstm", "gru", "mingru")
+
+ACTS_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
+    "window": ("cell", ("feed-forward",)),
+    "activation": ("cell", ("feed-forward", "elman")),
+    "orthogonal": ("cell", _RECURRENT[:3]),
+    "weight_drop": ("cell", _RECURRENT[:3]),
+    "forget_bias": ("cell", ("lstm",)),
+    "learned_state": ("cell", _RECURRENT),
+    "attention_window": ("attention", ("additive", "multiplicative", "scaled")),
+    "attention_size": ("attention", ("additive", "scaled")),
+    "cutoffs": ("output", ("adaptive",)),
+}
+"""Keys that act with some values of another key only: that key and those values."""
 
 
 class NetworkConfig(BaseModel):
     """What rebuilds a network, its vocabulary's size aside.
 
     Attributes:
-        cell: `lstm` (Hochreiter and Schmidhuber 1997, with forget gates), `gru` (Cho et al. 2014), …;
-            the model's family has its name.
-        layers: recurrent layers, one on top of the other.
+        cell: what stands between embedding and output: `feed-forward` (Bengio et al. 2003), `elman`
+            (Elman 1990), `lstm` (Hochreiter and Schmidhuber 1997, with forget gates), `gru` (Cho et
+            al. 2014) or `mingru` (Feng et al. 2024); the model's family has its name.
+        layers: of cells, one on top of the other.
         embedding_size: width of a token's vector.
-        hidden_size: width of each recurrent layer.
+        hidden_size: width of each layer.
+        window: tokens that a feed-forward network sees.
+        activation: of feed-forward and Elman layers.
+        residual: whether a layer's input is added to its output where both are equally wide.
+        layer_norm: whether each layer's input and the last one's output are normalised (Ba et al. 2016).
+        orthogonal: whether the recurrent matrices start orthogonal, gate by gate (Saxe et al. 2014).
         forget_bias: what an LSTM's forget gates start with (Jozefowicz et al. 2015).
+        learned_state: whether the state before any token is learned instead of zeros.
+        attention: over the last outputs of the layers, added to the newest: `additive` (Bahdanau et al.
+            2015), `multiplicative` (Luong et al. 2015), `scaled` (Vaswani et al. 2017) or `none`.
+        attention_window: outputs that are attended to, the newest among them.
+        attention_size: width of the vectors that additive and scaled attention compare.
         tied: whether embedding and output share their matrix (Press and Wolf 2017); where the two
             widths differ, a linear layer narrows the hidden state to the embedding's.
+        output: `softmax` over all tokens at once, or `adaptive`, in two steps for rare tokens, whose
+            vectors are narrower (Grave et al. 2017; if tied, those of the embedding too, Baevski and Auli 2019).
+        cutoffs: ranks by frequency at which the clusters of an adaptive softmax begin, such as [2000, 10000].
+        self_normalised: whether logits were trained to stand for log-probabilities by themselves. Says
+            what training did, and is not to be set in a recipe.
         dropout: share of values dropped in training before the output layer and, where the next two
             are not given, also of embeddings and between layers.
         input_dropout: share of the values of embeddings that is dropped.
@@ -36,14 +72,34 @@ class NetworkConfig(BaseModel):
     layers: int = Field(default=1, ge=1, le=16)
     embedding_size: int = Field(default=256, ge=1, le=8192)
     hidden_size: int = Field(default=512, ge=1, le=8192)
+    window: int = Field(default=5, ge=1, le=64)
+    activation: Activation = "tanh"
+    residual: bool = False
+    layer_norm: bool = False
+    orthogonal: bool = False
     forget_bias: float = Field(default=1.0, allow_inf_nan=False)
+    learned_state: bool = False
+    attention: Attention = "none"
+    attention_window: int = Field(default=32, ge=2, le=512)
+    attention_size: int = Field(default=128, ge=1, le=8192)
     tied: bool = True
+    output: Output = "softmax"
+    cutoffs: tuple[int, ...] = Field(default=(), validate_default=True)
+    self_normalised: bool = False
     dropout: float = Field(default=0.2, ge=0, lt=1)
     input_dropout: float | None = Field(default=None, ge=0, lt=1)
     hidden_dropout: float | None = Field(default=None, ge=0, lt=1)
     embedding_dropout: float = Field(default=0.0, ge=0, lt=1)
     weight_drop: float = Field(default=0.0, ge=0, lt=1)
     variational: bool = True
+
+    @field_validator("cutoffs")
+    @classmethod
+    def _fit(cls, cutoffs: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        problem = cutoffs_problem(cutoffs) if cutoffs or info.data.get("output") == "adaptive" else None
+        if problem is not None:
+            raise ValueError(problem)
+        return cutoffs
 
     @property
     def of_inputs(self) -> float:
@@ -54,3 +110,24 @@ class NetworkConfig(BaseModel):
     def between_layers(self) -> float:
         """The dropout between layers."""
         return self.dropout if self.hidden_dropout is None else self.hidden_dropout
+
+    @property
+    def layer_inputs(self) -> tuple[int, ...]:
+        """The width of what each layer reads."""
+        tokens = self.window if self.cell == "feed-forward" else 1
+        return (tokens * self.embedding_size, *[self.hidden_size] * (self.layers - 1))
+
+    def idle_key(self) -> str | None:
+        """A key that was set and would do nothing, with the reason; None if there is none."""
+        for key, (other, values) in ACTS_WITH.items():
+            given = getattr(self, other)
+            if key in self.model_fields_set and given not in values:
+                return f"{key} acts with neural.{other}={' or '.join(values)} only, given {given}"
+        if "self_normalised" in self.model_fields_set:
+            return f"self_normalised is decided by train.self_normalise and train.loss, given {self.self_normalised}"
+        if self.residual and self.hidden_size not in self.layer_inputs:
+            return (
+                f"residual acts on layers as wide as what they read, given neural.hidden_size={self.hidden_size} "
+                f"and one layer that reads {self.layer_inputs[0]}"
+            )
+        return None

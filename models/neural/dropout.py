@@ -1,5 +1,6 @@
 """Dropout as recurrent language models use it: of values, of whole tokens, of weights. Training mode only."""
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -10,20 +11,32 @@ class Dropout(nn.Module):
     Args:
         share: of the values.
         variational: whether a row drops the same values at each of the T steps (Gal and Ghahramani 2016).
+
+    Attributes:
+        part: which of how many equal parts of a batch the rows are; others may be in other processes, and
+            masks are those of the whole batch.
     """
 
     def __init__(self, share: float, *, variational: bool) -> None:
         super().__init__()
         self.share = share
         self.variational = variational
+        self.part = (0, 1)
 
     def forward(self, values: Tensor) -> Tensor:
         """The values [T, B, W], some of them 0 in training mode."""
         if not self.training or not self.share:
             return values
-        if not self.variational:
+        number, count = self.part
+        if count == 1 and not self.variational:
             return functional.dropout(values, self.share)
-        return values * _kept(values.new_empty(1, *values.shape[1:]), self.share)
+        times, rows, width = values.shape
+        shape = (1 if self.variational else times, rows * count, width)
+        if self.variational:
+            mask = _kept(values.new_empty(shape), self.share)
+        else:
+            mask = functional.dropout(values.new_ones(shape), self.share)
+        return values * mask[:, number * rows : (number + 1) * rows]
 
 
 def drop_tokens(embedded: Tensor, tokens: Tensor, share: float, vocab_size: int) -> Tensor:
@@ -33,8 +46,17 @@ def drop_tokens(embedded: Tensor, tokens: Tensor, share: float, vocab_size: int)
 
 
 def drop_weights(weights: Tensor, share: float) -> Tensor:
-    """Weights of which a share is 0, DropConnect (Wan et al. 2013; Merity et al. 2018)."""
-    return functional.dropout(weights, share)
+    """Weights of which a share is 0, DropConnect (Wan et al. 2013; Merity et al. 2018).
+
+    There are many, and on a CPU torch draws a number of 32 bits for each, one after the other, which takes
+    as long as the layer: sixteen bits do, so a share is one in 65,536 off at most.
+    """
+    if weights.is_cuda:
+        return functional.dropout(weights, share)
+    count = weights.numel()
+    draws = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
+    kept = draws.view(torch.int16)[:count].view(weights.shape) >= round(share * 2**16) - 2**15
+    return weights * kept.to(weights.dtype).div_(1 - share)
 
 
 def _kept(mask: Tensor, share: float) -> Tensor:

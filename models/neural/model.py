@@ -54,6 +54,11 @@ class NeuralModel:
         return self._network.config.cell
 
     @property
+    def network(self) -> Network:
+        """Its parameters, in evaluation mode; nobody but a trainer may change them."""
+        return self._network
+
+    @property
     def config(self) -> NetworkConfig:
         """The network's shape."""
         return self._network.config
@@ -120,6 +125,19 @@ class NeuralModel:
         """
         return score_ragged(self._network, state, tokens, lengths)
 
+    @property
+    def self_normalised(self) -> bool:
+        """Whether training pulled logits towards log-probabilities."""
+        return self._network.config.self_normalised
+
+    @torch.inference_mode()
+    def score_unnormalised(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """Logits of given tokens instead of their log-probabilities; see `score`.
+
+        Only the tokens' own are computed, so the size of the vocabulary costs nothing.
+        """
+        return score_ragged(self._network, state, tokens, lengths, normalised=False)
+
     @torch.inference_mode()
     def prefill(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
         """Consume whole sequences.
@@ -152,9 +170,7 @@ class NeuralModel:
     def score_with_features(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FeaturedScores:
         """What `score` and `features_along` answer, in one pass."""
         scores = np.zeros(tokens.shape, dtype=np.float32)
-        return FeaturedScores(
-            scores, features_ragged(self._network, state, tokens, lengths, scores=scores)
-        )
+        return FeaturedScores(scores, features_ragged(self._network, state, tokens, lengths, scores=scores))
 
     def save(self, directory: Path) -> None:
         """Write `config.json` and `model.safetensors` into an existing directory."""

@@ -4,15 +4,15 @@ Time comes first, [T, B], the layout that the recurrent kernels compute in. Drop
 training mode only.
 """
 
-from typing import cast
-
+import torch
 from torch import Tensor, nn
 
+from models.neural.attention import Attentive
 from models.neural.body import Body, Hidden
 from models.neural.config import NetworkConfig
 from models.neural.dropout import Dropout, drop_tokens
-from models.neural.output.layer import OutputLayer
-from models.neural.output.softmax import INITIAL_RANGE, Softmax
+from models.neural.feed_forward import FeedForward
+from models.neural.output.choice import embedding_of, output_of
 from models.neural.recurrent import Recurrent
 
 
@@ -22,26 +22,40 @@ class Network(nn.Module):
     Args:
         config: the shape.
         vocab_size: V.
+
+    Raises:
+        InvalidInputError: the configuration's cutoffs do not fit the vocabulary.
     """
 
     def __init__(self, config: NetworkConfig, vocab_size: int) -> None:
         super().__init__()
         self.config = config
         self.vocab_size = vocab_size
-        self.embedding = nn.Embedding(vocab_size, config.embedding_size)
-        nn.init.uniform_(self.embedding.weight, -INITIAL_RANGE, INITIAL_RANGE)
+        self.embedding = embedding_of(config, vocab_size)
         self.input_dropout = Dropout(config.of_inputs, variational=config.variational)
-        self.body: Body = Recurrent(config)
+        self.body: Body = FeedForward(config) if config.cell == "feed-forward" else Recurrent(config)
+        if config.attention != "none":
+            self.body = Attentive(self.body, config)
         self.output_dropout = Dropout(config.dropout, variational=config.variational)
         width = config.embedding_size if config.tied else self.body.width
         narrowed = self.body.width != width
         self.projection = nn.Linear(self.body.width, width) if narrowed else nn.Identity()
-        shared = cast("nn.Parameter", self.embedding.weight) if config.tied else None
-        self.output: OutputLayer = Softmax(width, vocab_size, shared=shared)
+        self.output = output_of(config, self.embedding, vocab_size=vocab_size, width=width)
 
     def zero_hidden(self, batch: int) -> Hidden:
-        """What is carried before any token."""
-        return self.body.zero_hidden(batch)
+        """What is carried before any token: no output, and what the body starts with, mostly zeros."""
+        return (next(self.parameters()).new_zeros(1, batch, self.body.width), *self.body.start(batch))
+
+    def carry_on(self, hidden: Hidden, kept: Tensor) -> Hidden:
+        """What a training step starts from: cut off from the past's gradients, and in some rows begun anew.
+
+        Args:
+            hidden: what the step before left.
+            kept: which rows go on, booleans [B].
+        """
+        begun = self.zero_hidden(len(kept))
+        mask = kept[None, :, None]
+        return tuple(torch.where(mask, part.detach(), new) for part, new in zip(hidden, begun, strict=True))
 
     def forward(self, tokens: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """Read T tokens a row.
@@ -56,12 +70,13 @@ class Network(nn.Module):
         embedded = self.embedding(tokens)
         if self.training and self.config.embedding_dropout:
             embedded = drop_tokens(embedded, tokens, self.config.embedding_dropout, self.vocab_size)
-        outputs, hidden = self.body(self.input_dropout(embedded), hidden)
-        return outputs, hidden
+        outputs, carried = self.body(self.input_dropout(embedded), hidden[1:])
+        return outputs, (outputs[-1:], *carried)
 
     def step(self, tokens: Tensor, hidden: Hidden) -> Hidden:
         """Read one token a row, ids [B], in evaluation mode: the same as `forward`, faster for few rows on a CPU."""
-        return self.body.step(self.embedding(tokens), hidden)
+        output, carried = self.body.step(self.embedding(tokens), hidden[1:])
+        return (output[None], *carried)
 
     def features(self, outputs: Tensor) -> Tensor:
         """What the output layer reads, [..., E], of the body's outputs [..., W]; in training [T, B, W]."""
@@ -71,6 +86,10 @@ class Network(nn.Module):
     def log_probs(self, outputs: Tensor) -> Tensor:
         """Natural-log probabilities [N, V] of the next token after outputs [N, W]."""
         return self.output.log_probs(self.features(outputs))
+
+    def target_logits(self, outputs: Tensor, ids: Tensor) -> Tensor:
+        """Unnormalised log-probabilities [N] of given next tokens, ids [N], after outputs [N, W]."""
+        return self.output.target_logits(self.features(outputs), ids)
 
     def target_log_probs(self, outputs: Tensor, ids: Tensor) -> Tensor:
         """Natural-log probabilities [N] of given next tokens, ids [N], after outputs [N, W]."""

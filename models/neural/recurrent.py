@@ -1,7 +1,7 @@
 """Recurrent layers, one on top of the other."""
 
 from collections.abc import Iterator
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,10 @@ from models.neural.dropout import Dropout
 
 
 class Recurrent(Body):
-    """The layers. Carries the output [1, B, H] and, of every part of a cell, all layers' [L, B, H].
+    """The layers. Carries all layers' [L, B, H] of every part of a cell.
+
+    Where asked for, a layer's input is normalised (Ba et al. 2016), as is the last layer's output, and
+    is added to the layer's output where the two are of equal width (He et al. 2016).
 
     Args:
         config: the shape.
@@ -23,39 +26,58 @@ class Recurrent(Body):
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.width = config.hidden_size
-        sizes = [config.embedding_size] + [config.hidden_size] * (config.layers - 1)
+        sizes = config.layer_inputs
         cells = [cell_of(config, size) for size in sizes]
-        self.parts = cells[0].parts
         self.cells = nn.ModuleList(cells)
+        self.norms = nn.ModuleList(
+            [nn.LayerNorm(size) if config.layer_norm else nn.Identity() for size in [*sizes, self.width]]
+        )
+        self.skips = [config.residual and size == self.width for size in sizes]
         self.dropout = Dropout(config.between_layers, variational=config.variational)
+        self.parts = cells[0].parts
+        learned = range(self.parts if config.learned_state else 0)
+        self.initial = nn.ParameterList(torch.zeros(config.layers, 1, self.width) for _ in learned)
 
-    def zero_hidden(self, batch: int) -> Hidden:
-        """Zeros."""
+    def start(self, batch: int) -> Hidden:
+        """Zeros, or what was learned to begin with."""
+        if len(self.initial):
+            return tuple(part.repeat(1, batch, 1) for part in self.initial)
         like = next(self.parameters())
-        carried = [like.new_zeros(len(self.cells), batch, self.width) for _ in range(self.parts)]
-        return (like.new_zeros(1, batch, self.width), *carried)
+        return tuple(like.new_zeros(len(self.cells), batch, self.width) for _ in range(self.parts))
 
-    def forward(self, inputs: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
+    def forward(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
         """Read T vectors a row: [T, B, E] to [T, B, H]."""
         outputs = inputs
         layers: list[Carried] = []
-        for number, cell in enumerate(self._cells()):
-            below = self.dropout(outputs) if number else outputs
-            outputs, carried = cell(below, tuple(part[number] for part in hidden[1:]))
-            layers.append(carried)
-        return outputs, (outputs[-1:], *_stacked(layers))
+        for number, layer in enumerate(self._layers()):
+            below = layer.norm(outputs)
+            above, after = layer.cell(
+                self.dropout(below) if number else below, tuple(part[number] for part in carried)
+            )
+            outputs = above + outputs if layer.skip else above
+            layers.append(after)
+        return self.norms[-1](outputs), _stacked(layers)
 
-    def step(self, inputs: Tensor, hidden: Hidden) -> Hidden:
-        """Read one vector a row, [B, E]."""
+    def step(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
+        """Read one vector a row: [B, E] to [B, H]."""
         output = inputs
         layers: list[Carried] = []
-        for number, cell in enumerate(self._cells()):
-            layers.append(cell.step(output, tuple(part[number] for part in hidden[1:])))
-            output = layers[-1][0]
-        return (output[None], *_stacked(layers))
+        for number, layer in enumerate(self._layers()):
+            layers.append(layer.cell.step(layer.norm(output), tuple(part[number] for part in carried)))
+            output = layers[-1][0] + output if layer.skip else layers[-1][0]
+        return self.norms[-1](output), _stacked(layers)
 
-    def _cells(self) -> Iterator[Cell]:
-        return (cast("Cell", cell) for cell in self.cells)
+    def _layers(self) -> Iterator["_Layer"]:
+        return (
+            _Layer(cast("Cell", cell), norm, skip)
+            for cell, norm, skip in zip(self.cells, self.norms[:-1], self.skips, strict=True)
+        )
+
+
+class _Layer(NamedTuple):
+    cell: Cell
+    norm: nn.Module
+    skip: bool
 
 
 def _stacked(layers: list[Carried]) -> Hidden:

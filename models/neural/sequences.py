@@ -24,7 +24,9 @@ LOGITS = 1 << 21
 _STEPS_MULTIPLE = 8  # stretches are padded to it: each new length costs a compiled kernel
 
 
-def score_ragged(network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+def score_ragged(
+    network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds, *, normalised: bool = True
+) -> FloatArray:
     """Natural-log probabilities [B, T] of given tokens, 0 past a row's length.
 
     Args:
@@ -32,15 +34,21 @@ def score_ragged(network: Network, state: NeuralState, tokens: TokenIds, lengths
         state: what came before, B rows.
         tokens: ids [B, T].
         lengths: [B], each in [0, T].
+        normalised: False for logits instead, whatever they sum to.
     """
     scores = np.zeros(tokens.shape, dtype=np.float32)
     for rows in _groups(lengths):
-        _read_rows(network, state.select(rows), tokens, lengths, rows, scores=scores)
+        _read_rows(network, state.select(rows), tokens, lengths, rows, scores=scores, normalised=normalised)
     return scores
 
 
 def features_ragged(
-    network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds, *, scores: FloatArray | None = None
+    network: Network,
+    state: NeuralState,
+    tokens: TokenIds,
+    lengths: TokenIds,
+    *,
+    scores: FloatArray | None = None,
 ) -> FloatArray:
     """The body's outputs before each of given tokens [B, T, W], 0 past a row's length.
 
@@ -85,6 +93,7 @@ def _read_rows(
     *,
     scores: FloatArray | None = None,
     features: FloatArray | None = None,
+    normalised: bool = True,
 ) -> None:
     """Scores [B, T] and features [B, T, W] of some rows, sorted by length, the longest first; none is empty."""
     device = state.top.device
@@ -106,7 +115,7 @@ def _read_rows(
             features[rows[row], start + column] = wanted.cpu().numpy()
         if scores is not None:
             ids = torch.as_tensor(tokens[row, start + column], device=device)
-            scores[rows[row], start + column] = _score_positions(network, wanted, ids)
+            scores[rows[row], start + column] = _score_positions(network, wanted, ids, normalised=normalised)
 
 
 def _prefill_rows(network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
@@ -126,11 +135,12 @@ def _prefill_rows(network: Network, state: NeuralState, tokens: TokenIds, length
     return NeuralState(hidden)
 
 
-def _score_positions(network: Network, outputs: Tensor, ids: Tensor) -> FloatArray:
-    """Log-probabilities [N] of ids [N], each after the text that led to the output [N, hidden]."""
-    size = max(1, LOGITS // network.vocab_size)
+def _score_positions(network: Network, outputs: Tensor, ids: Tensor, *, normalised: bool) -> FloatArray:
+    """Log-probabilities or logits [N] of ids [N], each after the text that led to the output [N, hidden]."""
+    of_targets = network.target_log_probs if normalised else network.target_logits
+    size = max(1, LOGITS // (network.vocab_size if normalised else outputs.shape[1]))
     scores = torch.empty(len(ids), device=ids.device)
     for start in range(0, len(ids), size):
         cut = slice(start, start + size)
-        scores[cut] = network.target_log_probs(outputs[cut], ids[cut])
+        scores[cut] = of_targets(outputs[cut], ids[cut])
     return scores.cpu().numpy()

@@ -10,23 +10,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from models.errors import ManifestError
+from models.errors import InvalidInputError, ManifestError
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
-_SHARED = "output.weight"  # of a tied network: the embedding's, and safetensors stores nothing twice
+_FORMERLY = "recurrent."  # what the tensors of the first recurrent networks were called
+_SHARED = ("output.weight", "output.vectors.")  # of a tied network: the embedding's too, stored once
 
 
 def write_network(network: Network, directory: Path) -> None:
     """Write both files into an existing directory."""
     config = {"vocab_size": network.vocab_size, **network.config.model_dump()}
     (directory / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
-    if network.config.tied:
-        del tensors[_SHARED]
-    save_file(tensors, directory / WEIGHTS_FILE)
+    save_file(_stored(network), directory / WEIGHTS_FILE)
 
 
 def read_network(directory: Path, *, vocab_size: int) -> Network:
@@ -46,14 +44,30 @@ def read_network(directory: Path, *, vocab_size: int) -> Network:
     except (OSError, SafetensorError) as error:
         raise ManifestError(f"{path} is not a file of weights: {error}") from None
     with torch.device("meta"):  # shapes alone: sizes that the weights do not bear out cost no memory
-        expected = Network(config, vocab_size).state_dict()
-    if config.tied:
-        del expected[_SHARED]
+        expected = _stored(_empty(config, vocab_size, directory / CONFIG_FILE))
     _check_tensors(path, tensors, expected)
     with torch.random.fork_rng(devices=[]):  # the random start is overwritten; leave no trace of it
         network = Network(config, vocab_size)
     network.load_state_dict(tensors, strict=False)  # the shared matrix may be absent; all others are there
+    problem = network.output.problem
+    if problem is not None:
+        raise ManifestError(f"{path}: {problem}")
     return network.eval()
+
+
+def _empty(config: NetworkConfig, vocab_size: int, path: Path) -> Network:
+    try:
+        return Network(config, vocab_size)
+    except InvalidInputError as error:
+        raise ManifestError(f"{path}: {error}") from None
+
+
+def _stored(network: Network) -> dict[str, Tensor]:
+    """The tensors as the file has them: nothing twice, as safetensors asks."""
+    tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
+    if not network.config.tied:
+        return tensors
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(_SHARED)}
 
 
 def _read_config(path: Path, vocab_size: int) -> NetworkConfig:
@@ -66,13 +80,15 @@ def _read_config(path: Path, vocab_size: int) -> NetworkConfig:
         field = ".".join(map(str, first["loc"]))
         raise ManifestError(f"{path}: field {field!r}: {first['msg']}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ManifestError(f"{path} is not a recurrent network's configuration: {error!r}") from None
+        raise ManifestError(f"{path} is not a network's configuration: {error!r}") from None
     if written_for != vocab_size:
         raise ManifestError(f"{path}: vocab_size is {written_for!r}, the vocabulary has {vocab_size} tokens")
     return config
 
 
 def _check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    if any(name.startswith(_FORMERLY) for name in tensors):
+        raise ManifestError(f"{path} was written by an earlier version; train the model again")
     if tensors.keys() != expected.keys():
         differing = ", ".join(sorted(tensors.keys() ^ expected.keys()))
         raise ManifestError(f"{path}: tensors are missing or too many: {differing}")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
 from models.errors import InvalidInputError, ManifestError
-from models.ngram import distributions, sampling, top, walking
+from models.ngram import contexts, distributions, sampling, top, walking
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
 from models.ngram.inputs import check_k, check_offsets, check_shapes, outside_vocabulary
 from models.ngram.threads import in_threads
@@ -263,6 +263,35 @@ class NGramModel:
                 column = np.where(live, tokens[rows, np.maximum(lengths - back, 0)], 0)
                 after = NGramState(np.where(live, self.advance(after, column).ids, after.ids))
         return after
+
+    @property
+    def num_context_lengths(self) -> int:
+        """A context has 0 to order − 1 tokens."""
+        return self.order
+
+    def context_lengths(self, state: NGramState) -> npt.NDArray[np.int64]:
+        """How many of the last tokens each row's future depends on [B]."""
+        return contexts.context_lengths(self.automaton, state.ids)
+
+    def context_lengths_along(
+        self, state: NGramState, tokens: TokenIds, lengths: TokenIds
+    ) -> npt.NDArray[np.int64]:
+        """The same before each of tokens [B, T], of which row b has lengths[b]; 0 past a row's length.
+
+        Raises:
+            InvalidInputError: see `score`.
+        """
+        tokens = np.ascontiguousarray(tokens, dtype=np.int64)
+        lengths = np.ascontiguousarray(lengths, dtype=np.int64)
+        check_shapes(tokens, lengths, len(state))
+        begins = np.arange(len(state)) * tokens.shape[1]
+        out = np.zeros(tokens.shape, dtype=np.int64)
+        bad = contexts.context_lengths_along(
+            self.automaton, state.ids, tokens.reshape(-1), begins, begins + lengths, out.reshape(-1)
+        )
+        if bad >= 0:
+            raise outside_vocabulary(tokens, bad, len(self.vocabulary))
+        return out
 
     def save(self, directory: Path) -> None:
         """Write config.json and the automaton."""

@@ -4,10 +4,16 @@ Three features are computed here and not given: `lm`, the language model's natur
 probability, divided by `tokens` ** length_exponent before it is weighted; `words`, runs
 between white space; `tokens`, as many as `lm` sums over. Weights on the last two are
 insertion bonuses. So a client can re-weight what it was told without scoring again.
+
+Several models may score the candidates: a model called `small` adds the features `lm:small` and
+`tokens:small`, each with its own weight. Weights are signed and nothing is normalised again: only the order
+of a list's candidates counts. A negative weight takes away what a model knows already, such as the
+language model inside a recogniser (density ratio, McDermott et al. 2019).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +29,20 @@ MAX_WEIGHT = 1e6
 MAX_FEATURE = 1e12
 """Beyond these, in either direction, totals would no longer be exact, and at last not finite."""
 
+_OF_MODEL = ":"
+
+
+class ModelScore(NamedTuple):
+    """What one of several models says of a candidate.
+
+    Attributes:
+        logprob: natural-log probability of the whole; may be minus infinity.
+        num_tokens: tokens of that model that `logprob` sums over.
+    """
+
+    logprob: float
+    num_tokens: int
+
 
 class Scored(NamedTuple):
     """A candidate's text with what the language model says of it.
@@ -32,17 +52,25 @@ class Scored(NamedTuple):
         logprob: natural-log probability of the whole; may be minus infinity.
         num_tokens: tokens that `logprob` sums over.
         features: given by the caller, such as an acoustic score.
+        models: what further models say of it, by the names they are called.
     """
 
     text: str
     logprob: float
     num_tokens: int
     features: Mapping[str, float]
+    models: Mapping[str, ModelScore] = MappingProxyType({})
 
     def all_features(self) -> dict[str, float]:
-        """The caller's features and the three computed ones."""
+        """The caller's features and the computed ones."""
+        of_models = {
+            feature_of(kind, name): value
+            for name, score in self.models.items()
+            for kind, value in ((LM, finite(score.logprob)), (TOKENS, float(score.num_tokens)))
+        }
         return {
             **self.features,
+            **of_models,
             LM: finite(self.logprob),
             WORDS: float(count_words(self.text)),
             TOKENS: float(self.num_tokens),
@@ -77,26 +105,40 @@ class LogLinearModel:
                 parameter="length_exponent",
             )
 
-    def check_features(self, features: Mapping[str, float], *, parameter: str) -> None:
+    @property
+    def models(self) -> frozenset[str]:
+        """The further models that a weight speaks of, by the names they are called."""
+        kinds = (name.partition(_OF_MODEL) for name in self.weights)
+        return frozenset(name for kind, colon, name in kinds if colon and kind in {LM, TOKENS})
+
+    def check_features(
+        self, features: Mapping[str, float], *, parameter: str, models: Collection[str] = ()
+    ) -> None:
         """Refuse features that this model cannot weigh.
+
+        Args:
+            features: given by the caller.
+            parameter: what they are called in the message.
+            models: the further models that score the candidates.
 
         Raises:
             InvalidInputError: a computed feature is given, one that has a weight is not, or one
                 is outside its limits.
         """
+        computed = COMPUTED | {feature_of(kind, name) for name in models for kind in (LM, TOKENS)}
         for name, value in features.items():
             if not abs(value) <= MAX_FEATURE:
                 raise InvalidInputError(
                     f"{parameter}.{name} is {value}; it must be from {-MAX_FEATURE:g} to {MAX_FEATURE:g}",
                     parameter=f"{parameter}.{name}",
                 )
-            if name in COMPUTED:
+            if name in computed:
                 raise InvalidInputError(
                     f"{parameter}.{name} is given, but {name} is computed by the service",
                     parameter=f"{parameter}.{name}",
                 )
         for name in self.weights:
-            if name not in features and name not in COMPUTED:
+            if name not in features and name not in computed:
                 raise InvalidInputError(
                     f"{parameter} has no {name!r}, but weights.{name} is {self.weights[name]}",
                     parameter=parameter,
@@ -107,8 +149,14 @@ class LogLinearModel:
         totals = np.zeros(len(features))
         for name, weight in self.weights.items():
             values = np.array([candidate[name] for candidate in features])
-            if name == LM:
-                counts = np.array([candidate[TOKENS] for candidate in features])
+            kind, colon, of = name.partition(_OF_MODEL)
+            if kind == LM:
+                counts = np.array([candidate[TOKENS + colon + of] for candidate in features])
                 values /= np.maximum(counts, 1.0) ** self.length_exponent
             totals += weight * values
         return totals
+
+
+def feature_of(kind: str, model: str) -> str:
+    """The name of a feature, `lm` or `tokens`, of one of several models."""
+    return kind + _OF_MODEL + model

@@ -115,6 +115,7 @@ class ModelHost:
         default: the address meant by a request that names none; None means the model
             `mixture` if there is one, else the first by name.
         device: `cpu`, `cuda` or `cuda:1`.
+        precision: `auto`, `float32` or `int8`.
         load: reads a checkpoint.
 
     Raises:
@@ -129,10 +130,12 @@ class ModelHost:
         addresses: Sequence[str] = (),
         default: str | None = None,
         device: str = "cpu",
+        precision: str = "auto",
         load: Callable[..., Checkpoint] = load_checkpoint,
     ) -> None:
         self._registry = registry
         self._device = device
+        self._precision = precision
         self._load = load
         addresses = list(addresses) or registry.models()
         if not addresses:
@@ -225,13 +228,18 @@ class ModelHost:
 
     def _load_one(self, hosted: HostedModel, version: Version) -> None:
         try:
-            checkpoint = self._load(version.path, device=self._device)
+            checkpoint = self._load(version.path, device=self._device, precision=self._precision)
         except (LanguageModelError, ImportError, OSError, MemoryError, RuntimeError) as error:
             hosted.failure = self._without_root(error)
             _log.error("model failed", model=hosted.address, reason=str(error))
         else:
             hosted.loaded = LoadedModel(hosted.address, checkpoint)
-            _log.info("model loaded", model=hosted.address, family=checkpoint.manifest.family)
+            _log.info(
+                "model loaded",
+                model=hosted.address,
+                family=checkpoint.manifest.family,
+                precision=checkpoint.precision,
+            )
 
     def _find(self, address: str) -> HostedModel:
         hosted = self._by_address.get(address)

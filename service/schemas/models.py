@@ -30,6 +30,7 @@ def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
         vocab_size=manifest.vocab_size if manifest else None,
         parameters=manifest.parameters if manifest else None,
         normalised=manifest.normalised if manifest else None,
+        precision=checkpoint.precision if checkpoint is not None else None,
         metrics=_figures(checkpoint.metrics) if checkpoint is not None else {},
     )
 

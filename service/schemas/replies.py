@@ -164,6 +164,7 @@ class ModelCard:
     vocab_size: int | None
     parameters: int | None
     normalised: bool | None
+    precision: str | None
     metrics: dict[str, float]
 
 

@@ -7,7 +7,7 @@ from service.engine.host import LoadedModel
 from service.schemas.replies import RankedCandidate, RankedListResult, RerankReply
 from service.schemas.wire import WireModel
 from service.use_cases.limits import Limits
-from service.use_cases.rerank import Candidate, CandidateList, RankedList, RerankCommand
+from service.use_cases.rerank import Candidate, CandidateList, RankedList, RerankCommand, ScoreMode
 
 
 class CandidateIn(WireModel):
@@ -38,6 +38,9 @@ class RerankRequest(WireModel):
     A feature that is not named does not count."""
     length_exponent: float = 0.0
     """`lm` is divided by the number of tokens to this power."""
+    score_mode: ScoreMode = "normalised"
+    """`unnormalised`: `lm` is the sum of the tokens' logits, which a model that was trained for it gives
+    faster, as it spares the sum over the vocabulary; they come near log-probabilities but are none."""
     model: str | None = None
     """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
 
@@ -62,6 +65,7 @@ class RerankRequest(WireModel):
             ),
             weighting,
             self.model,
+            self.score_mode,
         )
 
 

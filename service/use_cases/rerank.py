@@ -1,20 +1,27 @@
 """Putting candidates in a better order."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from models.arrays import FloatArray, TokenIds
+from models.errors import UnsupportedParameterError
+from models.protocol import LanguageModel, UnnormalisedScorer, is_self_normalised
 from models.reranking.log_linear import LogLinearModel, Scored
 from models.reranking.ranking import Ranking, rank
+from models.scoring import score_sequences
 from models.vocabulary import EOS
 from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.use_cases.limits import Limits
 from service.use_cases.reading_order import as_read
-from service.use_cases.sequence_scores import score_all
+from service.use_cases.sequence_scores import Scorer, score_all
 from service.use_cases.tokens import Sequence, SharedContexts, encode_after, in_steps
+
+ScoreMode = Literal["normalised", "unnormalised"]
+"""Whether `lm` is a log-probability, or what a self-normalised model says without dividing by a sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,7 @@ class RerankCommand:
     lists: tuple[CandidateList, ...]
     weighting: LogLinearModel
     model: str | None
+    score_mode: ScoreMode = "normalised"
 
 
 class RankedList(NamedTuple):
@@ -72,8 +80,10 @@ def rerank(loaded: LoadedModel, command: RerankCommand, limits: Limits) -> Work[
 
     Raises:
         ContextLengthError: a candidate with its context has too many tokens.
-        UnsupportedParameterError: there is a context, and the model reads from right to left.
+        UnsupportedParameterError: there is a context, and the model reads from right to left; or
+            unnormalised scores are asked of a model that was not trained for them.
     """
+    scorer = _scorer(loaded, command.score_mode)
     named: dict[tuple[str, str], str] = {}
     for i, given in enumerate(command.lists):
         for j, candidate in enumerate(given.candidates):
@@ -86,7 +96,7 @@ def rerank(loaded: LoadedModel, command: RerankCommand, limits: Limits) -> Work[
         return contexts.share(_sequence(loaded, context, text, parameter=parameter, limits=limits))
 
     sequences = yield from in_steps(named.items(), prepare, size=lambda item: sum(map(len, item[0])))
-    scores = yield from score_all(loaded.model, sequences, bos=True)
+    scores = yield from score_all(loaded.model, sequences, bos=True, scorer=scorer)
     sums = [(float(s.sum(dtype=np.float64)), len(s)) for s in scores]
     answers = []
     for given in command.lists:
@@ -97,6 +107,23 @@ def rerank(loaded: LoadedModel, command: RerankCommand, limits: Limits) -> Work[
         totals = command.weighting.totals(features)
         answers.append(RankedList(given, rank(totals), totals, features))
     return answers
+
+
+def _scorer(loaded: LoadedModel, mode: ScoreMode) -> Scorer:
+    if mode == "normalised":
+        return score_sequences
+    if not is_self_normalised(loaded.model):
+        raise UnsupportedParameterError(
+            f"score_mode is {mode!r}, but model {loaded.address} was not trained for unnormalised scores "
+            "(train.self_normalise or train.loss=nce); use 'normalised'",
+            parameter="score_mode",
+        )
+    return _unnormalised
+
+
+def _unnormalised(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+    scores: FloatArray = cast("UnnormalisedScorer[Any]", model).score_unnormalised(state, tokens, lengths)
+    return scores
 
 
 def _sequence(loaded: LoadedModel, context: str, text: str, *, parameter: str, limits: Limits) -> Sequence:

@@ -1,7 +1,8 @@
 """Log-probabilities of many sequences in bounded chunks of model work."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,9 +13,11 @@ from service.engine.job import Work
 from service.use_cases.prefill import chunks, pieces, prefill
 from service.use_cases.tokens import Sequence
 
+Scorer: TypeAlias = Callable[[LanguageModel[Any], Any, TokenIds, TokenIds], FloatArray]
+
 
 def score_all(
-    model: LanguageModel[Any], sequences: Seq[Sequence], *, bos: bool
+    model: LanguageModel[Any], sequences: Seq[Sequence], *, bos: bool, scorer: Scorer = score_sequences
 ) -> Work[Any, list[FloatArray]]:
     """Score each sequence's text given its context; a use case.
 
@@ -25,6 +28,7 @@ def score_all(
         model: any.
         sequences: what to score; equal contexts are one array (`SharedContexts`).
         bos: whether `<s>` stands before the context.
+        scorer: of rows of text after a state.
 
     Returns:
         One array of natural-log probabilities [T] a text, in order.
@@ -46,7 +50,7 @@ def score_all(
         scored = np.zeros(tokens.shape, dtype=np.float32)
         for first, part, left in pieces(tokens, lengths):
             end = first + part.shape[1]
-            scored[:, first:end] = score_sequences(model, state, part, left)
+            scored[:, first:end] = scorer(model, state, part, left)
             yield None
             if end < tokens.shape[1]:
                 state = consume(model, state, part, left)

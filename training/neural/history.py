@@ -1,5 +1,6 @@
 """What is remembered of a training run; needs no torch."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -12,9 +13,13 @@ class HistoryRecord(NamedTuple):
         tokens: training tokens seen.
         seconds: since the run began.
         train_loss: nats per token, a moving average of the last fifty updates or so.
-        valid_perplexity: per token in sentence context; None where it was not measured or is infinite.
+        valid_perplexity: per token, of the averaged weights once there are such, in the context that
+            `train.validate_context` names; None where it was not measured or is infinite.
         learning_rate: of the last update.
         grad_norm: of the last update, before clipping.
+        clipped_norm: the same after clipping.
+        tokens_per_second: training tokens since the record before, validations included; None
+            where no time passed.
     """
 
     step: int
@@ -25,3 +30,13 @@ class HistoryRecord(NamedTuple):
     valid_perplexity: float | None
     learning_rate: float
     grad_norm: float
+    clipped_norm: float | None = None
+    tokens_per_second: float | None = None
+
+
+def record_after(history: Sequence[HistoryRecord], record: HistoryRecord) -> HistoryRecord:
+    """A record with the speed since the last one of a history filled in."""
+    last = history[-1] if history else None
+    elapsed = record.seconds - (last.seconds if last else 0.0)
+    tokens = record.tokens - (last.tokens if last else 0)
+    return record._replace(tokens_per_second=tokens / elapsed if elapsed > 0 else None)

@@ -1,5 +1,6 @@
 """How far a run is, and the learning rate that belongs there."""
 
+import bisect
 import math
 from collections.abc import Callable
 from typing import Literal
@@ -7,6 +8,9 @@ from typing import Literal
 from training.neural.settings import TrainSettings
 
 Stop = Literal["max_minutes", "max_steps", "epochs"]
+
+_CYCLE_FROM = 1 / 25  # of the peak, Smith's usual ratio
+_LEAST = 0.01
 
 
 class Schedule:
@@ -25,16 +29,26 @@ class Schedule:
         self._clock = clock
         self._started = clock()
 
+    def go_on_from(self, seconds: float) -> None:
+        """Count from seconds that the run took before it was interrupted."""
+        self._started = self._clock() - seconds
+
     @property
     def seconds(self) -> float:
-        """Since the run began."""
+        """Since the run began, pauses left out."""
         return self._clock() - self._started
 
-    def done(self, step: int) -> float:
-        """The share of the run behind it after `step` updates: of its updates or of its time, the larger."""
+    def done(self, step: int, *, seconds: float | None = None) -> float:
+        """The share of the run behind it after `step` updates: of its updates or of its time, the larger.
+
+        Args:
+            step: updates made.
+            seconds: since the run began, if not by this clock.
+        """
         share = step / self._steps
         if self._settings.max_minutes is not None:
-            share = max(share, self.seconds / (60 * self._settings.max_minutes))
+            seconds = self.seconds if seconds is None else seconds
+            share = max(share, seconds / (60 * self._settings.max_minutes))
         return min(share, 1.0)
 
     def reached(self, step: int) -> Stop:
@@ -44,8 +58,24 @@ class Schedule:
         return "epochs" if step >= self._epoch_steps else "max_steps"
 
     def learning_rate(self, done: float) -> float:
-        """A linear rise to the peak, then half a cosine down to zero (Loshchilov and Hutter 2017)."""
-        warmup, peak = self._settings.warmup, self._settings.learning_rate
-        if done < warmup:
-            return peak * max(done / warmup, 0.01)
-        return peak * 0.5 * (1 + math.cos(math.pi * (done - warmup) / (1 - warmup)))
+        """The rate at a share of the run; see `TrainSettings.schedule`."""
+        settings, peak = self._settings, self._settings.learning_rate
+        if done < settings.warmup:
+            lowest = _CYCLE_FROM if settings.schedule == "one-cycle" else 0.0
+            risen = done / settings.warmup
+            return peak * max(lowest + (1 - lowest) * risen, _LEAST)
+        since = (done - settings.warmup) / (1 - settings.warmup)
+        if settings.schedule == "cosine":
+            return peak * 0.5 * (1 + math.cos(math.pi * since))
+        if settings.schedule == "one-cycle":
+            return peak * self._down_the_cycle(done)
+        if settings.schedule == "step":
+            return peak * settings.decay_factor ** bisect.bisect_right(settings.decay_at, done)
+        return peak
+
+    def _down_the_cycle(self, done: float) -> float:
+        turn = 1 - self._settings.anneal
+        if done < turn:
+            fallen = (done - self._settings.warmup) / (turn - self._settings.warmup)
+            return 1 - (1 - _CYCLE_FROM) * fallen
+        return _CYCLE_FROM * (1 - done) / (1 - turn) if turn < 1 else _CYCLE_FROM

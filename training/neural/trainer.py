@@ -1,15 +1,15 @@
 """The trainer of neural networks: truncated back-propagation over streams with carried state.
 
-From top to bottom: network, optimiser, schedule, loop. A run keeps the weights of its best
-validation, and gives them back however it ends, an interrupt from the keyboard included.
+What a run is made of is in `run`; here is the loop. A run keeps the weights of its best validation,
+and gives them back however it ends, an interrupt from the keyboard included.
 """
 
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -17,19 +17,22 @@ from models.errors import InvalidInputError
 from models.neural.config import NetworkConfig
 from models.neural.device import resolve_device
 from models.neural.model import NeuralModel
-from models.neural.network import Network
-from models.vocabulary import EOS, Vocabulary
+from models.vocabulary import BOS, Vocabulary
 from training.corpora.encoded import EncodedCorpus
-from training.evaluation import evaluate
+from training.embeddings import Embeddings
 from training.neural.backward import backward
-from training.neural.best import BestWeights
-from training.neural.history import HistoryRecord
-from training.neural.losses.full_softmax import FullSoftmax
-from training.neural.precision import autocast, training_precision
-from training.neural.schedule import Schedule
+from training.neural.failures import divergence, memory_advice, worst_row
+from training.neural.history import HistoryRecord, record_after
+from training.neural.interruption import Interruption, interruption
+from training.neural.optimizers import set_learning_rate
+from training.neural.precision import autocast
+from training.neural.resume import identity_of
+from training.neural.run import Run
+from training.neural.saving import Saver
 from training.neural.settings import TrainSettings
-from training.neural.stream import Streams, Stretch
-from training.progress import Progress, Silent
+from training.neural.stream import Stretch
+from training.neural.tensorboard import Board
+from training.progress import Progress
 
 _RECORDS_PER_VALIDATION = 10
 _SMOOTHING = 0.98
@@ -42,11 +45,25 @@ class TrainingResult(NamedTuple):
         model: with the weights of the best validation.
         history: from the first update to the last.
         stopped: why it ended: `max_minutes`, `max_steps`, `epochs`, `patience` or `interrupted`.
+        notes: what the user should know: that it was resumed, with what changes.
+        seconds_before: that the run took before it was resumed.
     """
 
     model: NeuralModel
     history: list[HistoryRecord]
     stopped: str
+    notes: tuple[str, ...] = ()
+    seconds_before: float = 0.0
+
+
+class _Update(NamedTuple):
+    """An update: its learning rate, the gradient's norm before and after clipping, the time, a wish to end."""
+
+    rate: float
+    norm: float
+    clipped: float
+    seconds: float
+    interrupted: bool
 
 
 def train_network(
@@ -60,12 +77,15 @@ def train_network(
     device: str,
     progress: Progress,
     clock: Callable[[], float] = time.monotonic,
+    embeddings: Embeddings | None = None,
+    state_file: Path | None = None,
+    resume: bool = False,
 ) -> TrainingResult:
-    """Train a network.
+    """Train a network, together with the other processes if there are such.
 
     The same seed and number of updates give the same weights, bit by bit, on the same CPU with
-    the same number of threads. A bound in minutes makes the number of updates vary: set
-    `max_steps` or `epochs` where that matters.
+    the same number of threads, in one go or resumed. A bound in minutes makes the number of updates
+    vary: set `max_steps` or `epochs` where that matters.
 
     Args:
         train: the text to learn from.
@@ -77,127 +97,133 @@ def train_network(
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
         progress: told of per cents.
         clock: seconds that only grow.
+        embeddings: vectors that tokens start from; None for random ones.
+        state_file: where to save all that a resumed run needs; None for nowhere.
+        resume: go on from what is saved there, if anything is.
 
     Raises:
-        InvalidInputError: a text is empty, there is no such device, or the training diverged.
+        InvalidInputError: a text is empty, there is no such device, the training diverged or ran
+            out of memory, or what is to be resumed is another run.
+        FormatError: the saved state is damaged.
     """
     if not valid.num_sentences:
         raise InvalidInputError("the validation text has no sentences", parameter="valid")
     place = resolve_device(device)
-    with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
+    forked = torch.random.fork_rng(devices=[place] if place.type == "cuda" else [])
+    with forked, memory_advice(settings), interruption() as interrupted:
         torch.manual_seed(seed)
-        run = _Run(train, valid, vocabulary, network, settings, seed, place, clock)
+        run = Run(
+            train,
+            valid,
+            vocabulary,
+            network=network,
+            settings=settings,
+            seed=seed,
+            device=place,
+            clock=clock,
+            embeddings=embeddings,
+        )
+        identity = identity_of(train, valid, vocabulary, network=network, settings=settings, seed=seed)
+        saver = Saver(run, state_file, identity)
+        before = saver.take_up() if resume else 0.0
         progress.start(f"training {network.cell.upper()}", 100.0)
-        stopped = run.until_done(progress)
+        if run.done:
+            progress.advance(100 * run.done)
+        with Board(settings.tensorboard if run.processes.leads else "", step=run.step) as board:
+            _until_done(run, saver, interrupted, board, progress)
         progress.finish()
-    run.best.restore(run.network)
-    return TrainingResult(NeuralModel(run.network, vocabulary, device=str(place)), run.history, stopped)
+    run.best.give(run.network)
+    model = NeuralModel(run.network, vocabulary, device=str(place))
+    return TrainingResult(model, run.history, run.stopped, tuple(run.notes), before)
 
 
-class _Run:
-    """One run's moving parts."""
+def _until_done(run: Run, saver: Saver, interrupted: Interruption, board: Board, progress: Progress) -> None:
+    """Update until a bound, patience or the user ends it; the run remembers which."""
+    if run.stopped:
+        return
+    validations = run.settings.validations
+    whole = True  # whether all parts stand at the same update
+    try:
+        for stretch in run.streams.stretches(run.settings.epochs, skip=run.step):
+            if run.done >= 1:
+                break
+            whole = False
+            update = _update(run, stretch, interrupted)
+            before, run.done = run.done, run.schedule.done(run.step, seconds=update.seconds)
+            run.average.add(run.done)
+            perplexity = _validate(run) if _crosses(before, run.done, validations) else None
+            if _crosses(before, run.done, _RECORDS_PER_VALIDATION * validations):
+                _record(run, stretch.epoch, perplexity, update)
+                board.add(run.history[-1])
+            whole = True
+            progress.advance(100 * (run.done - before), _note(run))
+            if update.interrupted or run.best.exhausted:
+                run.stopped = "interrupted" if update.interrupted else "patience"
+                break
+            saver.save_if_due(update.seconds)
+        run.stopped = run.stopped or run.schedule.reached(run.step)
+    except KeyboardInterrupt:
+        run.stopped = "interrupted"
+    if whole:
+        saver.save()
 
-    def __init__(
-        self,
-        train: EncodedCorpus,
-        valid: EncodedCorpus,
-        vocabulary: Vocabulary,
-        config: NetworkConfig,
-        settings: TrainSettings,
-        seed: int,
-        device: torch.device,
-        clock: Callable[[], float],
-    ) -> None:
-        self.settings = settings
-        self.device = device
-        self.vocabulary = vocabulary
-        self.valid = _sample(valid, settings.valid_tokens)
-        self.streams = Streams(
-            train, batch_size=settings.batch_size, bptt_length=settings.bptt_length, seed=seed
-        )
-        self.network = Network(config, len(vocabulary)).to(device)
-        _start_from_counts(self.network, train)
-        self.optimizer = _optimizer(self.network, settings)
-        self.criterion = FullSoftmax()
-        self.precision = training_precision(settings, device)
-        self.schedule = Schedule(settings, steps_per_epoch=self.streams.steps_per_epoch, clock=clock)
-        self.best = BestWeights(patience=settings.patience)
-        self.history: list[HistoryRecord] = []
-        self.hidden = self.network.zero_hidden(self.streams.batch_size)
-        self.step = self.tokens = 0
-        self.loss = math.nan  # smoothed
 
-    def until_done(self, progress: Progress) -> str:
-        """Update until a bound, patience or the user ends it; say which."""
-        validations = self.settings.validations
-        done = 0.0
-        try:
-            for stretch in self.streams.stretches(self.settings.epochs):
-                rate = self.schedule.learning_rate(done)
-                norm = self._update(stretch, rate)
-                before, done = done, self.schedule.done(self.step)
-                perplexity = self._validate() if _crosses(before, done, validations) else None
-                if _crosses(before, done, _RECORDS_PER_VALIDATION * validations):
-                    self._record(stretch.epoch, perplexity, rate, norm)
-                progress.advance(100 * (done - before), self._note())
-                if self.best.exhausted:
-                    return "patience"
-                if done >= 1:
-                    break
-        except KeyboardInterrupt:
-            return "interrupted"
-        return self.schedule.reached(self.step)
+def _update(run: Run, stretch: Stretch, interrupted: Interruption) -> _Update:
+    """One step of the optimiser."""
+    settings, network = run.settings, run.network
+    _carry(run, first=stretch.first)
+    inputs, targets = (
+        torch.as_tensor(ids[:, run.rows], device=run.device) for ids in (stretch.inputs, stretch.targets)
+    )
+    predicted = stretch.targets != BOS
+    weight = float(predicted[:, run.rows].sum()) / max(int(predicted.sum()), 1)
+    run.penalties.scale = 1 / (run.processes.count * weight) if weight else 0.0
+    run.criterion.at(run.done)
+    run.optimizer.zero_grad()
+    with autocast(run.precision, run.device):
+        outputs, run.hidden = network(inputs, run.hidden)
+    loss = backward(network, outputs, targets, run.criterion, precision=run.precision)
+    told = run.processes.exchange(
+        list(network.parameters()),
+        weight=weight,
+        loss=loss,
+        seconds=run.schedule.seconds,
+        interrupted=interrupted.asked,
+    )
+    norm = float(nn.utils.clip_grad_norm_(network.parameters(), settings.clip_norm))
+    if not (math.isfinite(told.loss) and math.isfinite(norm)):
+        text = worst_row(network, outputs, targets, run.vocabulary)
+        raise divergence(run.step + 1, loss=told.loss, norm=norm, text=text, settings=settings)
+    rate = run.schedule.learning_rate(run.done) * len(inputs) / run.streams.bptt_length
+    set_learning_rate(run.optimizer, rate)
+    run.optimizer.step()
+    run.step += 1
+    run.tokens += stretch.inputs.size
+    smoothed = told.loss if math.isnan(run.loss) else run.loss
+    run.loss = _SMOOTHING * smoothed + (1 - _SMOOTHING) * told.loss
+    return _Update(rate, norm, min(norm, settings.clip_norm), told.seconds, told.interrupted)
 
-    def _update(self, stretch: Stretch, rate: float) -> float:
-        """One step of the optimiser; returns the gradient's norm before clipping."""
-        self._carry(first=stretch.first)
-        inputs, targets = (
-            torch.as_tensor(ids, device=self.device) for ids in (stretch.inputs, stretch.targets)
-        )
-        self.optimizer.zero_grad()
-        with autocast(self.precision, self.device):
-            outputs, self.hidden = self.network(inputs, self.hidden)
-        loss = backward(self.network, outputs, targets, self.criterion, precision=self.precision)
-        norm = float(nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip_norm))
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise InvalidInputError(
-                f"the training diverged at step {self.step + 1}: the loss is {loss}, the gradient's norm {norm}, "
-                f"with train.learning_rate {self.settings.learning_rate:g}: try a third of it",
-                parameter="train.learning_rate",
-            )
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
-        self.step += 1
-        self.tokens += inputs.numel()
-        self.loss = loss if math.isnan(self.loss) else _SMOOTHING * self.loss + (1 - _SMOOTHING) * loss
-        return norm
 
-    def _carry(self, *, first: bool) -> None:
-        """Cut the carried state off from the past; at random, and at an epoch's start, empty it."""
-        keep = 0.0 if first else 1 - self.settings.reset
-        kept = torch.bernoulli(torch.full((1, self.streams.batch_size, 1), keep)).to(self.device)
-        self.hidden = tuple(part.detach() * kept for part in self.hidden)
+def _carry(run: Run, *, first: bool) -> None:
+    """Cut the carried state off from the past; at random, and at an epoch's start, empty it."""
+    going_on = 0.0 if first else 1 - run.settings.reset
+    kept = torch.bernoulli(torch.full((run.streams.batch_size,), going_on)).bool()[run.rows]
+    run.hidden = run.network.carry_on(run.hidden, kept.to(run.device))
 
-    def _validate(self) -> float:
-        """Perplexity per token of the validation text, in sentence context."""
-        model = NeuralModel(self.network, self.vocabulary, device=str(self.device))
-        perplexity = evaluate(model, self.valid, progress=Silent()).perplexity or math.inf
-        self.network.train()
-        self.best.offer(perplexity, self.network)
-        return perplexity
 
-    def _record(self, epoch: int, perplexity: float | None, rate: float, norm: float) -> None:
-        perplexity = None if perplexity == math.inf else perplexity
-        self.history.append(
-            HistoryRecord(
-                self.step, epoch, self.tokens, self.schedule.seconds, self.loss, perplexity, rate, norm
-            )
-        )
-
-    def _note(self) -> str:
-        best = "" if math.isinf(self.best.perplexity) else f", valid ppl {self.best.perplexity:.1f}"
-        return f"loss {self.loss:.2f}{best}, {self.tokens / max(self.schedule.seconds, 1e-9):,.0f} tokens/s"
+def _validate(run: Run) -> float:
+    """Perplexity per token of the validation text, of the averaged weights if there are any."""
+    with run.average.in_place():
+        perplexity = math.nan
+        if run.processes.leads:
+            model = NeuralModel(run.network, run.vocabulary, device=str(run.device))
+            perplexity = run.validation.perplexity(model)
+            run.network.train()
+        perplexity = run.processes.first_ones(perplexity)
+        counts = run.criterion.settled and not run.average.is_awaited
+        run.best.offer(perplexity, run.network, counts=counts)
+    run.average.validated(perplexity)
+    return perplexity
 
 
 def _crosses(before: float, after: float, marks: int) -> bool:
@@ -205,26 +231,22 @@ def _crosses(before: float, after: float, marks: int) -> bool:
     return int(before * marks) < int(after * marks)
 
 
-def _sample(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
-    """Sentences from all over a corpus, of about so many tokens to predict, one at least."""
-    every = -(-corpus.num_tokens // tokens)
-    return EncodedCorpus.from_sentences(
-        [corpus.sentence(i).tolist() for i in range(0, corpus.num_sentences, every)]
+def _record(run: Run, epoch: int, perplexity: float | None, update: _Update) -> None:
+    record = HistoryRecord(
+        step=run.step,
+        epoch=epoch,
+        tokens=run.tokens,
+        seconds=run.schedule.seconds,
+        train_loss=run.loss,
+        valid_perplexity=None if perplexity == math.inf else perplexity,
+        learning_rate=update.rate,
+        grad_norm=update.norm,
+        clipped_norm=update.clipped,
     )
+    run.history.append(record_after(run.history, record))
 
 
-def _start_from_counts(network: Network, corpus: EncodedCorpus) -> None:
-    """Start the output layer from the tokens' frequencies."""
-    counts = np.bincount(corpus.tokens, minlength=network.vocab_size) + 1.0
-    counts[EOS] += corpus.num_sentences
-    network.output.start_from_counts(torch.as_tensor(counts, dtype=torch.float32))
-
-
-def _optimizer(network: Network, settings: TrainSettings) -> torch.optim.Optimizer:
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD(
-            network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
-        )
-    return torch.optim.AdamW(
-        network.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
-    )
+def _note(run: Run) -> str:
+    best = "" if math.isinf(run.best.perplexity) else f", valid {run.best.perplexity:.1f}"
+    rate = run.tokens / max(run.schedule.seconds, 1e-9)
+    return f"perplexity {math.exp(min(run.loss, 50)):.1f}{best}, {rate:,.0f} tokens/s"

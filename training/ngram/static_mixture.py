@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.mixture import fit_weights
 from models.ngram.build import build_automaton, list_ngrams
 from models.ngram.model import NGramModel
 from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.evaluation import score_corpus
+from training.mixture_weights import fit_weights
 from training.ngram.interpolation import interpolate
 from training.ngram.shrinking import AS_IT_IS, Shrinking, shrink
 from training.ngram.vocabularies import remap, translation

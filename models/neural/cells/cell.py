@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from typing import TypeAlias
 
-import torch
 from torch import Tensor, nn
 
 Carried: TypeAlias = tuple[Tensor, ...]
@@ -34,9 +33,3 @@ class Cell(nn.Module, ABC):
     def step(self, inputs: Tensor, carried: Carried) -> Carried:
         """Read one input a row, [B, I]; the output is the first part of what is carried on."""
         return self.forward(inputs[None], carried)[1]
-
-
-def uses_bfloat16(inputs: Tensor) -> bool:
-    """Whether matrix products of these inputs compute in bfloat16 here."""
-    kind = inputs.device.type
-    return torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16

@@ -16,6 +16,10 @@ class OutputLayer(nn.Module, ABC):
     def target_log_probs(self, features: Tensor, ids: Tensor) -> Tensor:
         """Natural-log probabilities [N] of ids [N] after vectors [N, E]."""
 
+    def target_logits(self, features: Tensor, ids: Tensor) -> Tensor:
+        """Unnormalised log-probabilities [N] of ids [N], without a sum over the vocabulary where that can be spared."""
+        return self.target_log_probs(features, ids)
+
     @abstractmethod
     def start_from_counts(self, counts: Tensor) -> None:
         """Set biases so that the layer starts from the tokens' frequencies.
@@ -23,3 +27,8 @@ class OutputLayer(nn.Module, ABC):
         Args:
             counts: how often each token occurs, [V].
         """
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with stored weights of the right shapes, in words; None if nothing is."""
+        return None

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -13,7 +14,7 @@ from models.ngram.device import distributions, sequences, walking
 from models.ngram.device.inputs import Ids, on_device, one_per_row, unpadded
 from models.ngram.device.tensors import to_tensors
 from models.ngram.inputs import check_k, check_shapes
-from models.ngram.model import NGramModel, NGramScores
+from models.ngram.model import NGramModel, NGramScores, NGramState
 from models.protocol import TopTokens
 from models.vocabulary import Vocabulary
 
@@ -194,6 +195,21 @@ class TensorNGramModel:
         texts = unpadded(tokens, (left >= 1) & (left < self.order), len(self.vocabulary))
         return TensorNGramState(sequences.state_after(self._automaton, state.ids, texts))
 
+    @property
+    def num_context_lengths(self) -> int:
+        """A context has 0 to order − 1 tokens."""
+        return self.order
+
+    def context_lengths(self, state: TensorNGramState) -> npt.NDArray[np.int64]:
+        """How many of the last tokens each row's future depends on [B]; looked up on the host."""
+        return self.on_cpu.context_lengths(_on_host(state))
+
+    def context_lengths_along(
+        self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds
+    ) -> npt.NDArray[np.int64]:
+        """The same before each of tokens [B, T], of which row b has lengths[b]; 0 past a row's length."""
+        return self.on_cpu.context_lengths_along(_on_host(state), tokens, lengths)
+
     def save(self, directory: Path) -> None:
         """Write config.json and the automaton, as the model on the CPU does."""
         self.on_cpu.save(directory)
@@ -201,3 +217,7 @@ class TensorNGramModel:
     @torch.inference_mode()
     def _state(self, batch: int, number: int) -> TensorNGramState:
         return TensorNGramState(torch.full((batch,), number, dtype=torch.int32, device=self.device))
+
+
+def _on_host(state: TensorNGramState) -> NGramState:
+    return NGramState(state.ids.cpu().numpy())

@@ -8,6 +8,7 @@ from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.vocabulary import Vocabulary
+from tests import families
 from training.corpora.encoded import EncodedCorpus
 
 
@@ -16,10 +17,11 @@ def vocabulary():
     return Vocabulary([f"w{i}" for i in range(12)])
 
 
-@pytest.fixture(params=["lstm", "gru"])
+@pytest.fixture(params=families.NEURAL)
 def model(request, vocabulary):
     torch.manual_seed(1)
-    config = NetworkConfig(cell=request.param, layers=2, embedding_size=6, hidden_size=10)
+    options = {"layers": 2, "embedding_size": 6, "hidden_size": 10, **families.NEURAL[request.param]}
+    config = NetworkConfig(**options)
     return NeuralModel(Network(config, len(vocabulary)), vocabulary)
 
 

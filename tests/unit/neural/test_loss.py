@@ -1,4 +1,4 @@
-"""The full softmax's loss and gradients, by kernel and in slices, against autograd on the whole."""
+"""The full softmax's loss and gradients, in slices by the kernel, against autograd on the whole."""
 
 import numpy as np
 import pytest
@@ -9,9 +9,10 @@ from models.neural.config import NetworkConfig
 from models.neural.network import Network
 from models.vocabulary import BOS
 from training.neural.backward import backward
-from training.neural.losses import full_softmax
+from training.neural.losses import in_place, linear_softmax
 from training.neural.losses.full_softmax import FullSoftmax
 from training.neural.losses.kernel import softmax_gradients
+from training.neural.losses.logistic_kernel import logistic_gradients
 
 
 @pytest.fixture
@@ -41,7 +42,8 @@ def whole(network, outputs, pull=0.0):
 
 @pytest.mark.parametrize("pull", [0.0, 0.7])
 def test_slices_give_the_loss_and_the_gradient_of_the_whole(network, monkeypatch, pull):
-    monkeypatch.setattr(full_softmax, "LOGITS", 40)  # two positions at a time
+    monkeypatch.setattr(linear_softmax, "LOGITS", 40)
+    monkeypatch.setattr(linear_softmax, "MIN_ROWS", 1)  # two positions at a time
     loss = FullSoftmax(self_normalise=pull)
     sliced, got = gradients(network, lambda o: backward(network, o, TARGETS, loss, precision=torch.float32))
     expected, want = gradients(network, lambda o: whole(network, o, pull))
@@ -50,18 +52,21 @@ def test_slices_give_the_loss_and_the_gradient_of_the_whole(network, monkeypatch
         torch.testing.assert_close(got[name], gradient, atol=1e-6, rtol=1e-5)
 
 
-def test_the_kernel_and_autograd_agree(network):
-    features, ids = torch.randn(9, 6), torch.tensor([3, 4, 5, 6, 7, 8, 9, 2, 0])
-    loss = FullSoftmax(self_normalise=0.3)
-    answers = []
-    for compute in (loss._by_kernel, loss._by_autograd):
-        network.zero_grad()
-        learned = compute(network.output, features, ids, torch.float32)
-        answers.append((learned, network.output.weight.grad.clone(), network.output.bias.grad.clone()))
-    assert answers[0][0].loss == pytest.approx(answers[1][0].loss, abs=1e-6)
-    torch.testing.assert_close(answers[0][0].gradient, answers[1][0].gradient, atol=1e-6, rtol=1e-5)
-    for got, want in zip(answers[0][1:], answers[1][1:], strict=True):
-        torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-5)
+def test_torch_does_the_same_as_the_kernel():
+    """What runs on CUDA devices, here on the CPU."""
+    logits, targets = torch.randn(9, 50) * 5, torch.randint(50, (9,))
+    logits[:, BOS], targets[targets == BOS] = -torch.inf, 3
+    ours, torchs = logits.clone(), logits.clone()
+    got = in_place.softmax_rows(ours, targets, scale=0.5, pull=0.3)
+    want = in_place._softmax_rows_by_torch(torchs, targets, 0.5, 0.3)
+    torch.testing.assert_close(ours, torchs, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(got.losses, want.losses)
+    torch.testing.assert_close(got.log_sums, want.log_sums)
+    noise, noise_by_torch = logits.clone(), logits.clone()
+    torch.testing.assert_close(
+        in_place.logistic_rows(noise, scale=0.5), in_place._logistic_rows_by_torch(noise_by_torch, 0.5)
+    )
+    torch.testing.assert_close(noise, noise_by_torch)
 
 
 @pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 1000])
@@ -79,6 +84,28 @@ def test_the_kernel_is_exact_for_any_width(size):
     softmax_gradients(logits, targets, np.float32(0.5), np.float32(0), losses, log_sums)
     np.testing.assert_allclose(losses, wanted_losses, atol=1e-5)
     np.testing.assert_allclose(logits, 0.5 * exact, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 1000])
+def test_the_logistic_kernel_is_exact_for_any_width(size):
+    """Against float64, also with logits far apart and some that are minus infinity."""
+    logits = np.random.default_rng(size).normal(scale=20, size=(3, size)).astype(np.float32)
+    logits[:, 1 : size // 2 : 3] = -np.inf
+    exact = logits.astype(np.float64)
+    losses = np.empty(3, np.float32)
+    logistic_gradients(logits, np.float32(0.5), losses)
+    np.testing.assert_allclose(losses, np.logaddexp(0, exact).sum(1), rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(logits, 0.5 / (1 + np.exp(-exact)), atol=1e-7)
+
+
+def test_the_number_of_threads_changes_nothing(monkeypatch):
+    logits, targets = torch.randn(7, 100).bfloat16(), torch.randint(100, (7,))
+    answers = []
+    for threads in (1, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        rows = logits.clone()
+        answers.append((rows, *in_place.softmax_rows(rows, targets, scale=1.0)))
+    assert all(torch.equal(one, other) for one, other in zip(*answers, strict=True))
 
 
 def test_targets_that_are_all_bos_teach_nothing(network):

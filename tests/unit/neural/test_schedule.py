@@ -51,3 +51,39 @@ def test_the_rate_rises_to_its_peak_and_falls_to_zero():
 
 def test_without_warmup_the_rate_starts_at_its_peak():
     assert schedule(learning_rate=0.5, warmup=0).learning_rate(0) == 0.5
+
+
+def test_one_cycle_rises_falls_and_anneals_in_straight_lines():
+    run = schedule(schedule="one-cycle", learning_rate=1.0, warmup=0.25, anneal=0.25)
+    rate = run.learning_rate
+    assert rate(0.125) == pytest.approx((1 / 25 + 1) / 2)
+    assert rate(0.25) == 1.0
+    assert rate(0.5) == pytest.approx((1 / 25 + 1) / 2)
+    assert rate(0.75) == pytest.approx(1 / 25)
+    assert rate(0.875) == pytest.approx(1 / 50)
+    assert rate(1.0) == 0
+
+
+def test_one_cycle_without_an_anneal_ends_where_it_began():
+    run = schedule(schedule="one-cycle", learning_rate=1.0, warmup=0.5, anneal=0)
+    assert run.learning_rate(1.0) == pytest.approx(1 / 25) == run.learning_rate(0)
+
+
+def test_steps_multiply_the_rate_where_they_are():
+    run = schedule(schedule="step", learning_rate=1.0, warmup=0, decay_at=(0.4, 0.8), decay_factor=0.5)
+    assert [run.learning_rate(done) for done in (0, 0.39, 0.4, 0.8, 1)] == [1, 1, 0.5, 0.25, 0.25]
+
+
+def test_a_constant_rate_is_constant_after_the_warmup():
+    run = schedule(schedule="constant", learning_rate=0.5, warmup=0.1)
+    assert run.learning_rate(0.05) == 0.25
+    assert {run.learning_rate(done) for done in (0.1, 0.5, 1)} == {0.5}
+
+
+def test_time_that_was_used_before_counts():
+    clock = Clock()
+    run = schedule(clock, steps_per_epoch=10**6, max_minutes=1)
+    run.go_on_from(30)
+    clock.now += 15
+    assert run.seconds == 45
+    assert run.done(1) == 0.75

@@ -24,12 +24,44 @@ from training.neural.settings import TrainSettings
         ("optimizer", "adagrad"),
         ("patience", 0),
         ("learning_rte", 1),
+        ("schedule", "linear"),
+        ("betas", (0.9, 1.0)),
+        ("momentum", 1),
+        ("decay_at", (0.5, 0.4)),
+        ("decay_at", (0.0, 0.4)),
+        ("average", "swa"),
+        ("average_decay", 1),
+        ("average_start", 1),
+        ("nonmonotone", 0),
+        ("activation_penalty", -1),
+        ("validate_context", "document"),
+        ("save_minutes", -1),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(field, value):
     with pytest.raises(ValidationError) as caught:
         TrainSettings(**{field: value})
     assert caught.value.errors()[0]["loc"] == (field,)
+
+
+def test_a_cycle_needs_room():
+    with pytest.raises(ValidationError, match="warmup and anneal together must be below 1, given 0"):
+        TrainSettings(schedule="one-cycle", warmup=0.7, anneal=0.3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"momentum": 0.9}, "momentum acts with train.optimizer=sgd or rmsprop only, given adamw"),
+        ({"betas": (0.9, 0.99), "optimizer": "sgd"}, "betas acts with train.optimizer=adamw or adam only"),
+        ({"anneal": 0.2}, "anneal acts with train.schedule=one-cycle only, given cosine"),
+        ({"average_decay": 0.9}, "average_decay acts with train.average=ema only, given none"),
+        ({"nonmonotone": 3, "average": "ema"}, "nonmonotone acts with train.average=nt-asgd only"),
+    ],
+)
+def test_a_key_that_would_do_nothing_is_told(settings, problem):
+    assert TrainSettings(**settings).idle_key().startswith(problem)
+    assert TrainSettings().idle_key() is None
 
 
 @pytest.mark.parametrize(

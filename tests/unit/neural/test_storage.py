@@ -68,7 +68,7 @@ def test_loading_leaves_the_random_stream_alone(saved, vocabulary):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"cell": "elman"}, r"field 'cell'"),
+        ({"cell": "rnn"}, r"field 'cell'"),
         ({"hidden_size": -1}, r"field 'hidden_size'"),
         ({"hidden_size": 11}, r"config\.json asks for"),
         ({"hidden_size": 8192, "layers": 16}, r"missing or too many"),  # 30 GB if it were built
@@ -86,25 +86,31 @@ def test_a_wrong_configuration_is_refused(saved, vocabulary, changes, message):
 @pytest.mark.parametrize("content", ["", "[]", "{}", "null", "{"])
 def test_what_is_no_configuration_is_refused(saved, vocabulary, content):
     (saved / "config.json").write_text(content)
-    with pytest.raises(ManifestError, match="not a recurrent network's configuration"):
+    with pytest.raises(ManifestError, match="not a network's configuration"):
         NeuralModel.load(saved, vocabulary)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.pop("output.bias"), r"missing or too many: output\.bias"),
+        (lambda t: t.pop("projection.bias"), r"missing or too many: projection\.bias"),
         (lambda t: t.update(extra=torch.zeros(1)), r"missing or too many: extra"),
         (
-            lambda t: t.update({"output.bias": t["output.bias"].double()}),
-            r"output\.bias is \[15\] torch.float64",
+            lambda t: t.update({"projection.bias": t["projection.bias"].double()}),
+            r"projection\.bias is \[6\] torch.float64",
         ),
-        (lambda t: t["output.bias"].fill_(torch.nan), r"output\.bias has values that are not finite"),
+        (lambda t: t["projection.bias"].fill_(torch.nan), r"projection\.bias has values that are not finite"),
     ],
 )
 def test_wrong_tensors_are_refused(saved, vocabulary, change, message):
     change_tensors(saved, change)
     with pytest.raises(ManifestError, match=message):
+        NeuralModel.load(saved, vocabulary)
+
+
+def test_weights_of_the_first_version_are_told_of(saved, vocabulary):
+    change_tensors(saved, lambda t: t.update({"recurrent.weight_ih_l0": torch.zeros(1)}))
+    with pytest.raises(ManifestError, match="written by an earlier version; train the model again"):
         NeuralModel.load(saved, vocabulary)
 
 

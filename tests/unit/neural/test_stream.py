@@ -1,5 +1,7 @@
 """The corpus as streams."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -48,3 +50,39 @@ def test_a_text_shorter_than_a_stretch_is_one_stretch():
 def test_an_empty_text_is_refused():
     with pytest.raises(InvalidInputError, match="no sentences"):
         Streams(EncodedCorpus.from_sentences([]), batch_size=8, bptt_length=5, seed=1)
+
+
+LONG = EncodedCorpus.from_sentences([range(3, 60)] * 200)
+
+
+@pytest.mark.parametrize("bptt_length", [10, 35, 70])
+def test_variable_lengths_vary_around_the_middle(bptt_length):
+    streams = Streams(LONG, batch_size=4, bptt_length=bptt_length, variable=True, seed=1)
+    lengths = [len(s.inputs) for s in streams.stretches(20)]
+    assert len(lengths) == 20 * streams.steps_per_epoch
+    assert len(set(lengths)) > 3
+    assert np.mean(lengths) == pytest.approx(0.975 * bptt_length, rel=0.06)
+    assert 0.01 < np.mean(np.array(lengths) < 0.65 * bptt_length) < 0.1
+    assert min(lengths) >= 2
+
+
+def test_variable_stretches_follow_one_another():
+    streams = Streams(LONG, batch_size=4, bptt_length=30, variable=True, seed=1)
+    stretches = list(streams.stretches(1))
+    for before, after in itertools.pairwise(stretches):
+        np.testing.assert_array_equal(before.targets[-1], after.inputs[0])
+
+
+@pytest.mark.parametrize("variable", [False, True])
+def test_skipping_leads_to_the_same_stretches(variable):
+    def all_of(skip):
+        streams = Streams(LONG, batch_size=4, bptt_length=30, variable=variable, seed=5)
+        return list(streams.stretches(3, skip=skip))
+
+    whole = all_of(0)
+    for skip in (1, len(whole) // 3, len(whole) // 3 + 1, len(whole) - 1, len(whole)):
+        rest = all_of(skip)
+        assert len(rest) == len(whole) - skip
+        for ours, theirs in zip(rest, whole[skip:], strict=True):
+            np.testing.assert_array_equal(ours.inputs, theirs.inputs)
+            assert (ours.epoch, ours.first) == (theirs.epoch, theirs.first)

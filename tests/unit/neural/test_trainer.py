@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from models.neural.config import NetworkConfig
 from models.vocabulary import BOS
 from training.corpora.encoded import EncodedCorpus
 from training.evaluation import evaluate
-from training.neural import trainer
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
 from training.progress import Silent
@@ -61,10 +61,70 @@ def test_a_pattern_is_learnt(fit, cell):
     assert result.model.family == cell
 
 
-def test_plain_sgd_learns_too(fit):
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimizer": "sgd", "learning_rate": 6.0, "clip_norm": 0.25, "weight_decay": 0.0, "epochs": 12},
+        {"optimizer": "sgd", "momentum": 0.9, "learning_rate": 0.6, "clip_norm": 0.25, "weight_decay": 0.0},
+        {"optimizer": "adam", "weight_decay": 0.0, "schedule": "one-cycle", "warmup": 0.3},
+        {"optimizer": "rmsprop", "learning_rate": 3e-3, "weight_decay": 0.0, "schedule": "step"},
+        {"variable_bptt": True, "activation_penalty": 0.1, "slowness_penalty": 0.1, "schedule": "constant"},
+    ],
+    ids=lambda settings: " ".join(map(str, settings.values())),
+)
+def test_every_optimiser_and_schedule_learns(fit, settings):
     """Perplexity starts above 9, the tokens' frequencies."""
-    history = fit(optimizer="sgd", learning_rate=6.0, clip_norm=0.25, weight_decay=0.0, epochs=12).history
+    history = fit(**({"epochs": 10} | settings)).history
     assert history[-1].valid_perplexity < 6
+
+
+@pytest.mark.parametrize("average", ["ema", "nt-asgd"])
+def test_the_average_is_what_is_validated_and_kept(fit, counting, average):
+    """At a rate too high to settle, the average is better than any weights on the way."""
+    rough = {"learning_rate": 0.06, "schedule": "constant", "epochs": 12, "validations": 24, "patience": 24}
+    averaging = {"ema": {"average_decay": 0.98}, "nt-asgd": {"nonmonotone": 2}}[average]
+    plain = fit(**rough)
+    averaged = fit(average=average, **averaging, **rough)
+    best = min(r.valid_perplexity for r in averaged.history if r.valid_perplexity)
+    assert best < min(r.valid_perplexity for r in plain.history if r.valid_perplexity)
+    assert evaluate(averaged.model, counting, progress=Silent()).perplexity == pytest.approx(best)
+
+
+def test_patience_is_not_tried_before_the_mean_begins(fit, counting):
+    """What is worse six validations in a row makes it begin; patience for two counts from then on."""
+    backwards = EncodedCorpus.from_sentences([counting.sentence(i)[::-1] for i in range(30)])
+    result = fit(
+        valid=backwards, epochs=100, validations=100, patience=2, average="nt-asgd", schedule="constant"
+    )
+    measured = [r.valid_perplexity for r in result.history if r.valid_perplexity is not None]
+    assert result.stopped == "patience"
+    assert len(measured) - 1 - int(np.argmin(measured)) >= 7
+
+
+def test_the_rate_follows_the_length_of_the_stretch(fit):
+    history = fit(
+        variable_bptt=True, schedule="constant", warmup=0.0, learning_rate=0.016, max_steps=60
+    ).history
+    lengths = [record.learning_rate * 1000 for record in history]  # of 16 tokens at 0.016
+    assert len({round(length) for length in lengths}) > 3
+    assert lengths == pytest.approx([round(length) for length in lengths])
+
+
+def test_validation_leaves_the_training_as_it_was(fit):
+    """The average goes in and out between updates, the last of which decides the last record's loss."""
+    dropping = TINY.model_copy(update={"dropout": 0.3})
+    losses = [
+        fit(network=dropping, max_steps=40, validations=v, average="ema").history[-1].train_loss
+        for v in (1, 20)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_records_tell_of_clipping_and_speed(fit):
+    seconds = itertools.count()
+    history = fit(max_steps=40, clip_norm=0.01, clock=lambda: float(next(seconds))).history
+    assert all(record.clipped_norm == 0.01 < record.grad_norm for record in history)
+    assert all(record.tokens_per_second > 0 for record in history)
 
 
 def test_equal_seeds_give_equal_weights_and_others_do_not(fit):
@@ -159,6 +219,8 @@ def test_divergence_names_the_learning_rate(fit):
     with pytest.raises(InvalidInputError, match=r"train\.learning_rate 1e\+30: try a third") as caught:
         fit(optimizer="sgd", learning_rate=1e30, clip_norm=1e30, epochs=50)
     assert caught.value.parameter == "train.learning_rate"
+    assert "at step 2:" in str(caught.value)
+    assert re.search(r"row of text: '.*w\d w\d", str(caught.value))
 
 
 def test_progress_ends_at_a_hundred_per_cent(fit):
@@ -172,14 +234,6 @@ def test_progress_ends_at_a_hundred_per_cent(fit):
     progress = Sum()
     fit(progress=progress, max_steps=13)
     assert progress.total == pytest.approx(100)
-
-
-def test_validation_is_capped_evenly_but_never_empty(counting):
-    sample = trainer._sample(counting, counting.num_tokens // 3)
-    assert sample.num_sentences == counting.num_sentences // 3
-    assert sample.sentence(1).tolist() == counting.sentence(3).tolist()
-    assert trainer._sample(counting, 1).num_sentences == 1
-    assert trainer._sample(counting, 10**9).num_sentences == counting.num_sentences
 
 
 @pytest.mark.parametrize("missing", ["train", "valid"])

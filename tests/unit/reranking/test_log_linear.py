@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.log_linear import LogLinearModel, Scored
+from models.reranking.log_linear import LogLinearModel, ModelScore, Scored
 from models.reranking.ranking import rank
 
 
@@ -35,6 +35,41 @@ def test_a_weight_without_its_feature_is_refused():
 def test_a_computed_feature_cannot_be_given():
     with pytest.raises(InvalidInputError, match="words is computed"):
         LogLinearModel().check_features({"words": 1.0}, parameter="features")
+
+
+def two_models(big, small, **given):
+    models = {"small": ModelScore(small, 4)}
+    return Scored("a b", big, 3, given, models).all_features()
+
+
+def test_the_scores_of_several_models_are_combined_with_signed_weights():
+    model = LogLinearModel(weights={"lm": 0.52, "lm:small": -0.26, "am": 1.0})
+    candidates = [two_models(-6.0, -5.0, am=-1.0), two_models(-6.5, -9.0, am=-1.0)]
+    expected = [0.52 * -6.0 + 0.26 * 5.0 - 1.0, 0.52 * -6.5 + 0.26 * 9.0 - 1.0]
+    assert model.totals(candidates) == pytest.approx(expected)
+    assert rank(model.totals(candidates)).order.tolist() == [1, 0]
+    assert model.models == {"small"}
+
+
+def test_each_models_sum_becomes_a_mean_over_its_own_tokens():
+    model = LogLinearModel(weights={"lm": 1.0, "lm:small": 1.0}, length_exponent=1.0)
+    assert model.totals([two_models(-6.0, -6.0)])[0] == pytest.approx(-6 / 3 - 6 / 4)
+
+
+def test_a_weight_of_a_model_that_does_not_score_is_refused():
+    model = LogLinearModel(weights={"lm:small": 1.0})
+    model.check_features({}, parameter="features", models=["small"])
+    with pytest.raises(InvalidInputError, match="no 'lm:small', but weights"):
+        model.check_features({}, parameter="features", models=["other"])
+
+
+def test_a_feature_that_a_model_computes_cannot_be_given():
+    with pytest.raises(InvalidInputError, match="lm:small is computed"):
+        LogLinearModel().check_features({"lm:small": 1.0}, parameter="features", models=["small"])
+
+
+def test_a_feature_may_have_a_colon_in_its_name():
+    assert LogLinearModel(weights={"am:x": 2.0}).totals([features(**{"am:x": 3.0})])[0] == 6.0
 
 
 @pytest.mark.parametrize(

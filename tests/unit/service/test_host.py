@@ -21,8 +21,9 @@ def registry(tmp_path):
     return registry
 
 
-def load(path, *, device):
-    return SimpleNamespace(manifest=SimpleNamespace(family="fake"), path=path, device=device)
+def load(path, *, device, precision):
+    manifest = SimpleNamespace(family="fake")
+    return SimpleNamespace(manifest=manifest, path=path, device=device, precision=precision)
 
 
 def made(registry, *addresses, **options):
@@ -74,19 +75,19 @@ def test_mixture_is_the_default_where_there_is_one(registry):
 def test_the_default_is_loaded_first(registry):
     order = []
 
-    def noting(path, *, device):
+    def noting(path, *, device, precision):
         order.append(path.parent.parent.name)
-        return load(path, device=device)
+        return load(path, device=device, precision=precision)
 
     made(registry, load=noting, default="ngram")
     assert order == ["ngram", "lstm"]
 
 
 def test_what_cannot_be_loaded_does_not_stop_the_others(registry):
-    def failing(path, *, device):
+    def failing(path, *, device, precision):
         if "lstm" in path.parts:
             raise IntegrityError(f"{path}/weights.bin was changed")
-        return load(path, device=device)
+        return load(path, device=device, precision=precision)
 
     host = made(registry, load=failing)
     assert host.resolve("ngram").address == "ngram@1"

@@ -1,5 +1,6 @@
 """Figures over a corpus against sums written out by hand."""
 
+import json
 import math
 
 import numpy as np
@@ -8,8 +9,11 @@ import pytest
 from models.arrays import to_numpy
 from models.vocabulary import BOS, EOS, UNK
 from tests import families
-from training.evaluation import evaluate, score_corpus
+from tests.fakes import FakeModel, fake_vocabulary
+from training.corpora.encoded import EncodedCorpus
+from training.evaluation import evaluate, score_corpus, summary
 from training.progress import Silent
+from training.tokenizing import encode_corpus
 
 HELD_OUT = families.corpus(25, seed=9)
 
@@ -44,7 +48,7 @@ def test_sentence_context_starts_every_line_afresh(name):
 
 @pytest.mark.parametrize("name", families.NAMES)
 def test_stream_context_carries_the_state_across_lines(name, monkeypatch):
-    monkeypatch.setattr("training.evaluation._CHUNK_TOKENS", 7)
+    monkeypatch.setattr("training.evaluating.scoring.CHUNK_TOKENS", 7)
     model = families.model(name)
     stream = [t for s in sentences() for t in [*s, EOS, BOS]][:-1]
     got = score_corpus(model, HELD_OUT, context="stream", progress=Silent())
@@ -75,4 +79,31 @@ def test_figures_are_what_their_names_say():
     assert figures.perplexity_without_oov == pytest.approx(math.exp(-scores[known].mean()), rel=1e-6)
     words = HELD_OUT.num_words + HELD_OUT.num_sentences
     assert figures.word_perplexity == pytest.approx(math.exp(-scores.sum() / words), rel=1e-6)
+    assert figures.nats_per_token == pytest.approx(-scores.mean(), rel=1e-6)
+    assert figures.bits_per_token == pytest.approx(-scores.mean() / math.log(2), rel=1e-6)
+    assert figures.byte_perplexity == pytest.approx(math.exp(-scores.sum() / HELD_OUT.num_bytes), rel=1e-6)
     assert figures.bits_per_byte == pytest.approx(-scores.sum() / math.log(2) / HELD_OUT.num_bytes, rel=1e-6)
+
+
+def test_an_impossible_token_leaves_no_figure_that_json_cannot_carry():
+    class Impossible(FakeModel):
+        def next_log_probs(self, state):
+            rows = super().next_log_probs(state).copy()
+            rows[:, 5] = -np.inf
+            return rows
+
+    corpus = EncodedCorpus.from_sentences([[3, 5, 4]], num_words=3, num_bytes=9)
+    told = summary(evaluate(Impossible(fake_vocabulary()), corpus, progress=Silent()))
+    json.dumps(told, allow_nan=False)
+    assert [told[name] for name in ("logprob", "nats_per_token", "bits_per_token", "byte_perplexity")] == [
+        None
+    ] * 4
+
+
+def test_bits_per_byte_of_a_document_count_its_line_ends():
+    tokenizer = families.tokenizer()
+    lines = encode_corpus(tokenizer, ["w1 w2", "w3"])
+    document = encode_corpus(tokenizer, ["w1 w2\nw3"])
+    assert (lines.num_bytes, document.num_bytes) == (7, 8)
+    figures = evaluate(families.model("ngram"), document, context="document", progress=Silent())
+    assert figures.bits_per_byte == pytest.approx(-figures.logprob / math.log(2) / 8)

@@ -47,7 +47,7 @@ def longest_seen(seen, history, order):
 
 @pytest.mark.parametrize("context", ["sentence", "stream", "document"])
 def test_what_is_found_is_the_longest_n_gram_that_was_seen(context, monkeypatch):
-    monkeypatch.setattr("training.evaluation._CHUNK_TOKENS", 5)
+    monkeypatch.setattr("training.evaluating.scoring.CHUNK_TOKENS", 5)
     model = families.model("ngram")
     seen = seen_ngrams(model.order)
     rows = [[BOS, *HELD_OUT.sentence(i).tolist(), EOS] for i in range(HELD_OUT.num_sentences)]

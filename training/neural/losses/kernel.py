@@ -15,7 +15,9 @@ from numba.extending import intrinsic
 _LOG2_E = np.float32(1.4426950408889634)
 _LOWEST_EXPONENT = np.float32(-126.0)
 _HALF = np.float32(0.5)
-_NO_LOGIT = np.float32(-3e38)
+_LOWEST_KEY = np.int32(-(2**31))
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_SIGN = np.int32(31)
 # 2^f for f in [-1/2, 1/2], its Taylor series; the relative error is below 3e-7
 _C1, _C2, _C3 = np.float32(0.6931471806), np.float32(0.2402265070), np.float32(0.0555041087)
 _C4, _C5, _C6 = np.float32(0.0096181291), np.float32(0.0013333558), np.float32(0.0001540353)
@@ -69,8 +71,26 @@ def to_bfloat16(value: Any) -> Any:
     return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
 
 
+@numba.njit(nogil=True, inline="always")
+def _key(value: Any) -> Any:
+    """A float32 as an integer of the same order: LLVM vectorises the maximum of integers, not that of floats."""
+    bits = np.int32(bits_of_float(value))
+    return bits ^ ((bits >> _SIGN) & _MAGNITUDE)
+
+
+@numba.njit(nogil=True, inline="always")
+def _of_key(key: Any) -> Any:
+    """The float32 of a key."""
+    return float_of_bits(np.uint32(key ^ ((key >> _SIGN) & _MAGNITUDE)))
+
+
 # infinities are left alone: they are the logits of what is never predicted
-@numba.njit(nogil=True, cache=True, fastmath={"reassoc", "nsz", "nnan", "arcp", "contract"})
+@numba.njit(
+    nogil=True,
+    cache=True,
+    error_model="numpy",  # a row of no numbers has a loss that is none, and the trainer says so
+    fastmath={"reassoc", "nsz", "nnan", "arcp", "contract"},
+)
 def softmax_gradients(logits: Any, targets: Any, scale: Any, pull: Any, losses: Any, log_sums: Any) -> None:
     """Turn logits into the gradient of scale · Σ_n (loss_n + ½ pull · log_sum_n²), in place.
 
@@ -113,20 +133,20 @@ def _read(row: Any, values: Any) -> Any:  # noqa: ARG001
     if row.dtype == types.uint16:
 
         def read_bfloat16(row: Any, values: Any) -> Any:
-            highest = _NO_LOGIT
+            highest = _LOWEST_KEY
             for v in range(len(row)):
                 values[v] = from_bfloat16(row[v])
-                highest = max(highest, values[v])
-            return highest
+                highest = max(highest, _key(values[v]))
+            return _of_key(highest)
 
         return read_bfloat16
 
     def read_float32(row: Any, values: Any) -> Any:
-        highest = _NO_LOGIT
+        highest = _LOWEST_KEY
         for v in range(len(row)):
             values[v] = row[v]
-            highest = max(highest, values[v])
-        return highest
+            highest = max(highest, _key(values[v]))
+        return _of_key(highest)
 
     return read_float32
 

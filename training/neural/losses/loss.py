@@ -1,6 +1,8 @@
 """What a loss can do: say how wrong an output layer is and fill in the gradients."""
 
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +14,8 @@ class Learned(NamedTuple):
     """What a stretch of text taught.
 
     Attributes:
-        loss: what was minimised, mean per predicted token; for the full softmax its cross-entropy in nats.
+        loss: what was minimised, mean per predicted token; its cross-entropy in nats where the loss is
+            one over the whole vocabulary.
         gradient: of the loss with respect to the features [N, E], in their type.
     """
 
@@ -20,9 +23,10 @@ class Learned(NamedTuple):
     gradient: Tensor
 
 
-class Loss(Protocol):
+class Loss(ABC):
     """A training criterion over an output layer."""
 
+    @abstractmethod
     def __call__(
         self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
     ) -> Learned:
@@ -33,5 +37,27 @@ class Loss(Protocol):
             features: [N, E], N ≥ 1, without a graph.
             ids: what follows each, [N]; never `<s>`.
             precision: of the matrix products.
+
+        Raises:
+            InvalidInputError: the loss cannot train such a layer.
         """
-        ...
+
+    @property
+    def settled(self) -> bool:
+        """Whether the run ends with this loss; one that gives way to another is no ground for stopping early."""
+        return True
+
+    def at(self, done: float) -> None:  # noqa: B027 - most losses need not know
+        """Learn how far the run is, a share from 0 to 1; told before each update."""
+
+    def state(self) -> dict[str, Any]:
+        """What it takes to continue exactly, in plain numbers and dictionaries; nothing for a loss without chance."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most losses remember nothing
+        """Continue from what `state` said."""
+
+
+def accumulate(parameter: Tensor, gradient: Tensor) -> None:
+    """Add to a parameter's gradient, which may take over the memory of what is added."""
+    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)

@@ -1,4 +1,4 @@
-"""What must hold of a recurrent model whatever its shape and whatever it reads."""
+"""What must hold of a neural model whatever its shape and whatever it reads."""
 
 from functools import cache
 
@@ -18,9 +18,20 @@ TOLERANCE = 1e-5
 
 
 @cache
-def model_of(cell, layers, hidden_size, tied):
+def model_of(cell, attention, *, layers, hidden_size, extras):
     torch.manual_seed(7)
-    config = NetworkConfig(cell=cell, layers=layers, embedding_size=8, hidden_size=hidden_size, tied=tied)
+    config = NetworkConfig(
+        cell=cell,
+        layers=layers,
+        embedding_size=8,
+        hidden_size=hidden_size,
+        tied=extras,
+        residual=extras,
+        layer_norm=extras,
+        learned_state=extras,
+        attention=attention,
+        attention_window=5,
+    )
     network = Network(config, len(VOCABULARY))
     for parameter in network.parameters():
         torch.nn.init.uniform_(parameter, -0.6, 0.6)
@@ -36,7 +47,12 @@ class StepByStep:
 
 
 models = st.builds(
-    model_of, st.sampled_from(["lstm", "gru"]), st.integers(1, 2), st.sampled_from([8, 11]), st.booleans()
+    model_of,
+    st.sampled_from(["feed-forward", "elman", "lstm", "gru", "mingru"]),
+    st.sampled_from(["none", "additive", "multiplicative", "scaled"]),
+    layers=st.integers(1, 2),
+    hidden_size=st.sampled_from([8, 11]),
+    extras=st.booleans(),
 )
 sentence = st.lists(st.integers(0, len(VOCABULARY) - 1).filter(lambda i: i != BOS), max_size=70)
 batches = st.lists(sentence, min_size=1, max_size=6).map(pad)

@@ -1,0 +1,252 @@
+"""A cache around any model: what was said lately is likely to be said again."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from models.arrays import FloatArray, TokenIds, to_numpy
+from models.caching import kernels
+from models.caching.config import CacheConfig
+from models.caching.history import History
+from models.caching.reading import ages, read, remember
+from models.errors import InvalidInputError, ManifestError
+from models.protocol import Featured, FeaturedScores, LanguageModel, feature_size
+from models.scoring import consume, score_sequences
+from models.vocabulary import BOS, Vocabulary
+
+_STRETCH = 1_024  # tokens of a row whose features are held at once
+_FEATURES = 1 << 23  # numbers in all feature vectors held at once (32 MiB)
+
+
+class CacheState(NamedTuple):
+    """The wrapped model's state and what is remembered of each of its B rows.
+
+    Memory of a row is bounded by the window; rows that are continued share it.
+    """
+
+    inner: Any
+    histories: tuple[History, ...]
+
+    def __len__(self) -> int:
+        return len(self.histories)
+
+    def select(self, rows: TokenIds) -> "CacheState":
+        """A state with rows `rows[0], rows[1], …` of this one; rows may repeat."""
+        return CacheState(self.inner.select(rows), tuple(self.histories[row] for row in rows))
+
+    def concatenate(self, others: Sequence["CacheState"]) -> "CacheState":
+        """A state with this one's rows, then those of each of `others`."""
+        histories = [history for state in (self, *others) for history in state.histories]
+        return CacheState(self.inner.concatenate([other.inner for other in others]), tuple(histories))
+
+
+class CacheModel:
+    """A model whose probabilities are mixed with those of the tokens it read last.
+
+    Computes on the host, whatever the wrapped model's device. A state begins with nothing remembered, and
+    as long as that is so the wrapped model answers alone. `<s>` is never remembered; `</s>` and `<unk>`
+    are, like any token.
+
+    Args:
+        inner: the model to wrap.
+        config: see `CacheConfig`.
+
+    Raises:
+        InvalidInputError: the cache is continuous, and the model tells no features.
+    """
+
+    family = "cache"
+
+    def __init__(self, inner: LanguageModel[Any], config: CacheConfig) -> None:
+        if config.kind == "continuous" and not feature_size(inner):
+            raise InvalidInputError(
+                f"cache.kind is continuous, but a model of the family {inner.family} has no features: use unigram",
+                parameter="cache.kind",
+            )
+        self.inner = inner
+        self.config = config
+        self._flatnesses = np.array([config.flatness], dtype=np.float64)
+        self._featured: Featured[Any] | None = None
+        if config.kind == "continuous" and isinstance(inner, Featured):
+            self._featured = inner
+        self._width = feature_size(inner) if self._featured else 0
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The wrapped model's."""
+        return self.inner.vocabulary
+
+    @property
+    def normalised(self) -> bool:
+        """Whether the wrapped model is."""
+        return self.inner.normalised
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers learnt by the wrapped model, θ and λ."""
+        return 2 + int(getattr(self.inner, "num_parameters", 0))
+
+    def initial_state(self, batch: int) -> CacheState:
+        """The state after `<s>`, with nothing remembered."""
+        return self._without_history(self.inner.initial_state(batch), batch)
+
+    def empty_state(self, batch: int) -> CacheState:
+        """The state after nothing."""
+        return self._without_history(self.inner.empty_state(batch), batch)
+
+    def advance(self, state: CacheState, tokens: TokenIds) -> CacheState:
+        """Consume one token per row.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B], each in [0, V).
+
+        Raises:
+            InvalidInputError: an id is outside the vocabulary.
+        """
+        tokens = self.vocabulary.check_ids(tokens, parameter="tokens")
+        features = self._features(state.inner)
+        after = self.inner.advance(state.inner, tokens)
+        histories = tuple(
+            history if token == BOS else history.extended(tokens[row : row + 1], features[row : row + 1])
+            for row, (history, token) in enumerate(zip(state.histories, tokens, strict=True))
+        )
+        return CacheState(after, histories)
+
+    def next_log_probs(self, state: CacheState) -> FloatArray:
+        """Natural-log probabilities [B, V] of the token that follows each row; minus infinity for `<s>`."""
+        log_probs = np.ascontiguousarray(to_numpy(self.inner.next_log_probs(state.inner)))
+        features = self._features(state.inner)
+        out = log_probs.copy()
+        for row, history in enumerate(state.histories):
+            if len(history) == 0:
+                continue
+            likeness = ages(len(history))
+            if self._featured:
+                kernels.products(features[row : row + 1], history.features, 0, likeness[None])
+            kernels.mix_row(
+                likeness, history.tokens, self.config.flatness, self.config.weight, log_probs[row], out[row]
+            )
+        return out
+
+    def score(self, state: CacheState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """Log-probabilities of given tokens, each given the state and the tokens before it.
+
+        Memory beyond arguments and result is bounded, however many and long the rows are.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B, T], each in [0, V); what lies past a row's length is ignored.
+            lengths: [B], each in [0, T].
+
+        Returns:
+            Natural-log probabilities [B, T]; 0 past a row's length.
+
+        Raises:
+            InvalidInputError: an id is outside the vocabulary.
+        """
+        self._check(tokens, lengths)
+        scores = np.zeros(tokens.shape, dtype=np.float32)
+        for rows in self._groups(tokens.shape):
+            self._score_rows(
+                state.select(np.arange(len(state))[rows]), tokens[rows], lengths[rows], scores[rows]
+            )
+        return scores
+
+    def prefill(self, state: CacheState, tokens: TokenIds, lengths: TokenIds) -> CacheState:
+        """The state after tokens [B, T], of which row b has lengths[b].
+
+        Raises:
+            InvalidInputError: an id is outside the vocabulary.
+        """
+        self._check(tokens, lengths)
+        groups = [
+            self._prefill_rows(state.select(np.arange(len(state))[rows]), tokens[rows], lengths[rows])
+            for rows in self._groups(tokens.shape)
+        ]
+        return groups[0].concatenate(groups[1:]) if groups else state
+
+    def save(self, directory: Path) -> None:
+        """Write the cache's shape; the wrapped model is a checkpoint of its own under `parts/`."""
+        text = json.dumps(dataclasses.asdict(self.config), indent=1)
+        (directory / "config.json").write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, directory: Path, parts: Sequence[LanguageModel[Any]]) -> "CacheModel":
+        """Rebuild from what `save` wrote and the one part, already loaded.
+
+        Raises:
+            ManifestError: config.json is no cache's, or does not fit the part.
+        """
+        path = directory / "config.json"
+        try:
+            config = CacheConfig(**json.loads(path.read_text(encoding="utf-8")))
+            (inner,) = parts
+            return cls(inner, config)
+        except (OSError, ValueError, TypeError, InvalidInputError) as error:
+            raise ManifestError(f"{path}: not a cache's configuration: {error}") from None
+
+    def _without_history(self, inner: Any, batch: int) -> CacheState:
+        nothing = History.nothing(window=self.config.window, width=self._width)
+        return CacheState(inner, (nothing,) * batch)
+
+    def _features(self, inner: Any) -> FloatArray:
+        """Features of every row [B, W]; W is 0 where the cache does not look at them."""
+        if self._featured is None:
+            return np.zeros((len(inner), 0), dtype=np.float32)
+        return np.ascontiguousarray(to_numpy(self._featured.features(inner)))
+
+    def _check(self, tokens: TokenIds, lengths: TokenIds) -> None:
+        inside = np.arange(tokens.shape[1]) < lengths[:, None]
+        self.vocabulary.check_ids(tokens[inside], parameter="tokens")
+
+    def _groups(self, shape: tuple[int, ...]) -> Iterator[slice]:
+        """As many rows at a time as features can be held of."""
+        rows, width = shape
+        size = max(1, _FEATURES // max(min(width, _STRETCH) * self._width, 1))
+        for start in range(0, rows, size):
+            yield slice(start, start + size)
+
+    def _score_rows(self, state: CacheState, tokens: TokenIds, lengths: TokenIds, out: FloatArray) -> None:
+        inner, histories = state.inner, list(state.histories)
+        for start in range(0, tokens.shape[1], _STRETCH):
+            stretch, counts = tokens[:, start : start + _STRETCH], np.clip(lengths - start, 0, _STRETCH)
+            scored = self._inner_scores(inner, stretch, counts)
+            for row, count in enumerate(counts):
+                reading = read(
+                    histories[row],
+                    stretch[row, :count],
+                    scored.features[row, :count],
+                    flatnesses=self._flatnesses,
+                )
+                histories[row] = reading.history
+                kernels.mix_targets(
+                    scored.log_probs[row, :count],
+                    reading.shares[:, 0].copy(),
+                    self.config.weight,
+                    out[row, start : start + count],
+                )
+            if start + _STRETCH < tokens.shape[1]:
+                inner = consume(self.inner, inner, stretch, counts)
+
+    def _inner_scores(self, state: Any, tokens: TokenIds, lengths: TokenIds) -> FeaturedScores:
+        if self._featured is not None:
+            return self._featured.score_with_features(state, tokens, lengths)
+        features = np.zeros((*tokens.shape, 0), dtype=np.float32)
+        return FeaturedScores(score_sequences(self.inner, state, tokens, lengths), features)
+
+    def _prefill_rows(self, state: CacheState, tokens: TokenIds, lengths: TokenIds) -> CacheState:
+        inner, histories = state.inner, list(state.histories)
+        for start in range(0, tokens.shape[1], _STRETCH):
+            stretch, counts = tokens[:, start : start + _STRETCH], np.clip(lengths - start, 0, _STRETCH)
+            features = np.zeros((*stretch.shape, 0), dtype=np.float32)
+            if self._featured is not None:
+                features = self._featured.features_along(inner, stretch, counts)
+            for row, count in enumerate(counts):
+                histories[row] = remember(histories[row], stretch[row, :count], features[row, :count])
+            inner = consume(self.inner, inner, stretch, counts)
+        return CacheState(inner, tuple(histories))

@@ -1,0 +1,1 @@
+"""What a cache remembers of a text, and the probabilities it makes of that."""

@@ -1,0 +1,86 @@
+"""In which precision a model computes: single, or integers of eight bits on a CPU."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from models.errors import InvalidInputError
+from models.mixture import MixtureModel
+from models.protocol import LanguageModel
+
+Precision = Literal["auto", "float32", "int8"]
+FLOAT32: Literal["float32"] = "float32"
+INT8: Literal["int8"] = "int8"
+PRECISIONS: tuple[Precision, ...] = ("auto", FLOAT32, INT8)
+
+NEURAL = ("feed-forward", "elman", "lstm", "gru", "mingru")
+"""Families that have weights to round."""
+
+CACHE = "cache"
+"""The family of caches around another model."""
+
+MAX_COST = 0.005
+"""By how much int8 may raise the perplexity and still be the default, as a share."""
+
+
+def check_precision(precision: str) -> Precision:
+    """The precision, if there is one of that name.
+
+    Raises:
+        InvalidInputError: there is none.
+    """
+    for known in PRECISIONS:
+        if precision == known:
+            return known
+    raise InvalidInputError(
+        f"precision is {precision!r}, it can be {', '.join(PRECISIONS)}", parameter="precision"
+    )
+
+
+def is_advised(metrics: Mapping[str, Any]) -> bool:
+    """Whether int8 was measured when the model was published, and cost little enough."""
+    measured = metrics.get(INT8)
+    cost = measured.get("cost") if isinstance(measured, Mapping) else None
+    return isinstance(cost, int | float) and cost <= MAX_COST
+
+
+def in_int8(model: LanguageModel[Any]) -> LanguageModel[Any]:
+    """The same model with its networks in integers of eight bits, but for those that `int8_problems` names.
+
+    The very same object if there is nothing to round.
+    """
+    if isinstance(model, MixtureModel):
+        parts = [in_int8(part) for part in model.parts]
+        if all(part is before for part, before in zip(parts, model.parts, strict=True)):
+            return model
+        return MixtureModel(parts, model.weights, weights_by_context=model.weights_by_context)
+    if model.family == CACHE:
+        return _cache_in_int8(model)
+    if model.family not in NEURAL or int8_problems(model):
+        return model
+    from models.neural.quantized.model import QuantizedModel
+
+    network: Any = model
+    return QuantizedModel(network.network, model.vocabulary)
+
+
+def _cache_in_int8(cache: Any) -> LanguageModel[Any]:
+    from models.cache import CacheModel  # brings in numba
+
+    inner = in_int8(cache.inner)
+    return cache if inner is cache.inner else CacheModel(inner, cache.config)
+
+
+def int8_problems(model: LanguageModel[Any]) -> list[str]:
+    """Why some of a model's networks cannot compute in integers; none if all can, or there are none."""
+    if isinstance(model, MixtureModel):
+        return [problem for part in model.parts for problem in int8_problems(part)]
+    if model.family == CACHE:
+        cache: Any = model
+        return int8_problems(cache.inner)
+    if model.family not in NEURAL:
+        return []
+    from models.neural.quantized.support import unsupported  # brings in torch
+
+    network: Any = model
+    problem = unsupported(network.config)
+    return [] if problem is None else [problem]

@@ -1,0 +1,72 @@
+"""Attention over a body's last outputs, in a window, so that what is carried is bounded."""
+
+import torch
+from torch import Tensor, nn
+
+from models.neural.attention_scores import AdditiveScores, MultiplicativeScores, ScaledScores
+from models.neural.body import Body, Hidden
+from models.neural.config import NetworkConfig
+
+
+class Attentive(Body):
+    """h_t + P Σ α_j h_j over the last n outputs h_j of a body, h_t among them; α is a softmax of scores.
+
+    Carries what the body does, the n - 1 outputs before [n - 1, B, W], and how many of those there
+    are [1, B, 1].
+
+    Args:
+        inner: the body.
+        config: the shape; n is its `attention_window`.
+    """
+
+    def __init__(self, inner: Body, config: NetworkConfig) -> None:
+        super().__init__()
+        self.inner = inner
+        self.width = inner.width
+        self.before = config.attention_window - 1
+        self.scores = _scores_of(config, inner.width)
+        self.projection = nn.Linear(self.width, self.width, bias=False)
+
+    def start(self, batch: int) -> Hidden:
+        """What the body starts with, and no outputs."""
+        like = self.projection.weight
+        return (
+            *self.inner.start(batch),
+            like.new_zeros(self.before, batch, self.width),
+            like.new_zeros(1, batch, 1),
+        )
+
+    def forward(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
+        """Read T vectors a row: [T, B, E] to [T, B, W]."""
+        outputs, inner = self.inner(inputs, carried[:-2])
+        attended, memory = self._attend(outputs, carried[-2:])
+        return attended, (*inner, *memory)
+
+    def step(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
+        """Read one vector a row: [B, E] to [B, W]."""
+        output, inner = self.inner.step(inputs, carried[:-2])
+        attended, memory = self._attend(output[None], carried[-2:])
+        return attended[0], (*inner, *memory)
+
+    def _attend(self, outputs: Tensor, memory: Hidden) -> tuple[Tensor, Hidden]:
+        past, filled = memory
+        seen = torch.cat([past, outputs])  # [n - 1 + T, B, W]
+        scores = self.scores(outputs, seen).masked_fill(~self._visible(len(outputs), filled), -torch.inf)
+        context = torch.softmax(scores, dim=2) @ seen.transpose(0, 1).to(scores.dtype)  # [B, T, W]
+        attended = outputs + self.projection(context.transpose(0, 1))
+        return attended, (seen[len(outputs) :], (filled + len(outputs)).clamp(max=self.before))
+
+    def _visible(self, times: int, filled: Tensor) -> Tensor:
+        """What each of T outputs may look at [B, T, n - 1 + T]: itself and what was there in the window."""
+        columns = torch.arange(self.before + times, device=filled.device)
+        behind = self.before + torch.arange(times, device=filled.device)[:, None] - columns  # [T, n - 1 + T]
+        there = columns >= self.before - filled[0]  # [B, n - 1 + T]
+        return ((behind >= 0) & (behind <= self.before)) & there[:, None]
+
+
+def _scores_of(config: NetworkConfig, width: int) -> nn.Module:
+    if config.attention == "additive":
+        return AdditiveScores(width, config.attention_size)
+    if config.attention == "multiplicative":
+        return MultiplicativeScores(width)
+    return ScaledScores(width, config.attention_size)

@@ -1,0 +1,97 @@
+"""The adaptive softmax: short work for rare tokens."""
+
+import itertools
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.neural.output.layer import OutputLayer
+from models.neural.output.vectors import ClusteredVectors
+
+
+class AdaptiveSoftmax(OutputLayer):
+    """Frequent tokens and clusters of rarer ones first, then the tokens of a cluster (Grave et al. 2017).
+
+    p(w) of a frequent token is its share of the head's softmax, which is over frequent tokens and
+    clusters; p(w) of another is its cluster's share times its own share of the cluster's softmax.
+
+    Attributes:
+        vectors: of the tokens, the embedding's too if the network is tied.
+        clusters: vectors of the clusters but the first [C − 1, E].
+        biases: of the head, its tokens first, and of each other cluster's tokens.
+
+    Args:
+        width: E, of the features.
+        vectors: of the tokens, of full width E.
+        initial_range: of the values of cluster vectors.
+    """
+
+    def __init__(self, width: int, vectors: ClusteredVectors, *, initial_range: float) -> None:
+        super().__init__()
+        self.vectors = vectors
+        tails = len(vectors) - 1
+        self.clusters = nn.Parameter(torch.empty(tails, width).uniform_(-initial_range, initial_range))
+        sizes = [len(table) for table in vectors.tables]
+        self.biases = nn.ParameterList(torch.zeros(size) for size in [sizes[0] + tails, *sizes[1:]])
+        never_predicted = torch.zeros(sizes[0] + tails)
+        never_predicted[0] = -math.inf  # the rank of <s>
+        self.register_buffer("never_predicted", never_predicted, persistent=False)  # added to the head's bias
+        self.never_predicted: Tensor
+
+    def head(self) -> tuple[Tensor, Tensor]:
+        """Weights [V₀ + C − 1, E] and biases of the head: frequent tokens, then clusters."""
+        weight = torch.cat([self.vectors.table(0), self.clusters])
+        return weight, self.biases[0] + self.never_predicted
+
+    def in_head(self, ranks: Tensor) -> Tensor:
+        """Where the head has tokens of given ranks [N]: their own place or their cluster's."""
+        inner = self.rank_bounds(ranks)
+        cluster = torch.bucketize(ranks, inner, right=True)
+        return torch.where(cluster == 0, ranks, inner[0] + cluster - 1)
+
+    def rank_bounds(self, like: Tensor) -> Tensor:
+        """The ranks at which each cluster but the first begins [C − 1]."""
+        return torch.tensor(self.vectors.bounds[1:-1], device=like.device)
+
+    def log_probs(self, features: Tensor) -> Tensor:
+        """Natural-log probabilities [N, V] after vectors [N, E]."""
+        head = torch.log_softmax(functional.linear(features, *self.head()), dim=-1)
+        size = self.vectors.bounds[1]
+        tails = (self._inside(i, features) + head[:, size + i - 1, None] for i in range(1, len(self.vectors)))
+        return torch.cat([head[:, :size], *tails], dim=1).index_select(1, self.vectors.rank)
+
+    def target_log_probs(self, features: Tensor, ids: Tensor) -> Tensor:
+        """Natural-log probabilities [N] of ids [N]; of each cluster only the rows that need it are computed."""
+        ranks = self.vectors.rank[ids]
+        head = functional.linear(features, *self.head())
+        answer = -functional.cross_entropy(head, self.in_head(ranks), reduction="none")
+        for i in range(1, len(self.vectors)):
+            begin, end = self.vectors.bounds[i], self.vectors.bounds[i + 1]
+            rows = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
+            if len(rows):
+                inside = self._inside(i, features[rows]).gather(1, (ranks[rows] - begin)[:, None])
+                answer = answer.index_add(0, rows, inside[:, 0].to(answer.dtype))
+        return answer
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the tokens' ranks, in words."""
+        return self.vectors.problem
+
+    def _inside(self, cluster: int, features: Tensor) -> Tensor:
+        """Natural-log probabilities [N, Vᵢ] of a cluster's tokens, given the cluster."""
+        narrow = functional.linear(features, self.vectors.projection(cluster))
+        logits = functional.linear(narrow, self.vectors.table(cluster), self.biases[cluster])
+        return torch.log_softmax(logits, dim=-1)
+
+    @torch.no_grad()
+    def start_from_counts(self, counts: Tensor) -> None:
+        """Rank the tokens, and set biases to log frequencies: in the head, and inside each cluster."""
+        ordered = counts[self.vectors.rank_by(counts)]
+        bounds = self.vectors.bounds
+        tails = [ordered[begin:end] for begin, end in itertools.pairwise(bounds[1:])]
+        head = torch.cat([ordered[: bounds[1]], torch.stack([tail.sum() for tail in tails])])
+        for bias, part in zip(self.biases, [head, *tails], strict=True):
+            bias.copy_(torch.log(part / part.sum()))

@@ -1,0 +1,134 @@
+"""Matrices of weights in integers of eight bits, and their products with rows of activations.
+
+Each row of a matrix has a scale, each row of activations another, so the float that comes of a
+dot product depends on the two alone: sums of integers are exact in any order.
+"""
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import FloatArray
+from models.neural.quantized.dot_products import GROUP, LANES, ZERO, four_rows, one_row
+from models.neural.quantized.elementary import fused
+from models.neural.quantized.rows import LIMIT
+
+_ALIGNMENT = 64  # bytes: a cache line
+
+
+class PackedMatrix(NamedTuple):
+    """O rows of K weights as the products read them.
+
+    Attributes:
+        weights: [O/64, K/4, 64, 4] as [O/64, 64 K], O and K rounded up; uint8, the integer plus 128.
+        scales: of the rows [O rounded up to a multiple of 64], float32; 0 in rows that were added.
+    """
+
+    weights: npt.NDArray[np.uint8]
+    scales: FloatArray
+
+
+def pack(matrix: FloatArray) -> PackedMatrix:
+    """Round the weights [O, K] of every row to 255 steps, symmetric about 0."""
+    rows, columns = matrix.shape
+    blocks, groups = -(-rows // LANES), -(-columns // GROUP)
+    scales = np.zeros(blocks * LANES, np.float32)
+    scales[:rows] = np.abs(matrix).max(axis=1, initial=0.0) / LIMIT
+    padded = np.zeros((blocks * LANES, groups * GROUP), np.float32)
+    padded[:rows, :columns] = matrix
+    integers = np.rint(padded / np.maximum(scales, np.float32(1e-30))[:, None]) + ZERO
+    packed = integers.astype(np.uint8).reshape(blocks, LANES, groups, GROUP).transpose(0, 2, 1, 3)
+    weights = _aligned(blocks, groups * LANES * GROUP)
+    weights[:] = packed.reshape(weights.shape)
+    return PackedMatrix(weights, scales)
+
+
+def _aligned(rows: int, width: int) -> npt.NDArray[np.uint8]:
+    """An array that starts where a cache line starts: no read of 64 bytes then touches two."""
+    memory = np.empty(rows * width + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + rows * width].reshape(rows, width)
+
+
+@numba.njit(nogil=True, cache=True)
+def multiply(matrix: Any, bias: Any, rows: Any, first: Any, count: Any, products: Any) -> None:
+    """The products of a matrix with some rows of activations, and a bias.
+
+    Args:
+        matrix: a `PackedMatrix` of O rows.
+        bias: [O rounded up], float32.
+        rows: `Rows` of the matrix's width.
+        first: of the rows.
+        count: how many of them.
+        products: written, [count, O rounded up], float32.
+    """
+    groups = rows.values.shape[1] // GROUP
+    sums = np.empty(4 * LANES, np.int32)
+    weights = matrix.weights.reshape(-1)
+    for block in range(len(matrix.weights)):
+        start = block * groups * LANES * GROUP
+        here = slice(block * LANES, (block + 1) * LANES)
+        for done in range(0, count, 4):
+            if count - done == 1:
+                one_row(weights, start, rows.values, first + done, groups, sums)
+            else:
+                four_rows(weights, start, rows.values, first + done, groups, sums)
+            for number in range(min(4, count - done)):
+                row = first + done + number
+                scale, less = rows.scales[row], np.int32(ZERO * rows.sums[row])
+                target = products[done + number, here]
+                of_row = sums[number * LANES : (number + 1) * LANES]
+                _to_floats(of_row, less, scale, matrix.scales[here], bias[here], target)
+
+
+@numba.njit(nogil=True, cache=True)
+def _to_floats(sums: Any, less: Any, scale: Any, scales: Any, bias: Any, target: Any) -> None:
+    """64 sums of integers as the numbers that they stand for."""
+    for lane in range(LANES):
+        target[lane] = fused(np.float32(np.int32(sums[lane] - less)), scale * scales[lane], bias[lane])
+
+
+@numba.njit(nogil=True, cache=True)
+def gather(matrix: Any, size: Any, ids: Any, rows: Any, first: Any) -> Any:
+    """Write given rows of a matrix, ids [N], from a row on: an embedding's look-up.
+
+    Returns:
+        The first id that is not in [0, size), or 0 if all are.
+    """
+    groups = rows.values.shape[1] // GROUP
+    weights = matrix.weights
+    for number in range(len(ids)):
+        row, token = first + number, ids[number]
+        if not 0 <= token < size:
+            return token
+        block, lane = token // LANES, token % LANES
+        place = lane * GROUP
+        total = np.int32(0)
+        for group in range(groups):
+            for column in range(GROUP):
+                value = np.int32(weights[block, place + column]) - np.int32(ZERO)
+                rows.values[row, group * GROUP + column] = value
+                total += value
+            place += LANES * GROUP
+        rows.scales[row] = matrix.scales[token]
+        rows.sums[row] = total
+    return 0
+
+
+@numba.njit(nogil=True, cache=True)
+def multiply_one_each(matrix: Any, bias: Any, rows: Any, ids: Any, products: Any) -> None:
+    """What `multiply` gives for one row of the matrix for each row of activations, ids [N]; written into [N]."""
+    groups = rows.values.shape[1] // GROUP
+    for row in range(len(ids)):
+        block, lane = ids[row] // LANES, ids[row] % LANES
+        place = lane * GROUP
+        total = np.int32(0)
+        for group in range(groups):
+            for column in range(GROUP):
+                weight = np.int32(matrix.weights[block, place + column]) - np.int32(ZERO)
+                total += weight * np.int32(rows.values[row, group * GROUP + column])
+            place += LANES * GROUP
+        scale = rows.scales[row] * matrix.scales[ids[row]]
+        products[row] = fused(np.float32(np.int32(total)), scale, bias[ids[row]])

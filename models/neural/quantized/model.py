@@ -1,0 +1,163 @@
+"""A network in integers as a language model."""
+
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from models.arrays import FloatArray, TokenIds
+from models.errors import InvalidInputError
+from models.neural.config import NetworkConfig
+from models.neural.network import Network
+from models.neural.quantized.network import QuantizedNetwork
+from models.neural.quantized.sequences import Wanted, read_ragged
+from models.neural.quantized.state import QuantizedState
+from models.protocol import FeaturedScores
+from models.vocabulary import BOS, Vocabulary
+
+
+class QuantizedModel:
+    """A neural language model with weights and activations of eight bits, on a CPU.
+
+    Weights have a scale per row, activations one per row of the batch, and integers are summed
+    exactly: what a row is told depends on its own text alone, to the last bit, whoever is in the
+    batch, step by step or whole.
+
+    Args:
+        network: in single precision; it is not changed.
+        vocabulary: the tokens that ids stand for.
+
+    Raises:
+        InvalidInputError: network and vocabulary differ in size, or the network is of a kind that cannot
+            be computed in integers.
+    """
+
+    normalised = True
+
+    def __init__(self, network: Network, vocabulary: Vocabulary) -> None:
+        if network.vocab_size != len(vocabulary):
+            raise InvalidInputError(
+                f"the network predicts {network.vocab_size} tokens, the vocabulary has {len(vocabulary)}",
+                parameter="vocabulary",
+            )
+        self._config = network.config
+        self._num_parameters = sum(parameter.numel() for parameter in network.parameters())
+        self._network = QuantizedNetwork(network)
+        self._vocabulary = vocabulary
+
+    @property
+    def family(self) -> str:
+        """The name of the network's cell."""
+        return self._config.cell
+
+    @property
+    def config(self) -> NetworkConfig:
+        """The network's shape."""
+        return self._config
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens that ids stand for."""
+        return self._vocabulary
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers learnt; a matrix shared by embedding and output counts once."""
+        return self._num_parameters
+
+    def empty_state(self, batch: int) -> QuantizedState:
+        """The state after nothing."""
+        return QuantizedState(self._network.start).select(np.zeros(batch, dtype=np.int64))
+
+    def initial_state(self, batch: int) -> QuantizedState:
+        """The state after `<s>`."""
+        return self._start.select(np.zeros(batch, dtype=np.int64))
+
+    @cached_property
+    def _start(self) -> QuantizedState:
+        """One row after `<s>`: nearly every request begins there, so it is computed once."""
+        return self.advance(self.empty_state(1), np.array([BOS]))
+
+    def advance(self, state: QuantizedState, tokens: TokenIds) -> QuantizedState:
+        """Consume one token per row.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B], each in [0, V).
+
+        Returns:
+            The state after the tokens.
+        """
+        ids = np.asarray(tokens, dtype=np.int64)[None]
+        return QuantizedState(self._network.read(ids, np.array([len(state)]), state.hidden).hidden)
+
+    def next_log_probs(self, state: QuantizedState) -> FloatArray:
+        """Natural-log probabilities [B, V] of the token that follows each row."""
+        return self._network.log_probs(state.top)
+
+    def score(self, state: QuantizedState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """Log-probabilities of given tokens, each given the state and the tokens before it.
+
+        Memory beyond arguments and result is bounded, however many and long the rows are.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B, T]; what lies past a row's length is ignored.
+            lengths: [B], each in [0, T].
+
+        Returns:
+            Natural-log probabilities [B, T]; 0 past a row's length.
+        """
+        scores = np.zeros(tokens.shape, np.float32)
+        self._read(state, tokens, lengths, Wanted(scores))
+        return scores
+
+    @property
+    def self_normalised(self) -> bool:
+        """Whether logits were trained to stand for log-probabilities by themselves."""
+        return self._config.self_normalised
+
+    def score_unnormalised(self, state: QuantizedState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """The logits of given tokens [B, T], which spare the sum over the vocabulary; see `score`."""
+        scores = np.zeros(tokens.shape, np.float32)
+        self._read(state, tokens, lengths, Wanted(scores, normalised=False))
+        return scores
+
+    def prefill(self, state: QuantizedState, tokens: TokenIds, lengths: TokenIds) -> QuantizedState:
+        """Consume whole sequences; the arguments are those of `score`.
+
+        Returns:
+            The state after row b's first lengths[b] tokens.
+        """
+        return self._read(state, tokens, lengths, Wanted())
+
+    @property
+    def feature_size(self) -> int:
+        """Numbers in what the next token is predicted from, W."""
+        return self._network.width
+
+    def features(self, state: QuantizedState) -> FloatArray:
+        """The vectors [B, W] that the next tokens are predicted from."""
+        return state.top
+
+    def features_along(self, state: QuantizedState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """The vector before each of given tokens [B, T, W]; see `score` for the arguments."""
+        features = np.zeros((*tokens.shape, self.feature_size), np.float32)
+        self._read(state, tokens, lengths, Wanted(features=features))
+        return features
+
+    def score_with_features(
+        self, state: QuantizedState, tokens: TokenIds, lengths: TokenIds
+    ) -> FeaturedScores:
+        """What `score` and `features_along` answer, in one pass."""
+        scores = np.zeros(tokens.shape, np.float32)
+        features = np.zeros((*tokens.shape, self.feature_size), np.float32)
+        self._read(state, tokens, lengths, Wanted(scores, features=features))
+        return FeaturedScores(scores, features)
+
+    def _read(
+        self, state: QuantizedState, tokens: TokenIds, lengths: TokenIds, wanted: Wanted
+    ) -> QuantizedState:
+        """Read sequences, in as many threads as torch would take."""
+        threads = torch.get_num_threads()
+        return read_ragged(self._network, state, tokens, lengths, wanted=wanted, threads=threads)

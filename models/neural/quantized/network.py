@@ -1,0 +1,149 @@
+"""A network in integers of eight bits: embedding → body → (projection) → output layer."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from torch import Tensor, nn
+
+from models.arrays import FloatArray, TokenIds
+from models.errors import InvalidInputError
+from models.neural.feed_forward import FeedForward
+from models.neural.network import Network
+from models.neural.output.softmax import Softmax
+from models.neural.quantized.body import QuantizedBody, lengths_of
+from models.neural.quantized.feed_forward import QuantizedFeedForward
+from models.neural.quantized.linear import linear, linear_of
+from models.neural.quantized.matrix import gather, multiply, multiply_one_each, pack
+from models.neural.quantized.output import pick, score_rows, subtract
+from models.neural.quantized.recurrent import QuantizedRecurrent
+from models.neural.quantized.rows import SPARE, Rows, new_rows, quantise_all
+from models.neural.quantized.state import Hidden
+from models.neural.quantized.support import unsupported
+from models.neural.recurrent import Recurrent
+
+TOGETHER = 16
+"""Rows whose logits are held at once: they stay in the cache."""
+
+
+class Outputs(NamedTuple):
+    """What reading T tokens a row gives.
+
+    Attributes:
+        before: the body's outputs before each token [T, B, W].
+        rows: the same as `Rows` [T * B].
+        hidden: what is carried on.
+    """
+
+    before: FloatArray
+    rows: Rows
+    hidden: Hidden
+
+
+class QuantizedNetwork:
+    """What computes a quantised model's answers; every row's are its own, to the last bit.
+
+    Args:
+        network: in single precision; it is not changed.
+
+    Raises:
+        InvalidInputError: it is of a kind that cannot be computed in integers.
+    """
+
+    def __init__(self, network: Network) -> None:
+        problem = unsupported(network.config)
+        if problem is not None:
+            raise InvalidInputError(problem, parameter="precision")
+        self.vocab_size = network.vocab_size
+        self.width = network.body.width
+        self.embedding_size = network.config.embedding_size
+        self.start: Hidden = tuple(_array(part) for part in network.zero_hidden(1))
+        self.embedding = pack(_array(cast("Tensor", network.embedding.weight)))
+        self.body = _quantized_body(network)
+        self.projection = linear_of(network.projection) if isinstance(network.projection, nn.Linear) else None
+        output = cast("Softmax", network.output)
+        bias = _array(output.bias + output.never_predicted)
+        self.output = linear(_array(output.weight), bias, fill=-np.inf)  # what was added is never predicted
+        if network.config.tied:
+            self.output = self.output._replace(matrix=self.embedding)
+
+    def read(self, tokens: TokenIds, alive: TokenIds, hidden: Hidden) -> Outputs:
+        """Read up to T tokens a row.
+
+        Args:
+            tokens: ids [T, B]; those that are not read can be any in [0, V).
+            alive: how many rows, the first ones, read the token of each step [T], descending.
+            hidden: what is carried; it is not changed.
+
+        Raises:
+            InvalidInputError: an id is not in [0, V).
+        """
+        steps, batch = tokens.shape
+        vectors = new_rows((steps + 1) * batch, self.embedding_size)
+        bad = gather(self.embedding, self.vocab_size, tokens.reshape(-1), vectors, batch)
+        if bad:
+            raise InvalidInputError(f"token id {bad} is not in [0, {self.vocab_size})", parameter="tokens")
+        outputs, rows, carried = self.body.read(vectors, alive, hidden[1:])
+        quantise_all(hidden[0][0], rows, 0)
+        lengths = lengths_of(alive, batch)
+        before = np.concatenate([hidden[0], outputs])
+        top = before[lengths, np.arange(batch)][None]
+        return Outputs(before[:-1], rows, (top, *carried))
+
+    def log_probs(self, outputs: FloatArray) -> FloatArray:
+        """Natural-log probabilities [B, V] of the next token after outputs of the body [B, W]."""
+        log_probs = np.empty((len(outputs), self.vocab_size), np.float32)
+        rows = new_rows(len(outputs), self.width)
+        quantise_all(outputs, rows, 0)
+        self._predict(
+            rows, log_probs, lambda logits, log_sums, cut: subtract(logits, log_sums, log_probs[cut])
+        )
+        return log_probs
+
+    def target_log_probs(self, rows: Rows, ids: TokenIds) -> FloatArray:
+        """Natural-log probabilities [N] of given next tokens, ids [N], after outputs as `Rows`."""
+        log_probs = np.empty(len(ids), np.float32)
+        self._predict(
+            rows, log_probs, lambda logits, log_sums, cut: pick(logits, log_sums, ids[cut], log_probs[cut])
+        )
+        return log_probs
+
+    def target_logits(self, rows: Rows, ids: TokenIds) -> FloatArray:
+        """Unnormalised log-probabilities [N] of given next tokens, ids [N], after outputs as `Rows`."""
+        logits = np.empty(len(ids), np.float32)
+        multiply_one_each(self.output.matrix, self.output.bias, self._features(rows), ids, logits)
+        return logits
+
+    def _predict(self, rows: Rows, log_probs: FloatArray, write: Callable[[Any, Any, slice], None]) -> None:
+        """Call `write` with logits, the logarithms of their sums, and the rows they are of, few at a time."""
+        rows = self._features(rows)
+        for start in range(0, len(log_probs), TOGETHER):
+            cut = slice(start, min(start + TOGETHER, len(log_probs)))
+            logits = np.empty((cut.stop - start, len(self.output.bias)), np.float32)
+            log_sums = np.empty(cut.stop - start, np.float32)
+            score_rows(self.output.matrix, self.output.bias, rows, start, logits, log_sums)
+            write(logits, log_sums, cut)
+
+    def _features(self, rows: Rows) -> Rows:
+        """What the output layer reads."""
+        if self.projection is None:
+            return rows
+        matrix, bias, size = self.projection
+        count = len(rows.values) - SPARE
+        narrowed = np.empty((count, len(bias)), np.float32)
+        multiply(matrix, bias, rows, 0, count, narrowed)
+        features = new_rows(count, size)
+        quantise_all(narrowed[:, :size], features, 0)
+        return features
+
+
+def _quantized_body(network: Network) -> QuantizedBody:
+    body = network.body
+    if isinstance(body, FeedForward):
+        return QuantizedFeedForward(body, network.config)
+    return QuantizedRecurrent(cast("Recurrent", body), network.config)
+
+
+def _array(tensor: Tensor) -> FloatArray:
+    array: FloatArray = tensor.detach().cpu().numpy()
+    return array

@@ -1,0 +1,86 @@
+"""Vectors in integers of eight bits, each row with a scale of its own."""
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import FloatArray
+from models.neural.quantized.dot_products import GROUP
+
+LIMIT = np.float32(127)
+"""The largest integer; -128 is not used, so that the range is symmetric."""
+
+SPARE = 3
+"""Rows past the last that may be read when four are computed together."""
+
+_TINY = np.float32(1e-30)
+_HALF = np.float32(0.5)
+
+
+class Rows(NamedTuple):
+    """N vectors as integers times a scale; in memory, `SPARE` rows more.
+
+    Attributes:
+        values: [N + 3, W rounded up to a multiple of 4], int8; 0 in what was added to the width.
+        scales: [N + 3], float32.
+        sums: of a row's values [N + 3], int32.
+    """
+
+    values: npt.NDArray[np.int8]
+    scales: FloatArray
+    sums: npt.NDArray[np.int32]
+
+
+def new_rows(count: int, width: int) -> Rows:
+    """Room for vectors of a width; what is in it is 0."""
+    count, padded = count + SPARE, -(-width // GROUP) * GROUP
+    values = np.zeros((count, padded), np.int8)
+    return Rows(values, np.zeros(count, np.float32), np.zeros(count, np.int32))
+
+
+@numba.njit(nogil=True, cache=True, fastmath={"nnan", "nsz"})
+def _largest(vector: Any) -> Any:
+    """The largest absolute value; the order of comparisons does not matter."""
+    found = np.float32(0)
+    for value in vector:
+        found = max(found, abs(value))
+    return found
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def quantise(vector: Any, rows: Any, row: Any) -> None:
+    """Write a vector [W] of float32 as a row: the nearest integers, the largest being ±127."""
+    highest = _largest(vector)
+    inverse = LIMIT / max(highest, _TINY)
+    values = rows.values[row]
+    total = np.int32(0)
+    for place in range(len(vector)):
+        value = np.int32(np.floor(vector[place] * inverse + _HALF))
+        values[place] = value
+        total += value
+    rows.scales[row] = highest / LIMIT
+    rows.sums[row] = total
+
+
+@numba.njit(nogil=True, cache=True)
+def quantise_all(vectors: Any, rows: Any, first: Any) -> None:
+    """Write vectors [N, W] as rows, from one on."""
+    for number in range(len(vectors)):
+        quantise(vectors[number], rows, first + number)
+
+
+@numba.njit(nogil=True, cache=True)
+def dequantise(rows: Any, first: Any, vectors: Any) -> None:
+    """Write what rows, from one on, stand for into vectors [N, W]."""
+    for number in range(len(vectors)):
+        scale = rows.scales[first + number]
+        for place in range(vectors.shape[1]):
+            vectors[number, place] = np.float32(rows.values[first + number, place]) * scale
+
+
+def take(rows: Rows, places: npt.NDArray[np.int64]) -> Rows:
+    """Rows at given places [N], copied."""
+    places = np.concatenate([places, np.zeros(SPARE, np.int64)])
+    return Rows(rows.values[places], rows.scales[places], rows.sums[places])

@@ -1,0 +1,42 @@
+"""What a quantised model remembers of a text, as an immutable value."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import FloatArray, TokenIds
+
+Hidden: TypeAlias = tuple[npt.NDArray[Any], ...]
+"""Arrays whose dimension 1 is the batch; the first is the body's last output [1, B, W], float32."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantizedState:
+    """What is carried of B texts.
+
+    Attributes:
+        hidden: in single precision, as `NeuralState` carries it.
+    """
+
+    hidden: Hidden
+
+    def __len__(self) -> int:
+        return int(self.hidden[0].shape[1])
+
+    @property
+    def top(self) -> FloatArray:
+        """The body's last outputs [B, W]."""
+        top: FloatArray = self.hidden[0][0]
+        return top
+
+    def select(self, rows: TokenIds) -> "QuantizedState":
+        """Rows `rows[0], rows[1], …`, copied; rows may repeat."""
+        return QuantizedState(tuple(part[:, rows] for part in self.hidden))
+
+    def concatenate(self, others: Sequence["QuantizedState"]) -> "QuantizedState":
+        """This state's rows, then those of each of `others`."""
+        columns = zip(self.hidden, *(other.hidden for other in others), strict=True)
+        return QuantizedState(tuple(np.concatenate(parts, axis=1) for parts in columns))

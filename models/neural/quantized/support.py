@@ -1,0 +1,34 @@
+"""Which networks can be computed in integers."""
+
+from models.neural.config import NetworkConfig
+
+_NO_MATTER = frozenset(
+    {
+        *(
+            "cell",
+            "layers",
+            "embedding_size",
+            "hidden_size",
+            "window",
+            "activation",
+            "residual",
+            "layer_norm",
+        ),
+        *("learned_state", "tied", "self_normalised"),
+        # training only
+        *("orthogonal", "forget_bias", "dropout", "input_dropout", "hidden_dropout"),
+        *("embedding_dropout", "weight_drop", "variational"),
+        # of options that are off
+        *("attention_window", "attention_size", "cutoffs"),
+    }
+)
+"""Fields of the configuration that do not decide."""
+
+
+def unsupported(config: NetworkConfig) -> str | None:
+    """Why a network cannot be computed in integers; None if it can."""
+    for name, field in NetworkConfig.model_fields.items():
+        value = getattr(config, name)
+        if name not in _NO_MATTER and value != field.default:
+            return f"int8 knows no {name} = {value!r}"
+    return None

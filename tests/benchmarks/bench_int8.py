@@ -1,0 +1,134 @@
+"""How fast int8 inference is on a CPU, beside our float32 and a bare torch loop of the same shape.
+
+    python tests/benchmarks/bench_int8.py [--layers 2] [--hidden-size 512] [--vocab-size 16000]
+
+Figures are medians of stretches that alternate, with their ratios; on a shared machine only the ratios
+mean anything. Float32 computes in as many threads as `--threads` says, int8 in one. Nothing is written.
+"""
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+import torch
+from torch import nn
+
+from models.neural.config import NetworkConfig
+from models.neural.model import NeuralModel
+from models.neural.network import Network
+from models.neural.quantized.model import QuantizedModel
+from models.scoring import pad
+from models.vocabulary import Vocabulary
+
+STRETCH = 5
+"""Runs on end: what a model has in the caches after the first is its own."""
+
+
+class Bare:
+    """nn.Embedding, nn.LSTM and a tied softmax, nothing else."""
+
+    def __init__(self, network):
+        config = network.config
+        self.embedding = network.embedding.weight.detach()
+        self.recurrent = nn.LSTM(config.embedding_size, config.hidden_size, config.layers)
+        self.bias = torch.zeros(len(self.embedding))
+        self.hidden = None
+
+    @torch.inference_mode()
+    def __call__(self, tokens, hidden):
+        outputs, hidden = self.recurrent(self.embedding[tokens], hidden)
+        return torch.log_softmax(outputs @ self.embedding.T + self.bias, dim=-1), hidden
+
+
+def compare(title, rivals, repeats):
+    """Run the rivals in turns; print each one's median and how many times the last one is faster."""
+    times = {name: [] for name in rivals}
+    for turn in range(repeats + 2):
+        for name, work in rivals.items():
+            started = time.perf_counter()
+            for _ in range(STRETCH):
+                work()
+            if turn >= 2:
+                times[name].append((time.perf_counter() - started) / STRETCH)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    *others, ours = medians
+    figures = "   ".join(
+        f"{name} {medians[name] * 1e6:9,.0f} µs ({medians[name] / medians[ours]:5.1f} x)" for name in others
+    )
+    print(f"{title:28s} int8 {medians[ours] * 1e6:9,.0f} µs   {figures}")
+
+
+def stepper(model, batch):
+    """One step of a model after another: advance, then the distribution."""
+    random = np.random.default_rng(0)
+    state = model.initial_state(batch)
+
+    def step():
+        nonlocal state
+        state = model.advance(state, random.integers(3, len(model.vocabulary), batch))
+        return model.next_log_probs(state)
+
+    return step
+
+
+def bare_stepper(bare, batch):
+    random = np.random.default_rng(0)
+    hidden = None
+
+    def step():
+        nonlocal hidden
+        log_probs, hidden = bare(
+            torch.as_tensor(random.integers(3, len(bare.embedding), batch))[None], hidden
+        )
+        return log_probs
+
+    return step
+
+
+def compare_scoring(model, quantized, bare, count):
+    """Whole sentences of 20 tokens, side by side."""
+    tokens, lengths = pad(np.random.default_rng(0).integers(3, len(model.vocabulary), (count, 20)))
+    ids = torch.as_tensor(tokens.T.copy())
+    compare(
+        f"{count} sentences of 20 tokens",
+        {
+            "bare": lambda: bare(ids, None)[0].gather(-1, ids[..., None]),
+            "float32": lambda: model.score(model.initial_state(count), tokens, lengths),
+            "int8": lambda: quantized.score(quantized.initial_state(count), tokens, lengths),
+        },
+        repeats=3,
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--hidden-size", type=int, default=512)
+    parser.add_argument("--vocab-size", type=int, default=16000)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    size = options.hidden_size
+    vocabulary = Vocabulary([f"w{i}" for i in range(options.vocab_size - 3)])
+    network = Network(
+        NetworkConfig(layers=options.layers, embedding_size=size, hidden_size=size), options.vocab_size
+    )
+    model, quantized = NeuralModel(network, vocabulary), QuantizedModel(network, vocabulary)
+    bare = Bare(network)
+    for batch, repeats in ((1, 30), (16, 10), (64, 5)):
+        compare(
+            f"step of {batch} rows",
+            {
+                "bare": bare_stepper(bare, batch),
+                "float32": stepper(model, batch),
+                "int8": stepper(quantized, batch),
+            },
+            repeats,
+        )
+    for count in (1, 16, 128):
+        compare_scoring(model, quantized, bare, count)
+
+
+if __name__ == "__main__":
+    main()

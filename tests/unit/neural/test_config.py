@@ -1,0 +1,91 @@
+"""Shapes of networks: what is out of range, and what would do nothing."""
+
+import re
+
+import pytest
+from pydantic import ValidationError
+
+from models.neural.config import NetworkConfig
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("cell", "qrnn"),
+        ("window", 0),
+        ("window", 65),
+        ("activation", "gelu"),
+        ("attention", "dot"),
+        ("attention_window", 1),
+        ("attention_window", 513),
+        ("attention_size", 0),
+        ("residual", "often"),
+        ("forget_bias", float("nan")),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(field, value):
+    with pytest.raises(ValidationError) as caught:
+        NetworkConfig(**{field: value})
+    assert caught.value.errors()[0]["loc"] == (field,)
+
+
+@pytest.mark.parametrize(
+    ("options", "idle"),
+    [
+        ({"cell": "lstm", "window": 5}, "window acts with neural.cell=feed-forward only, given lstm"),
+        (
+            {"cell": "gru", "activation": "relu"},
+            "activation acts with neural.cell=feed-forward or elman only",
+        ),
+        ({"cell": "gru", "forget_bias": 1.0}, "forget_bias acts with neural.cell=lstm only, given gru"),
+        ({"cell": "mingru", "weight_drop": 0.0}, "weight_drop acts with .* given mingru"),
+        ({"cell": "feed-forward", "weight_drop": 0.5}, "weight_drop acts with .* given feed-forward"),
+        (
+            {"cell": "mingru", "orthogonal": True},
+            "orthogonal acts with neural.cell=elman or lstm or gru only",
+        ),
+        ({"cell": "feed-forward", "learned_state": True}, "learned_state acts with"),
+        ({"attention_window": 8}, "attention_window acts with neural.attention=additive or .* given none"),
+        (
+            {"attention": "multiplicative", "attention_size": 8},
+            "attention_size acts with .* given multiplicative",
+        ),
+        ({"residual": True, "embedding_size": 8}, "residual acts on layers .*hidden_size=512 .* reads 8"),
+        ({"cell": "feed-forward", "residual": True, "hidden_size": 256}, "one layer that reads 1280"),
+    ],
+)
+def test_a_key_that_would_do_nothing_is_named(options, idle):
+    assert re.search(idle, NetworkConfig(**options).idle_key() or "")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"cell": "feed-forward", "window": 3, "activation": "relu", "layers": 2, "residual": True},
+        {
+            "cell": "elman",
+            "activation": "relu",
+            "orthogonal": True,
+            "learned_state": True,
+            "weight_drop": 0.1,
+        },
+        {
+            "cell": "lstm",
+            "forget_bias": 2.0,
+            "attention": "additive",
+            "attention_window": 4,
+            "attention_size": 8,
+        },
+        {"cell": "mingru", "residual": True, "embedding_size": 512},
+    ],
+)
+def test_keys_that_act_are_not_named(options):
+    assert NetworkConfig(**options).idle_key() is None
+
+
+def test_defaults_are_never_idle():
+    """Only what was set is looked at: a checkpoint of any family has every key."""
+    config = NetworkConfig(cell="mingru")
+    assert config.idle_key() is None
+    assert NetworkConfig.model_validate_json(config.model_dump_json()) == config

@@ -1,0 +1,100 @@
+"""Vectors read from files of word2vec, fastText and GloVe, and a network that starts from them."""
+
+import gzip
+import lzma
+
+import numpy as np
+import pytest
+import torch
+
+from models.errors import FormatError, InvalidInputError
+from models.neural.config import NetworkConfig
+from models.neural.network import Network
+from models.vocabulary import Vocabulary
+from training.embeddings import read_embeddings, start_embeddings
+
+VOCABULARY = Vocabulary(["the", "cat", "sat", "2005", ". . ."])
+LINES = "cat 1 2 -3\nzebra 9 9 9\nthe 0.5 1e-2 0\n2005 4 5 6\n. . . 7 8 9\ncat 5 5 5\n"
+FOUND = {4: [1, 2, -3], 3: [0.5, 0.01, 0], 6: [4, 5, 6], 7: [7, 8, 9]}
+
+
+def read(tmp_path, content, size=3):
+    path = tmp_path / "vectors.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return read_embeddings(path, VOCABULARY, size=size)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        LINES,
+        f"6 3\n{LINES}",
+        LINES.replace("\n", " \n"),  # as word2vec ends its lines
+        LINES.replace("\n", "\r\n"),
+        gzip.compress(LINES.encode()),
+        lzma.compress(f"6 3\n{LINES}".encode()),
+    ],
+)
+def test_vectors_of_known_words_are_read_and_the_first_of_two_counts(tmp_path, content):
+    embeddings = read(tmp_path, content)
+    assert embeddings.rows.tolist() == list(FOUND)
+    np.testing.assert_array_equal(embeddings.vectors, np.array(list(FOUND.values()), dtype=np.float32))
+
+
+def test_control_tokens_are_not_found(tmp_path):
+    assert read(tmp_path, "</s> 1 1 1\n<unk> 1 1 1\n<s> 1 1 1\nsat 1 2 3\n").rows.tolist() == [5]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("cat 1 2 3\ndog 1 2\n", r"vectors\.txt: has vectors of 2 numbers, neural\.embedding_size is 3"),
+        ("cat 1 2\n", r"vectors of 2 numbers, .* is 3 \(set neural\.embedding_size=2\)"),
+        ("2 300\ncat 1 2 3\n", r"vectors of 300 numbers, neural\.embedding_size is 3"),
+        (
+            "cat 1 2 3\nsat 1 2 3\ndog 1 2 3 4\n",
+            r"line 3 has 4 numbers behind its word, not 3: 'dog 1 2 3 4'",
+        ),
+        ("cat 1 2 3\nsat 1 2 3\ndog\n", r"line 3 has 0 numbers"),
+        ("cat 1 2 3\n 1 2 3\nsat 1 2 3\n", r"line 2 has"),
+        ("dog 1 2 3\n\ncat 1 two 3\n", r"line 3: could not convert string to float: 'two'"),
+        ("cat 1 nan 3\n", r"line 1 has a number that is not finite"),
+        ("cat 1 1e39 3\n", r"line 1 has a number that is not finite"),
+        ("3 3\ncat 1 2 3\nsat 1 2 3\n", r"has 2 words, its first line says 3 \(download it again"),
+        ("dog 1 2 3\n", r"has none of the vocabulary's 5 tokens"),
+        ("", r"is empty"),
+        (b"\x00\x01", r"is binary"),
+        (gzip.compress(LINES.encode())[:-9], r"is damaged"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(tmp_path, content, message):
+    with pytest.raises(FormatError, match=message):
+        read(tmp_path, content)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(FormatError, match="there is no such file"):
+        read_embeddings(tmp_path / "none", VOCABULARY, size=3)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_network_starts_from_the_vectors_at_its_own_scale(tmp_path, tied):
+    network = Network(NetworkConfig(embedding_size=3, hidden_size=4, tied=tied), len(VOCABULARY))
+    before = network.embedding.weight.detach().clone()
+    embeddings = read(tmp_path, LINES)
+    start_embeddings(network, embeddings)
+    after = network.embedding.weight.detach()
+    others = [0, 1, 2, 5]
+    assert torch.equal(after[others], before[others])
+    ratios = after[list(embeddings.rows)].numpy() / np.where(embeddings.vectors, embeddings.vectors, np.nan)
+    assert np.nanstd(ratios) < 1e-6
+    started = after[list(embeddings.rows)]
+    assert float(started.square().mean()) == pytest.approx(float(before.square().mean()), rel=1e-4)
+    assert network.embedding.weight.requires_grad
+
+
+def test_vectors_of_several_widths_cannot_be_started(tmp_path):
+    config = NetworkConfig(embedding_size=3, hidden_size=4, output="adaptive", cutoffs=(4,))
+    with pytest.raises(InvalidInputError, match=r"set neural\.output=softmax") as caught:
+        start_embeddings(Network(config, len(VOCABULARY)), read(tmp_path, LINES))
+    assert caught.value.parameter == "train.embeddings"

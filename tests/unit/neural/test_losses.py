@@ -1,0 +1,233 @@
+"""Losses over all, clustered and drawn tokens against their formulas in float64, written out."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from models.errors import InvalidInputError
+from models.neural.output.adaptive import AdaptiveSoftmax
+from models.neural.output.softmax import Softmax
+from models.neural.output.vectors import ClusteredVectors
+from models.vocabulary import BOS
+from training.neural.losses import candidates, linear_softmax
+from training.neural.losses.adaptive import AdaptiveCrossEntropy
+from training.neural.losses.choice import loss_of
+from training.neural.losses.contrastive import NegativeSampling, NoiseContrastive
+from training.neural.losses.full_softmax import FullSoftmax
+from training.neural.losses.noise import NoiseSampler, noise_weights
+from training.neural.losses.sampled_softmax import SampledSoftmax
+from training.neural.losses.switching import Switching
+from training.neural.settings import TrainSettings
+
+V, E, N = 30, 8, 40
+COUNTS = torch.arange(V, 0, -1).float() ** 2
+
+
+@pytest.fixture
+def text():
+    """Features and the tokens that follow, some of them often."""
+    torch.manual_seed(3)
+    ids = torch.multinomial(COUNTS.index_fill(0, torch.tensor([BOS]), 0.0), N, replacement=True)
+    return torch.randn(N, E), ids
+
+
+@pytest.fixture
+def layer():
+    torch.manual_seed(4)
+    softmax = Softmax(E, V, shared=None)
+    torch.nn.init.normal_(softmax.weight)
+    softmax.start_from_counts(COUNTS)
+    return softmax
+
+
+@pytest.fixture
+def adaptive():
+    torch.manual_seed(5)
+    softmax = AdaptiveSoftmax(
+        E, ClusteredVectors(V, E, cutoffs=(7, 15), initial_range=1.0), initial_range=1.0
+    )
+    softmax.start_from_counts(COUNTS.flip(0))
+    return softmax
+
+
+def sampler(samples=12, seed=1, kind="unigram"):
+    return NoiseSampler(noise_weights(COUNTS.numpy(), kind), samples=samples, seed=seed)
+
+
+def check_gradients(loss, output, features, ids, formula, atol=1e-6):
+    """Loss and all gradients against autograd through a formula of the layer in float64."""
+    output.zero_grad()
+    learned = loss(output, features, ids, precision=torch.float32)
+    got = {name: p.grad.clone() for name, p in output.named_parameters()}
+    output.zero_grad()
+    exact = output.double()
+    leaf = features.double().requires_grad_()
+    want = formula(exact, leaf)
+    want.backward()
+    assert learned.loss == pytest.approx(want.item(), abs=max(atol, 1e-5))
+    torch.testing.assert_close(learned.gradient.double(), leaf.grad, atol=atol, rtol=1e-4)
+    for name, parameter in exact.named_parameters():
+        torch.testing.assert_close(got[name].double(), parameter.grad, atol=atol, rtol=1e-4)
+
+
+def sampled_formula(drawn, log_expected, ids):
+    def formula(layer, features):
+        logits = features @ layer.weight.T + layer.bias
+        own = logits.gather(1, ids[:, None])
+        others = logits[:, drawn] - log_expected.double()
+        others = others.masked_fill(drawn == ids[:, None], -torch.inf)
+        return (torch.cat([own, others], 1).logsumexp(1) - own[:, 0]).mean()
+
+    return formula
+
+
+def contrastive_formula(drawn, correction, ids):
+    def formula(layer, features):
+        scores = features @ layer.weight.T + layer.bias - correction.double()
+        true, false = scores.gather(1, ids[:, None])[:, 0], scores[:, drawn]
+        return -(functional.logsigmoid(true) + functional.logsigmoid(-false).sum(1)).mean()
+
+    return formula
+
+
+@pytest.fixture(params=["whole", "slices"])
+def slices(request, monkeypatch):
+    """All positions at once, or a few at a time."""
+    if request.param == "slices":
+        monkeypatch.setattr(candidates, "LOGITS", 60)
+        monkeypatch.setattr(linear_softmax, "LOGITS", 60)
+        monkeypatch.setattr(linear_softmax, "MIN_ROWS", 1)
+
+
+@pytest.mark.usefixtures("slices")
+def test_the_adaptive_loss_and_its_gradients(adaptive, text):
+    features, ids = text
+
+    def formula(layer, leaf):
+        return -layer.log_probs(leaf).gather(1, ids[:, None]).mean()
+
+    check_gradients(AdaptiveCrossEntropy(), adaptive, features, ids, formula)
+
+
+def test_clusters_that_nothing_needs_get_gradients_of_zero(adaptive, text):
+    features, _ = text
+    frequent = torch.full((N,), V - 1)  # counts fall from the last id to the first
+    AdaptiveCrossEntropy()(adaptive, features, frequent, precision=torch.float32)
+    assert not adaptive.vectors.table(2).grad.any()
+    assert adaptive.vectors.table(0).grad.any()
+
+
+@pytest.mark.usefixtures("slices")
+@pytest.mark.parametrize("kind", ["unigram", "log-uniform"])
+def test_the_sampled_softmax_and_its_gradients(layer, text, kind):
+    drawn, log_expected = sampler(kind=kind).draw()
+    formula = sampled_formula(drawn, log_expected, text[1])
+    check_gradients(SampledSoftmax(sampler(kind=kind)), layer, *text, formula)
+
+
+@pytest.mark.usefixtures("slices")
+def test_noise_contrastive_estimation_and_its_gradients(layer, text):
+    correction = sampler().log_expected.nan_to_num(neginf=0)
+    formula = contrastive_formula(sampler().draw().ids, correction, text[1])
+    check_gradients(NoiseContrastive(sampler()), layer, *text, formula)
+
+
+@pytest.mark.usefixtures("slices")
+def test_negative_sampling_and_its_gradients(layer, text):
+    formula = contrastive_formula(sampler().draw().ids, torch.zeros(V), text[1])
+    check_gradients(NegativeSampling(sampler()), layer, *text, formula)
+
+
+@pytest.mark.parametrize("kind", [FullSoftmax, SampledSoftmax, NoiseContrastive])
+def test_bfloat16_is_near_float32(layer, text, kind):
+    def learn(precision):
+        loss = kind() if kind is FullSoftmax else kind(sampler())
+        layer.zero_grad()
+        learned = loss(layer, *text, precision=precision)
+        return learned, layer.weight.grad.clone()
+
+    (single, of_single), (half, of_half) = learn(torch.float32), learn(torch.bfloat16)
+    assert half.loss == pytest.approx(single.loss, rel=0.02)
+    torch.testing.assert_close(half.gradient, single.gradient, atol=2e-3, rtol=0.05)
+    torch.testing.assert_close(of_half, of_single, atol=2e-3, rtol=0.05)
+
+
+def test_with_all_tokens_drawn_the_sampled_softmax_is_the_full_one(layer, text):
+    full = FullSoftmax()(layer, *text, precision=torch.float32)
+    want = layer.weight.grad.clone()
+    layer.zero_grad()
+    sampled = SampledSoftmax(sampler(samples=10**6))(layer, *text, precision=torch.float32)
+    assert sampled.loss == pytest.approx(full.loss, abs=1e-6)
+    torch.testing.assert_close(layer.weight.grad, want, atol=1e-6, rtol=1e-4)
+
+
+def test_the_mean_gradient_nears_the_full_softmaxs_as_samples_grow(layer, text):
+    full = FullSoftmax()(layer, *text, precision=torch.float32).gradient
+
+    def distance(samples):
+        loss = SampledSoftmax(sampler(samples=samples))
+        draws = [loss(layer, *text, precision=torch.float32).gradient for _ in range(300)]
+        return (torch.stack(draws).mean(0) - full).norm() / full.norm()
+
+    few, more, most = distance(3), distance(10), distance(25)
+    assert few > 1.5 * more > 2 * most
+    assert most < 0.03
+
+
+def test_noise_is_drawn_as_often_as_it_says():
+    """Frequencies of 4,000 draws, each without replacement, lie within five deviations."""
+    source = sampler()
+    drawn = torch.cat([source.draw().ids for _ in range(4000)])
+    often = torch.bincount(drawn, minlength=V) / 4000
+    expected = source.log_expected.exp()
+    assert expected[BOS] == 0
+    assert expected.sum() == pytest.approx(12, abs=1e-4)
+    assert ((often - expected).abs() <= 5 * (expected * (1 - expected) / 4000).sqrt() + 1e-6).all()
+
+
+def test_a_draw_holds_no_token_twice():
+    source = sampler(samples=20)
+    for _ in range(200):
+        ids = source.draw().ids.numpy()
+        assert len(np.unique(ids)) == len(ids) == 20
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_draws_continue_from_a_saved_state(layer, text, share):
+    settings = TrainSettings(loss="sampled", samples=5, sampled_share=share)
+
+    def learn(loss):
+        return loss(layer, *text, precision=torch.float32).loss
+
+    loss = loss_of(settings, layer, COUNTS, seed=7)
+    learn(loss)
+    state, want = loss.state(), [learn(loss) for _ in range(3)]
+    again = loss_of(settings, layer, COUNTS, seed=8)
+    again.restore(state)
+    assert [learn(again) for _ in range(3)] == want
+
+
+def test_the_second_loss_takes_over_after_its_share(layer, text):
+    full = FullSoftmax()
+    loss = Switching(SampledSoftmax(sampler(samples=3)), full, share=0.4)
+    want = full(layer, *text, precision=torch.float32).loss
+    for done, same in [(0.0, False), (0.39, False), (0.4, True), (1.0, True)]:
+        loss.at(done)
+        assert (loss(layer, *text, precision=torch.float32).loss == want) == same
+
+
+@pytest.mark.parametrize("name", ["sampled", "nce", "negative-sampling"])
+def test_drawing_losses_refuse_an_adaptive_softmax(adaptive, name):
+    settings = TrainSettings(loss=name)
+    with pytest.raises(
+        InvalidInputError, match=f"train.loss={name} trains neural.output=softmax only, given adaptive"
+    ):
+        loss_of(settings, adaptive, COUNTS, seed=1)
+
+
+def test_self_normalisation_refuses_an_adaptive_softmax(adaptive):
+    with pytest.raises(
+        InvalidInputError, match=r"train\.self_normalise acts with neural\.output=softmax only"
+    ):
+        loss_of(TrainSettings(self_normalise=0.1), adaptive, COUNTS, seed=1)

@@ -1,0 +1,222 @@
+"""Quantised models against float64 arithmetic on the rounded numbers, and against single precision."""
+
+import numpy as np
+import pytest
+import torch
+
+from models.errors import InvalidInputError
+from models.neural.config import NetworkConfig
+from models.neural.model import NeuralModel
+from models.neural.network import Network
+from models.neural.quantized.model import QuantizedModel
+from models.neural.quantized.support import unsupported
+from models.scoring import pad
+from models.vocabulary import BOS, Vocabulary
+
+VOCABULARY = Vocabulary([f"w{i}" for i in range(67)])
+SHAPES = [
+    {"cell": "lstm", "layers": 2, "embedding_size": 12, "hidden_size": 12},
+    {"cell": "lstm", "layers": 1, "embedding_size": 9, "hidden_size": 13, "learned_state": True},
+    {"cell": "gru", "layers": 2, "embedding_size": 7, "hidden_size": 70, "tied": False},
+    {"cell": "elman", "layers": 2, "embedding_size": 12, "hidden_size": 12, "residual": True},
+    {"cell": "elman", "embedding_size": 5, "hidden_size": 9, "activation": "relu", "learned_state": True},
+    {
+        "cell": "mingru",
+        "layers": 3,
+        "embedding_size": 9,
+        "hidden_size": 66,
+        "residual": True,
+        "layer_norm": True,
+    },
+    {
+        "cell": "lstm",
+        "layers": 2,
+        "embedding_size": 13,
+        "hidden_size": 13,
+        "residual": True,
+        "layer_norm": True,
+    },
+    {"cell": "feed-forward", "layers": 1, "embedding_size": 9, "hidden_size": 13, "window": 4},
+    {"cell": "feed-forward", "layers": 3, "embedding_size": 6, "hidden_size": 18, "window": 3}
+    | {"residual": True, "layer_norm": True, "activation": "relu"},
+    {"cell": "feed-forward", "layers": 1, "embedding_size": 9, "hidden_size": 9, "window": 1},
+]
+
+
+def network_of(shape, scale=0.5):
+    torch.manual_seed(5)
+    network = Network(NetworkConfig(**shape), len(VOCABULARY))
+    for parameter in network.parameters():
+        torch.nn.init.uniform_(parameter, -scale, scale)
+    return network.eval()
+
+
+def rounded(vectors):
+    """Each vector to 255 steps of its own, in float64."""
+    scales = np.abs(vectors).max(axis=-1, keepdims=True, initial=1e-30) / 127
+    return np.floor(vectors / scales + 0.5) * scales
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+class Reference:
+    """The same network in float64, with weights and activations rounded, one text at a time."""
+
+    def __init__(self, network):
+        self.config = network.config
+        self.weights = {name: value.detach().double().numpy() for name, value in network.state_dict().items()}
+        self.top, *carried = (part[:, 0].detach().double().numpy() for part in network.zero_hidden(1))
+        self.h, self.c = carried[0].copy(), carried[-1].copy()
+
+    def read(self, token):
+        x = rounded(self.weights["embedding.weight"])[token]
+        if self.config.cell == "feed-forward":
+            seen = np.concatenate([self.h, x[None]])
+            x, self.h = seen.ravel(), seen[1:]
+        for layer in range(self.config.layers):
+            inputs = rounded(self.norm(layer, x))
+            above = getattr(self, self.config.cell.replace("-", "_"))(layer, inputs)
+            x = above + x if self.config.residual and len(x) == len(above) else above
+        self.top = self.norm(self.config.layers, x)
+
+    def norm(self, number, x):
+        if not self.config.layer_norm:
+            return x
+        weight, bias = (self.weights[f"body.norms.{number}.{name}"] for name in ("weight", "bias"))
+        return (x - x.mean()) / np.sqrt(x.var() + 1e-5) * weight + bias
+
+    def products(self, layer, inputs):
+        """What inputs and the last outputs contribute to each gate."""
+        of_inputs, of_hidden, *biases = (
+            self.weights[f"body.cells.{layer}.kernel.{name}_l0"]
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+        x = rounded(of_inputs) @ inputs + biases[0]
+        u = rounded(of_hidden) @ rounded(self.h[layer]) + biases[1]
+        return x.reshape(-1, self.config.hidden_size), u.reshape(-1, self.config.hidden_size)
+
+    def activation(self, x):
+        return np.tanh(x) if self.config.activation == "tanh" else np.maximum(x, 0)
+
+    def feed_forward(self, layer, inputs):
+        weight, bias = (self.weights[f"body.layers.{layer}.{name}"] for name in ("weight", "bias"))
+        return self.activation(rounded(weight) @ inputs + bias)
+
+    def elman(self, layer, inputs):
+        x, u = self.products(layer, inputs)
+        self.h[layer] = self.activation(x[0] + u[0])
+        return self.h[layer]
+
+    def lstm(self, layer, inputs):
+        i, f, g, o = np.add(*self.products(layer, inputs))
+        self.c[layer] = sigmoid(f) * self.c[layer] + sigmoid(i) * np.tanh(g)
+        self.h[layer] = sigmoid(o) * np.tanh(self.c[layer])
+        return self.h[layer]
+
+    def gru(self, layer, inputs):
+        x, u = self.products(layer, inputs)
+        r, z = sigmoid(x[:2] + u[:2])
+        self.h[layer] = (1 - z) * np.tanh(x[2] + r * u[2]) + z * self.h[layer]
+        return self.h[layer]
+
+    def mingru(self, layer, inputs):
+        weight, bias = (self.weights[f"body.cells.{layer}.gates.{name}"] for name in ("weight", "bias"))
+        z, n = np.split(rounded(weight) @ inputs + bias, 2)
+        candidate = np.where(n > 0, n + 0.5, sigmoid(n))
+        self.h[layer] = (1 - sigmoid(z)) * self.h[layer] + sigmoid(z) * candidate
+        return self.h[layer]
+
+    def log_probs(self):
+        features = self.top.reshape(-1)
+        if "projection.weight" in self.weights:
+            features = rounded(self.weights["projection.weight"]) @ rounded(features)
+            features = features + self.weights["projection.bias"]
+        matrix = self.weights["embedding.weight" if self.config.tied else "output.weight"]
+        logits = rounded(matrix) @ rounded(features) + self.weights["output.bias"]
+        logits[BOS] = -np.inf
+        return logits - np.log(np.exp(logits).sum())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_steps_equal_float64_arithmetic_on_the_rounded_numbers(shape):
+    network = network_of(shape)
+    model, reference = QuantizedModel(network, VOCABULARY), Reference(network)
+    state = model.empty_state(1)
+    for token in (BOS, 5, 0, 69, 2, 17, 5, 33):
+        state = model.advance(state, np.array([token]))
+        reference.read(token)
+        # an activation on the border of two steps may fall to either side
+        assert model.next_log_probs(state)[0] == pytest.approx(reference.log_probs(), abs=2e-3)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_scores_are_near_those_in_single_precision(shape):
+    network = network_of(shape, scale=0.2)
+    batch = pad(np.random.default_rng(0).integers(2, 70, (9, 21)))
+    quantised, single = QuantizedModel(network, VOCABULARY), NeuralModel(network, VOCABULARY)
+    got = quantised.score(quantised.initial_state(9), *batch)
+    want = single.score(single.initial_state(9), *batch)
+    assert np.abs(got - want).max() < 0.03
+    assert abs(got.mean() - want.mean()) < 0.002
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_unnormalised_scores_are_off_by_the_logarithm_of_the_sum(shape):
+    model = QuantizedModel(network_of(shape), VOCABULARY)
+    start, batch = model.initial_state(2), pad([[5, 9], [7]])
+    off = model.score_unnormalised(start, *batch) - model.score(start, *batch)
+    assert off[0, 0] == pytest.approx(off[1, 0], abs=1e-5)
+    assert off[0, 1] != pytest.approx(off[0, 0], abs=1e-5)
+    assert off[1, 1] == 0
+
+
+def test_ids_that_are_no_tokens_are_refused():
+    model = QuantizedModel(network_of(SHAPES[0]), VOCABULARY)
+    for bad in (70, -1, 10**12):
+        with pytest.raises(InvalidInputError, match=rf"token id {bad} is not in \[0, 70\)"):
+            model.advance(model.initial_state(2), np.array([3, bad]))
+
+
+def test_what_lies_past_a_rows_length_is_not_read():
+    model = QuantizedModel(network_of(SHAPES[0]), VOCABULARY)
+    tokens, lengths = np.array([[5, 6, 7], [8, -1, 10**12]]), np.array([3, 1])
+    assert not model.score(model.initial_state(2), tokens, lengths)[1, 1:].any()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_features_are_the_outputs_before_each_token(shape):
+    model = QuantizedModel(network_of(shape), VOCABULARY)
+    tokens, lengths = pad([[5, 9, 4], [7], []])
+    start = model.initial_state(3)
+    scores, features = model.score_with_features(start, tokens, lengths)
+    assert (scores == model.score(start, tokens, lengths)).all()
+    assert (features == model.features_along(start, tokens, lengths)).all()
+    assert (features[:2, 0] == model.features(start)[:2]).all()
+    assert (
+        features[0, 2] == model.features(model.prefill(start, tokens[:, :2], np.array([2, 0, 0])))[0]
+    ).all()
+    assert not features[1, 1:].any()
+    assert features.shape[2] == model.feature_size
+
+
+def test_states_are_values():
+    model = QuantizedModel(network_of(SHAPES[0]), VOCABULARY)
+    state = model.prefill(model.initial_state(2), *pad([[5, 6], [7, 8]]))
+    before = [part.copy() for part in state.hidden]
+    model.advance(state, np.array([3, 4]))
+    model.prefill(state, *pad([[9], [4, 4]]))
+    joined = state.select(np.array([1, 0])).concatenate([state])
+    assert all((part == kept).all() for part, kept in zip(state.hidden, before, strict=True))
+    assert (model.next_log_probs(joined) == model.next_log_probs(state)[[1, 0, 0, 1]]).all()
+
+
+def test_a_vocabulary_of_another_size_is_refused():
+    with pytest.raises(InvalidInputError, match="the network predicts 70 tokens, the vocabulary has 4"):
+        QuantizedModel(network_of(SHAPES[0]), Vocabulary(["a"]))
+
+
+def test_what_integers_cannot_do_is_named():
+    assert unsupported(NetworkConfig(cell="lstm", dropout=0.4, weight_drop=0.5)) is None
+    assert unsupported(NetworkConfig(attention="scaled")) == "int8 knows no attention = 'scaled'"

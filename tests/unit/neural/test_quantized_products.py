@@ -1,0 +1,142 @@
+"""Integers of eight bits: rounding, products, elementary functions."""
+
+import numba
+import numpy as np
+import pytest
+
+from models.neural.quantized import dot_products
+from models.neural.quantized.cells import take_sigmoid, take_tanh
+from models.neural.quantized.matrix import gather, multiply, multiply_one_each, pack
+from models.neural.quantized.norm import Norm, normalise
+from models.neural.quantized.output import log_sum
+from models.neural.quantized.rows import SPARE, new_rows, quantise_all, take
+
+# the second is what processors without the instruction of the first use
+PRODUCTS = [*[dot_products._byte_products] * dot_products.VNNI, dot_products._word_products]
+
+
+def random_matrix(rows, columns, seed=0):
+    return np.random.default_rng(seed).normal(0, 0.3, (rows, columns)).astype(np.float32)
+
+
+def as_floats(rows, count, width):
+    return rows.values[:count, :width] * rows.scales[:count, None].astype(np.float64)
+
+
+@pytest.mark.parametrize("width", [1, 13, 64, 511])
+def test_rows_are_rounded_to_half_a_step_with_the_largest_exact(width):
+    vectors = random_matrix(5, width)
+    rows = new_rows(5, width)
+    quantise_all(vectors, rows, 0)
+    steps = np.abs(vectors).max(axis=1) / 127
+    assert (np.abs(as_floats(rows, 5, width) - vectors) <= 0.501 * steps[:, None]).all()
+    assert (np.abs(rows.values[:5]).max(axis=1) == 127).all()
+    assert (rows.sums[:5] == rows.values[:5].sum(axis=1)).all()
+
+
+def test_a_row_of_zeros_stays_one():
+    rows = new_rows(1, 9)
+    quantise_all(np.zeros((1, 9), np.float32), rows, 0)
+    assert not as_floats(rows, 1, 9).any()
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 7, 33])
+@pytest.mark.parametrize("shape", [(1, 1), (64, 4), (65, 5), (130, 511)])
+def test_products_equal_those_of_the_integers(count, shape):
+    matrix, vectors = random_matrix(*shape), random_matrix(count, shape[1], seed=1)
+    packed, rows = pack(matrix), new_rows(count, shape[1])
+    quantise_all(vectors, rows, 0)
+    bias = np.linspace(-1, 1, len(packed.scales), dtype=np.float32)
+    products = np.empty((count, len(packed.scales)), np.float32)
+    multiply(packed, bias, rows, 0, count, products)
+    integers = np.rint(matrix / packed.scales[: len(matrix), None])
+    exact = rows.values[:count, : shape[1]].astype(np.int64) @ integers.T.astype(np.int64)
+    expected = exact * rows.scales[:count, None].astype(np.float64) * packed.scales[: len(matrix)]
+    assert products[:, : len(matrix)] == pytest.approx(expected + bias[: len(matrix)], abs=1e-6)
+
+
+def test_one_product_a_row_is_that_of_all():
+    packed, rows = pack(random_matrix(130, 7)), new_rows(3, 7)
+    quantise_all(random_matrix(3, 7, seed=1), rows, 0)
+    bias = np.linspace(-1, 1, len(packed.scales), dtype=np.float32)
+    everything, ids = np.empty((3, len(bias)), np.float32), np.array([129, 0, 64])
+    multiply(packed, bias, rows, 0, 3, everything)
+    single = np.empty(3, np.float32)
+    multiply_one_each(packed, bias, rows, ids, single)
+    assert (single == everything[np.arange(3), ids]).all()
+
+
+@pytest.mark.parametrize("products", PRODUCTS)
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_loop_sums_the_largest_integers_exactly_on_every_processor(products, count):
+    tile = dot_products._tile(count, products)
+
+    @numba.njit
+    def fill(weights, activations, groups, sums):
+        tile(weights, 0, activations, 0, groups, sums)
+
+    random = np.random.default_rng(2)
+    weights = random.choice(np.array([1, 128, 255], np.uint8), (3, 64, 4))
+    activations = random.choice(np.array([-127, 0, 127], np.int8), (count, 12))
+    weights[:, :2], activations[0] = 255, 127
+    sums = np.zeros(count * 64, np.int32)
+    fill(weights.reshape(-1), activations, 3, sums)
+    columns = weights.astype(np.int64).transpose(1, 0, 2).reshape(64, 12)
+    assert (sums.reshape(count, 64) == activations.astype(np.int64) @ columns.T).all()
+
+
+def test_a_looked_up_row_is_the_row_of_the_matrix():
+    matrix = random_matrix(130, 7)
+    packed, rows = pack(matrix), new_rows(4, 7)
+    assert gather(packed, 130, np.array([129, 0, 64]), rows, 1) == 0
+    looked_up = as_floats(rows, 4, 7)[1:]
+    assert looked_up == pytest.approx(matrix[[129, 0, 64]], abs=0.51 * float(np.abs(matrix).max()) / 127)
+    assert (rows.sums[1:4] == rows.values[1:4].sum(axis=1)).all()
+
+
+@pytest.mark.parametrize("width", [1, 64, 131])
+def test_normalised_rows_have_mean_0_and_variance_1_before_they_are_scaled(width):
+    vectors = random_matrix(3, width) * 5 + 1
+    weight, bias = random_matrix(2, width, seed=1)
+    normalised = np.empty_like(vectors)
+    normalise(Norm(weight, bias, 1e-5), vectors, normalised)
+    exact = vectors.astype(np.float64)
+    centred = exact - exact.mean(axis=1, keepdims=True)
+    expected = centred / np.sqrt(exact.var(axis=1, keepdims=True) + 1e-5) * weight + bias
+    assert normalised == pytest.approx(expected, abs=1e-5)
+
+
+def test_taken_rows_keep_their_scales_and_leave_room_to_read_on():
+    rows = new_rows(6, 5)
+    quantise_all(random_matrix(6, 5), rows, 0)
+    taken = take(rows, np.array([4, 4, 1]))
+    assert (as_floats(taken, 3, 5) == as_floats(rows, 6, 5)[[4, 4, 1]]).all()
+    assert len(taken.values) == 3 + SPARE
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reference"), [(take_sigmoid, lambda x: 1 / (1 + np.exp(-x))), (take_tanh, np.tanh)]
+)
+def test_elementary_functions_are_right_everywhere(kernel, reference):
+    values = np.concatenate([np.linspace(-60, 60, 24_001), [0.0, -1e30, 1e30, 3e38, -3e38]])
+    got = values.astype(np.float32)
+    kernel(got)
+    with np.errstate(over="ignore"):
+        assert np.abs(got - reference(values.astype(np.float32).astype(np.float64))).max() < 3e-7
+
+
+def test_elementary_functions_do_not_depend_on_where_a_value_stands():
+    values = random_matrix(1, 257)[0] * 10
+    together = values.copy()
+    take_tanh(together)
+    for place in range(len(values)):
+        alone = values[place : place + 1].copy()
+        take_tanh(alone)
+        assert alone[0] == together[place]
+
+
+def test_the_logarithm_of_the_sum_is_exact_and_blind_to_what_is_never_predicted():
+    logits = random_matrix(1, 640)[0] * 30
+    logits[[1, 638, 639]] = -np.inf
+    expected = np.log(np.exp(logits.astype(np.float64)).sum())
+    assert log_sum(logits) == pytest.approx(expected, abs=2e-6)

@@ -1,0 +1,225 @@
+"""Caches against a slow reference in double precision; what is remembered, forgotten and shared."""
+
+import math
+
+import numpy as np
+import pytest
+
+from models.arrays import to_numpy
+from models.cache import CacheModel
+from models.caching import reading
+from models.caching.config import CacheConfig
+from models.caching.history import History
+from models.errors import InvalidInputError, ManifestError
+from models.scoring import consume, pad, score_sequences
+from models.vocabulary import BOS, EOS
+from tests.fakes import FakeModel, fake_vocabulary
+from tests.featured import FeaturedModel
+
+VOCABULARY = fake_vocabulary()
+CONFIGS = [
+    CacheConfig(kind="continuous", window=5, flatness=0.7, weight=0.3),
+    CacheConfig(kind="continuous", window=200, flatness=0.0, weight=0.6),
+    CacheConfig(kind="unigram", window=5, flatness=0.2, weight=0.3),
+    CacheConfig(kind="unigram", window=300, flatness=0.01, weight=0.1),
+]
+
+
+def wrapped(config):
+    """The cache around a model that has what it needs, and the model."""
+    inner = FeaturedModel(VOCABULARY) if config.kind == "continuous" else FakeModel(VOCABULARY)
+    return CacheModel(inner, config), inner
+
+
+@pytest.fixture(params=CONFIGS, ids=lambda c: f"{c.kind}-{c.window}")
+def config(request):
+    return request.param
+
+
+def text(length, seed=0):
+    """Random tokens with every control token among them."""
+    return np.random.default_rng(seed).integers(0, len(VOCABULARY), length)
+
+
+def slow_distributions(inner, config, ids):
+    """p(· | ids[:t]) for each t from 0 to T, after `<s>`: the definition, with lists and dictionaries."""
+    state, remembered, answers = inner.initial_state(1), [], []
+    for token in [*ids, None]:
+        p = np.exp(to_numpy(inner.next_log_probs(state))[0].astype(np.float64))
+        h = inner.features(state)[0].astype(np.float64) if config.kind == "continuous" else None
+        masses = {}
+        for age, (word, vector) in enumerate(reversed(remembered)):
+            likeness = h @ vector if config.kind == "continuous" else -age
+            masses[word] = masses.get(word, 0.0) + math.exp(config.flatness * likeness)
+        if masses:
+            p *= 1 - config.weight
+            for word, mass in masses.items():
+                p[word] += config.weight * mass / sum(masses.values())
+        answers.append(p)
+        if token is not None:
+            if token != BOS:
+                remembered = [*remembered, (token, h)][-config.window :]
+            state = inner.advance(state, np.array([token]))
+    return np.array(answers)
+
+
+def test_every_distribution_is_what_the_definition_says(config):
+    model, inner = wrapped(config)
+    ids = text(40)
+    expected = slow_distributions(inner, config, ids)
+    state = model.initial_state(1)
+    for t, token in enumerate(ids):
+        assert np.exp(model.next_log_probs(state)[0]) == pytest.approx(expected[t], abs=1e-6)
+        state = model.advance(state, np.array([token]))
+    assert np.exp(model.next_log_probs(state)[0]) == pytest.approx(expected[-1], abs=1e-6)
+
+
+def test_scores_are_what_the_definition_says_far_beyond_window_and_blocks(config):
+    model, inner = wrapped(config)
+    ids = text(700)
+    expected = slow_distributions(inner, config, ids)[np.arange(700), ids]
+    scores = model.score(model.initial_state(1), *pad([ids]))
+    assert np.exp(scores[0]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_scores_are_the_same_bits_step_by_step_whole_and_in_pieces(config, monkeypatch):
+    model, _ = wrapped(config)
+    ids = text(90)
+    whole = model.score(model.initial_state(1), *pad([ids]))[0]
+    state, stepwise = model.initial_state(1), []
+    for token in ids:
+        stepwise.append(model.next_log_probs(state)[0, token])
+        state = model.advance(state, np.array([token]))
+    monkeypatch.setattr("models.cache._STRETCH", 17)
+    monkeypatch.setattr("models.cache._FEATURES", 1)
+    in_pieces = model.score(model.initial_state(2), *pad([ids, ids[:7]]))
+    assert (whole == stepwise).all()
+    assert (whole == in_pieces[0]).all()
+
+
+def test_a_long_context_is_read_at_once_as_it_is_step_by_step(config, monkeypatch):
+    model, _ = wrapped(config)
+    ids = text(60)
+    expected = model.initial_state(1)
+    for token in ids:
+        expected = model.advance(expected, np.array([token]))
+    monkeypatch.setattr("models.cache._STRETCH", 16)
+    state = model.prefill(model.initial_state(3), *pad([ids[:9], ids, []]))
+    assert (state.histories[1].tokens == expected.histories[0].tokens).all()
+    assert (state.histories[1].features == expected.histories[0].features).all()
+    assert (model.next_log_probs(state)[1] == model.next_log_probs(expected)[0]).all()
+
+
+def test_rows_with_windows_of_different_fill_are_picked_and_joined(config):
+    model, _ = wrapped(config)
+    state = consume(model, model.initial_state(3), *pad([text(9), [], text(3, seed=1)]))
+    before = model.next_log_probs(state)
+    joined = state.select(np.array([2, 1])).concatenate([state, state.select(np.array([0, 0]))])
+    assert (model.next_log_probs(joined) == before[[2, 1, 0, 1, 2, 0, 0]]).all()
+
+
+def test_two_continuations_of_one_state_do_not_meet(config):
+    model, _ = wrapped(config)
+    state = consume(model, model.initial_state(1), *pad([text(7)]))
+    one = model.advance(state, np.array([5]))
+    other = model.advance(state, np.array([8]))
+    again = model.advance(state, np.array([5]))
+    assert one.histories[0].tokens[-1] == 5
+    assert other.histories[0].tokens[-1] == 8
+    assert (model.next_log_probs(one) == model.next_log_probs(again)).all()
+
+
+def test_with_nothing_remembered_the_wrapped_model_answers(config):
+    model, inner = wrapped(config)
+    state, own = model.initial_state(2), inner.initial_state(2)
+    assert (model.next_log_probs(state) == to_numpy(inner.next_log_probs(own))).all()
+    again = model.advance(state, np.array([BOS, BOS]))
+    assert all(len(history) == 0 for history in again.histories)
+
+
+def test_unknown_words_and_ends_are_remembered():
+    model, _ = wrapped(CONFIGS[0])
+    state = consume(model, model.initial_state(1), *pad([[0, EOS, BOS]]))
+    assert state.histories[0].tokens.tolist() == [0, EOS]
+
+
+def test_what_a_state_holds_is_bounded_however_long_the_text():
+    history = History.nothing(window=100, width=3)
+    for token in range(1_000):
+        history = history.extended(np.array([token]), np.full((1, 3), token, np.float32))
+        assert len(history.buffer.tokens) <= 125
+    assert history.tokens.tolist() == list(range(900, 1_000))
+    assert history.features[:, 2].tolist() == list(range(900, 1_000))
+
+
+def test_continuing_a_text_copies_what_is_remembered_now_and_then_only():
+    history, buffers = History.nothing(window=1_000, width=2), set()
+    for token in range(10_000):
+        history = history.extended(np.array([token]), np.zeros((1, 2), np.float32))
+        buffers.add(id(history.buffer.tokens))
+    assert len(buffers) < 60
+
+
+def test_products_are_those_of_double_precision():
+    random = np.random.default_rng(0)
+    queries, keys = (random.normal(size=(n, 37)).astype(np.float32) for n in (7, 131))
+    out = np.zeros((7, 140), np.float32)
+    reading.kernels.products(queries, keys, 9, out)
+    assert out[:, 9:] == pytest.approx(queries.astype(np.float64) @ keys.T.astype(np.float64), abs=1e-5)
+    assert (out[:, :9] == 0).all()
+
+
+def test_features_of_any_size_give_finite_probabilities():
+    model = CacheModel(
+        FeaturedModel(VOCABULARY), CacheConfig(kind="continuous", window=9, flatness=9_999.0, weight=0.9)
+    )
+    scores = score_sequences(model, model.initial_state(1), *pad([[5, 6, 5, 6, 5]]))
+    assert np.isfinite(scores).all()
+
+
+def test_a_continuous_cache_needs_features():
+    with pytest.raises(InvalidInputError, match="family fake has no features"):
+        CacheModel(FakeModel(VOCABULARY), CONFIGS[0])
+
+
+@pytest.mark.parametrize("token", [-1, len(VOCABULARY)])
+def test_tokens_outside_the_vocabulary_are_refused(token):
+    model, _ = wrapped(CONFIGS[2])
+    batch = pad([[5, token]])
+    for consumer in (model.score, model.prefill):
+        with pytest.raises(InvalidInputError, match="token ids are 0 to 12"):
+            consumer(model.initial_state(1), *batch)
+    with pytest.raises(InvalidInputError, match="token ids are 0 to 12"):
+        model.advance(model.initial_state(1), np.array([token]))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("window", 0),
+        ("flatness", -0.1),
+        ("flatness", math.nan),
+        ("weight", 0.0),
+        ("weight", 1.0),
+        ("kind", "big"),
+    ],
+)
+def test_a_configuration_outside_its_limits_is_refused_by_name(field, value):
+    options = {"kind": "unigram", "window": 5, "flatness": 0.1, "weight": 0.2, field: value}
+    with pytest.raises(InvalidInputError, match=f"cache.{field} is"):
+        CacheConfig(**options)
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path, config):
+    model, inner = wrapped(config)
+    model.save(tmp_path)
+    assert CacheModel.load(tmp_path, [inner]).config == config
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "[", '{"kind": "unigram", "window": 0, "flatness": 0, "weight": 0.5}']
+)
+def test_a_damaged_configuration_is_told_by_its_file(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ManifestError, match=r"config\.json"):
+        CacheModel.load(tmp_path, [FakeModel(VOCABULARY)])

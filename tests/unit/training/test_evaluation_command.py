@@ -1,0 +1,170 @@
+"""`run_evaluate` on published models: everything that can be asked for beside the plain figures."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from models.checkpoint.load import load_checkpoint
+from models.checkpoint.registry import Registry
+from models.errors import FormatError, InvalidInputError, ModelNotFoundError
+from service.console_evaluation import show_evaluation
+from training.commands import run_evaluate, run_train
+from training.evaluating.published import COUNTS_FILE
+
+NOUNS, PLACES = ("cat", "dog", "owl", "hen"), ("mat", "bed", "sofa", "roof")
+TRAIN = [f"the {noun} sat on the {place} and slept there" for noun in NOUNS for place in PLACES] * 6
+HELD_OUT = ["the cat sat on the roof", "the newt sat on the mat", "owl dog hen sat there"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A registry with two n-gram models of one vocabulary, one of another, and one that reads backward."""
+    folder = tmp_path_factory.mktemp("evaluation")
+    files = {"train.txt": TRAIN, "held-out.txt": HELD_OUT, "other.txt": ["a b c d"] * 30}
+    for name, lines in files.items():
+        (folder / name).write_text("\n".join(lines))
+    recipes = {
+        "trigram": ("train.txt", ["ngram.order=3"]),
+        "unigram": ("train.txt", ["ngram.order=1"]),
+        "lower": ("train.txt", ["ngram.order=1", "tokenizer.lowercase=true"]),
+        "other": ("other.txt", ["ngram.order=2"]),
+        "backward": ("train.txt", ["ngram.order=3", "ngram.direction=backward"]),
+    }
+    for name, (corpus, settings) in recipes.items():
+        given = {"valid": [folder / corpus], "registry": folder, "assignments": settings}
+        run_train("ngram", name=name, corpus=[folder / corpus], **given)
+    return folder
+
+
+def evaluate(folder, model="trigram", **options):
+    fixed = {"registry": folder, "unit": "line", "window": 4, "device": "cpu", "context": "sentence"}
+    corpus = [folder / "held-out.txt"]
+    return run_evaluate(model, **{"corpus": corpus, **fixed, **options})
+
+
+@pytest.mark.parametrize("context", ["sentence", "stream", "document"])
+def test_details_cover_all_tokens_and_can_be_written_as_json(folder, context):
+    result = evaluate(folder, context=context, detail=True)
+    json.dumps(result, allow_nan=False)
+    groups = [groups for name, groups in result["detail"].items() if name.startswith("by_")]
+    assert [sum(g["tokens"] for g in own) for own in groups] == [result["tokens"]] * len(groups)
+    for own in groups:
+        assert math.fsum(g["logprob"] * g["tokens"] for g in own) == pytest.approx(result["logprob"])
+    assert result["detail"]["entropy"]["positions"] == result["tokens"]
+    assert (
+        result["detail"].keys() - {"entropy", "frequency_in", "by_frequency"}
+        == {
+            "sentence": {"by_position_in_sentence"},
+            "stream": {"by_position_in_sentence", "by_position_since_start"},
+            "document": {"by_position_since_start"},
+        }[context]
+    )
+
+
+def test_frequencies_are_those_of_the_training_text_where_the_checkpoint_knows_them(folder):
+    groups = {g["name"]: g["tokens"] for g in evaluate(folder, detail=True)["detail"]["by_frequency"]}
+    assert groups == {"unknown": 1, "10-99": 12, "100-999": 4, "end of sentence": 3}
+    vocabulary = load_checkpoint(folder / "trigram" / "versions" / "1").model.vocabulary
+    counts = np.load(folder / "trigram" / "versions" / "1" / COUNTS_FILE)
+    assert counts[vocabulary.id_of("the")] == 2 * len(TRAIN)
+    assert counts[vocabulary.id_of("cat")] == len(TRAIN) / len(NOUNS)
+
+
+def test_frequencies_are_those_of_the_evaluated_text_where_it_does_not(folder, monkeypatch):
+    monkeypatch.setattr("training.evaluating.published.COUNTS_FILE", "none.npy")
+    detail = evaluate(folder, detail=True)["detail"]
+    assert detail["frequency_in"] == "evaluated text"
+    assert {g["name"] for g in detail["by_frequency"]} == {"unknown", "1-9", "end of sentence"}
+
+
+def test_two_models_are_compared_on_the_same_tokens(folder):
+    result = evaluate(folder, against="unigram")
+    against = result["against"]
+    json.dumps(result, allow_nan=False)
+    assert (against["model"], against["tokens"], against["oov"]) == ("unigram@1", result["tokens"], 1)
+    gain = against["nats_per_token"] - result["nats_per_token"]
+    assert against["difference"]["nats_per_token"] == pytest.approx(gain, abs=1e-6)
+    assert against["difference"]["low"] < gain < against["difference"]["high"]
+    assert against["divergence"]["nats"] > 0
+    swapped = evaluate(folder, "unigram", against="trigram")["against"]["difference"]
+    assert swapped["nats_per_token"] == pytest.approx(-gain, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ("other", r"same vocabulary, but these differ: 17 tokens \(trigram@1\) and 7 tokens \(other@1\)"),
+        ("lower", r"trigram@1 and lower@1 split texts differently"),
+        ("backward", r"trigram@1 reads forward, backward@1 backward"),
+    ],
+)
+def test_models_that_cannot_be_compared_are_refused_by_name(folder, other, said):
+    with pytest.raises(InvalidInputError, match=said) as refused:
+        evaluate(folder, against=other)
+    assert refused.value.parameter == "against"
+
+
+def test_a_text_that_the_model_was_trained_on_is_found_out(folder):
+    train = folder / "train.txt"
+    clean, seen = (
+        evaluate(folder, corpus=[folder / f], overlap=[train]) for f in ("held-out.txt", "train.txt")
+    )
+    assert (clean["overlap"]["sentences"]["total"], clean["notes"]) == (0, [])
+    assert seen["overlap"]["sentences"] == {"total": len(TRAIN), "seen": len(TRAIN), "share": 1.0}
+    assert "figures on evaluated text are too good: 100.00% of its sentences" in seen["notes"][0]
+
+
+def test_training_with_a_seen_validation_text_says_so(folder):
+    path = Registry(folder).resolve("trigram").path
+    metrics = json.loads((path / "metrics.json").read_text())
+    assert metrics["overlap"]["valid"]["sentences"]["share"] == 1
+    card = (path / "MODEL_CARD.md").read_text()
+    assert "**Figures on valid are too good: 100.00% of its sentences of 8 words or more" in card
+    assert "- overlap: of the valid text, 100.00% of its sentences" in card
+
+
+def test_a_backward_model_has_details_too(folder):
+    forward, backward = (evaluate(folder, name, detail=True) for name in ("trigram", "backward"))
+    positions = [r["detail"]["by_position_in_sentence"] for r in (forward, backward)]
+    assert [[g["tokens"] for g in own] for own in positions] == [[3, 3, 6, 8]] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"sample": 0}, InvalidInputError, "--sample is 0, it must be at least 1"),
+        ({"against": "nobody"}, ModelNotFoundError, "nobody"),
+        ({"overlap": ["none.txt"]}, FormatError, r"none\.txt: there is no such file"),
+        ({"corpus": ["empty.txt"]}, FormatError, "is empty"),
+        ({"corpus": ["blank.txt"], "context": "document"}, InvalidInputError, "no token to predict"),
+    ],
+)
+def test_bad_input_is_named(folder, options, error, said):
+    (folder / "empty.txt").write_text("")
+    (folder / "blank.txt").write_text("\n")
+    for key in ("overlap", "corpus"):
+        if key in options:
+            options = {**options, key: [folder / name for name in options[key]]}
+    with pytest.raises(error, match=said):
+        evaluate(folder, **options)
+
+
+def test_people_get_a_table(folder, capsys):
+    asked = {"detail": True, "against": "unigram", "overlap": [folder / "train.txt"]}
+    show_evaluation(evaluate(folder, context="stream", **asked))
+    out = capsys.readouterr().out
+    for said in (
+        "cross-entropy (nats per token)",
+        "occurrences in the training text",
+        "100-999",
+        "position in the sentence",
+        "position since the start",
+        "entropy of the predictions: ",
+        "trigram@1 is better than unigram@1 by ",
+        "KL(trigram@1 ‖ unigram@1): ",
+        "in train.txt there are",
+        "stream context; unknown tokens are charged at p(<unk>)",
+    ):
+        assert said in out.replace("\n", " ")

@@ -1,0 +1,149 @@
+"""Dynamic evaluation: a network that goes on learning from the text it is evaluated on.
+
+Every stretch of tokens is scored before it is learnt from, so the figures are those of a predictor
+that has seen the past only. Offline: weights that follow one text are of no use to another.
+"""
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.errors import InvalidInputError
+from models.neural.model import NeuralModel
+from models.neural.network import Network
+from models.protocol import LanguageModel
+from models.vocabulary import BOS
+from training.corpora.encoded import EncodedCorpus
+from training.evaluating.scoring import Targets
+from training.progress import Progress
+
+MAX_STRETCH = 10_000
+
+
+class DynamicSettings(NamedTuple):
+    """How weights follow the text.
+
+    Attributes:
+        stretch: tokens that are scored, and then learnt from at once.
+        learning_rate: η; how far a weight with an ordinary gradient moves in a step.
+        decay: λ; which share of the way back to its trained value such a weight goes at every step.
+    """
+
+    stretch: int = 20
+    learning_rate: float = 3e-3
+    decay: float = 2e-3
+
+
+def dynamic_evaluation(
+    model: LanguageModel[Any],
+    corpus: EncodedCorpus,
+    *,
+    settings: DynamicSettings | None = None,
+    progress: Progress,
+) -> Targets:
+    """Log-probabilities of a text's predicted tokens, read as one stream by a copy that learns from it.
+
+    After each stretch, w ← w − η g / (r + r̄) + λ min(r / r̄, 1/λ) (w₀ − w), where g is the gradient of the
+    stretch's mean loss, r the root of g's mean square over all stretches so far, r̄ the mean of r over all
+    weights, and w₀ the trained weight. Source: Krause et al. 2018, equations 5 to 8, who take r from the
+    training text, and a constant where r̄ stands in the denominator; Mikolov et al. 2010 for plain SGD.
+
+    Args:
+        model: a neural model; it is not changed.
+        corpus: encoded with the model's tokenizer.
+        settings: how weights follow the text.
+        progress: told of tokens.
+
+    Raises:
+        InvalidInputError: the model has no gradient, or a setting is out of range.
+    """
+    settings = _checked(settings or DynamicSettings())
+    network = _copied(model)
+    follower = _Follower(network, settings)
+    text = corpus.with_boundaries().astype(np.int64)
+    hidden = network.zero_hidden(1)
+    log_probs: list[Tensor] = []
+    progress.start(f"dynamic evaluation of the {model.family}", corpus.num_tokens)
+    with _gradients_in_evaluation_mode():
+        for start in range(0, len(text) - 1, settings.stretch):
+            span = torch.from_numpy(text[start : start + settings.stretch + 1]).to(hidden[0].device)
+            outputs, carried = network(span[:-1, None], hidden)
+            hidden = tuple(part.detach() for part in carried)
+            predicted = span[1:] != BOS
+            if not predicted.any():
+                continue
+            scores = network.target_log_probs(outputs[predicted, 0], span[1:][predicted])
+            log_probs.append(scores.detach())
+            follower.learn(-scores.mean())
+            progress.advance(len(scores))
+    progress.finish()
+    scored = torch.cat(log_probs).cpu().numpy() if log_probs else np.zeros(0, dtype=np.float32)
+    targets = text[1:][text[1:] != BOS]
+    return Targets(scored, targets, None)
+
+
+class _Follower:
+    """Moves a network's weights after each stretch.
+
+    Args:
+        network: whose weights to move.
+        settings: how far.
+    """
+
+    def __init__(self, network: Network, settings: DynamicSettings) -> None:
+        self._settings = settings
+        self._weights = [weight for weight in network.parameters() if weight.requires_grad]
+        self._trained = [weight.detach().clone() for weight in self._weights]
+        self._squares = [torch.zeros_like(weight) for weight in self._weights]
+        self._steps = 0
+
+    def learn(self, loss: Tensor) -> None:
+        """One step down the gradient of a stretch's mean loss, and back towards the trained weights."""
+        rate, decay = self._settings.learning_rate, self._settings.decay
+        gradients = torch.autograd.grad(loss, self._weights, allow_unused=True, materialize_grads=True)
+        self._steps += 1
+        with torch.no_grad():
+            for square, gradient in zip(self._squares, gradients, strict=True):
+                square.addcmul_(gradient, gradient)
+            roots = [(square / self._steps).sqrt_() for square in self._squares]
+            mean = sum(float(root.sum()) for root in roots) / sum(root.numel() for root in roots)
+            mean = max(mean, 1e-30)
+            for weight, start, root, gradient in zip(
+                self._weights, self._trained, roots, gradients, strict=True
+            ):
+                back = (root * (decay / mean)).clamp_(max=1.0).mul_(start - weight)
+                weight.addcdiv_(gradient, root + mean, value=-rate).add_(back)
+
+
+def _checked(settings: DynamicSettings) -> DynamicSettings:
+    if not 1 <= settings.stretch <= MAX_STRETCH:
+        raise InvalidInputError(
+            f"stretch is {settings.stretch}, it must be from 1 to {MAX_STRETCH:,}", parameter="stretch"
+        )
+    for name, value, most in (("learning_rate", settings.learning_rate, 1.0), ("decay", settings.decay, 1.0)):
+        if not 0 <= value <= most:
+            raise InvalidInputError(f"{name} is {value}, it must be from 0 to {most:g}", parameter=name)
+    return settings
+
+
+def _copied(model: LanguageModel[Any]) -> Network:
+    """A copy of the model's network, whose weights may change."""
+    if not isinstance(model, NeuralModel):
+        raise InvalidInputError(
+            f"dynamic evaluation learns by gradients, which a model of the family {model.family} has none of: "
+            "it takes a neural model",
+            parameter="dynamic",
+        )
+    return copy.deepcopy(model.network).eval().requires_grad_()
+
+
+@contextlib.contextmanager
+def _gradients_in_evaluation_mode() -> Iterator[None]:
+    """The recurrent kernels of cuDNN give gradients in training mode only, where there would be dropout."""
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+        yield

@@ -1,0 +1,1 @@
+"""What a model does on a text, in figures."""

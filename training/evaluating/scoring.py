@@ -1,0 +1,154 @@
+"""Log-probabilities of every predicted token of a corpus, under any model.
+
+Three ways to say what a token's context is:
+
+sentence  every line starts afresh after `<s>`, and its `</s>` is predicted.
+stream    the state is carried across lines: …, `</s>`, `<s>`, next line; `</s>` is predicted, `<s>` is not.
+document  each text whole, line ends in it, cut into disjoint windows; a window starts from
+          nothing but the token before it (`<s>` for the first); `</s>` is not predicted. This is
+          how lm-evaluation-harness computes rolling log-likelihoods.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import FloatArray, TokenIds
+from models.ngram.model import NGramModel
+from models.protocol import LanguageModel
+from models.scoring import consume, score_sequences
+from models.vocabulary import BOS, EOS
+from training.corpora.encoded import EncodedCorpus
+from training.progress import Progress
+
+Context = Literal["sentence", "stream", "document"]
+CONTEXTS: tuple[Context, ...] = ("sentence", "stream", "document")
+DEFAULT_WINDOW_TOKENS = 65_534
+"""Tokens predicted in one window of a document."""
+
+_BATCH_TOKENS = 16_384
+CHUNK_TOKENS = 2_048
+"""Tokens of a long text read at once."""
+
+
+class Targets(NamedTuple):
+    """What a model says of predicted tokens, in the corpus's order.
+
+    Attributes:
+        log_probs: natural-log probabilities [N].
+        tokens: the tokens [N].
+        matched: of an n-gram model: the length of the longest n-gram found for each [N].
+    """
+
+    log_probs: npt.NDArray[np.float32]
+    tokens: npt.NDArray[np.int64]
+    matched: npt.NDArray[np.integer[Any]] | None
+
+
+def score_corpus(
+    model: LanguageModel[Any],
+    corpus: EncodedCorpus,
+    *,
+    context: Context = "sentence",
+    window: int = DEFAULT_WINDOW_TOKENS,
+    progress: Progress,
+) -> Targets:
+    """Log-probabilities of every predicted token of a corpus."""
+    progress.start(f"scoring with the {model.family}, {context} context", corpus.num_tokens)
+    if context == "sentence":
+        targets = _score_sentences(model, corpus, progress)
+    else:
+        texts = windows(corpus, window) if context == "document" else iter([running_text(corpus)])
+        targets = _score_long(model, texts, progress)
+    progress.finish()
+    return targets
+
+
+def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress) -> Targets:
+    lengths = np.diff(corpus.offsets) + 1  # with </s>
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    log_probs = np.zeros(starts[-1], dtype=np.float32)
+    matched = None if as_ngram(model) is None else np.zeros(starts[-1], dtype=np.uint8)
+    tokens = np.full(starts[-1], EOS, dtype=np.int64)
+    tokens[np.arange(len(corpus.tokens)) + np.repeat(np.arange(len(lengths)), lengths - 1)] = corpus.tokens
+    for rows in _batches_of_similar_length(lengths):
+        width = int(lengths[rows].max())
+        inside = np.arange(width) < lengths[rows, None]  # [B, T]
+        places = (starts[rows, None] + np.arange(width))[inside]
+        batch = np.full((len(rows), width), EOS, dtype=np.int64)
+        batch[inside] = tokens[places]
+        scores, orders = _score(model, model.initial_state(len(rows)), batch, lengths[rows])
+        log_probs[places] = scores[inside]
+        if matched is not None and orders is not None:
+            matched[places] = orders[inside]
+        progress.advance(len(places))
+    return Targets(log_probs, tokens, matched)
+
+
+def _score(
+    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds
+) -> tuple[FloatArray, npt.NDArray[np.integer[Any]] | None]:
+    """Log-probabilities [B, T] and, of an n-gram model, the lengths of the n-grams found [B, T]."""
+    ngram = as_ngram(model)
+    if ngram is not None:
+        scores = ngram.score_detailed(state, tokens, lengths)
+        return scores.log_probs, scores.orders
+    return score_sequences(model, state, tokens, lengths), None
+
+
+def as_ngram(model: Any) -> Any:
+    """An n-gram model, on whatever device it computes; None for another family."""
+    return model if model.family == NGramModel.family else None
+
+
+def _batches_of_similar_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+    order = np.argsort(lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        end = start + 1
+        while end < len(order) and lengths[order[end]] * (end + 1 - start) <= _BATCH_TOKENS:
+            end += 1
+        yield order[start:end]
+        start = end
+
+
+def running_text(corpus: EncodedCorpus) -> tuple[int, TokenIds]:
+    """The token before a corpus read as one text, and its tokens; every `<s>` is in it, and not predicted."""
+    text = corpus.with_boundaries().astype(np.int64)
+    return BOS, text[1:]
+
+
+def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[int, TokenIds]]:
+    """The token before each window of documents, and its tokens."""
+    for index in range(corpus.num_sentences):
+        document = corpus.sentence(index).astype(np.int64)
+        for start in range(0, len(document), window):
+            yield (int(document[start - 1]) if start else BOS), document[start : start + window]
+
+
+def _score_long(
+    model: LanguageModel[Any], texts: Iterator[tuple[int, TokenIds]], progress: Progress
+) -> Targets:
+    """Score texts one after the other, each in chunks with the state carried between them."""
+    log_probs: list[npt.NDArray[np.float32]] = []
+    matched: list[npt.NDArray[np.integer[Any]]] = []
+    targets: list[TokenIds] = []
+    for before, text in texts:
+        state = model.advance(model.empty_state(1), np.asarray([before]))
+        for start in range(0, len(text), CHUNK_TOKENS):
+            chunk = text[None, start : start + CHUNK_TOKENS]
+            lengths = np.asarray([chunk.shape[1]])
+            scores, orders = _score(model, state, chunk, lengths)
+            state = consume(model, state, chunk, lengths)
+            predicted = chunk[0] != BOS
+            log_probs.append(scores[0, predicted])
+            if orders is not None:
+                matched.append(orders[0, predicted])
+            targets.append(chunk[0][predicted])
+            progress.advance(int(predicted.sum()))
+    if not targets:
+        return Targets(np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int64), None)
+    found = np.concatenate(matched) if matched else None
+    return Targets(np.concatenate(log_probs), np.concatenate(targets), found)

@@ -1,0 +1,73 @@
+"""A run that is saved every few minutes and taken up again."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from models.errors import RegistryError
+from training.neural.resume import StateFile, changed_bounds, library_version
+from training.neural.run import Run
+
+
+class Saver:
+    """Keeps a run in a file.
+
+    Args:
+        run: what is saved.
+        path: of the file; None for nowhere.
+        identity: what makes the run this run, as `identity_of` has it.
+    """
+
+    def __init__(self, run: Run, path: Path | None, identity: Mapping[str, Any]) -> None:
+        self._run = run
+        self._file = None if path is None else StateFile(path)
+        self._identity = dict(identity)
+        self._saved_at = 0.0  # seconds of the run
+
+    def take_up(self) -> float:
+        """Let the run go on from what is in the file, if anything is.
+
+        Returns:
+            The seconds that it took until then.
+
+        Raises:
+            InvalidInputError: it is of another run; the message says what differs.
+            FormatError: the file is damaged.
+        """
+        state = None if self._file is None else self._file.read()
+        if self._file is None or state is None:
+            return 0.0
+        run = self._run
+        changed = changed_bounds(state, self._identity, place=self._file.path.parent)
+        run.go_on_from(state)
+        self._saved_at = state["seconds"]
+        run.notes.append(f"resumed after {run.step:,} updates and {self._saved_at / 60:.1f} minutes")
+        if changed:
+            run.stopped = ""
+            run.done = run.schedule.done(run.step, seconds=self._saved_at)
+            run.notes.append(f"the schedule was shaped anew: {'; '.join(changed)}")
+        if state["version"] != library_version():
+            run.notes.append(f"begun with version {state['version']}, this is {library_version()}")
+        return self._saved_at
+
+    def save_if_due(self, seconds: float) -> None:
+        """Save if it was last done `save_minutes` ago.
+
+        Args:
+            seconds: since the run began, the same in all processes, so that all save or none.
+        """
+        if seconds - self._saved_at >= 60 * self._run.settings.save_minutes:
+            self._saved_at = seconds
+            self.save()
+
+    def save(self) -> None:
+        """Save now; the first of several processes does it for all."""
+        if self._file is None:
+            return
+        state = {"identity": self._identity, **self._run.state()}
+        if not self._run.processes.leads:
+            return
+        try:
+            self._file.write(state)
+        except RegistryError as error:  # no reason to lose the run as well
+            self._run.notes.append(str(error))

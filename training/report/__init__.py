@@ -1,0 +1,1 @@
+"""A trained network's diagnostics as one page."""

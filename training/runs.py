@@ -1,0 +1,103 @@
+"""Where unfinished trainings wait to be resumed: `<registry>/.runs/<model>/<recipe>/`."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from models.errors import InvalidInputError, RegistryError
+
+_RUNS_FOLDER = ".runs"
+_STATE_FILE = "state.pt"
+
+
+class Runs:
+    """The trainings of one model, a mixture's parts among them.
+
+    Args:
+        registry: the registry's folder.
+        name: of the model.
+        resume: whether trainings go on from what is saved; otherwise that is removed, with a note.
+
+    Attributes:
+        notes: what the user should know of them.
+        seconds_before: that trainings took before they were resumed.
+    """
+
+    def __init__(self, registry: Path, name: str, *, resume: bool) -> None:
+        self.resume = resume
+        self.notes: list[str] = []
+        self.seconds_before = 0.0
+        self._name = name
+        self._folder = registry / _RUNS_FOLDER / name
+        self._interrupted = False
+
+    def state_file(self, title: str) -> Path:
+        """Where the state of the run with this title is, or will be."""
+        return self._folder / title / _STATE_FILE
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from training a model of this name for a while.
+
+        Raises:
+            InvalidInputError: one is at it.
+            RegistryError: the file system refused.
+        """
+        with _locked(self._folder, self._name):
+            if not self.resume:
+                self._remove_states()
+            try:
+                yield
+            finally:
+                if not self._states():
+                    shutil.rmtree(self._folder, ignore_errors=True)
+
+    def ended(self, stopped: str, *, notes: Sequence[str], seconds_before: float) -> None:
+        """Take note of how a training ended."""
+        self._interrupted |= stopped == "interrupted"
+        self.notes += notes
+        self.seconds_before += seconds_before
+
+    def close(self) -> None:
+        """All is published: nothing has to be resumed any more, if nothing was interrupted."""
+        if self._interrupted:
+            self.notes.append("the training was interrupted; the same command with --resume goes on with it")
+        else:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _states(self) -> list[Path]:
+        return sorted(self._folder.glob(f"*/{_STATE_FILE}"))
+
+    def _remove_states(self) -> None:
+        if states := self._states():
+            titles = ", ".join(path.parent.name for path in states)
+            self.notes.append(
+                f"an unfinished training ({titles}) was removed; with --resume it would have gone on"
+            )
+        for path in states:
+            shutil.rmtree(path.parent, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path, name: str) -> Iterator[None]:
+    """Hold a folder's lock, which the system drops when the process dies, however it dies."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise RegistryError(f"cannot write to {folder}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise InvalidInputError(
+            f"another process is training {name!r} in {folder.parent.parent}; wait for it, or give another --name",
+            parameter="name",
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
