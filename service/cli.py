@@ -140,7 +140,7 @@ def train(
 ) -> None:
     """Train a model by a recipe and publish it as a new version.
 
-    Recipes that come with the package: ngram, feed-forward, elman, lstm, gru, mingru (one family each), awd-lstm;
+    Recipes that come with the package: ngram, feed-forward, elman, lstm, gru, mingru (one family each), awd-lstm,
     mixture, ngram-mixture, quickstart, cpu-30min, gpu-20min.
     """
     from training.commands import run_train

@@ -23,10 +23,10 @@ from training.evaluation import figures, summary
 from training.exporting import export_arpa
 from training.importing import import_arpa
 from training.mixing import mixture_tokenizer
+from training.neural.distributed import Processes, joined
 from training.ngram.shrinking import Shrinking
 from training.notes import fitted_note, notes, overlap_notes
 from training.overlap import overlap_with_files, overlaps
-from training.neural.distributed import Processes, joined
 from training.pipeline import networks_of, train, train_along
 from training.progress import SILENT, Progress
 from training.publishing import Run, command_line, publish

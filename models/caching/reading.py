@@ -44,6 +44,7 @@ def read(
         features: what each of them follows [T, W]; W is 0 for a unigram cache.
         flatnesses: values of θ [K].
     """
+    tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # as the kernels are compiled for
     kept = tokens != BOS
     before = len(history)
     ends = before + np.cumsum(kept) - kept  # what is remembered when each token comes

@@ -90,7 +90,7 @@ def load_checkpoint(directory: Path, *, device: str = "cpu", precision: str = "a
     device = _resolved(device, directory, manifest)
     wanted = check_precision(precision)
     try:
-        metrics = json.loads((directory / "metrics.json").read_text(encoding="utf-8"))
+        metrics = _read_metrics(directory / "metrics.json")
         model = _build(directory, manifest, tokenizer.vocabulary, device)
         used: Precision = FLOAT32
         if _families(directory, manifest) & {*NEURAL} and _rounds(directory, metrics, device, wanted):
@@ -107,6 +107,13 @@ def load_checkpoint(directory: Path, *, device: str = "cpu", precision: str = "a
             f"{directory}: cannot be rebuilt as a model of the family {manifest.family}: {error}"
         ) from error
     return Checkpoint(manifest, model, tokenizer, metrics, directory, used)
+
+
+def _read_metrics(path: Path) -> dict[str, Any]:
+    metrics: Any = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(metrics, dict) or not isinstance(metrics.get(INT8, {}), dict):
+        raise ManifestError(f"{path} is not an object of figures")
+    return metrics
 
 
 def _rounds(directory: Path, metrics: dict[str, Any], device: str, precision: Precision) -> bool:

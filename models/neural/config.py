@@ -77,7 +77,7 @@ class NetworkConfig(BaseModel):
     residual: bool = False
     layer_norm: bool = False
     orthogonal: bool = False
-    forget_bias: float = Field(default=1.0, allow_inf_nan=False)
+    forget_bias: float = Field(default=1.0, ge=-100, le=100)
     learned_state: bool = False
     attention: Attention = "none"
     attention_window: int = Field(default=32, ge=2, le=512)

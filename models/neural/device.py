@@ -8,6 +8,10 @@ from models.errors import InvalidInputError
 def resolve_device(name: str) -> torch.device:
     """The device that a name stands for.
 
+    Single precision is single precision on it: cuDNN's recurrent kernels, unlike products, round their
+    factors to ten bits unless they are told not to, and scores would be off by more than a CPU's golden
+    test allows.
+
     Args:
         name: `cpu`, `cuda`, `cuda:1`, …, or `auto`: a CUDA device if there is one, else the CPU.
 
@@ -15,7 +19,7 @@ def resolve_device(name: str) -> torch.device:
         InvalidInputError: the name is not one of these, or this machine has no such device.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = name.partition(":")
     if kind not in {"cpu", "cuda"} or (":" in name and not (kind == "cuda" and index.isdecimal())):
         raise InvalidInputError(
@@ -26,4 +30,6 @@ def resolve_device(name: str) -> torch.device:
             f"device is {name!r}, but torch sees {torch.cuda.device_count()} CUDA devices here",
             parameter="device",
         )
+    if kind == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
     return torch.device(name)

@@ -114,7 +114,7 @@ def _read_rows(
         if features is not None:
             features[rows[row], start + column] = wanted.cpu().numpy()
         if scores is not None:
-            ids = torch.as_tensor(tokens[row, start + column], device=device)
+            ids = torch.as_tensor(padded[row, start + column], device=device)
             scores[rows[row], start + column] = _score_positions(network, wanted, ids, normalised=normalised)
 
 
@@ -123,7 +123,8 @@ def _prefill_rows(network: Network, state: NeuralState, tokens: TokenIds, length
     hidden = tuple(part.clone() for part in state.hidden)
     for start in range(0, int(lengths[0]), STEPS):
         alive = int(np.count_nonzero(lengths > start))
-        stretch = torch.as_tensor(tokens[:alive, start : start + STEPS].T.copy(), device=state.top.device)
+        ids = tokens[:alive, start : start + STEPS].T.astype(np.int64)
+        stretch = torch.as_tensor(ids, device=state.top.device)
         before = tuple(part[:, :alive] for part in hidden)
         if lengths[alive - 1] >= start + STEPS:  # all go through
             after = run(network, stretch, before)[1]

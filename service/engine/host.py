@@ -166,11 +166,7 @@ class ModelHost:
         """
         for hosted in sorted(self.models.values(), key=lambda m: m is not self._default):
             if hosted.version is not None:
-                self._load_one(hosted, hosted.version)
-        # an n-gram server never imports torch, and is not made to for the sake of a limit
-        torch = sys.modules.get("torch")
-        if torch is not None and num_threads is not None:
-            torch.set_num_threads(num_threads)
+                self._load_one(hosted, hosted.version, num_threads)
 
     def resolve(self, address: str | None) -> LoadedModel:
         """The loaded model that an address means.
@@ -226,13 +222,14 @@ class ModelHost:
         """Whether an address is the bare name of a model that the registry holds."""
         return address in self._registry.models()
 
-    def _load_one(self, hosted: HostedModel, version: Version) -> None:
+    def _load_one(self, hosted: HostedModel, version: Version, num_threads: int | None) -> None:
         try:
             checkpoint = self._load(version.path, device=self._device, precision=self._precision)
         except (LanguageModelError, ImportError, OSError, MemoryError, RuntimeError) as error:
             hosted.failure = self._without_root(error)
             _log.error("model failed", model=hosted.address, reason=str(error))
         else:
+            _limit_threads(num_threads)  # first: a thread that has computed before keeps its number
             hosted.loaded = LoadedModel(hosted.address, checkpoint)
             _log.info(
                 "model loaded",
@@ -257,3 +254,10 @@ class ModelHost:
     def _without_root(self, error: Exception) -> str:
         """The reason as clients may see it: where the registry lies is no business of theirs."""
         return str(error).replace(f"{self._registry.root}/", "").replace(str(self._registry.root), "registry")
+
+
+def _limit_threads(num_threads: int | None) -> None:
+    """Tell torch; an n-gram server never imports it, and is not made to for the sake of a limit."""
+    torch = sys.modules.get("torch")
+    if torch is not None and num_threads is not None:
+        torch.set_num_threads(num_threads)

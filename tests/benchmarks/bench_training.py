@@ -60,12 +60,13 @@ def train_plainly(texts, vocabulary, settings, size):
     streams = Streams(texts[0], batch_size=settings.batch_size, bptt_length=settings.bptt_length, seed=1)
     schedule = Schedule(settings, steps_per_epoch=streams.steps_per_epoch, clock=lambda: 0.0)
     zeros = torch.zeros(1, streams.batch_size, size)
+    hidden = (zeros, zeros)
     started, tokens = time.perf_counter(), 0
     for step, stretch in enumerate(streams.stretches(settings.epochs)):
-        hidden = (zeros, zeros) if stretch.first else tuple(part.detach() for part in hidden)
+        hidden = (zeros, zeros) if stretch.first else (hidden[0].detach(), hidden[1].detach())
         inputs, targets = torch.as_tensor(stretch.inputs), torch.as_tensor(stretch.targets)
         for group in optimizer.param_groups:
-            group["lr"] = schedule.learning_rate(schedule.done(step))
+            group["lr"] = schedule.learning_rate(schedule.done(step, seconds=0.0))
         optimizer.zero_grad()
         logits, hidden = network(inputs, hidden)
         loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=BOS)

@@ -118,6 +118,8 @@ def test_a_model_that_answers_otherwise_than_published_fails_its_golden_test(che
         ),
         ("ngram", "golden.json", '{"tolerance": {"cpu": {"float32": 1%s}}}' % ("0" * 400)),
         ("mixture", "config.json", '{"weights": [1%s, 1]}' % ("0" * 400)),
+        ("lstm", "metrics.json", "[]"),
+        ("lstm", "metrics.json", '{"int8": 3}'),
     ],
 )
 def test_a_hostile_file_with_the_right_hash_is_a_clear_error(checkpoints, family, file, text, tmp_path):

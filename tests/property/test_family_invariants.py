@@ -101,3 +101,25 @@ def test_every_family_has_what_the_protocols_name(model):
     for protocol in (LanguageModel, StorableModel):
         names = [n for n in dir(protocol) if not n.startswith("_")]
         assert all(hasattr(model, name) for name in names)
+
+
+def test_a_batch_of_no_rows_has_no_answers(model):
+    none, size = np.zeros(0, np.int64), len(model.vocabulary)
+    state = model.advance(model.initial_state(3).select(none), none)
+    assert to_numpy(model.next_log_probs(state)).shape == (0, size)
+    assert score_sequences(model, state, np.zeros((0, 4), np.int64), none).shape == (0, 4)
+    assert len(consume(model, state, np.zeros((0, 4), np.int64), none)) == 0
+
+
+@pytest.mark.parametrize(
+    "laid",
+    [np.asfortranarray, lambda ids: np.repeat(ids, 2, axis=1)[:, ::2], lambda ids: ids.astype(np.int32)],
+    ids=["columns", "apart", "int32"],
+)
+def test_ids_mean_the_same_however_they_lie_in_memory(model, batch, laid):
+    tokens, lengths = batch
+    start = model.initial_state(len(tokens))
+    expected = score_sequences(model, start, tokens, lengths)
+    assert (score_sequences(model, start, laid(tokens), lengths) == expected).all()
+    before, after = (consume(model, start, ids, lengths) for ids in (tokens, laid(tokens)))
+    assert (to_numpy(model.next_log_probs(after)) == to_numpy(model.next_log_probs(before))).all()

@@ -20,6 +20,7 @@ from models.neural.model import NeuralModel
 from models.vocabulary import BOS, Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.embeddings import Embeddings
+from training.neural.allocation import keep_freed_memory
 from training.neural.backward import backward
 from training.neural.failures import divergence, memory_advice, worst_row
 from training.neural.history import HistoryRecord, record_after
@@ -109,6 +110,7 @@ def train_network(
     if not valid.num_sentences:
         raise InvalidInputError("the validation text has no sentences", parameter="valid")
     place = resolve_device(device)
+    keep_freed_memory()
     forked = torch.random.fork_rng(devices=[place] if place.type == "cuda" else [])
     with forked, memory_advice(settings), interruption() as interrupted:
         torch.manual_seed(seed)

@@ -46,7 +46,7 @@ class Softmax(OutputLayer):
 
     def target_logits(self, features: Tensor, ids: Tensor) -> Tensor:
         """Unnormalised log-probabilities [N] of ids [N], at the cost of a dot product each."""
-        return (features * self.weight[ids]).sum(-1) + self.bias[ids]
+        return (features * self.weight[ids]).sum(-1) + self.bias[ids] + self.never_predicted[ids]
 
     @torch.no_grad()
     def start_from_counts(self, counts: Tensor) -> None:

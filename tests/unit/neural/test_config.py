@@ -21,6 +21,7 @@ from models.neural.config import NetworkConfig
         ("attention_size", 0),
         ("residual", "often"),
         ("forget_bias", float("nan")),
+        ("forget_bias", 1e300),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(field, value):

@@ -20,3 +20,12 @@ def test_other_names_are_refused(name):
 def test_a_cuda_device_that_is_not_there_is_refused():
     with pytest.raises(InvalidInputError, match=r"'cuda:99', but torch sees \d+ CUDA devices"):
         resolve_device("cuda:99")
+
+
+@pytest.mark.parametrize("name", ["auto", "cuda", "cuda:0"])
+def test_single_precision_is_not_rounded_on_a_cuda_device(name, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert resolve_device(name).type == "cuda"
+    assert torch.backends.cudnn.rnn.fp32_precision != "tf32"

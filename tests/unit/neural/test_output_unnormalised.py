@@ -7,8 +7,10 @@ import torch
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
+from models.neural.quantized.model import QuantizedModel
 from models.protocol import is_self_normalised
 from models.scoring import pad
+from models.vocabulary import BOS
 from training.evaluation import evaluate
 from training.neural.normalisers import log_normalisers, normaliser_facts
 from training.neural.settings import TrainSettings
@@ -51,6 +53,13 @@ def test_unnormalised_scores_differ_by_the_log_normaliser(vocabulary):
     inside = np.arange(3) < lengths[:, None]
     np.testing.assert_allclose(off[inside], logits.logsumexp(-1).detach().numpy()[inside], atol=1e-5)
     assert not off[~inside].any()
+
+
+def test_the_start_of_a_sentence_is_never_predicted(vocabulary):
+    model = NeuralModel(Network(TINY, len(vocabulary)), vocabulary)
+    for one in (model, QuantizedModel(model.network, vocabulary)):
+        scores = one.score_unnormalised(one.initial_state(1), *pad([[3, BOS, 4]]))
+        assert (scores[0] == -np.inf).tolist() == [False, True, False]
 
 
 def test_only_models_trained_for_it_offer_them(vocabulary):

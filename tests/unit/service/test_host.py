@@ -1,5 +1,6 @@
 """Which models are loaded, and which one an address means."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -70,6 +71,15 @@ def test_what_is_published_and_not_loaded_is_said_so(registry):
 def test_mixture_is_the_default_where_there_is_one(registry):
     registry.publish("mixture", write_minimal)
     assert made(registry).default.address == "mixture@1"
+
+
+def test_threads_are_limited_before_a_model_can_be_asked(registry, monkeypatch):
+    """A thread that has computed before keeps the number it had."""
+    host, limited = ModelHost(registry, load=load), []
+    torch = SimpleNamespace(set_num_threads=lambda count: limited.append((count, host.num_loaded)))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    host.load_all(num_threads=3)
+    assert limited == [(3, 0), (3, 1)]
 
 
 def test_the_default_is_loaded_first(registry):
