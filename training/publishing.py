@@ -27,9 +27,9 @@ from training.evaluating.breakdown import token_counts
 from training.evaluating.published import COUNTS_FILE
 from training.evaluating.rounding import int8_facts
 from training.mixing import address_of
-from training.pipeline import Trained, part_title
 from training.progress import Silent
 from training.recipe import Recipe
+from training.trained import Trained, part_title
 
 _LIBRARIES = ("gramophone-lm", "torch", "numpy", "numba", "sentencepiece")
 _GOLDEN_SENTENCES = 4

@@ -59,5 +59,5 @@ def test_the_command_line_publishes_once(tmp_path):
     done = started(*command)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["model"] == "m@1"
-    assert done.stderr.count("training LSTM: done") == 1
+    assert done.stderr.count("training the lstm network: done") == 1
     assert Registry(tmp_path / "registry").versions("m") == [1]

@@ -128,7 +128,7 @@ def train_network(
         identity = identity_of(train, valid, vocabulary, network=network, settings=settings, seed=seed)
         saver = Saver(run, state_file, identity)
         before = saver.take_up() if resume else 0.0
-        progress.start(f"training {network.cell.upper()}", 100.0)
+        progress.start(f"training the {network.cell} network", 100.0)
         if run.done:
             progress.advance(100 * run.done)
         with Board(settings.tensorboard if run.processes.leads else "", step=run.step) as board:

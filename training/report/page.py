@@ -21,6 +21,14 @@ _FIGURES = {
     "bits_per_byte": ("bits per byte", 3),
 }
 
+_ENDS = {
+    "max_minutes": "its minutes",
+    "max_steps": "its updates",
+    "epochs": "its epochs",
+    "patience": "patience",
+    "interrupted": "the user",
+}
+
 
 class ReportData(NamedTuple):
     """What the page is written from.
@@ -86,7 +94,7 @@ def _summary(data: ReportData) -> Iterator[tuple[str, str]]:
         yield "updates", f"{last.step:,}"
         yield "epochs begun", f"{last.epoch + 1:,}"
     if stopped := data.metrics.get("stopped"):
-        yield "ended by", str(stopped)
+        yield "ended by", _ENDS.get(stopped, str(stopped))
 
 
 def _figures(metrics: Mapping[str, Any]) -> str:

@@ -9,9 +9,9 @@ from models.errors import InvalidInputError
 from models.scoring import pad
 from tests import families
 from training.data import EncodedTexts
-from training.pipeline import train_neural
 from training.progress import Silent
 from training.recipe import load_recipe
+from training.single_models import train_neural
 
 SMALL = [
     "neural.embedding_size=12",

@@ -11,9 +11,9 @@ from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.data import EncodedTexts
 from training.ngram.smoothing.choice import SmoothingName
-from training.pipeline import train_ngram
 from training.progress import Silent
 from training.recipe import load_recipe
+from training.single_models import train_ngram
 
 TOKENIZER = WordTokenizer(Vocabulary(["i", "love", "cats", "dogs", "chase", "mice"]))
 

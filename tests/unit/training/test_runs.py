@@ -89,7 +89,7 @@ def test_finished_parts_of_a_mixture_are_not_trained_again(run, monkeypatch):
 
     settings = ['mixture.recipes=["ngram","lstm"]', "ngram.order=2"]
     with monkeypatch.context() as patch:
-        patch.setattr("training.pipeline.mix_dynamically", fail)
+        patch.setattr("training.mixtures.mix_dynamically", fail)
         with pytest.raises(ZeroDivisionError):
             run("mixture", settings=settings)
     result = run("mixture", settings=settings, resume=True, updates=1)  # would end at the first update
