@@ -1,7 +1,7 @@
 """What the command line prints for people; programs use `--json`."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -16,8 +16,7 @@ _console = Console()
 def show_training(result: dict[str, Any]) -> None:
     """A fresh model's address and figures, a mixture's parts beside it."""
     table = _table("model", "weight", "split", "perplexity per token", "per word", "bits per byte")
-    rows = [(part["name"], f"{part['weight']:.3f}", part) for part in result.get("parts", ())]
-    for name, weight, figures in [*rows, (result["model"], "", result)]:
+    for name, weight, figures in [*_part_rows(result), (result["model"], "", result)]:
         for split in ("valid", "test"):
             if split in figures:
                 f = figures[split]
@@ -34,6 +33,13 @@ def show_training(result: dict[str, Any]) -> None:
     _console.print(
         f"published [bold]{result['model']}[/] in {result['path']}; training took {result['seconds']:.0f} s"
     )
+
+
+def _part_rows(result: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Name, weight and figures of all parts, each after its own parts."""
+    for part in result.get("parts", ()):
+        yield from _part_rows(part)
+        yield part["name"], f"{part['weight']:.3f}", part
 
 
 def show_figures(result: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from training.card_ngram import ngram_section, reported_hits
 from training.card_pictures import learning_curve, ngram_bars, perplexity_bars, readable
 from training.neural.history import HistoryRecord
 from training.ngram.smoothing.choice import SMOOTHING_OF_KEY
-from training.notes import fitted_note, overlap_notes
+from training.notes import all_parts, fitted_note, overlap_notes
 from training.overlap import overlap_phrase
 from training.report.page import REPORT_FILE, ReportData, report_page
 
@@ -144,7 +144,7 @@ def _introduction(data: CardData) -> str:
 def _held_out(data: CardData) -> list[str]:
     rows = [
         *_rows(data.name, data.metrics, weight=None),
-        *(row for part in data.metrics.get("parts", ()) for row in _rows(part["name"], part, part["weight"])),
+        *(row for part in all_parts(data.metrics) for row in _rows(part["name"], part, part["weight"])),
     ]
     if not rows:
         return ["No held-out text was scored.", ""]
@@ -199,7 +199,7 @@ def _caveat(metrics: Mapping[str, Any]) -> list[str]:
     split = "test" if metrics.get("test") else "valid"
     seen = [f"**{note[0].upper()}{note[1:]}.**" for note in overlap_notes(metrics.get("overlap", {}))]
     seen = [*seen, ""] if seen else []
-    if all(part[split]["oov"] == metrics[split]["oov"] for part in metrics.get("parts", ())):
+    if all(part[split]["oov"] == metrics[split]["oov"] for part in all_parts(metrics)):
         return seen
     return [
         *seen,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from training.neural.history import HistoryRecord
+from training.notes import all_parts
 
 _VAST = 1e9
 _INK, _ACCENT, _QUIET = "#1f2933", "#2563a8", "#9aa5b1"
@@ -33,7 +34,7 @@ def learning_curve(title: str, history: Sequence[HistoryRecord]) -> bytes:
 def perplexity_bars(name: str, metrics: Mapping[str, Any]) -> bytes:
     """Perplexity per word of a mixture and its parts, on the test text or else the one that decided."""
     split = "test" if metrics.get("test") else "valid"
-    rows = [(p["name"], p[split]["word_perplexity"]) for p in metrics["parts"]]
+    rows = [(p["name"], p[split]["word_perplexity"]) for p in all_parts(metrics)]
     rows.append((name, metrics[split]["word_perplexity"]))
     rows = [(label, value) for label, value in rows if value is not None]
     figure, axes = _figure(height=1.2 + 0.5 * len(rows))

@@ -25,6 +25,13 @@ def notes(metrics: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+def all_parts(metrics: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A model's parts, each after its own parts: the whole comes last."""
+    for part in metrics.get("parts", ()):
+        yield from all_parts(part)
+        yield part
+
+
 def overlap_notes(overlaps: Mapping[str, Any]) -> Iterator[str]:
     """A warning for each text, by name, of which too much is in the training text."""
     for name, facts in overlaps.items():

@@ -95,18 +95,7 @@ def describe(name: str, trained: Trained, run: Run, *, part_names: Sequence[str]
         run: it came from.
         part_names: what to call its parts; by default, each has its title or address.
     """
-    names = part_names or [part_title(part) for part in trained.parts]
-    parts = [
-        {
-            "name": part_name,
-            "family": part.model.family,
-            "weight": weight,
-            **figures,
-        }
-        for part, part_name, figures, weight in zip(
-            trained.parts, names, trained.part_figures, trained.facts.get("weights", ()), strict=True
-        )
-    ]
+    parts = _part_figures(trained, part_names)
     created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     metrics = {
         **trained.figures,
@@ -148,6 +137,25 @@ def describe(name: str, trained: Trained, run: Run, *, part_names: Sequence[str]
     )
     beside = {**card, **_token_counts(run)}
     return Description(created, metrics, provenance, golden, beside, trained.direction)
+
+
+def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Name, weight and figures of every part, and of its own parts."""
+    names = names or [part_title(part) for part in trained.parts]
+    inner = [_part_figures(part) if isinstance(part, Trained) else [] for part in trained.parts]
+    weights = trained.facts.get("weights", ())
+    return [
+        {
+            "name": name,
+            "family": part.model.family,
+            "weight": weight,
+            **figures,
+            **({"parts": parts} if parts else {}),
+        }
+        for part, name, figures, weight, parts in zip(
+            trained.parts, names, trained.part_figures, weights, inner, strict=True
+        )
+    ]
 
 
 def _int8_facts(trained: Trained, run: Run) -> dict[str, Any]:

@@ -160,6 +160,14 @@ def test_published_parts_are_those_that_were_trained_not_what_they_become_on_the
     assert [part["name"] for part in inner["parts"]] == ["ngram", "lstm"]
 
 
+def test_the_card_has_the_figures_of_the_parts_within_parts(corpus, tmp_path):
+    result, _ = trained(corpus, tmp_path, "mixture.cache=true")
+    assert [part["name"] for part in result["parts"][0]["parts"]] == ["ngram", "lstm"]
+    card = (tmp_path / "m/versions/1/MODEL_CARD.md").read_text()
+    for part in result["parts"][0]["parts"]:
+        assert f"| {part['name']} | {part['weight']:.3f} | valid |" in card
+
+
 def test_a_published_model_gets_a_cache(corpus, tmp_path):
     run_train("ngram", name="words", registry=tmp_path, corpus=[corpus], assignments=["ngram.order=2"])
     settings = ["mixture.cache=true", "mixture.recipes=[]", 'mixture.models=["words"]', "cache.window=30"]
