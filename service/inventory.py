@@ -70,7 +70,9 @@ def verify(root: Path, address: str | None, *, device: str) -> Iterator[tuple[st
         ]
     for version in versions:
         try:
-            load_checkpoint(version.path, device=device)
+            loaded = load_checkpoint(version.path, device=device)
+            if loaded.precision != "float32":  # whose answers were published too
+                load_checkpoint(version.path, device=device, precision="float32")
         except LanguageModelError as error:
             yield version.address, str(error)
         else:

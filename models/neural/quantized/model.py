@@ -88,7 +88,7 @@ class QuantizedModel:
         Returns:
             The state after the tokens.
         """
-        ids = np.asarray(tokens, dtype=np.int64)[None]
+        ids = np.asarray(tokens, dtype=np.int64).reshape(1, len(state))  # kernels trust it
         return QuantizedState(self._network.read(ids, np.array([len(state)]), state.hidden).hidden)
 
     def next_log_probs(self, state: QuantizedState) -> FloatArray:

@@ -179,6 +179,13 @@ def test_ids_that_are_no_tokens_are_refused():
             model.advance(model.initial_state(2), np.array([3, bad]))
 
 
+def test_fewer_tokens_than_rows_are_refused():
+    """A kernel would write past its arrays."""
+    model = QuantizedModel(network_of(SHAPES[0]), VOCABULARY)
+    with pytest.raises(ValueError, match="reshape"):
+        model.advance(model.initial_state(3), np.array([4, 5]))
+
+
 def test_what_lies_past_a_rows_length_is_not_read():
     model = QuantizedModel(network_of(SHAPES[0]), VOCABULARY)
     tokens, lengths = np.array([[5, 6, 7], [8, -1, 10**12]]), np.array([3, 1])
