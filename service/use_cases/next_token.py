@@ -14,7 +14,7 @@ from models.scoring import LOG_ZERO, entropy_bits
 from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.use_cases.limits import Limits
-from service.use_cases.prefill import prefill
+from service.use_cases.prefill import groups, prefill
 from service.use_cases.reading_order import check_reads_forward
 from service.use_cases.tokens import TextOrIds, encode, in_steps
 
@@ -71,7 +71,42 @@ def next_tokens(
         asked=f"top_k is {command.top_k} for {count} contexts",
         instead="accept application/octet-stream for whole distributions",
     )
-    state = yield from _states(loaded, command, limits)
+    contexts = yield from _contexts(loaded, command, limits)
+    answers: list[NextTokens] = []
+    for group in groups([len(context) for context in contexts]):
+        state = yield from prefill(loaded.model, contexts[group], bos=True)
+        answers += yield from _ranked(loaded, state, command)
+    return answers
+
+
+def distributions(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -> Work[FloatArray, None]:
+    """The whole distribution after each context, as events of some rows [b, V] each, in order.
+
+    Raises:
+        InvalidInputError: a context is wrong.
+    """
+    contexts = yield from _contexts(loaded, command, limits)
+    for group in groups([len(context) for context in contexts]):
+        state = yield from prefill(loaded.model, contexts[group], bos=True)
+        for log_probs in _distributions(loaded, state):
+            yield np.maximum(log_probs, np.float32(LOG_ZERO))
+
+
+def _contexts(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -> Work[Any, list[TokenIds]]:
+    check_reads_forward(loaded)
+
+    def prepare(context: tuple[str, TextOrIds]) -> TokenIds:
+        parameter, given = context
+        limits.check_characters(given, parameter=parameter)
+        ids = encode(loaded, given, parameter=parameter)
+        limits.check_length(len(ids), parameter=parameter)
+        return ids
+
+    return (yield from in_steps(command.contexts, prepare, size=lambda context: len(context[1])))
+
+
+def _ranked(loaded: LoadedModel, state: Any, command: NextTokenCommand) -> Work[Any, list[NextTokens]]:
+    """The most probable tokens after each row of a state."""
     answers: list[NextTokens] = []
     if not command.entropy and isinstance(loaded.model, TopKPredictor):
         for some in _in_rows(state, command.top_k):
@@ -87,31 +122,6 @@ def next_tokens(
         ]
         yield None
     return answers
-
-
-def distributions(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -> Work[FloatArray, None]:
-    """The whole distribution after each context, as events of some rows [b, V] each, in order.
-
-    Raises:
-        InvalidInputError: a context is wrong.
-    """
-    state = yield from _states(loaded, command, limits)
-    for log_probs in _distributions(loaded, state):
-        yield np.maximum(log_probs, np.float32(LOG_ZERO))
-
-
-def _states(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -> Work[Any, Any]:
-    check_reads_forward(loaded)
-
-    def prepare(context: tuple[str, TextOrIds]) -> TokenIds:
-        parameter, given = context
-        limits.check_characters(given, parameter=parameter)
-        ids = encode(loaded, given, parameter=parameter)
-        limits.check_length(len(ids), parameter=parameter)
-        return ids
-
-    contexts = yield from in_steps(command.contexts, prepare, size=lambda context: len(context[1]))
-    return (yield from prefill(loaded.model, contexts, bos=True))
 
 
 def _distributions(loaded: LoadedModel, state: Any) -> Generator[FloatArray, None, None]:

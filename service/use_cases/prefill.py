@@ -15,6 +15,10 @@ TOKENS_PER_STEP = 2048
 """How much model work is done before other requests have their turn."""
 
 
+GROUP_TOKENS = 1 << 16
+"""Tokens of contexts that states are kept of at once: what a cache remembers of them takes room."""
+
+
 def prefill(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
     """Read B contexts, those of like length at once, a bounded piece a step; a use case.
 
@@ -44,6 +48,18 @@ def prefill(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos: boo
         return states[0]
     whole = states[0].concatenate(states[1:]) if len(states) > 1 else states[0]
     return whole.select(np.argsort(np.concatenate(orders)))
+
+
+def groups(lengths: Sequence[int]) -> Iterator[slice]:
+    """Contexts of these lengths in runs of at most `GROUP_TOKENS` tokens, or one context."""
+    first = total = 0
+    for last, length in enumerate(lengths):
+        if total + length > GROUP_TOKENS and last > first:
+            yield slice(first, last)
+            first, total = last, 0
+        total += length
+    if lengths:
+        yield slice(first, len(lengths))
 
 
 def chunks(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:

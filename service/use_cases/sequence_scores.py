@@ -10,7 +10,7 @@ from models.arrays import FloatArray, TokenIds
 from models.protocol import LanguageModel
 from models.scoring import consume, pad, score_sequences
 from service.engine.job import Work
-from service.use_cases.prefill import chunks, pieces, prefill
+from service.use_cases.prefill import chunks, groups, pieces, prefill
 from service.use_cases.tokens import Sequence
 
 Scorer: TypeAlias = Callable[[LanguageModel[Any], Any, TokenIds, TokenIds], FloatArray]
@@ -33,8 +33,25 @@ def score_all(
     Returns:
         One array of natural-log probabilities [T] a text, in order.
     """
-    if not sequences:
-        return []
+    scores: list[FloatArray] = []
+    for group in groups(_new_tokens(sequences)):
+        scores += yield from _score_some(model, sequences[group], bos=bos, scorer=scorer)
+    return scores
+
+
+def _new_tokens(sequences: Seq[Sequence]) -> list[int]:
+    """The length of each sequence's context; 0 where it was there before."""
+    seen: set[int] = set()
+    lengths = []
+    for context, _ in sequences:
+        lengths.append(0 if id(context) in seen else len(context))
+        seen.add(id(context))
+    return lengths
+
+
+def _score_some(
+    model: LanguageModel[Any], sequences: Seq[Sequence], *, bos: bool, scorer: Scorer
+) -> Work[Any, list[FloatArray]]:
     places: dict[int, int] = {}
     contexts: list[TokenIds] = []
     rows = np.empty(len(sequences), dtype=np.int64)

@@ -10,7 +10,9 @@ from models.errors import ContextLengthError, InvalidInputError
 from models.reranking.log_linear import LogLinearModel
 from models.scoring import consume
 from models.vocabulary import EOS, UNK
+from service.use_cases import next_token as next_token_module
 from service.use_cases import prefill as prefill_module
+from service.use_cases import sequence_scores as sequence_scores_module
 from service.use_cases.generate import GenerateCommand, generate
 from service.use_cases.limits import Limits
 from service.use_cases.next_token import NextTokenCommand, distributions, next_tokens
@@ -95,6 +97,52 @@ def test_distributions_come_in_bounded_parts(words):
     parts = [part for part in distributions(words, command, LIMITS) if part is not None]
     assert len(parts) > 1
     assert sum(len(part) for part in parts) == 90_000
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [9], [4, 6, 1, 0, 12, 3], [10, 10]])
+def test_contexts_are_grouped_by_their_tokens(monkeypatch, lengths):
+    monkeypatch.setattr(prefill_module, "GROUP_TOKENS", 10)
+    cut = [lengths[group] for group in prefill_module.groups(lengths)]
+    assert [length for group in cut for length in group] == lengths
+    assert all(sum(group) <= 10 or len(group) == 1 for group in cut)
+
+
+def test_groups_of_contexts_change_no_answer(words, finish, monkeypatch):
+    rng = np.random.default_rng(2)
+    texts = [tuple(rng.integers(3, 13, size=n).tolist()) for n in (5, 0, 7, 30, 2, 2)]
+    command = NextTokenCommand(
+        tuple((f"context[{i}]", t) for i, t in enumerate(texts)), 3, entropy=True, model=None
+    )
+    sequences = [Sequence(np.array(t, dtype=np.int64), np.array([4, 5])) for t in texts]
+    whole, _ = finish(next_tokens(words, command, LIMITS))
+    scores, _ = finish(score_all(words.model, sequences, bos=True))
+    monkeypatch.setattr(prefill_module, "GROUP_TOKENS", 8)
+    for got, want in zip(finish(next_tokens(words, command, LIMITS))[0], whole, strict=True):
+        np.testing.assert_array_equal(got.top.ids, want.top.ids)
+        assert got.entropy_bits == want.entropy_bits
+    for got, want in zip(finish(score_all(words.model, sequences, bos=True))[0], scores, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_few_contexts_are_kept_at_once(words, finish, monkeypatch):
+    """What a state holds grows with the text it has read."""
+    largest = 0
+
+    def watched(model, contexts, *, bos):
+        nonlocal largest
+        largest = max(largest, sum(map(len, contexts)))
+        return prefill(model, contexts, bos=bos)
+
+    for module in (next_token_module, sequence_scores_module):
+        monkeypatch.setattr(module, "prefill", watched)
+    monkeypatch.setattr(prefill_module, "GROUP_TOKENS", 100)
+    command = NextTokenCommand(
+        tuple((f"context[{i}]", (4,) * 30) for i in range(20)), 1, entropy=False, model=None
+    )
+    finish(next_tokens(words, command, LIMITS))
+    list(distributions(words, command, LIMITS))
+    finish(score_all(words.model, [Sequence(np.full(30, 4), np.array([4])) for _ in range(20)], bos=True))
+    assert largest <= 100
 
 
 def test_a_model_that_can_only_say_unk_ends_the_sentence(words, finish):
