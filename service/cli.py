@@ -20,6 +20,7 @@ from models.errors import (
     ModelNotFoundError,
     RegistryError,
 )
+from service.cli_asking import asking_app
 from service.cli_options import (
     CORPUS_HELP,
     DEFAULT_REGISTRY,
@@ -40,6 +41,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",
 )
+app.add_typer(asking_app)
 app.add_typer(models_app, name="models")
 
 
@@ -303,125 +305,6 @@ def _show_training(result: dict[str, Any], *, as_json: bool) -> None:
         from service.console import show_training
 
         show_training(result)
-
-
-# --- asking a model, without a server ---------------------------------------------------------
-
-
-@app.command("next")
-def next_token(
-    model: ModelArgument,
-    context: Annotated[str, typer.Argument(help="Text to continue; empty for the start of a sentence.")] = "",
-    top_k: Annotated[int, typer.Option(help="How many candidates.")] = 10,
-    registry: RegistryOption = DEFAULT_REGISTRY,
-    device: DeviceOption = "cpu",
-    precision: PrecisionOption = "auto",
-    as_json: JsonOption = False,
-) -> None:
-    """The most probable next tokens after a context."""
-    from service import console, local
-
-    loaded = local.load(registry, model, device, precision)
-    reply = local.next_token(loaded, {"context": context, "top_k": top_k})
-    print_json(reply) if as_json else console.show_next(reply)
-
-
-@app.command()
-def score(
-    model: ModelArgument,
-    texts: Annotated[
-        list[str] | None, typer.Argument(help="Texts. Default: lines of standard input.")
-    ] = None,
-    context: Annotated[str, typer.Option(help="What stands before each text; not scored.")] = "",
-    bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True,
-    eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True,
-    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="How finely to report.")] = "none",
-    registry: RegistryOption = DEFAULT_REGISTRY,
-    device: DeviceOption = "cpu",
-    precision: PrecisionOption = "auto",
-    as_json: JsonOption = False,
-) -> None:
-    """Log-probability and perplexity of texts."""
-    from service import console, local
-
-    # no stream at all where standard input is closed
-    lines = texts or [line.rstrip("\n") for line in sys.stdin or () if line.strip()]
-    if not lines:
-        raise InvalidInputError(
-            "there is no text: give texts as arguments, or as lines of standard input", parameter="texts"
-        )
-    request = {"texts": lines, "context": context, "bos": bos, "eos": eos, "detail": detail}
-    reply = local.score(local.load(registry, model, device, precision), request)
-    print_json(reply) if as_json else console.show_scores(lines, reply)
-
-
-@app.command()
-def generate(
-    model: ModelArgument,
-    prompt: Annotated[str, typer.Argument(help="Text to continue.")] = "",
-    strategy: Annotated[Literal["greedy", "sample"], typer.Option(help="How to choose tokens.")] = "sample",
-    max_tokens: Annotated[int, typer.Option(help="At most so many tokens.")] = 64,
-    temperature: Annotated[float, typer.Option(help="Flatter above 1, sharper below, greedy at 0.")] = 1.0,
-    top_k: Annotated[int | None, typer.Option(help="Draw among the k most probable.")] = None,
-    top_p: Annotated[float, typer.Option(help="Draw among the fewest with this probability.")] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
-    registry: RegistryOption = DEFAULT_REGISTRY,
-    device: DeviceOption = "cpu",
-    precision: PrecisionOption = "auto",
-    as_json: JsonOption = False,
-) -> None:
-    """Continue a text, token by token."""
-    from service import local
-
-    request = {
-        "prompt": prompt,
-        "strategy": strategy,
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "seed": seed,
-        "stop": stop or [],
-    }
-    loaded = local.load(registry, model, device, precision)
-    if as_json:
-        print_json(local.generate(loaded, request))
-        return
-    pieces = local.generate_pieces(loaded, request)  # refuses a bad request before anything is printed
-    typer.echo(prompt, nl=False)
-    for text in pieces:
-        typer.echo(text, nl=False)
-    typer.echo()
-
-
-@app.command()
-def rerank(
-    model: ModelArgument,
-    file: Annotated[
-        typer.FileText,
-        typer.Argument(
-            encoding="utf-8",
-            errors="surrogateescape",
-            help='One list a line, as in /v1/rerank: {"candidates": [{"text": …}, …]}; - reads standard input.',
-        ),
-    ],
-    weights: Annotated[
-        str, typer.Option(help="Signed weights of the features, such as lm=0.7,am=1,words=0.2.")
-    ] = "lm=1",
-    length_exponent: Annotated[float, typer.Option(help="Divide lm by tokens to this power.")] = 0.0,
-    registry: RegistryOption = DEFAULT_REGISTRY,
-    device: DeviceOption = "cpu",
-    precision: PrecisionOption = "auto",
-) -> None:
-    """Put candidates in a better order; prints one JSON list a line."""
-    from service import local
-
-    loaded = local.load(registry, model, device, precision)
-    options = {"weights": local.parse_weights(weights), "length_exponent": length_exponent}
-    for number, line in enumerate(file, start=1):
-        if line.strip():
-            print_json(local.rerank_line(loaded, line, options, place=f"{file.name}:{number}"), indent=None)
 
 
 # --- the service ----------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """A network as a language model: state in, log-probabilities out."""
 
-from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -9,19 +8,18 @@ import torch
 from torch import Tensor
 
 from models.arrays import Array, FloatArray, TokenIds
-from models.errors import InvalidInputError
-from models.neural.config import NetworkConfig
 from models.neural.device import resolve_device
 from models.neural.network import Network
 from models.neural.sequences import features_ragged, prefill_ragged, score_ragged
+from models.neural.served import NetworkModel
 from models.neural.state import NeuralState
 from models.neural.stepping import step
 from models.neural.storage import read_network, write_network
 from models.protocol import FeaturedScores
-from models.vocabulary import BOS, Vocabulary
+from models.vocabulary import Vocabulary
 
 
-class NeuralModel:
+class NeuralModel(NetworkModel[NeuralState]):
     """A neural language model, ready to answer.
 
     Computes in single precision; two ways to the same score (step by step or whole, alone or in
@@ -36,56 +34,20 @@ class NeuralModel:
         InvalidInputError: network and vocabulary differ in size, or there is no such device.
     """
 
-    normalised = True
-
     def __init__(self, network: Network, vocabulary: Vocabulary, *, device: str = "cpu") -> None:
-        if network.vocab_size != len(vocabulary):
-            raise InvalidInputError(
-                f"the network predicts {network.vocab_size} tokens, the vocabulary has {len(vocabulary)}",
-                parameter="vocabulary",
-            )
+        super().__init__(network, vocabulary)
         self._device = resolve_device(device)
         self._network = network.to(self._device).eval()
-        self._vocabulary = vocabulary
-
-    @property
-    def family(self) -> str:
-        """The name of the network's cell."""
-        return self._network.config.cell
 
     @property
     def network(self) -> Network:
         """Its parameters, in evaluation mode; nobody but a trainer may change them."""
         return self._network
 
-    @property
-    def config(self) -> NetworkConfig:
-        """The network's shape."""
-        return self._network.config
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The tokens that ids stand for."""
-        return self._vocabulary
-
-    @property
-    def num_parameters(self) -> int:
-        """Numbers learnt; a matrix shared by embedding and output counts once."""
-        return sum(parameter.numel() for parameter in self._network.parameters())
-
     @torch.inference_mode()
     def empty_state(self, batch: int) -> NeuralState:
         """The state after nothing."""
         return NeuralState(self._network.zero_hidden(batch))
-
-    def initial_state(self, batch: int) -> NeuralState:
-        """The state after `<s>`."""
-        return self._start.select(np.zeros(batch, dtype=np.int64))
-
-    @cached_property
-    def _start(self) -> NeuralState:
-        """One row after `<s>`: nearly every request begins there, so it is computed once."""
-        return self.advance(self.empty_state(1), np.array([BOS]))
 
     @torch.inference_mode()
     def advance(self, state: NeuralState, tokens: TokenIds) -> NeuralState:
@@ -124,11 +86,6 @@ class NeuralModel:
             Natural-log probabilities [B, T]; 0 past a row's length.
         """
         return score_ragged(self._network, state, tokens, lengths)
-
-    @property
-    def self_normalised(self) -> bool:
-        """Whether training pulled logits towards log-probabilities."""
-        return self._network.config.self_normalised
 
     @torch.inference_mode()
     def score_unnormalised(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:

@@ -8,7 +8,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from models.neural.quantized.elementary import fused, greater, sigmoid, tanh
+from models.neural.elementary import fused, greater, sigmoid, tanh
 
 _ZERO, _HALF = np.float32(0), np.float32(0.5)
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray
+from models.neural.elementary import fused
 from models.neural.quantized.dot_products import GROUP, LANES, ZERO, four_rows, one_row
-from models.neural.quantized.elementary import fused
 from models.neural.quantized.rows import LIMIT
 
 _ALIGNMENT = 64  # bytes: a cache line

@@ -1,22 +1,19 @@
 """A network in integers as a language model."""
 
-from functools import cached_property
-
 import numpy as np
 import torch
 
 from models.arrays import FloatArray, TokenIds
-from models.errors import InvalidInputError
-from models.neural.config import NetworkConfig
 from models.neural.network import Network
 from models.neural.quantized.network import QuantizedNetwork
 from models.neural.quantized.sequences import Wanted, read_ragged
 from models.neural.quantized.state import QuantizedState
+from models.neural.served import NetworkModel
 from models.protocol import FeaturedScores
-from models.vocabulary import BOS, Vocabulary
+from models.vocabulary import Vocabulary
 
 
-class QuantizedModel:
+class QuantizedModel(NetworkModel[QuantizedState]):
     """A neural language model with weights and activations of eight bits, on a CPU.
 
     Weights have a scale per row, activations one per row of the batch, and integers are summed
@@ -32,51 +29,13 @@ class QuantizedModel:
             be computed in integers.
     """
 
-    normalised = True
-
     def __init__(self, network: Network, vocabulary: Vocabulary) -> None:
-        if network.vocab_size != len(vocabulary):
-            raise InvalidInputError(
-                f"the network predicts {network.vocab_size} tokens, the vocabulary has {len(vocabulary)}",
-                parameter="vocabulary",
-            )
-        self._config = network.config
-        self._num_parameters = sum(parameter.numel() for parameter in network.parameters())
+        super().__init__(network, vocabulary)
         self._network = QuantizedNetwork(network)
-        self._vocabulary = vocabulary
-
-    @property
-    def family(self) -> str:
-        """The name of the network's cell."""
-        return self._config.cell
-
-    @property
-    def config(self) -> NetworkConfig:
-        """The network's shape."""
-        return self._config
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The tokens that ids stand for."""
-        return self._vocabulary
-
-    @property
-    def num_parameters(self) -> int:
-        """Numbers learnt; a matrix shared by embedding and output counts once."""
-        return self._num_parameters
 
     def empty_state(self, batch: int) -> QuantizedState:
         """The state after nothing."""
         return QuantizedState(self._network.start).select(np.zeros(batch, dtype=np.int64))
-
-    def initial_state(self, batch: int) -> QuantizedState:
-        """The state after `<s>`."""
-        return self._start.select(np.zeros(batch, dtype=np.int64))
-
-    @cached_property
-    def _start(self) -> QuantizedState:
-        """One row after `<s>`: nearly every request begins there, so it is computed once."""
-        return self.advance(self.empty_state(1), np.array([BOS]))
 
     def advance(self, state: QuantizedState, tokens: TokenIds) -> QuantizedState:
         """Consume one token per row.
@@ -111,11 +70,6 @@ class QuantizedModel:
         scores = np.zeros(tokens.shape, np.float32)
         self._read(state, tokens, lengths, Wanted(scores))
         return scores
-
-    @property
-    def self_normalised(self) -> bool:
-        """Whether logits were trained to stand for log-probabilities by themselves."""
-        return self._config.self_normalised
 
     def score_unnormalised(self, state: QuantizedState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
         """The logits of given tokens [B, T], which spare the sum over the vocabulary; see `score`."""

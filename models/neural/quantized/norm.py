@@ -7,8 +7,8 @@ import numpy as np
 from torch import nn
 
 from models.arrays import FloatArray
+from models.neural.elementary import fused
 from models.neural.quantized.dot_products import LANES
-from models.neural.quantized.elementary import fused
 
 
 class Norm(NamedTuple):

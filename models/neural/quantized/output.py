@@ -5,8 +5,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from models.neural.elementary import exp, greater
 from models.neural.quantized.dot_products import LANES
-from models.neural.quantized.elementary import exp, greater
 from models.neural.quantized.matrix import multiply
 
 _LOWEST = np.float32(-3e38)

@@ -4,9 +4,9 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import types
 
-from training.neural.losses.kernel import exp, from_bfloat16, to_bfloat16
+from models.neural.elementary import exp
+from training.neural.losses.logits import as_float32, as_type_of
 
 _LANES = 64
 """Logits computed together, each with a sum of its own, so that the loop over them is vectorised."""
@@ -42,7 +42,10 @@ def logistic_gradients(logits: Any, scale: Any, losses: Any) -> None:
         products[:] = _ONE
         loss = np.float64(0)
         for begin in range(0, size, _LANES):
-            _read_block(row, begin, values)
+            length = min(_LANES, size - begin)
+            for lane in range(length):
+                values[lane] = as_float32(row[begin + lane])
+            values[length:] = _NO_LOGIT
             for lane in range(_LANES):
                 x = values[lane]
                 small = exp(-abs(x))
@@ -50,7 +53,8 @@ def logistic_gradients(logits: Any, scale: Any, losses: Any) -> None:
                 above[lane] += max(x, _ZERO)  # log(1 + e^x) is max(x, 0) + log(1 + e^-|x|)
                 products[lane] *= factor
                 values[lane] = (scale if x >= _ZERO else scale * small) / factor
-            _write_block(row, begin, values)
+            for lane in range(length):
+                row[begin + lane] = as_type_of(values[lane], row[begin + lane])
             if begin % (_LANES * _FACTORS) == _LANES * (_FACTORS - 1):
                 for lane in range(_LANES):
                     loss += np.log(products[lane])
@@ -58,51 +62,3 @@ def logistic_gradients(logits: Any, scale: Any, losses: Any) -> None:
         for lane in range(_LANES):
             loss += above[lane] + np.log(products[lane])
         losses[n] = loss
-
-
-def _read_block(row: Any, begin: Any, values: Any) -> None:
-    raise NotImplementedError  # in kernels only
-
-
-def _write_block(row: Any, begin: Any, values: Any) -> None:
-    raise NotImplementedError  # in kernels only
-
-
-@numba.extending.overload(_read_block, inline="always")
-def _read(row: Any, begin: Any, values: Any) -> Any:  # noqa: ARG001
-    """Copy logits from a place on as float32, padded at the row's end."""
-    if row.dtype == types.uint16:
-
-        def read_bfloat16(row: Any, begin: Any, values: Any) -> None:
-            length = min(len(values), len(row) - begin)
-            for i in range(length):
-                values[i] = from_bfloat16(row[begin + i])
-            values[length:] = _NO_LOGIT
-
-        return read_bfloat16
-
-    def read_float32(row: Any, begin: Any, values: Any) -> None:
-        length = min(len(values), len(row) - begin)
-        for i in range(length):
-            values[i] = row[begin + i]
-        values[length:] = _NO_LOGIT
-
-    return read_float32
-
-
-@numba.extending.overload(_write_block, inline="always")
-def _write(row: Any, begin: Any, values: Any) -> Any:  # noqa: ARG001
-    """Write values over the row from a place on, as far as it goes."""
-    if row.dtype == types.uint16:
-
-        def write_bfloat16(row: Any, begin: Any, values: Any) -> None:
-            for i in range(min(len(values), len(row) - begin)):
-                row[begin + i] = to_bfloat16(values[i])
-
-        return write_bfloat16
-
-    def write_float32(row: Any, begin: Any, values: Any) -> None:
-        for i in range(min(len(values), len(row) - begin)):
-            row[begin + i] = values[i]
-
-    return write_float32

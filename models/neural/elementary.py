@@ -34,6 +34,16 @@ def _float_of_bits(typing_context: Any, bits: Any) -> Any:  # noqa: ARG001
 
 
 @intrinsic
+def _bits_of_float(typing_context: Any, value: Any) -> Any:  # noqa: ARG001
+    """The 32 bits of a float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return types.uint32(types.float32), generate
+
+
+@intrinsic
 def _fused(typing_context: Any, a: Any, b: Any, c: Any) -> Any:  # noqa: ARG001
     """The sum a b + c, rounded once, whatever the processor."""
 
@@ -44,6 +54,7 @@ def _fused(typing_context: Any, a: Any, b: Any, c: Any) -> Any:  # noqa: ARG001
 
 
 float_of_bits: Any = _float_of_bits  # called without the typing context
+bits_of_float: Any = _bits_of_float
 fused: Any = _fused
 
 
