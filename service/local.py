@@ -6,13 +6,13 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Registry
 from models.errors import InvalidInputError
 from service.engine.host import LoadedModel
-from service.engine.job import Work
+from service.engine.job import Work, items, result_of
 from service.schemas.generate import GenerateRequest, generate_reply
 from service.schemas.next_token import NextTokenRequest, next_token_reply
 from service.schemas.rerank import RerankRequest, rerank_reply
@@ -24,7 +24,6 @@ from service.use_cases.next_token import next_tokens
 from service.use_cases.rerank import rerank
 from service.use_cases.score import score as score_texts
 
-R = TypeVar("R")
 Json = dict[str, Any]
 _UNLIMITED = Limits(
     max_texts=sys.maxsize,
@@ -47,21 +46,21 @@ def load(registry: Path, address: str, device: str, precision: str) -> LoadedMod
 def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """As POST /v1/next-token."""
     command = parse_json(NextTokenRequest, _body(request)).command(_UNLIMITED)
-    return dataclasses.asdict(next_token_reply(loaded, _result(next_tokens(loaded, command, _UNLIMITED))))
+    return dataclasses.asdict(next_token_reply(loaded, result_of(next_tokens(loaded, command, _UNLIMITED))))
 
 
 def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """As POST /v1/score."""
     parsed = parse_json(ScoreRequest, _body(request))
     options = parsed.options()
-    scores = _result(score_texts(loaded, parsed.items(_UNLIMITED), options, _UNLIMITED))
+    scores = result_of(score_texts(loaded, parsed.items(_UNLIMITED), options, _UNLIMITED))
     return dataclasses.asdict(score_reply(loaded, scores, options.detail))
 
 
 def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """As POST /v1/generate, unstreamed."""
     command = parse_json(GenerateRequest, _body(request)).command(_UNLIMITED)
-    done = _result(generating.generate(loaded, command, _UNLIMITED))
+    done = result_of(generating.generate(loaded, command, _UNLIMITED))
     return dataclasses.asdict(generate_reply(loaded, done, logprobs=True))
 
 
@@ -78,14 +77,8 @@ def generate_pieces(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator
 
 
 def _pieces(work: Work[generating.GeneratedToken, generating.Completion]) -> Iterator[str]:
-    while True:
-        try:
-            event = next(work)
-        except StopIteration as stopped:
-            yield stopped.value.rest
-            return
-        if event is not None:
-            yield event.text
+    for item in items(work):
+        yield item.value.rest if item.last else item.value.text
 
 
 def rerank_line(loaded: LoadedModel, line: str, options: Mapping[str, Any], *, place: str) -> Json:
@@ -97,7 +90,7 @@ def rerank_line(loaded: LoadedModel, line: str, options: Mapping[str, Any], *, p
     try:
         one = json.loads(line)
         command = parse_json(RerankRequest, _body({"lists": [one], **options})).command(_UNLIMITED)
-        reply = rerank_reply(loaded, _result(rerank(loaded, command, _UNLIMITED)))
+        reply = rerank_reply(loaded, result_of(rerank(loaded, command, _UNLIMITED)))
     except json.JSONDecodeError as error:
         raise InvalidInputError(f"{place}: not JSON: {error}") from None
     except RecursionError:
@@ -131,12 +124,3 @@ def _body(request: Mapping[str, Any]) -> bytes:
         return json.dumps(request, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise InvalidInputError("the text is not UTF-8: convert it first, for example with iconv") from None
-
-
-def _result(work: Work[Any, R]) -> R:
-    while True:
-        try:
-            next(work)
-        except StopIteration as stopped:
-            result: R = stopped.value
-            return result

@@ -1,18 +1,54 @@
 """Work for the model thread, and where its outcome goes.
 
-A use case is a plain generator function. It yields after each bounded chunk of model work
-— None, or an event for whoever listens — and returns its result.
+A use case is a plain generator function. What it yields is a `ModelCall`, with whose answer it
+is resumed; an event for whoever listens; or None, to give others their turn. It returns its result.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from service.engine.calls import ModelCall, alone
 
 E = TypeVar("E")
 R = TypeVar("R")
 
-Work: TypeAlias = Generator[E | None, None, R]
+Work: TypeAlias = Generator[ModelCall | E | None, Any, R]
 """A use case under way: events of type E, then a result of type R."""
+
+
+class Item(NamedTuple):
+    """What a work does next: an event, or, as the last, its result.
+
+    Attributes:
+        value: the one or the other.
+        last: which.
+    """
+
+    value: Any
+    last: bool
+
+
+def items(work: Work[Any, Any]) -> Iterator[Item]:
+    """Do a work without an engine, its calls alone: its events as they come, then its result."""
+    answer: Any = None
+    while True:
+        try:
+            told = work.send(answer)
+        except StopIteration as stopped:
+            yield Item(stopped.value, last=True)
+            return
+        answer = alone(told) if isinstance(told, ModelCall) else None
+        if told is not None and not isinstance(told, ModelCall):
+            yield Item(told, last=False)
+
+
+def result_of(work: Work[Any, R]) -> R:
+    """Do a work without an engine; its events are dropped."""
+    result: R
+    for item in items(work):
+        result = item.value
+    return result
 
 
 class Listener(Protocol):
@@ -45,6 +81,7 @@ class Job:
         cancelled: whether nobody waits for it any more.
         parked: whether it waits for its listener to take events.
         untaken: events delivered and not yet taken.
+        answer: what the work is resumed with.
     """
 
     work: Work[Any, Any]
@@ -56,3 +93,4 @@ class Job:
     cancelled: bool = field(default=False, init=False)
     parked: bool = field(default=False, init=False)
     untaken: int = field(default=0, init=False)
+    answer: Any = field(default=None, init=False)

@@ -19,6 +19,7 @@ from models.errors import (
     LanguageModelError,
     OverloadedError,
 )
+from service.engine.calls import ModelCall, alone
 from service.engine.job import Job
 
 _log = structlog.get_logger(__name__)
@@ -165,7 +166,10 @@ class Scheduler:
 
     def _advance(self, job: Job) -> None:
         try:
-            event = next(job.work)
+            event = job.work.send(job.answer)
+            job.answer = None
+            if isinstance(event, ModelCall):
+                job.answer, event = alone(event), None
         except StopIteration as stop:
             self._end(job)
             if not job.cancelled:

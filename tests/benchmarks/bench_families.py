@@ -1,0 +1,118 @@
+"""Every family's small recipe on one text, from training to an answer over HTTP: a table for comparison.
+
+    GRAMOPHONE_DATA=… python tests/benchmarks/bench_families.py [--epochs 3] [--set KEY=VALUE ...]
+
+Each recipe is trained by the command line, published, evaluated with the state carried across lines, and
+asked for a score by a service that holds them all. Without the public data the text is Python's own
+documentation. All goes to a temporary folder unless --registry names one; what lies there already is not
+trained again.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+
+from models.checkpoint.load import load_checkpoint
+from models.checkpoint.registry import Registry
+
+RECIPES = ("ngram", "feed-forward", "elman", "mingru", "gru", "lstm", "mixture")
+GRAMOPHONE = (sys.executable, "-m", "service.cli")
+
+
+def train(recipe, registry, data, epochs, settings):
+    """Train and publish; whatever is published already stays."""
+    texts = [] if data is None else [f"--{part}={data / f'{part}.txt.xz'}" for part in ("valid", "test")]
+    corpus = [] if data is None else [f"--corpus={data / 'train.txt.xz'}"]
+    bounds = () if recipe == "ngram" else ("--set", f"train.epochs={epochs}")
+    command = [*GRAMOPHONE, "train", recipe, "--name", recipe, "--registry", str(registry)]
+    subprocess.run(
+        [*command, *corpus, *texts, *bounds, *settings],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def evaluated(recipe, registry, data):
+    """Test perplexity with the state carried across lines; None without a test text."""
+    if data is None:
+        return None
+    command = [*GRAMOPHONE, "evaluate", recipe, "--registry", str(registry), "--context", "stream", "--json"]
+    command += ["--corpus", str(data / "test.txt.xz")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)["word_perplexity"]
+
+
+def ask_all(registry, recipes):
+    """What a service that holds all models says of one sentence: log-probability and milliseconds by recipe."""
+    command = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", "8765"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    server = subprocess.Popen(command, **quiet)
+    answers = {}
+    try:
+        with httpx.Client(base_url="http://127.0.0.1:8765", timeout=60) as client:
+            while True:
+                try:
+                    if client.get("/health/ready").status_code == 200:
+                        break
+                except httpx.TransportError:
+                    pass
+                time.sleep(0.2)
+            for recipe in recipes:
+                seconds = []
+                for _ in range(20):
+                    began = time.perf_counter()
+                    reply = client.post("/v1/score", json={"model": recipe, "texts": ["It was a fine day ."]})
+                    seconds.append(time.perf_counter() - began)
+                answers[recipe] = (
+                    reply.raise_for_status().json()["results"][0]["logprob"],
+                    sorted(seconds)[10],
+                )
+    finally:
+        server.terminate()
+        server.wait()
+    return answers
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--registry", type=Path, default=None)
+    parser.add_argument("--recipes", nargs="+", default=list(RECIPES))
+    parser.add_argument("--set", action="append", default=["tokenizer.kind=word"])
+    given = parser.parse_args()
+    root = os.environ.get("GRAMOPHONE_DATA")
+    data = None if root is None else Path(root) / "novels-1m"
+    settings = [part for one in given.set for part in ("--set", one)]
+    with tempfile.TemporaryDirectory() as folder:
+        registry = given.registry or Path(folder)
+        registry.mkdir(parents=True, exist_ok=True)
+        rows = {}
+        for recipe in given.recipes:
+            began = time.monotonic()
+            if not (registry / recipe).exists():
+                train(recipe, registry, data, given.epochs, settings)
+            minutes = (time.monotonic() - began) / 60
+            loaded = load_checkpoint(Registry(registry).resolve(recipe).path, device="cpu")
+            rows[recipe] = loaded.manifest.parameters, minutes, evaluated(recipe, registry, data)
+            print(recipe, *rows[recipe], flush=True)
+        answers = ask_all(registry, given.recipes)
+    print("| recipe | parameters | minutes | test perplexity | score of a sentence | ms over HTTP |")
+    print("|---|---|---|---|---|---|")
+    for recipe, (parameters, minutes, perplexity) in rows.items():
+        logprob, seconds = answers[recipe]
+        shown = "" if perplexity is None else f"{perplexity:.1f}"
+        print(
+            f"| {recipe} | {parameters:,} | {minutes:.1f} | {shown} | {logprob:.2f} | {1e3 * seconds:.1f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
