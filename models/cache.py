@@ -12,7 +12,10 @@ from models.arrays import FloatArray, TokenIds, to_numpy
 from models.caching import kernels
 from models.caching.config import CacheConfig
 from models.caching.history import History
-from models.caching.reading import ages, read, remember
+from models.caching.products import products
+from models.caching.reading import read, remember
+from models.caching.unit_vectors import padded_size, unit_vectors
+from models.caching.weighing import Weighing
 from models.errors import InvalidInputError, ManifestError
 from models.protocol import Featured, FeaturedScores, LanguageModel, feature_size
 from models.scoring import consume, score_sequences
@@ -69,11 +72,11 @@ class CacheModel:
             )
         self.inner = inner
         self.config = config
-        self._flatnesses = np.array([config.flatness], dtype=np.float64)
+        self._weighing = Weighing.of([config.flatness], [config.half_life], window=config.window)
         self._featured: Featured[Any] | None = None
         if config.kind == "continuous" and isinstance(inner, Featured):
             self._featured = inner
-        self._width = feature_size(inner) if self._featured else 0
+        self._width = padded_size(feature_size(inner)) if self._featured else 0
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -87,8 +90,8 @@ class CacheModel:
 
     @property
     def num_parameters(self) -> int:
-        """Numbers learnt by the wrapped model, θ and λ."""
-        return 2 + int(getattr(self.inner, "num_parameters", 0))
+        """Numbers learnt by the wrapped model, θ, the half-life and λ."""
+        return 3 + int(getattr(self.inner, "num_parameters", 0))
 
     def initial_state(self, batch: int) -> CacheState:
         """The state after `<s>`, with nothing remembered."""
@@ -125,11 +128,17 @@ class CacheModel:
         for row, history in enumerate(state.histories):
             if len(history) == 0:
                 continue
-            likeness = ages(len(history))
+            likeness = np.zeros(len(history), dtype=np.float32)
             if self._featured:
-                kernels.products(features[row : row + 1], history.features, 0, likeness[None])
+                products(features[row : row + 1], history.features, 0, likeness[None])
             kernels.mix_row(
-                likeness, history.tokens, self.config.flatness, self.config.weight, log_probs[row], out[row]
+                likeness,
+                history.tokens,
+                self._weighing.flatnesses[0],
+                self._weighing.decays[0],
+                self.config.weight,
+                log_probs[row],
+                out[row],
             )
         return out
 
@@ -195,10 +204,10 @@ class CacheModel:
         return CacheState(inner, (nothing,) * batch)
 
     def _features(self, inner: Any) -> FloatArray:
-        """Features of every row [B, W]; W is 0 where the cache does not look at them."""
+        """Unit vectors of every row [B, W]; W is 0 where the cache does not look at them."""
         if self._featured is None:
             return np.zeros((len(inner), 0), dtype=np.float32)
-        return np.ascontiguousarray(to_numpy(self._featured.features(inner)))
+        return unit_vectors(to_numpy(self._featured.features(inner)))
 
     def _check(self, tokens: TokenIds, lengths: TokenIds) -> None:
         inside = np.arange(tokens.shape[1]) < lengths[:, None]
@@ -220,13 +229,13 @@ class CacheModel:
                 reading = read(
                     histories[row],
                     stretch[row, :count],
-                    scored.features[row, :count],
-                    flatnesses=self._flatnesses,
+                    unit_vectors(scored.features[row, :count]),
+                    weighing=self._weighing,
                 )
                 histories[row] = reading.history
                 kernels.mix_targets(
                     scored.log_probs[row, :count],
-                    reading.shares[:, 0].copy(),
+                    reading.shares[:, 0, 0].copy(),
                     self.config.weight,
                     out[row, start : start + count],
                 )
@@ -247,6 +256,7 @@ class CacheModel:
             if self._featured is not None:
                 features = self._featured.features_along(inner, stretch, counts)
             for row, count in enumerate(counts):
-                histories[row] = remember(histories[row], stretch[row, :count], features[row, :count])
+                vectors = unit_vectors(features[row, :count])
+                histories[row] = remember(histories[row], stretch[row, :count], vectors)
             inner = consume(self.inner, inner, stretch, counts)
         return CacheState(inner, tuple(histories))

@@ -19,6 +19,7 @@ classes to HTTP, one handler on the command line maps them to exit codes.
       ├ OverloadedError(retry_after_s)      the queue is full
       ├ DrainingError                       shutting down
       ├ NotReadyError                       the model is not loaded (yet, or because loading failed)
+      ├ MemoryBudgetError                   there is no room for another model
       ├ DeadlineExceededError               out of time
       └ EngineFailedError                   the model threw
 """
@@ -142,6 +143,12 @@ class NotReadyError(EngineError):
     """The addressed model is not loaded: not yet, or because loading it failed."""
 
     code = "not_ready"
+
+
+class MemoryBudgetError(EngineError):
+    """Loading a model would take more memory than models may; the message says what could be unloaded."""
+
+    code = "memory_budget"
 
 
 class DeadlineExceededError(EngineError):

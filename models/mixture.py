@@ -10,8 +10,15 @@ import numpy as np
 
 from models.arrays import Array, FloatArray, TokenIds, on_one_device, to_numpy
 from models.errors import InvalidInputError, ManifestError, VocabularyMismatchError
-from models.protocol import ContextMatcher, Featured, FeaturedScores, LanguageModel, feature_size
-from models.scoring import consume, score_sequences
+from models.protocol import (
+    ContextMatcher,
+    Featured,
+    FeaturedScores,
+    LanguageModel,
+    ReadScores,
+    feature_size,
+)
+from models.scoring import consume, read_sequences, score_sequences
 from models.vocabulary import Vocabulary
 
 
@@ -134,6 +141,14 @@ class MixtureModel:
         return MixtureState(
             tuple(consume(part, s, tokens, lengths) for part, s in zip(self.parts, state.parts, strict=True))
         )
+
+    def read(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
+        """What `score` and `prefill` answer, in one pass over each part that can."""
+        read = [
+            read_sequences(part, s, tokens, lengths) for part, s in zip(self.parts, state.parts, strict=True)
+        ]
+        scores = self._mix_scores([part.log_probs for part in read], state, tokens, lengths)
+        return ReadScores(scores, MixtureState(tuple(part.state for part in read)))
 
     @property
     def feature_size(self) -> int:

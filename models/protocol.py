@@ -114,6 +114,27 @@ class Prefiller(Protocol[S]):
         ...
 
 
+class ReadScores(NamedTuple):
+    """What a model says of given tokens, and what it remembers after them.
+
+    Attributes:
+        log_probs: natural-log probabilities [B, T]; 0 past a row's length.
+        state: B rows.
+    """
+
+    log_probs: FloatArray
+    state: Any
+
+
+@runtime_checkable
+class ReadingScorer(Protocol[S_contra]):
+    """Optional: score whole sequences and consume them in one pass, for texts that are read piece by piece."""
+
+    def read(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
+        """What `SequenceScorer.score` and `Prefiller.prefill` answer; see there for the arguments."""
+        ...
+
+
 class TopTokens(NamedTuple):
     """The most probable next tokens of one distribution or of B, the most probable first.
 

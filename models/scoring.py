@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds, to_numpy
-from models.protocol import LanguageModel, Prefiller, SequenceScorer
+from models.protocol import LanguageModel, Prefiller, ReadingScorer, ReadScores, SequenceScorer
 from models.vocabulary import EOS
 
 LOG_ZERO = -9999.0
@@ -105,3 +105,10 @@ def consume(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: To
     whole = finished[0][1].concatenate([s for _, s in finished[1:]] + ([state] if rows.size else []))
     order = np.concatenate([r for r, _ in finished] + [rows])
     return whole.select(np.argsort(order))
+
+
+def read_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
+    """What `score_sequences` and `consume` answer, in one pass if the model can."""
+    if isinstance(model, ReadingScorer):
+        return model.read(state, tokens, lengths)
+    return ReadScores(score_sequences(model, state, tokens, lengths), consume(model, state, tokens, lengths))

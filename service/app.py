@@ -2,32 +2,35 @@
 
 import asyncio
 import importlib.metadata
-import socket
+import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import FrameType
 
-import structlog
-import uvicorn
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from models.checkpoint.registry import Registry
-from models.errors import InvalidInputError
 from service.engine.engine import Engine
 from service.engine.host import ModelHost
+from service.engine.keeping import Keeper
 from service.engine.metrics import Metrics
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from service.logs import configure_logs
-from service.routes import generate, health, models, next_token, rerank, score
+from service.routes import admin, completions, generate, health, models, next_token, rerank, score, tokenize
+from service.routes.authentication import Authentication
 from service.routes.errors import install_error_handlers
-from service.routes.middleware import BodyLimit, RequestRecord
+from service.routes.leasing import Leases
+from service.routes.limits import BodyLimit, ConnectionLimit
+from service.routes.middleware import RequestRecord
 from service.routes.openapi import install_openapi
 from service.routes.serving import Services
+from service.security.cors import CORS
+from service.security.key_store import KeyStore
+from service.server import listen, make_server
 from service.settings import Settings
+from service.tracing import Tracing, make_provider
 from service.use_cases.limits import Limits
-
-_log = structlog.get_logger(__name__)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -42,14 +45,12 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         services.engine.start()
-        # not awaited: the application answers /health while models are loaded
-        loading = asyncio.create_task(
-            asyncio.to_thread(services.host.load_all, num_threads=settings.num_threads)
-        )
-        loading.add_done_callback(_report)
+        services.keeper.start()  # not awaited: the application answers /health while models are loaded
         yield
         await services.engine.close(drain_timeout_s=settings.drain_timeout_s)
-        await asyncio.wait([loading])
+        await services.keeper.close(timeout_s=settings.drain_timeout_s)
+        if tracing := getattr(app.state, "tracing", None):
+            await asyncio.to_thread(tracing.shutdown)  # sends what is left
 
     app = FastAPI(
         title="Gramophone",
@@ -59,14 +60,15 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
         docs_url=None,  # the page would load scripts from elsewhere
         redoc_url=None,
+        # ours are made where they are asked for; the framework's would quote exceptions
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.services = services
-    for module in (next_token, score, rerank, generate, models, health):
+    for module in (next_token, score, rerank, generate, completions, tokenize, models, admin, health):
         app.include_router(module.router)
     install_error_handlers(app)
     install_openapi(app)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
-    app.add_middleware(RequestRecord, metrics=services.metrics)  # the last added is the outermost
+    _protect(app, settings, services.metrics)
     return app
 
 
@@ -76,56 +78,30 @@ def serve(settings: Settings) -> None:
     Raises:
         RegistryError: the registry is not there, or holds no model.
         ModelNotFoundError: the settings name a model that it does not hold.
-        InvalidInputError: the address cannot be listened on; another program may hold the port.
+        InvalidInputError: the address cannot be listened on, or a setting cannot be followed.
+        FormatError: the file of API keys is not one.
     """
-    configure_logs(level=settings.log_level, form=settings.log_format)
+    configure_logs(level=settings.log_level, form=settings.log_format, texts=settings.log_texts)
     app = create_app(settings)
-    listening = _listen(settings)
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        loop="uvloop",
-        http="httptools",
-        ws="none",  # a request to upgrade is answered like any other
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
-    )
-    services: Services = app.state.services
-    DrainingServer(config, on_signal=services.engine.scheduler.drain).run(sockets=[listening])
+    listening = listen(settings)
+    keys: KeyStore = app.state.keys
+    signal.signal(signal.SIGHUP, lambda *_: keys.look_again())
+    make_server(app, settings).run(sockets=[listening])
 
 
-def _listen(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:
-        return socket.create_server((settings.host, settings.port), family=family)
-    except OSError as error:
-        raise InvalidInputError(
-            f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}; "
-            "--port or GRAMOPHONE_PORT takes another",
-            parameter="port",
-        ) from None
-
-
-class DrainingServer(uvicorn.Server):
-    """A server that takes no new work from the moment it is told to stop.
-
-    Args:
-        config: as uvicorn's.
-        on_signal: called when a signal to stop arrives.
-    """
-
-    def __init__(self, config: uvicorn.Config, *, on_signal: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_signal = on_signal
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Tell the engine; uvicorn then waits for the requests under way."""
-        self._on_signal()
-        super().handle_exit(sig, frame)
+def _protect(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
+    """Put around the routes what every request passes through; the last added is the outermost."""
+    app.state.keys = keys = KeyStore(entries=settings.api_keys, file=settings.api_keys_file)
+    app.add_middleware(Leases)
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, keep_texts=settings.log_texts)
+    app.add_middleware(Authentication, keys=keys, metrics=metrics)
+    app.add_middleware(ConnectionLimit, metrics=metrics)
+    if settings.otlp_endpoint is not None:
+        app.state.tracing = make_provider(settings.otlp_endpoint)
+        app.add_middleware(Tracing, provider=app.state.tracing)
+    app.add_middleware(RequestRecord, metrics=metrics)
+    if settings.cors_origins:
+        app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
 
 
 def _compose(settings: Settings) -> Services:
@@ -136,11 +112,16 @@ def _compose(settings: Settings) -> Services:
         default=settings.default_model,
         device=settings.device,
         precision=settings.precision,
+        num_threads=settings.num_threads,
+        memory_budget=settings.memory_budget,
+        prefix_cache_bytes=settings.prefix_cache_bytes,
+        observer=metrics,
     )
+    keeper = Keeper(host, interval_s=settings.watch_interval_s)
     scheduler = Scheduler(
         clock=time.monotonic,
-        limits=SchedulerLimits(max_jobs=settings.max_queued_requests),
-        on_start=metrics.queue_time.observe,
+        limits=SchedulerLimits(max_jobs=settings.max_queued_requests, max_tokens=settings.max_queued_tokens),
+        observer=metrics,
     )
     engine = Engine(scheduler, clock=time.monotonic, request_timeout_s=settings.request_timeout_ms / 1000)
     metrics.watch("num_requests_waiting", "requests without their first step", lambda: scheduler.num_waiting)
@@ -150,16 +131,11 @@ def _compose(settings: Settings) -> Services:
         lambda: len(scheduler) - scheduler.num_waiting,
     )
     metrics.watch("models_loaded", "models that can answer", lambda: host.num_loaded)
+    metrics.watch_models("model_memory_bytes", "memory that a model takes", host.bytes_by_model)
     limits = Limits(
         max_texts=settings.max_texts_per_request,
         max_tokens_per_sequence=settings.max_tokens_per_sequence,
         max_new_tokens=settings.max_new_tokens,
         max_top_k=settings.max_top_k,
     )
-    return Services(host, engine, metrics, limits)
-
-
-def _report(loading: asyncio.Task[None]) -> None:
-    """Loading keeps what fails to itself; anything else it raises is a fault of ours, and is told."""
-    if not loading.cancelled() and (error := loading.exception()) is not None:
-        _log.error("loading models failed", exc_info=error)
+    return Services(host, keeper, engine, metrics, limits)

@@ -21,6 +21,7 @@ from models.errors import (
     RegistryError,
 )
 from service.cli_asking import asking_app
+from service.cli_keys import keys_app
 from service.cli_options import (
     CORPUS_HELP,
     DEFAULT_REGISTRY,
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 app.add_typer(asking_app)
 app.add_typer(models_app, name="models")
+app.add_typer(keys_app, name="keys")
 
 
 def _print_version(asked: bool) -> None:

@@ -70,11 +70,23 @@ def score(
 def generate(
     model: ModelArgument,
     prompt: Annotated[str, typer.Argument(help="Text to continue.")] = "",
-    strategy: Annotated[Literal["greedy", "sample"], typer.Option(help="How to choose tokens.")] = "sample",
+    strategy: Annotated[
+        Literal["greedy", "sample", "beam"], typer.Option(help="How to choose tokens.")
+    ] = "sample",
     max_tokens: Annotated[int, typer.Option(help="At most so many tokens.")] = 64,
     temperature: Annotated[float, typer.Option(help="Flatter above 1, sharper below, greedy at 0.")] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="Draw among the k most probable.")] = None,
     top_p: Annotated[float, typer.Option(help="Draw among the fewest with this probability.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="Draw among those with this share of the greatest.")] = 0.0,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Above 1, words that came before come less.")
+    ] = 1.0,
+    n: Annotated[int, typer.Option("-n", help="How many continuations, one after the other.")] = 1,
+    num_beams: Annotated[int | None, typer.Option(help="Continuations kept by strategy beam.")] = None,
+    length_penalty: Annotated[
+        float, typer.Option(help="With beam: above 0 favours longer ones, below shorter ones.")
+    ] = 1.0,
+    bad_word: Annotated[list[str] | None, typer.Option(help="Never generate this; may be repeated.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
@@ -92,12 +104,22 @@ def generate(
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "n": n,
+        "num_beams": num_beams,
+        "length_penalty": length_penalty,
+        "bad_words": bad_word or [],
         "seed": seed,
         "stop": stop or [],
     }
     loaded = local.load(registry, model, device, precision)
     if as_json:
         print_json(local.generate(loaded, request))
+        return
+    if n > 1:  # they grow together, so they are printed when they are whole
+        for choice in local.generate(loaded, request)["choices"]:
+            typer.echo(prompt + choice["text"])
         return
     pieces = local.generate_pieces(loaded, request)  # refuses a bad request before anything is printed
     typer.echo(prompt, nl=False)

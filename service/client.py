@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar, Unpack
 import httpx
 
 from service.client_calls import (
+    AccessError,
     BadRequestError,
     Call,
     Contexts,
@@ -57,6 +58,7 @@ from service.schemas.replies import (
 )
 
 __all__ = [
+    "AccessError",
     "AsyncClient",
     "BadRequestError",
     "Client",
@@ -72,11 +74,16 @@ __all__ = [
 R = TypeVar("R")
 
 
+def _key_header(api_key: str | None) -> dict[str, str]:
+    return {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+
+
 class Client:
     """Talks to a service and waits for its answers.
 
     Args:
         base_url: where it is, such as `http://localhost:8000`.
+        api_key: sent with every request, if the service asks for one.
         timeout_s: how long to wait for an answer, or for the next part of one.
         max_retries: how often to try again when it is overloaded or not ready.
         transport: of httpx, for tests.
@@ -88,11 +95,14 @@ class Client:
         self,
         base_url: str,
         *,
+        api_key: str | None = None,
         timeout_s: float = 60.0,
         max_retries: int = 2,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._http = httpx.Client(base_url=base_url, timeout=timeout_s, transport=transport)
+        self._http = httpx.Client(
+            base_url=base_url, headers=_key_header(api_key), timeout=timeout_s, transport=transport
+        )
         self._max_retries = max_retries
 
     def __enter__(self) -> Self:
@@ -199,6 +209,7 @@ class AsyncClient:
 
     Args:
         base_url: where the service is, such as `http://localhost:8000`.
+        api_key: sent with every request, if the service asks for one.
         timeout_s: how long to wait for an answer, or for the next part of one.
         max_retries: how often to try again when it is overloaded or not ready.
         transport: of httpx, for tests.
@@ -210,11 +221,14 @@ class AsyncClient:
         self,
         base_url: str,
         *,
+        api_key: str | None = None,
         timeout_s: float = 60.0,
         max_retries: int = 2,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._http = httpx.AsyncClient(base_url=base_url, timeout=timeout_s, transport=transport)
+        self._http = httpx.AsyncClient(
+            base_url=base_url, headers=_key_header(api_key), timeout=timeout_s, transport=transport
+        )
         self._max_retries = max_retries
 
     async def __aenter__(self) -> Self:

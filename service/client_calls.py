@@ -1,7 +1,8 @@
 """What the client asks and how it reads answers: no input or output happens here.
 
 GramophoneError
-├ BadRequestError      400, 413: the request is wrong; `param` says where
+├ BadRequestError      400, 408, 413: the request is wrong; `param` says where
+├ AccessError          401, 403: the key is missing, unknown, or not good for this
 ├ NotFoundError        404: no such model
 ├ OverloadedError      429, after all retries
 ├ UnavailableError     503, after all retries: not ready, or shutting down
@@ -65,6 +66,10 @@ class BadRequestError(GramophoneError):
     """The request is wrong."""
 
 
+class AccessError(GramophoneError):
+    """The key is missing, unknown, or not good for this."""
+
+
 class NotFoundError(GramophoneError):
     """There is no such model."""
 
@@ -91,7 +96,10 @@ class UnreachableError(GramophoneError):
 
 _ERRORS: dict[int, type[GramophoneError]] = {
     400: BadRequestError,
+    401: AccessError,
+    403: AccessError,
     404: NotFoundError,
+    408: BadRequestError,
     413: BadRequestError,
     429: OverloadedError,
     503: UnavailableError,
@@ -127,14 +135,31 @@ class GenerateOptions(TypedDict, total=False):
     """How a text is continued; see POST /v1/generate."""
 
     model: str
-    strategy: str
+    strategy: Literal["greedy", "sample", "beam"]
     max_tokens: int
+    min_tokens: int
+    ignore_eos: bool
     temperature: float
     top_k: int
+    typical_p: float
     top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    bad_words: Sequence[str]
+    n: int
+    best_of: int
+    num_beams: int
+    length_penalty: float
+    early_stopping: bool
+    num_beam_groups: int
+    diversity_penalty: float
     seed: int
     stop: str | Sequence[str]
-    logprobs: bool
+    logprobs: bool | int
+    timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +298,7 @@ def read_event(line: str) -> GenerateReply | None:
         GramophoneError: the service failed in the middle.
     """
     payload = line.removeprefix("data: ")
-    if payload in {"", _DONE}:
+    if payload in {"", _DONE} or payload.startswith(":"):  # a comment keeps the connection alive
         return None
     if payload.startswith('{"error"'):
         error = _ERROR.validate_json(payload).error

@@ -19,6 +19,7 @@ from service.schemas.rerank import RerankRequest, rerank_reply
 from service.schemas.score import ScoreRequest, score_reply
 from service.schemas.wire import parse_json
 from service.use_cases import generate as generating
+from service.use_cases.continuation import Continuation, Piece
 from service.use_cases.limits import Limits
 from service.use_cases.next_token import next_tokens
 from service.use_cases.rerank import rerank
@@ -61,7 +62,7 @@ def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """As POST /v1/generate, unstreamed."""
     command = parse_json(GenerateRequest, _body(request)).command(_UNLIMITED)
     done = result_of(generating.generate(loaded, command, _UNLIMITED))
-    return dataclasses.asdict(generate_reply(loaded, done, logprobs=True))
+    return dataclasses.asdict(generate_reply(loaded, done, alternatives=0))
 
 
 def generate_pieces(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str]:
@@ -71,14 +72,17 @@ def generate_pieces(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator
         InvalidInputError: the request is wrong, or not for this model; raised here, not by the iterator.
     """
     command = parse_json(GenerateRequest, _body(request)).command(_UNLIMITED)
-    pieces = _pieces(generating.generate(loaded, command, _UNLIMITED))
-    first = next(pieces)  # there is always one: what was held back until the end, if no other
+    pieces = _pieces(generating.generate(loaded, dataclasses.replace(command, stream=True), _UNLIMITED))
+    first = next(pieces)  # there is always one: the end of a choice, if no other
     return itertools.chain([first], pieces)
 
 
-def _pieces(work: Work[generating.GeneratedToken, generating.Completion]) -> Iterator[str]:
+def _pieces(work: Work[Piece | Continuation, generating.Generated]) -> Iterator[str]:
     for item in items(work):
-        yield item.value.rest if item.last else item.value.text
+        if isinstance(item.value, Piece):
+            yield item.value.text
+        elif isinstance(item.value, Continuation):
+            yield item.value.rest
 
 
 def rerank_line(loaded: LoadedModel, line: str, options: Mapping[str, Any], *, place: str) -> Json:

@@ -1,19 +1,34 @@
-"""How log lines look: structured, one a line, never with a request's text in it."""
+"""How log lines look: structured, one a line, without a request's text in it unless that is asked for.
+
+What others have made up, such as names of fields and paths, may stand in a line. So that it cannot pass for
+a line of its own or steer a terminal, control characters are written as escapes. What a text did to the
+model may stand in an exception's message: those of requests are left out, their types and places kept.
+"""
 
 import logging
+import re
 import sys
+import traceback
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import structlog
 from pydantic_core import to_json
 
+_OURS = ("service", "models", "training")
+_FRAMES = 50
+# C0 and C1 controls, separators of lines, and what turns the direction of writing
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_Event = MutableMapping[str, Any]
 
-def configure_logs(*, level: str, form: str) -> None:
+
+def configure_logs(*, level: str, form: str, texts: bool = False) -> None:
     """Send this program's log lines, and those of its libraries, to standard error.
 
     Args:
-        level: the least severe one written, such as `info`.
+        level: the least severe one written, such as `info`; of libraries, `info` at least.
         form: `json` or `console`.
+        texts: whether messages of exceptions that requests led to are written.
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -21,18 +36,17 @@ def configure_logs(*, level: str, form: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     if form == "json":
-        finish: list[Any] = [
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(
-                serializer=lambda event, **_: to_json(event, fallback=str).decode()
-            ),
-        ]
+        finish: Any = structlog.processors.JSONRenderer(
+            serializer=lambda event, **_: to_json(event, fallback=str).decode()
+        )
     else:
-        # plain: the decorated traceback shows local variables, and with them what clients sent
-        plain = structlog.dev.plain_traceback
-        finish = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
+        finish = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
@@ -41,11 +55,79 @@ def configure_logs(*, level: str, form: str) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *finish],
+            processors=[
+                _ExceptionText(texts=texts),
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                _escape_values,
+                finish,
+            ],
         )
     )
     # a line that cannot be written, to a full disk or a closed pipe, must not cost an answer
     logging.raiseExceptions = False
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(level.upper())
+    root.setLevel(level.upper() if level != "debug" else "INFO")  # compilers' own details are of no use here
+    for name in _OURS:
+        logging.getLogger(name).setLevel(level.upper())
+
+
+def escape(text: str) -> str:
+    r"""The text on one line: control characters as `\n`, `\x1b`, `\u2028`.
+
+    A backslash stays as it is, so what is read may be ambiguous, but never harmful.
+    """
+    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _escape_values(_logger: Any, _method: str, event: _Event) -> _Event:
+    for key, value in event.items():
+        if key == "exception":
+            continue  # has lines of its own, each escaped
+        if isinstance(value, str):
+            if _UNSAFE.search(value):
+                event[key] = escape(value)
+        elif isinstance(value, (list, tuple)):
+            event[key] = [escape(item) if isinstance(item, str) else item for item in value]
+    return event
+
+
+class _ExceptionText:
+    """Writes an exception as text, the last call last, each line harmless.
+
+    Args:
+        texts: whether to write messages where a request may have led to it.
+    """
+
+    def __init__(self, *, texts: bool) -> None:
+        self._texts = texts
+
+    def __call__(self, _logger: Any, _method: str, event: _Event) -> _Event:
+        """Replace what was raised by its text."""
+        error = _raised(event.pop("exc_info", None))
+        if error is not None:
+            ours_at_start = event.get("_from_structlog", False) and "request_id" not in event
+            lines = _told(error, messages=self._texts or ours_at_start)
+            event["exception"] = "\n".join(escape(line) for line in lines)
+        return event
+
+
+def _raised(exc_info: Any) -> BaseException | None:
+    if isinstance(exc_info, BaseException):
+        return exc_info
+    if isinstance(exc_info, tuple):
+        error: BaseException | None = exc_info[1]
+        return error
+    return sys.exc_info()[1] if exc_info else None
+
+
+def _told(error: BaseException, *, messages: bool) -> Iterator[str]:
+    """The lines that tell of an exception, after those of what led to it."""
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if before is not None:
+        yield from _told(before, messages=messages)
+        yield "… which led to:"
+    for place in traceback.format_tb(error.__traceback__, limit=-_FRAMES):
+        yield from place.rstrip("\n").split("\n")
+    kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    yield f"{kind}: {error}" if messages else kind

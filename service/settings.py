@@ -1,15 +1,18 @@
 """What can be configured, and the only reader of the environment."""
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import ByteSize, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from models.errors import InvalidInputError
+from service.engine.precisions import read_precisions
 
 PREFIX = "GRAMOPHONE_"
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
 _OTHERS = frozenset({"GRAMOPHONE_DATA"})
 """Variables of ours that are no setting of the service: where the tests find public data."""
 
@@ -29,13 +32,28 @@ class Settings(BaseSettings):
         description="model of a request that names none; unset means `mixture` if it is there, "
         "else the first by name",
     )
-    device: Literal["cpu", "cuda", "auto"] = Field(
-        default="cpu", description="where models compute; `auto` takes `cuda` if there is one"
+    device: str = Field(
+        default="cpu",
+        pattern=r"^(cpu|auto|cuda(:\d{1,3})?)$",
+        description="where models compute: `cpu`, `cuda`, `cuda:1`; `auto` takes `cuda` if there is one",
     )
-    precision: Literal["auto", "float32", "int8"] = Field(
+    precision: str = Field(
         default="auto",
-        description="what networks compute in; `auto` takes `int8` on a CPU where that was found to cost little "
-        "when the model was published",
+        description="what networks compute in: `float32`, `int8`, or `auto`, which takes `int8` on a CPU where that "
+        "was found to cost little when the model was published; for some models other than for the rest: "
+        "`auto,lstm=int8,gru@3=float32`",
+    )
+    memory_budget: ByteSize | None = Field(
+        default=None,
+        gt=0,
+        description="memory that all models together may take, in bytes or such as `2GiB`; a model that does not fit "
+        "is not loaded, and none is unloaded for it",
+    )
+    watch_interval_s: float = Field(
+        default=5.0,
+        ge=0,
+        description="how often the registry is looked at for new versions and moved aliases, which are then loaded "
+        "and served; 0 is never",
     )
     num_threads: int | None = Field(
         default=None, ge=1, description="threads that torch computes with; unset leaves its choice"
@@ -46,6 +64,42 @@ class Settings(BaseSettings):
         default="info", description="least severe message that is logged"
     )
     log_format: Literal["json", "console"] = Field(default="console", description="how log lines look")
+    log_texts: bool = Field(
+        default=False, description="whether log lines may hold the beginning of what clients send"
+    )
+    otlp_endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/\s]+(/\S*)?$",
+        description="collector to send a trace of every request to by OTLP over HTTP, such as "
+        "`http://collector:4318`; needs the extra `otel`",
+    )
+    api_keys_file: Path | None = Field(
+        default=None,
+        description="file of API keys, a line each, from `gramophone keys create`; read again when it changes",
+    )
+    api_keys: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="such lines themselves, with spaces between"
+    )
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="origins whose pages may ask from a browser, with commas between, such as "
+        "`https://app.example.org`; `*` means any",
+    )
+    max_connections: int = Field(
+        default=4096, ge=1, description="open connections at most; requests on others are answered 503"
+    )
+    max_header_bytes: int = Field(
+        default=32768, ge=1024, description="size of a request's line and headers at most"
+    )
+    keep_alive_timeout_s: int = Field(
+        default=75, ge=1, description="time an idle connection is kept open for another request"
+    )
+    body_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="time for a whole request to arrive; one that takes longer is answered 408",
+    )
     max_body_bytes: int = Field(default=16 * 2**20, ge=1, description="size of a request's body at most")
     max_tokens_per_sequence: int = Field(
         default=65536, ge=1, description="tokens of one text together with its context at most"
@@ -62,6 +116,17 @@ class Settings(BaseSettings):
     max_queued_requests: int = Field(
         default=1024, ge=1, description="requests waiting or under way at most; others are answered 429"
     )
+    max_queued_tokens: int = Field(
+        default=4_000_000,
+        ge=1,
+        description="tokens to read and generate in all requests waiting or under way at most, taking four bytes "
+        "of a body for one; others are answered 429",
+    )
+    prefix_cache_bytes: int = Field(
+        default=64 * 2**20,
+        ge=0,
+        description="memory for the states of each model after texts that were read before; 0 keeps none",
+    )
     request_timeout_ms: int = Field(
         default=60_000, ge=1, description="after which a request is given up and answered 504"
     )
@@ -69,12 +134,34 @@ class Settings(BaseSettings):
         default=30.0, ge=0, description="time for requests under way to finish when the service stops"
     )
 
-    @field_validator("models", mode="before")
+    @field_validator("precision")
+    @classmethod
+    def _is_precision(cls, value: str) -> str:
+        try:
+            read_precisions(value)
+        except InvalidInputError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("models", "cors_origins", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):
             return tuple(name.strip() for name in value.split(",") if name.strip())
         return value
+
+    @field_validator("api_keys", mode="before")
+    @classmethod
+    def _split_at_spaces(cls, value: Any) -> Any:
+        return tuple(value.split()) if isinstance(value, str) else value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if origin != "*" and _ORIGIN.fullmatch(origin) is None:
+                raise ValueError(f"{origin!r} is no origin: give scheme://host or scheme://host:port, or *")
+        return origins
 
 
 def read_settings(**overrides: Any) -> Settings:

@@ -89,8 +89,8 @@ def model(name: str):  # noqa: PLR0911 - one for each
         table = [[0.2, 0.8], [0.4, 0.6], [0.6, 0.4], [0.9, 0.1]]
         return MixtureModel([model("lstm"), model("ngram")], [0.3, 0.7], weights_by_context=table)
     if name in {"cache", "cached mixture"}:
-        config = CacheConfig(kind="continuous", window=6, flatness=0.8, weight=0.25)
+        config = CacheConfig(kind="continuous", window=6, flatness=3.0, half_life=4.0, weight=0.25)
         return CacheModel(model("lstm" if name == "cache" else "mixture by context"), config)
     if name == "unigram cache":
-        return CacheModel(model("ngram"), CacheConfig(kind="unigram", window=9, flatness=0.1, weight=0.2))
+        return CacheModel(model("ngram"), CacheConfig(kind="unigram", window=9, half_life=7.0, weight=0.2))
     return MixtureModel([model("mixture"), model("gru")], [0.4, 0.6])

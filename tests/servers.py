@@ -5,11 +5,12 @@ import threading
 import time
 from typing import NamedTuple
 
-import uvicorn
 from fastapi import FastAPI
 
-from service.app import DrainingServer, create_app
+from service.app import create_app
 from service.engine.host import LoadState
+from service.server import make_server
+from service.settings import Settings
 
 
 class Server(NamedTuple):
@@ -20,19 +21,9 @@ class Server(NamedTuple):
 
 
 @contextlib.contextmanager
-def serving(app):
+def serving(app, settings=None):
     """Serve an application on a free port while the block runs."""
-    config = uvicorn.Config(
-        app,
-        host="127.0.0.1",
-        port=0,
-        loop="uvloop",
-        http="httptools",
-        log_config=None,
-        access_log=False,
-        lifespan="on",
-    )
-    server = DrainingServer(config, on_signal=app.state.services.engine.scheduler.drain)
+    server = make_server(app, (settings or Settings()).model_copy(update={"port": 0}))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -49,7 +40,7 @@ def serving(app):
 def running(settings):
     """Serve what the settings say on a free port, once all models are loaded, while the block runs."""
     app = create_app(settings)
-    with serving(app) as url:
+    with serving(app, settings) as url:
         while any(model.state == LoadState.LOADING for model in app.state.services.host.models.values()):
             time.sleep(0.005)
         yield Server(url, app)

@@ -1,6 +1,8 @@
 """Fitting a cache to a model on held-out text, whose state is carried across lines."""
 
+import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +14,8 @@ from models.caching import kernels
 from models.caching.config import CacheConfig, CacheKind
 from models.caching.history import History
 from models.caching.reading import read
+from models.caching.unit_vectors import padded_size, unit_vectors
+from models.caching.weighing import Weighing
 from models.errors import InvalidInputError
 from models.protocol import Featured, LanguageModel, feature_size
 from models.scoring import consume, perplexity, score_sequences
@@ -21,11 +25,26 @@ from training.evaluating.scoring import CHUNK_TOKENS, Targets, running_text
 from training.mixture_weights import fit_weights
 from training.progress import Progress
 
-_LIKENESS = 0.5 * math.sqrt(2) ** np.arange(16)
-"""Values tried for θ times the mean product of a feature vector with itself, which says what θ is large."""
+_FLATNESSES = (0.0, 6.0, 8.0, 11.0, 14.0, 18.0, 24.0, 32.0)
+"""Values tried for θ: those of use hardly depend on the model, as cosines do not."""
 
-_HALF_LIVES = 1 / math.sqrt(2) ** np.arange(20)
-"""Values tried for how long it takes to forget half, as a share of the window."""
+_HALF_LIVES = (1 / 8, 1 / 4, 1 / 2)
+"""Values tried for the half-life of what has features, as a share of the window."""
+
+_UNIGRAM_HALF_LIVES = 1 / math.sqrt(2) ** np.arange(19, -1, -1)
+"""The same where only age counts."""
+
+
+class CacheGrid(NamedTuple):
+    """Values that are tried together, each θ with each half-life.
+
+    Attributes:
+        flatnesses: values of θ [F].
+        half_lives: in tokens [H]; None where nothing is forgotten.
+    """
+
+    flatnesses: tuple[float, ...]
+    half_lives: tuple[float | None, ...]
 
 
 class CacheReadings(NamedTuple):
@@ -33,17 +52,22 @@ class CacheReadings(NamedTuple):
 
     Attributes:
         targets: what the model says [N].
-        shares: p_cache of each token under each value of θ [N, K]; −1 where nothing was remembered.
-        flatnesses: the values of θ [K].
+        shares: p_cache of each token under each value [N, F, H], float32; −1 where nothing was remembered.
+        grid: the values.
         kind: of the caches.
         window: of the caches, in tokens.
     """
 
     targets: Targets
-    shares: npt.NDArray[np.float64]
-    flatnesses: npt.NDArray[np.float64]
+    shares: FloatArray
+    grid: CacheGrid
     kind: CacheKind
     window: int
+
+    def shares_of(self, config: CacheConfig) -> FloatArray:
+        """p_cache of each token under one cache of the grid [N]."""
+        row = self.grid.flatnesses.index(config.flatness)
+        return self.shares[:, row, self.grid.half_lives.index(config.half_life)]
 
 
 class ChosenCache(NamedTuple):
@@ -52,12 +76,14 @@ class ChosenCache(NamedTuple):
     Attributes:
         config: its shape.
         log_probs: natural-log probabilities of the predicted tokens with it [N].
-        tried: perplexity per token under each θ that was tried, with the weight that is best for it.
+        grid: the values that were tried.
+        perplexities: per token under each [F, H], with the weight that is best for it.
     """
 
     config: CacheConfig
     log_probs: npt.NDArray[np.float32]
-    tried: dict[float, float | None]
+    grid: CacheGrid
+    perplexities: Sequence[Sequence[float | None]]
 
 
 class FittedCache(NamedTuple):
@@ -77,8 +103,8 @@ def fit_cache(
 ) -> FittedCache:
     """Wrap a model in the cache that makes a held-out text most probable, read as one stream.
 
-    The cache is continuous where the model has features, else unigram. θ is chosen from a grid, λ is found
-    by EM for each.
+    The cache is continuous where the model has features, else unigram. θ and the half-life are chosen from a
+    grid, λ is found by EM for each pair.
 
     Args:
         model: any family.
@@ -99,7 +125,7 @@ def read_with_caches(
     corpus: EncodedCorpus,
     *,
     window: int,
-    flatnesses: npt.NDArray[np.float64] | None = None,
+    grid: CacheGrid | None = None,
     progress: Progress,
 ) -> CacheReadings:
     """Read a text in one pass, as a stream, with the model and with caches that look at its features.
@@ -108,26 +134,26 @@ def read_with_caches(
         model: any family.
         corpus: encoded with the model's tokenizer.
         window: how many tokens a cache remembers.
-        flatnesses: values of θ [K]; None: a grid, of the scale of the text's first features.
+        grid: the caches; None: those among which one is to be chosen.
         progress: told of tokens.
 
     Raises:
-        InvalidInputError: the window is out of range.
+        InvalidInputError: the window is out of range, or there is no token to predict.
     """
     width = feature_size(model)
     kind: CacheKind = "continuous" if width else "unigram"
-    CacheConfig(kind=kind, window=window, flatness=0.0, weight=0.5)  # refused before the text is read
+    CacheConfig(kind=kind, window=window, half_life=None, weight=0.5)  # refused before the text is read
+    grid = _grid(kind, window) if grid is None else grid
+    weighing = Weighing.of(*grid, window=window)
     before, text = running_text(corpus)
     state = model.advance(model.empty_state(1), np.asarray([before]))
-    history = History.nothing(window=window, width=width)
+    history = History.nothing(window=window, width=padded_size(width))
     log_probs, shares = [], []
     progress.start(f"scoring with the {model.family} and a {kind} cache, stream context", corpus.num_tokens)
     for start in range(0, len(text), CHUNK_TOKENS):
         chunk = text[start : start + CHUNK_TOKENS]
         scores, features = _scored(model, state, chunk)
-        if flatnesses is None:
-            flatnesses = _grid(features, window)
-        reading = read(history, chunk, features, flatnesses=flatnesses)
+        reading = read(history, chunk, unit_vectors(features), weighing=weighing)
         history = reading.history
         state = consume(model, state, chunk[None], np.asarray([len(chunk)]))
         predicted = chunk != BOS
@@ -135,14 +161,19 @@ def read_with_caches(
         shares.append(reading.shares[predicted])
         progress.advance(int(predicted.sum()))
     progress.finish()
-    if flatnesses is None or not log_probs:
+    if not log_probs:
         raise InvalidInputError("a cache cannot be fitted on no held-out token", parameter="valid")
     targets = Targets(np.concatenate(log_probs), text[text != BOS], None)
-    return CacheReadings(targets, np.concatenate(shares), flatnesses, kind, window)
+    return CacheReadings(targets, np.concatenate(shares), grid, kind, window)
+
+
+def grid_of(config: CacheConfig) -> CacheGrid:
+    """The grid of one cache alone."""
+    return CacheGrid((config.flatness,), (config.half_life,))
 
 
 def choose_cache(readings: CacheReadings, log_probs: npt.NDArray[np.float32]) -> ChosenCache:
-    """The θ that makes the text most probable when mixed, with the best weight for it, with given log-probabilities.
+    """The cache, and its weight, that make a text most probable when mixed with given log-probabilities.
 
     Args:
         readings: what the caches say.
@@ -151,30 +182,38 @@ def choose_cache(readings: CacheReadings, log_probs: npt.NDArray[np.float32]) ->
     Raises:
         InvalidInputError: nothing is ever remembered: the text has a single token.
     """
-    remembering = readings.shares[:, 0] >= 0
+    remembering = readings.shares[:, 0, 0] >= 0
     if not remembering.any():
         raise InvalidInputError("a cache cannot be fitted on a text of one token", parameter="valid")
-    best: ChosenCache | None = None
-    tried: dict[float, float | None] = {}
-    best_total = -math.inf
-    for flatness, shares in zip(readings.flatnesses.tolist(), readings.shares.T, strict=True):
-        with np.errstate(divide="ignore"):
-            both = np.stack([log_probs[remembering], np.log(shares[remembering])], axis=1)
-        config = CacheConfig(
-            kind=readings.kind, window=readings.window, flatness=flatness, weight=fit_weights(both)[1]
-        )
-        cached = with_cache(log_probs, shares, config.weight)
-        total = float(cached.sum(dtype=np.float64))
-        tried[flatness] = perplexity(total, len(cached))
-        if best is None or total > best_total:
-            best, best_total = ChosenCache(config, cached, tried), total
+    own = log_probs[remembering]
+    best, best_total = None, -math.inf
+    perplexities: list[list[float | None]] = []
+    for flatness in readings.grid.flatnesses:
+        perplexities.append([])
+        for half_life in readings.grid.half_lives:
+            config = CacheConfig(
+                kind=readings.kind,
+                window=readings.window,
+                flatness=flatness,
+                half_life=half_life,
+                weight=0.5,
+            )
+            shares = readings.shares_of(config)
+            with np.errstate(divide="ignore"):
+                both = np.stack([own, np.log(shares[remembering])], axis=1)
+            config = dataclasses.replace(config, weight=fit_weights(both)[1])
+            cached = with_cache(log_probs, shares, config.weight)
+            total = float(cached.sum(dtype=np.float64))
+            perplexities[-1].append(perplexity(total, len(cached)))
+            if best is None or total > best_total:
+                best, best_total = ChosenCache(config, cached, readings.grid, perplexities), total
     if best is None:
-        raise InvalidInputError("no value of θ was tried", parameter="flatnesses")
+        raise InvalidInputError("no value of θ was tried", parameter="grid")
     return best
 
 
 def with_cache(
-    log_probs: npt.NDArray[np.float32], shares: npt.NDArray[np.float64], weight: float
+    log_probs: npt.NDArray[np.float32], shares: FloatArray, weight: float
 ) -> npt.NDArray[np.float32]:
     """Log-probabilities [N] mixed with a cache's shares [N]."""
     mixed = np.empty(len(log_probs), dtype=np.float32)
@@ -191,9 +230,8 @@ def _scored(model: LanguageModel[Any], state: Any, chunk: TokenIds) -> tuple[Flo
     return score_sequences(model, state, tokens, lengths)[0], np.zeros((len(chunk), 0), dtype=np.float32)
 
 
-def _grid(features: FloatArray, window: int) -> npt.NDArray[np.float64]:
-    """Values of θ to try, in rising order: of a continuous cache by its features [T, W], else by the window."""
-    if not features.shape[1]:
-        return np.concatenate([[0.0], math.log(2) / (window * _HALF_LIVES)])
-    norm = float(np.square(features, dtype=np.float64).sum(axis=1).mean())
-    return np.concatenate([[0.0], _LIKENESS / max(norm, 1e-12)])
+def _grid(kind: CacheKind, window: int) -> CacheGrid:
+    """What to try, in rising order."""
+    if kind == "unigram":
+        return CacheGrid((0.0,), (*(window * _UNIGRAM_HALF_LIVES).tolist(), None))
+    return CacheGrid(_FLATNESSES, (*(window * share for share in _HALF_LIVES), None))

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from models.checkpoint.manifest import Direction
+from training.card_cache import cache_section
 from training.card_ngram import ngram_section, reported_hits
 from training.card_pictures import learning_curve, ngram_bars, perplexity_bars, readable
 from training.neural.history import HistoryRecord
@@ -113,6 +114,7 @@ def _markdown(data: CardData, pictures: Mapping[str, str]) -> str:
         *(f"![{caption}]({name})\n" for name, caption in pictures.items()),
         *([_REPORT_LINK, ""] if _has_report(data) else []),
         *ngram_section(data.metrics),
+        *cache_section(data.metrics),
         *_origin(data),
         "",
         "## Limits",

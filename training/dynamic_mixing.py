@@ -4,6 +4,7 @@ What a part says of a token does not depend on the weights. So each part reads e
 looking on; weights, cache and all figures are computed from what they said.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from models.errors import InvalidInputError
 from models.mixture import MixtureModel, matching_part
 from models.ngram.model import NGramModel
 from models.protocol import LanguageModel
-from training.caching import ChosenCache, choose_cache, with_cache
+from training.caching import ChosenCache, choose_cache, grid_of, with_cache
 from training.data import EncodedTexts
 from training.evaluating.scoring import Targets
 from training.evaluation import figures, summary
@@ -122,8 +123,8 @@ def mix_dynamically(
     readings = {"valid": read_parts(models, texts.valid, **options)}
     fitted = _fit(readings["valid"], models, plan)
     if texts.test is not None:
-        chosen = None if fitted.cache is None else np.array([fitted.cache.config.flatness])
-        readings["test"] = read_parts(models, texts.test, flatnesses=chosen, **options)
+        chosen = None if fitted.cache is None else grid_of(fitted.cache.config)
+        readings["test"] = read_parts(models, texts.test, grid=chosen, **options)
     return _assembled(models, readings, fitted, plan.context)
 
 
@@ -189,12 +190,12 @@ def _mixed(parts: Sequence[LogProbs], weights: _Weights, lengths: npt.NDArray[np
 
 
 def _say(readings: PartReadings, fitted: _Fitted) -> _Said:
-    """What each stage says of a text, whose caches were read under the chosen θ at least."""
+    """What each stage says of a text, which was read with the chosen cache at least."""
     parts = [targets.log_probs for targets in readings.targets]
     part_with_cache, shares, weight = None, None, 0.0
     if fitted.cache is not None and readings.caches is not None:
-        place = np.flatnonzero(readings.caches.flatnesses == fitted.cache.config.flatness)[0]
-        shares, weight = readings.caches.shares[:, place], fitted.cache.config.weight
+        config = fitted.cache.config
+        shares, weight = readings.caches.shares_of(config), config.weight
     if shares is not None and fitted.cached_part is not None:
         part_with_cache = with_cache(parts[fitted.cached_part], shares, weight)
         parts[fitted.cached_part] = part_with_cache
@@ -255,14 +256,17 @@ def _weight_facts(weights: _Weights) -> dict[str, Any]:
 
 def cache_facts(chosen: ChosenCache) -> dict[str, Any]:
     """What is to be remembered of a fitted cache; `weights` is the share of what it is around."""
-    config = chosen.config
+    config, grid = chosen.config, chosen.grid
     return {
         "weights": [1 - config.weight],
         "cache": {
-            "kind": config.kind,
-            "window": config.window,
-            "flatness": config.flatness,
-            "weight": config.weight,
-            "perplexity_by_flatness": {f"{flatness:.6g}": value for flatness, value in chosen.tried.items()},
+            **dataclasses.asdict(config),
+            "tried": {
+                "half_lives": list(grid.half_lives),
+                "perplexities_by_flatness": {
+                    f"{flatness:g}": list(row)
+                    for flatness, row in zip(grid.flatnesses, chosen.perplexities, strict=True)
+                },
+            },
         },
     }

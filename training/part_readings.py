@@ -11,7 +11,7 @@ from models.mixture import matching_part
 from models.protocol import ContextMatcher, LanguageModel, feature_size
 from models.scoring import consume, pad
 from models.vocabulary import BOS
-from training.caching import CacheReadings, read_with_caches
+from training.caching import CacheGrid, CacheReadings, read_with_caches
 from training.corpora.encoded import EncodedCorpus
 from training.evaluating.scoring import CHUNK_TOKENS, Targets, running_text, score_corpus
 from training.progress import Progress
@@ -49,7 +49,7 @@ def read_parts(
     context: MixtureContext,
     by_context: bool,
     window: int | None,
-    flatnesses: npt.NDArray[np.float64] | None = None,
+    grid: CacheGrid | None = None,
     progress: Progress,
 ) -> PartReadings:
     """Have each model read a text.
@@ -60,14 +60,14 @@ def read_parts(
         context: `stream` if there is a cache.
         by_context: also tell how much context the first n-gram model takes into account.
         window: of caches that look on; None for none.
-        flatnesses: of the caches, values of θ; None: a grid.
+        grid: the caches; None: those among which one is to be chosen.
         progress: told of each reading.
     """
     looked_at = None if window is None else featured_part(models) or 0
     caches, targets = None, []
     for number, model in enumerate(models):
         if window is not None and number == looked_at:
-            caches = read_with_caches(model, corpus, window=window, flatnesses=flatnesses, progress=progress)
+            caches = read_with_caches(model, corpus, window=window, grid=grid, progress=progress)
             targets.append(caches.targets)
         else:
             targets.append(score_corpus(model, corpus, context=context, progress=progress))

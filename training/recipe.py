@@ -135,17 +135,17 @@ class MixtureSettings(BaseModel):
 
 
 class CacheSettings(BaseModel):
-    """The `[cache]` table, for a mixture with a cache; θ and λ are fitted on the validation text.
+    """The `[cache]` table, for a mixture with a cache; θ, half-life and λ are fitted on the validation text.
 
     Attributes:
-        window: how many tokens are remembered.
+        window: how many tokens are remembered; of neural features, each takes four bytes a number.
         around: what the cache is mixed with: the whole `mixture`, whose first part with features says
             what is alike, or that `neural` part alone, before it is mixed with the others.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    window: int = Field(default=2_000, ge=1, le=MAX_WINDOW)
+    window: int = Field(default=10_000, ge=1, le=MAX_WINDOW)
     around: Literal["mixture", "neural"] = "mixture"
 
 

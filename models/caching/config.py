@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from models.errors import InvalidInputError
 
 MAX_WINDOW = 1 << 20
-MAX_FLATNESS = 1e12
+MAX_FLATNESS = 64.0  # e^64 times the longest window is still a number in single precision
 CacheKind = Literal["continuous", "unigram"]
 
 
@@ -15,45 +15,57 @@ CacheKind = Literal["continuous", "unigram"]
 class CacheConfig:
     """How a cache predicts the next token from the last ones.
 
-    p(w) = (1 − λ) p_inner(w) + λ p_cache(w), p_cache(w) ∝ Σ_i 1[x_i = w] exp(θ s_i), over the remembered
-    tokens x_i. What s_i is, the kind says:
+    p(w) = (1 − λ) p_inner(w) + λ p_cache(w),
+    p_cache(w) ∝ Σ_i 1[x_i = w] exp(θ cos(s, s_i)) · 2^(−age_i / half-life), over the remembered tokens x_i.
 
-    continuous  the product of the features now and those that token i followed. Source: Grave, Joulin and
-                Usunier 2017, equations 2 and 3.
-    unigram     minus the token's age, so that θ is the rate at which tokens are forgotten. Source: Kuhn
-                and De Mori 1990, with exponential decay as Clarkson and Robinson 1997.
+    continuous  s are the model's features now and s_i those that token i followed. Source: Grave, Joulin and
+                Usunier 2017, equations 2 and 3, here of unit length.
+    unigram     without features: θ is 0, and only age counts. Source: Kuhn and De Mori 1990.
+
+    Exponential decay is from Clarkson and Robinson 1997.
 
     Attributes:
         kind: see above.
         window: how many tokens are remembered.
-        flatness: θ; 0 gives every remembered token the same weight.
+        flatness: θ; 0 counts every place alike, and is the only value for a unigram cache.
+        half_life: the age in tokens at which one counts half; None: tokens are not forgotten while
+            they are in the window.
         weight: λ.
 
     Raises:
-        InvalidInputError: a value is outside its limits.
+        InvalidInputError: a value is outside its limits, or of another type.
     """
 
     kind: CacheKind
     window: int
-    flatness: float
+    flatness: float = 0.0
+    half_life: float | None
     weight: float
 
     def __post_init__(self) -> None:
-        if self.kind not in {"continuous", "unigram"}:
-            raise InvalidInputError(
-                f"cache.kind is {self.kind!r}, it can be continuous or unigram", parameter="cache.kind"
-            )
-        if not 1 <= self.window <= MAX_WINDOW:
-            raise InvalidInputError(
-                f"cache.window is {self.window}, it must be from 1 to {MAX_WINDOW:,}",
-                parameter="cache.window",
-            )
-        if not 0 <= self.flatness <= MAX_FLATNESS:
-            raise InvalidInputError(
-                f"cache.flatness is {self.flatness}, it must be from 0 to {MAX_FLATNESS:g}",
-                parameter="cache.flatness",
-            )
-        if not (0 < self.weight < 1 and math.isfinite(self.weight)):
-            raise InvalidInputError(
-                f"cache.weight is {self.weight}, it must be above 0 and below 1", parameter="cache.weight"
-            )
+        highest = MAX_FLATNESS if self.kind == "continuous" else 0
+        window, half_life = self.window, self.half_life
+        for field, fits, limits in (
+            ("kind", self.kind in ("continuous", "unigram"), "continuous or unigram"),
+            (
+                "window",
+                type(window) is int and 1 <= window <= MAX_WINDOW,
+                f"a whole number from 1 to {MAX_WINDOW:,}",
+            ),
+            (
+                "flatness",
+                _is_number(self.flatness) and 0 <= self.flatness <= highest,
+                f"from 0 to {highest:g}" if highest else "0 for a unigram cache",
+            ),
+            ("half_life", half_life is None or (_is_number(half_life) and half_life > 0), "above 0, or none"),
+            ("weight", _is_number(self.weight) and 0 < self.weight < 1, "above 0 and below 1"),
+        ):
+            if not fits:
+                raise InvalidInputError(
+                    f"cache.{field} is {getattr(self, field)!r}, it must be {limits}",
+                    parameter=f"cache.{field}",
+                )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)

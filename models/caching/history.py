@@ -1,4 +1,4 @@
-"""The last tokens of one text with the features each of them followed: a value that grows cheaply.
+"""The last tokens of one text with the unit vectors each of them followed: a value that grows cheaply.
 
 A history is a stretch of a buffer that later histories of the same text share: what is appended lands
 behind the stretch, where no earlier history looks. Only when a place is already taken, since another
@@ -56,7 +56,7 @@ class History:
 
     @classmethod
     def nothing(cls, *, window: int, width: int) -> "History":
-        """Nothing remembered yet, of a text whose feature vectors have `width` numbers; 0 if there are none."""
+        """Nothing remembered yet, of a text whose unit vectors have `width` numbers; 0 if there are none."""
         return cls(window, _Buffer(0, width), 0, 0)
 
     def __len__(self) -> int:

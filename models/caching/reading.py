@@ -3,37 +3,38 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
 from models.caching import kernels
 from models.caching.history import History
+from models.caching.products import products
+from models.caching.weighing import Weighing
 from models.vocabulary import BOS
 
-_QUERIES = 64  # tokens whose windows are gone through together
+_QUERIES = 128  # tokens whose windows are gone through together, at most
+_COSINES = 1 << 21  # held at once, unless four windows have more
 
 
 class CacheReading(NamedTuple):
     """What a cache made of T tokens.
 
     Attributes:
-        shares: p_cache of each token under each of K values of θ [T, K]; −1 where the window was empty.
+        shares: p_cache of each token under F values of θ and H half-lives [T, F, H], float32; −1 where
+            the window was empty.
         history: what is remembered after them.
     """
 
-    shares: npt.NDArray[np.float64]
+    shares: FloatArray
     history: History
 
 
 def remember(history: History, tokens: TokenIds, features: FloatArray) -> History:
-    """The history after tokens [T], each with the features it followed [T, W]; `<s>` is never remembered."""
+    """The history after tokens [T], each with the unit vector it followed [T, W]; `<s>` is never remembered."""
     kept = tokens != BOS
     return history.extended(tokens[kept], features[kept])
 
 
-def read(
-    history: History, tokens: TokenIds, features: FloatArray, *, flatnesses: npt.NDArray[np.float64]
-) -> CacheReading:
+def read(history: History, tokens: TokenIds, features: FloatArray, *, weighing: Weighing) -> CacheReading:
     """Go along tokens that follow a history.
 
     Memory is bounded by the window and T together.
@@ -41,8 +42,8 @@ def read(
     Args:
         history: what is remembered before the first; its window is every token's.
         tokens: ids [T].
-        features: what each of them follows [T, W]; W is 0 for a unigram cache.
-        flatnesses: values of θ [K].
+        features: the unit vectors that they follow [T, W]; W is 0 for a unigram cache.
+        weighing: of the history's window.
     """
     tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # as the kernels are compiled for
     kept = tokens != BOS
@@ -51,30 +52,25 @@ def read(
     begins = np.maximum(ends - history.window, 0)
     new = np.ascontiguousarray(features[kept])
     remembered = np.concatenate([history.tokens, tokens[kept]], dtype=np.int32)
-    shares = np.empty((len(tokens), len(flatnesses)), dtype=np.float64)
-    for start in range(0, len(tokens), _QUERIES):
-        cut = slice(start, start + _QUERIES)
+    shares = np.empty((len(tokens), len(weighing.flatnesses), len(weighing.decays)), dtype=np.float32)
+    together = min(_QUERIES, max(4, _COSINES // max(len(remembered), 1)))
+    for start in range(0, len(tokens), together):
+        cut = slice(start, start + together)
         first, last = int(begins[start]), int(ends[cut][-1])
-        likeness = np.empty((len(tokens[cut]), last - first), dtype=np.float32)
+        likeness = np.zeros((len(tokens[cut]), last - first), dtype=np.float32)
         if features.shape[1]:
             queries = np.ascontiguousarray(features[cut])
             old = history.features[first:]
-            kernels.products(queries, old, 0, likeness)
-            kernels.products(queries, new[max(first - before, 0) : last - before], len(old), likeness)
-        else:
-            likeness[:] = ages(last - first)
+            products(queries, old, 0, likeness)
+            products(queries, new[max(first - before, 0) : last - before], len(old), likeness)
         kernels.target_shares(
             likeness,
             remembered[first:last],
             begins[cut] - first,
             ends[cut] - first,
             tokens[cut],
-            flatnesses,
+            weighing.flatnesses,
+            weighing.decays,
             shares[cut],
         )
     return CacheReading(shares, history.extended(tokens[kept], new))
-
-
-def ages(count: int) -> FloatArray:
-    """Minus the ages of so many tokens, the oldest first [count]; the newest has age 0."""
-    return np.arange(1 - count, 1, dtype=np.float32)

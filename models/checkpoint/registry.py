@@ -17,19 +17,23 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from models.checkpoint.manifest import MANIFEST_FILE, read_manifest, verify_files
 from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
 
 CHAMPION = "champion"
+ALIASES_FILE = "aliases.json"
 MAX_NAME_LENGTH = 100
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _TEMPORARY = ".tmp-"
 _DELETED = ".deleted-"
+
+Stamp: TypeAlias = tuple[int, ...]
+"""Another one means that something has changed."""
 
 
 class Version(NamedTuple):
@@ -74,11 +78,7 @@ class Registry:
         Raises:
             RegistryError: the folder cannot be read, or is there no longer.
         """
-        try:
-            names = sorted(p.name for p in self.root.iterdir() if _is_name(p.name))
-        except OSError as error:
-            raise RegistryError(f"cannot read the registry {self.root}: {error.strerror}") from None
-        return [name for name in names if self.versions(name)]
+        return [name for name in self._names() if self.versions(name)]
 
     def versions(self, name: str) -> list[int]:
         """A model's version numbers, ascending; empty if there is no such model."""
@@ -100,7 +100,7 @@ class Registry:
         Raises:
             ManifestError: aliases.json is damaged.
         """
-        path = self._folder(name) / "aliases.json"
+        path = self._folder(name) / ALIASES_FILE
         try:
             aliases = json.loads(path.read_bytes())
             if not isinstance(aliases, dict) or not all(type(v) is int for v in aliases.values()):
@@ -138,10 +138,7 @@ class Registry:
         else:
             aliases = self.aliases(name)
             if which and which not in aliases:
-                known = ", ".join(sorted(aliases)) or "none"
-                raise ModelNotFoundError(
-                    f"model {name!r} has no alias {which[:MAX_NAME_LENGTH]!r}; its aliases: {known}"
-                )
+                raise _no_alias(name, which, aliases)
             number = aliases[which or CHAMPION] if (which or CHAMPION) in aliases else versions[-1]
         if number not in versions:
             listed = ", ".join(map(str, versions[-10:]))
@@ -198,14 +195,46 @@ class Registry:
                 if alias != CHAMPION:
                     raise
                 aliases = {}
-            temporary = folder / f"{_TEMPORARY}aliases"
-            with temporary.open("w", encoding="utf-8") as file:
-                json.dump({**aliases, alias: number}, file, indent=1, sort_keys=True)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(folder / "aliases.json")
-            _flush(folder)
+            _write_aliases(folder, {**aliases, alias: number})
+
+    def delete_alias(self, name: str, alias: str) -> int:
+        """Take an alias away, atomically.
+
+        Returns:
+            The version that it pointed to.
+
+        Raises:
+            ModelNotFoundError: there is no such model or alias.
+            ManifestError: aliases.json is damaged.
+            RegistryError: the file system refused.
+        """
+        self.resolve(name)
+        folder = self._folder(name)
+        with _writing(folder), _held(folder):
+            aliases = self.aliases(name)
+            if alias not in aliases:
+                raise _no_alias(name, alias, aliases)
+            number = aliases.pop(alias)
+            _write_aliases(folder, aliases)
+        return number
+
+    def stamps(self, names: Iterable[str] | None = None) -> dict[str, Stamp]:
+        """What tells cheaply that a model's versions or aliases have changed; nothing is read.
+
+        Two changes within one tick of the file system's clock may have one stamp: look a second time.
+
+        Args:
+            names: of models, there or not; None means every folder of the registry.
+
+        Raises:
+            RegistryError: the folder cannot be read.
+        """
+        if names is None:
+            names = self._names()
+        return {
+            name: (*_stat(self._folder(name) / "versions"), *_stat(self._folder(name) / ALIASES_FILE))
+            for name in names
+        }
 
     def delete(self, name: str, number: int) -> None:
         """Remove a version; its number is never used again.
@@ -229,6 +258,13 @@ class Registry:
             for entry in tombstone.iterdir():
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
+    def _names(self) -> list[str]:
+        """Folders that may be models, sorted."""
+        try:
+            return sorted(p.name for p in self.root.iterdir() if _is_name(p.name))
+        except OSError as error:
+            raise RegistryError(f"cannot read the registry {self.root}: {error.strerror}") from None
+
     def _folder(self, name: str) -> Path:
         return self.root / name
 
@@ -249,6 +285,33 @@ def check_name(name: str, *, parameter: str = "name") -> None:
 
 def _is_name(name: str) -> bool:
     return len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) is not None
+
+
+def _no_alias(name: str, alias: str, aliases: Iterable[str]) -> ModelNotFoundError:
+    known = ", ".join(sorted(aliases)) or "none"
+    return ModelNotFoundError(
+        f"model {name!r} has no alias {alias[:MAX_NAME_LENGTH]!r}; its aliases: {known}"
+    )
+
+
+def _write_aliases(folder: Path, aliases: Mapping[str, int]) -> None:
+    """Replace aliases.json by one rename."""
+    temporary = folder / f"{_TEMPORARY}aliases"
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(aliases, file, indent=1, sort_keys=True)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / ALIASES_FILE)
+    _flush(folder)
+
+
+def _stat(path: Path) -> Stamp:
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 @contextlib.contextmanager

@@ -1,1 +1,1 @@
-"""Choosing tokens from distributions: processors, sampling, stopping."""
+"""Choosing tokens from distributions: rules, kernels that follow them, beams, stopping."""

@@ -18,3 +18,21 @@ def top_tokens(log_probs: FloatArray, k: int) -> TopTokens:
     order = np.argsort(-log_probs[candidates], kind="stable")[:k]
     ids = candidates[order]
     return TopTokens(ids, log_probs[ids])
+
+
+def top_of_rows(log_probs: FloatArray, k: int) -> TopTokens:
+    """Rank the k most probable tokens of each of R distributions, for a small k: compiled, and fast.
+
+    Args:
+        log_probs: [R, V].
+        k: from 1 to V.
+
+    Returns:
+        Ids and log-probabilities [R, k].
+    """
+    from models.decoding.top import fill_top  # a service starts without compiled code
+
+    ids = np.empty((len(log_probs), k), np.int64)
+    values = np.empty((len(log_probs), k), np.float32)
+    fill_top(np.ascontiguousarray(log_probs), ids, values)
+    return TopTokens(ids, values)

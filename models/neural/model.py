@@ -111,16 +111,18 @@ class NeuralModel(NetworkModel[NeuralState]):
 
     @property
     def feature_size(self) -> int:
-        """Numbers in what the next token is predicted from, W."""
-        return self._network.body.width
+        """Numbers in what the output layer reads, E."""
+        return self._network.feature_size
 
+    @torch.inference_mode()
     def features(self, state: NeuralState) -> Array:
-        """The vectors [B, W] that the next tokens are predicted from."""
-        return state.top if state.top.is_cuda else state.top.numpy()
+        """The vectors [B, E] that the output layer reads, to predict the next tokens."""
+        features = self._network.features(state.top)
+        return features if features.is_cuda else features.numpy()
 
     @torch.inference_mode()
     def features_along(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """The vector before each of given tokens [B, T, W]; see `prefill` for the arguments."""
+        """The vector before each of given tokens [B, T, E]; see `prefill` for the arguments."""
         return features_ragged(self._network, state, tokens, lengths)
 
     @torch.inference_mode()

@@ -38,6 +38,7 @@ class Network(nn.Module):
             self.body = Attentive(self.body, config)
         self.output_dropout = Dropout(config.dropout, variational=config.variational)
         width = config.embedding_size if config.tied else self.body.width
+        self.feature_size = width
         narrowed = self.body.width != width
         self.projection = nn.Linear(self.body.width, width) if narrowed else nn.Identity()
         self.output = output_of(config, self.embedding, vocab_size=vocab_size, width=width)

@@ -50,7 +50,7 @@ def features_ragged(
     *,
     scores: FloatArray | None = None,
 ) -> FloatArray:
-    """The body's outputs before each of given tokens [B, T, W], 0 past a row's length.
+    """What the output layer reads before each of given tokens [B, T, E], 0 past a row's length.
 
     Args:
         network: in evaluation mode.
@@ -59,7 +59,7 @@ def features_ragged(
         lengths: [B], each in [0, T].
         scores: [B, T]; if given, the tokens' natural-log probabilities are written into it.
     """
-    features = np.zeros((*tokens.shape, state.top.shape[1]), dtype=np.float32)
+    features = np.zeros((*tokens.shape, network.feature_size), dtype=np.float32)
     for rows in _groups(lengths):
         _read_rows(network, state.select(rows), tokens, lengths, rows, scores=scores, features=features)
     return features
@@ -95,7 +95,7 @@ def _read_rows(
     features: FloatArray | None = None,
     normalised: bool = True,
 ) -> None:
-    """Scores [B, T] and features [B, T, W] of some rows, sorted by length, the longest first; none is empty."""
+    """Scores [B, T] and features [B, T, E] of some rows, sorted by length, the longest first; none is empty."""
     device = state.top.device
     tokens, lengths = tokens[rows, : lengths[rows[0]]], lengths[rows]
     batch, width = tokens.shape
@@ -112,7 +112,7 @@ def _read_rows(
         row, column = np.nonzero(np.arange(start, min(start + STEPS, width)) < lengths[:alive, None])
         wanted = contexts[torch.as_tensor(column, device=device), torch.as_tensor(row, device=device)]
         if features is not None:
-            features[rows[row], start + column] = wanted.cpu().numpy()
+            features[rows[row], start + column] = network.features(wanted).cpu().numpy()
         if scores is not None:
             ids = torch.as_tensor(padded[row, start + column], device=device)
             scores[rows[row], start + column] = _score_positions(network, wanted, ids, normalised=normalised)

@@ -5,23 +5,21 @@ the answer. Whether it was computed alone or with those of others it cannot tell
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds, to_numpy
-from models.protocol import LanguageModel
-from models.scoring import consume as consume_now
+from models.protocol import LanguageModel, ReadScores, TopKPredictor, TopTokens
 from models.scoring import score_sequences
+from service.engine.reading import Reading, Scorer
+from service.engine.rows import gathered, split
 
 A = TypeVar("A")
 Asking: TypeAlias = Generator[Any, Any, A]
 """Part of a use case that asks a model and comes back with an answer of type A."""
-
-Scorer: TypeAlias = Callable[[LanguageModel[Any], Any, TokenIds, TokenIds], FloatArray]
-"""Log-probabilities [R, T] of tokens [R, T] with lengths [R] after a state, as `score_sequences`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,8 +36,28 @@ class ModelCall(ABC):
 
     @property
     def kind(self) -> Hashable:
-        """Calls of the same kind can be done at once."""
+        """Calls of the same kind can be done together."""
         return type(self), id(self.model)
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many tokens are read, or distributions computed."""
+
+    @property
+    def gains_by_company(self) -> bool:
+        """Whether doing several together costs less: not for tables, where it only costs copies."""
+        return self.model.family != "ngram"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuickCall(ModelCall):
+    """A computation that is done at once."""
+
+    @property
+    def size(self) -> int:
+        """A row is one token or distribution."""
+        return len(self.state)
 
     @classmethod
     @abstractmethod
@@ -48,7 +66,7 @@ class ModelCall(ABC):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step(ModelCall):
+class Step(QuickCall):
     """Read one token a row [R] and tell what may come next."""
 
     tokens: TokenIds
@@ -56,48 +74,89 @@ class Step(ModelCall):
     @classmethod
     def answers(cls, calls: Sequence[Self]) -> list[Any]:
         """A state and log-probabilities [R, V] each."""
-        after = [call.model.advance(call.state, call.tokens) for call in calls]
-        return [(s, to_numpy(call.model.next_log_probs(s))) for call, s in zip(calls, after, strict=True)]
+        model = calls[0].model
+        after = model.advance(
+            gathered([call.state for call in calls]), np.concatenate([call.tokens for call in calls])
+        )
+        log_probs = to_numpy(model.next_log_probs(after))
+        counts = [len(call.tokens) for call in calls]
+        return list(zip(split(after, counts), _cut(log_probs, counts), strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Predict(ModelCall):
+class Predict(QuickCall):
     """Tell what may come next."""
 
     @classmethod
     def answers(cls, calls: Sequence[Self]) -> list[Any]:
         """Log-probabilities [R, V] each."""
-        return [to_numpy(call.model.next_log_probs(call.state)) for call in calls]
+        states = [call.state for call in calls]
+        log_probs = to_numpy(calls[0].model.next_log_probs(gathered(states)))
+        return _cut(log_probs, [len(state) for state in states])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Consume(ModelCall):
-    """Read tokens [R, T], of which row r has lengths[r]."""
+class Rank(QuickCall):
+    """Tell the most probable next tokens, of a model that need not compute them all."""
 
-    tokens: TokenIds
-    lengths: TokenIds
+    count: int
+
+    @property
+    def kind(self) -> Hashable:
+        """Together with calls for as many."""
+        return type(self), id(self.model), self.count
 
     @classmethod
     def answers(cls, calls: Sequence[Self]) -> list[Any]:
-        """A state each."""
-        return [consume_now(call.model, call.state, call.tokens, call.lengths) for call in calls]
+        """The most probable tokens of R rows each."""
+        states = [call.state for call in calls]
+        ranked = cast("TopKPredictor[Any]", calls[0].model).top_k(gathered(states), calls[0].count)
+        counts = [len(state) for state in states]
+        pairs = zip(_cut(ranked.ids, counts), _cut(ranked.log_probs, counts), strict=True)
+        return [TopTokens(ids, log_probs) for ids, log_probs in pairs]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Score(ModelCall):
-    """Tell how probable tokens [R, T] are, of which row r has lengths[r]."""
+class Read(ModelCall):
+    """Read tokens [R, T], of which row r has lengths[r]; tell how probable they are, or what is then remembered.
+
+    Attributes:
+        tokens: ids.
+        lengths: of the rows.
+        scorer: what scores them; None where only the state after them is wanted.
+        keep: whether the state is wanted too.
+    """
 
     tokens: TokenIds
     lengths: TokenIds
-    scorer: Scorer
+    scorer: Scorer | None = None
+    keep: bool = False
 
-    @classmethod
-    def answers(cls, calls: Sequence[Self]) -> list[Any]:
-        """Log-probabilities [R, T] each."""
-        return [call.scorer(call.model, call.state, call.tokens, call.lengths) for call in calls]
+    @property
+    def kind(self) -> Hashable:
+        """Together with calls that want the same."""
+        return type(self), id(self.model), self.scorer, self.keep
+
+    @property
+    def size(self) -> int:
+        """Tokens, padding aside."""
+        return int(self.lengths.sum())
+
+    @staticmethod
+    def begun(calls: Sequence["Read"]) -> Reading:
+        """Calls of one kind under way, not yet begun."""
+        states = [call.state for call in calls]
+        return Reading(
+            calls[0].model,
+            gathered(states),
+            [call.tokens for call in calls],
+            np.concatenate([call.lengths for call in calls]),
+            calls[0].scorer,
+            keep=calls[0].keep,
+        )
 
 
-def step(model: LanguageModel[Any], state: Any, tokens: TokenIds) -> "Asking[tuple[Any, FloatArray]]":
+def step(model: LanguageModel[Any], state: Any, tokens: TokenIds) -> Asking[tuple[Any, FloatArray]]:
     """Read one token a row, then tell what may come next.
 
     Args:
@@ -108,17 +167,22 @@ def step(model: LanguageModel[Any], state: Any, tokens: TokenIds) -> "Asking[tup
     Returns:
         The state after them and natural-log probabilities [R, V], not to be written.
     """
-    return cast("tuple[Any, FloatArray]", (yield Step(model, state, tokens)))
+    return cast("tuple[Any, FloatArray]", (yield Step(model, state, np.asarray(tokens))))
 
 
-def next_log_probs(model: LanguageModel[Any], state: Any) -> "Asking[FloatArray]":
+def next_log_probs(model: LanguageModel[Any], state: Any) -> Asking[FloatArray]:
     """Natural-log probabilities [R, V] of what follows each row, not to be written."""
     return cast("FloatArray", (yield Predict(model, state)))
 
 
-def consume(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> "Asking[Any]":
+def top_k(model: LanguageModel[Any], state: Any, count: int) -> Asking[TopTokens]:
+    """The most probable tokens after each row [R, count]; of a model that is a `TopKPredictor`."""
+    return cast("TopTokens", (yield Rank(model, state, count)))
+
+
+def consume(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> Asking[Any]:
     """The state after tokens [R, T], of which row r has lengths[r]."""
-    return (yield Consume(model, state, np.asarray(tokens), np.asarray(lengths)))
+    return (yield Read(model, state, np.asarray(tokens), np.asarray(lengths)))
 
 
 def score(
@@ -128,11 +192,32 @@ def score(
     lengths: TokenIds,
     *,
     scorer: Scorer = score_sequences,
-) -> "Asking[FloatArray]":
+) -> Asking[FloatArray]:
     """Natural-log probabilities [R, T] of tokens [R, T], of which row r has lengths[r]; 0 past a row's length."""
-    return cast("FloatArray", (yield Score(model, state, tokens, lengths, scorer)))
+    return cast("FloatArray", (yield Read(model, state, np.asarray(tokens), np.asarray(lengths), scorer)))
+
+
+def read(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> Asking[ReadScores]:
+    """What `score` and `consume` answer, in one pass if the model can."""
+    call = Read(model, state, np.asarray(tokens), np.asarray(lengths), score_sequences, keep=True)
+    return cast("ReadScores", (yield call))
 
 
 def alone(call: ModelCall) -> Any:
     """The answer to one call."""
-    return type(call).answers([call])[0]
+    if isinstance(call, QuickCall):
+        return type(call).answers([call])[0]
+    if isinstance(call, Read):
+        reading = call.begun([call])
+        while not reading.done:
+            reading.go_on(call.size)
+        return reading.answers()[0]
+    raise TypeError(f"{type(call).__name__} is no call that a model can answer")
+
+
+def _cut(values: Any, counts: Sequence[int]) -> list[Any]:
+    """An array [ΣR, …] in runs of so many rows."""
+    if len(counts) == 1:
+        return [values]
+    ends = np.cumsum(counts)
+    return [values[end - count : end] for count, end in zip(counts, ends, strict=True)]

@@ -1,17 +1,39 @@
 """The scheduler's async shell: one model thread, and outcomes carried back to the event loop."""
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 from models.errors import DrainingError
-from service.engine.job import Job, Work
+from service.engine.job import Job, Work, result_of
 from service.engine.scheduler import Scheduler
 
 R = TypeVar("R")
 _POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """On what terms a request's work is done.
+
+    Attributes:
+        request_id: for the log.
+        timeout_s: after which it is given up; None for the engine's own.
+        bulk: whether it gives way to interactive requests.
+        tokens: how many it is expected to read and generate.
+    """
+
+    request_id: str = ""
+    timeout_s: float | None = None
+    bulk: bool = False
+    tokens: int = 0
+
+
+_COMMON = Terms()
 
 
 class Engine:
@@ -30,6 +52,7 @@ class Engine:
         # tokens, each of which lets the thread look for work once; much faster than threading.Event
         self._work_arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
+        self._post = _Outbox()
         self._thread = threading.Thread(target=self._serve, name="model", daemon=True)
 
     def start(self) -> None:
@@ -50,7 +73,17 @@ class Engine:
         self._work_arrived.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    def run(self, work: Work[Any, R], *, request_id: str = "") -> asyncio.Future[R]:
+    def run_here(self, work: Work[Any, R]) -> R:
+        """Do work at once on the caller's thread: for what takes less than handing it over.
+
+        Raises:
+            OverloadedError, DrainingError: the work is not taken.
+            LanguageModelError: the work's own.
+        """
+        self.scheduler.check_room()
+        return result_of(work)
+
+    def run(self, work: Work[Any, R], terms: Terms = _COMMON) -> asyncio.Future[R]:
         """Do the work; events are dropped.
 
         Returns:
@@ -61,11 +94,11 @@ class Engine:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        job = self._submit(work, _ResultOnly(loop, future), request_id)
+        job = self._submit(work, _ResultOnly(self._post, future), terms)
         future.add_done_callback(lambda ended: self._cancel(job) if ended.cancelled() else None)
         return future
 
-    async def stream(self, work: Work[Any, Any], *, request_id: str = "") -> AsyncGenerator[Any, None]:
+    async def stream(self, work: Work[Any, Any], terms: Terms = _COMMON) -> AsyncGenerator[Any, None]:
         """Do the work and give its events as they come, and last its result unless that is None.
 
         The work rests while its events are not taken; closing the iterator cancels it.
@@ -74,10 +107,10 @@ class Engine:
             LanguageModelError: the work's own, or the engine cannot do it.
         """
         loop = asyncio.get_running_loop()
-        events = _Events(loop)
-        job = self._submit(work, events, request_id)
+        events = _Events(self._post)
+        job = self._submit(work, events, terms)
         # a resting job takes no steps, so its deadline must be looked at on purpose
-        timer = loop.call_later(self._request_timeout_s, self._wake, job)
+        timer = loop.call_later(job.deadline_s - self._clock(), self._look)
         try:
             while True:
                 item, last = await events.queue.get()
@@ -87,38 +120,84 @@ class Engine:
                     yield item
                 if last:
                     return
-                self.scheduler.take(job)
-                self._work_arrived.put(None)
+                if self.scheduler.take(job):
+                    self._look()
         finally:
             timer.cancel()
             self._cancel(job)
 
-    def _submit(self, work: Work[Any, Any], listener: "_ResultOnly | _Events", request_id: str) -> Job:
-        job = Job(work, listener, self._clock() + self._request_timeout_s, request_id)
+    def _submit(self, work: Work[Any, Any], listener: "_ResultOnly | _Events", terms: Terms) -> Job:
+        self._post.bind(asyncio.get_running_loop())
+        timeout_s = self._request_timeout_s
+        if terms.timeout_s is not None:
+            timeout_s = min(timeout_s, terms.timeout_s)
+        job = Job(
+            work,
+            listener,
+            self._clock() + timeout_s,
+            request_id=terms.request_id,
+            bulk=terms.bulk,
+            tokens=terms.tokens,
+        )
         self.scheduler.submit(job)
-        self._work_arrived.put(None)
+        self._look()
         return job
 
     def _cancel(self, job: Job) -> None:
         self.scheduler.cancel(job)
-        self._work_arrived.put(None)
+        self._look()
 
-    def _wake(self, job: Job) -> None:
-        self.scheduler.wake(job)
+    def _look(self) -> None:
         self._work_arrived.put(None)
 
     def _serve(self) -> None:
         while not self._stopping:
-            if not self.scheduler.step():
+            busy = self.scheduler.step()
+            self._post.send()
+            if not busy:
                 self._work_arrived.get()
         self.scheduler.abort(DrainingError("the service shut down before the request was done"))
+        self._post.send()
+
+
+class _Letter(NamedTuple):
+    receive: Callable[[Any], None]
+    content: Any
+
+
+class _Outbox:
+    """What the model thread has to say to the event loop, sent once a turn: waking the loop costs more than a step."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._letters: list[_Letter] = []
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The loop that letters go to."""
+        self._loop = loop
+
+    def put(self, receive: Callable[[Any], None], content: object) -> None:
+        """Have `receive(content)` called on the loop."""
+        self._letters.append(_Letter(receive, content))
+
+    def send(self) -> None:
+        """Send what has gathered."""
+        if self._letters and self._loop is not None:
+            letters, self._letters = self._letters, []
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is left to hear it
+                self._loop.call_soon_threadsafe(_deliver, letters)
+
+
+def _deliver(letters: list[_Letter]) -> None:
+    for letter in letters:
+        letter.receive(letter.content)
 
 
 class _ResultOnly:
     """Carries one result or error to a future of the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]) -> None:
-        self._loop = loop
+    def __init__(self, post: _Outbox, future: asyncio.Future[Any]) -> None:
+        self._post = post
         self._future = future
 
     def event(self, event: object) -> bool:  # noqa: ARG002 - a listener's signature
@@ -127,11 +206,11 @@ class _ResultOnly:
 
     def result(self, result: object) -> None:
         """Settle the future."""
-        self._loop.call_soon_threadsafe(self._settle, result)
+        self._post.put(self._settle, result)
 
     def error(self, error: Exception) -> None:
         """Settle the future."""
-        self._loop.call_soon_threadsafe(self._settle, error)
+        self._post.put(self._settle, error)
 
     def _settle(self, outcome: object) -> None:
         if self._future.done():  # cancelled while the outcome was on its way
@@ -145,22 +224,19 @@ class _ResultOnly:
 class _Events:
     """Carries events, then the outcome, to a queue of the event loop, as (item, whether it is the last)."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, post: _Outbox) -> None:
+        self._post = post
         self.queue: asyncio.Queue[tuple[Any, bool]] = asyncio.Queue()  # bounded by the scheduler
 
     def event(self, event: object) -> bool:
         """Queue it."""
-        self._put(event, last=False)
+        self._post.put(self.queue.put_nowait, (event, False))
         return True
 
     def result(self, result: object) -> None:
         """Queue it as the last."""
-        self._put(result, last=True)
+        self._post.put(self.queue.put_nowait, (result, True))
 
     def error(self, error: Exception) -> None:
         """Queue it as the last."""
-        self._put(error, last=True)
-
-    def _put(self, item: object, *, last: bool) -> None:
-        self._loop.call_soon_threadsafe(self.queue.put_nowait, cast("tuple[Any, bool]", (item, last)))
+        self._post.put(self.queue.put_nowait, (error, True))

@@ -1,126 +1,60 @@
-"""The models in memory: loads those the service was told to, and finds them by address."""
+"""The models in memory: loaded, found by address, replaced when an address comes to mean another version.
 
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from functools import cached_property
-from typing import Any
+One thread changes what is hosted: the one that loads. All others read one immutable table of
+routes, which is replaced whole, so that a request sees the old version or the new.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
-from models.arrays import TokenIds
 from models.checkpoint.load import Checkpoint, load_checkpoint
-from models.checkpoint.registry import Registry, Version
+from models.checkpoint.registry import Registry
 from models.errors import (
-    CheckpointError,
+    InvalidInputError,
     LanguageModelError,
+    MemoryBudgetError,
     ModelNotFoundError,
     NotReadyError,
-    RegistryError,
 )
-from models.protocol import LanguageModel
-from models.tokenizers import Tokenizer
+from service.engine.addresses import Routes, routes
+from service.engine.following import Following
+from service.engine.hosted import HostedModel, LoadedModel, LoadState
+from service.engine.leaving import Leaving
+from service.engine.loading import FAILURES, Loader, LoadObserver, Unobserved
+from service.engine.memory import Room, give_back
+from service.engine.precisions import read_precisions
+from service.engine.retrying import Retries
+
+__all__ = ["HostedModel", "LoadState", "LoadedModel", "ModelHost"]
 
 _log = structlog.get_logger(__name__)
 PREFERRED_DEFAULT = "mixture"
 
 
-class LoadState(StrEnum):
-    """How far a model has come."""
-
-    LOADING = "loading"
-    LOADED = "loaded"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """A model that can answer.
-
-    Attributes:
-        address: `name@number`.
-        checkpoint: what was loaded.
-    """
-
-    address: str
-    checkpoint: Checkpoint
-
-    @property
-    def model(self) -> LanguageModel[Any]:
-        """The model."""
-        return self.checkpoint.model
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Its tokenizer."""
-        return self.checkpoint.tokenizer
-
-    @property
-    def vocab_size(self) -> int:
-        """V."""
-        return self.checkpoint.manifest.vocab_size
-
-    @cached_property
-    def token_texts(self) -> tuple[str, ...]:
-        """How each token is shown [V]."""
-        return tuple(self.tokenizer.surface(i) for i in range(self.vocab_size))
-
-    @property
-    def reads_backward(self) -> bool:
-        """Whether the model reads a text from its end to its start."""
-        return self.checkpoint.manifest.direction == "backward"
-
-    def check_ids(self, ids: Sequence[int], *, parameter: str) -> TokenIds:
-        """The ids as an array [T].
-
-        Raises:
-            InvalidInputError: an id is outside [0, V).
-        """
-        return self.model.vocabulary.check_ids(ids, parameter=parameter)
-
-
-@dataclass(slots=True)
-class HostedModel:
-    """A place in memory for one version.
-
-    Attributes:
-        address: `name@number`; the bare name if not even the number could be found out.
-        version: where it lies; None if that could not be found out.
-        aliases: names that pointed to it at start.
-        loaded: set once it can answer.
-        failure: set if it cannot, with the reason.
-    """
-
-    address: str
-    version: Version | None
-    aliases: tuple[str, ...] = ()
-    loaded: LoadedModel | None = None
-    failure: str | None = None
-
-    @property
-    def state(self) -> LoadState:
-        """How far it has come."""
-        if self.loaded is not None:
-            return LoadState.LOADED
-        return LoadState.LOADING if self.failure is None else LoadState.FAILED
-
-
 class ModelHost:
-    """Loads models once and hands them out.
+    """Loads models, hands them out, and follows addresses to new versions.
 
     Args:
-        registry: where they are published.
-        addresses: which to load; none means every model of the registry.
+        registry: where models are published.
+        addresses: which to serve; none means every model of the registry.
         default: the address meant by a request that names none; None means the model
             `mixture` if there is one, else the first by name.
-        device: `cpu`, `cuda` or `cuda:1`.
-        precision: `auto`, `float32` or `int8`.
+        device: `cpu`, `cuda`, `cuda:1` or `auto`.
+        precision: as `read_precisions` reads it.
+        num_threads: of torch; None leaves its choice.
+        memory_budget: bytes that all models together may take; None is no bound.
+        prefix_cache_bytes: what each model may keep of states after texts it has read, beside; 0 is none.
         load: reads a checkpoint.
+        clock: seconds, monotonic.
+        observer: told how loads go.
 
     Raises:
         RegistryError: the registry holds no model.
         ModelNotFoundError: an address is not in the registry, or the default is not to be loaded.
+        InvalidInputError: the precision is none, or of a model that the registry does not hold.
     """
 
     def __init__(
@@ -131,42 +65,86 @@ class ModelHost:
         default: str | None = None,
         device: str = "cpu",
         precision: str = "auto",
+        num_threads: int | None = None,
+        memory_budget: int | None = None,
+        prefix_cache_bytes: int = 0,
         load: Callable[..., Checkpoint] = load_checkpoint,
+        clock: Callable[[], float] = time.monotonic,
+        observer: LoadObserver | None = None,
     ) -> None:
-        self._registry = registry
-        self._device = device
-        self._precision = precision
-        self._load = load
-        addresses = list(addresses) or registry.models()
-        if not addresses:
-            raise RegistryError(f"the registry {registry.root} holds no model: train or import one first")
-        self.models: dict[str, HostedModel] = {}
-        self._by_address: dict[str, HostedModel] = {}
-        for address in addresses:
-            self._plan(address)
-        names = sorted(self._by_address)
-        fallback = PREFERRED_DEFAULT if PREFERRED_DEFAULT in self._by_address else names[0]
-        self._default = self._find(default or fallback)
+        self.registry = registry
+        self._clock = clock
+        self._observer = observer or Unobserved()
+        precisions = read_precisions(precision)
+        precisions.check_names(registry)
+        self._loader = Loader(
+            load,
+            device=device,
+            precisions=precisions,
+            budget=memory_budget,
+            num_threads=num_threads,
+            prefix_cache_bytes=prefix_cache_bytes,
+            clock=clock,
+        )
+        self._following = Following(registry, addresses)
+        self._retries = Retries(clock)
+        self._models: dict[str, HostedModel] = {}
+        self._leaving: tuple[Leaving, ...] = ()
+        self._stopping = False
+        self._default = next(iter(self._following.followed))
+        self._routes: Routes | None = None
+        self._settle()
+        self._default = self._default_address(default)
+        self._settle()
+
+    # --- what any thread may ask --------------------------------------------------------------------
+
+    @property
+    def routes(self) -> Routes:
+        """What addresses mean now."""
+        assert self._routes is not None  # noqa: S101 - made with the host
+        return self._routes
+
+    @property
+    def models(self) -> Mapping[str, HostedModel]:
+        """All that is hosted, by `name@number`."""
+        return self.routes.models
 
     @property
     def default(self) -> HostedModel:
         """The one meant by a request that names none."""
-        return self._default
+        return self.routes.default
 
     @property
     def num_loaded(self) -> int:
         """Models that can answer."""
         return sum(model.loaded is not None for model in self.models.values())
 
-    def load_all(self, *, num_threads: int | None = None) -> None:
-        """Load every model, the default first; what cannot be loaded is logged and kept as failed.
+    @property
+    def budget(self) -> int | None:
+        """Bytes that all models together may take; None is no bound."""
+        return self._loader.budget
 
-        Args:
-            num_threads: of torch, if a model has brought it in; None leaves its choice.
-        """
-        for hosted in sorted(self.models.values(), key=lambda m: m is not self._default):
-            if hosted.version is not None:
-                self._load_one(hosted, hosted.version, num_threads)
+    @property
+    def bytes_in_use(self) -> int:
+        """Bytes of the host's memory that models take, those that are leaving included."""
+        hosted = sum(model.size.host for model in self.models.values() if model.size is not None)
+        return hosted + sum(leaving.size.host for leaving in self.leaving)
+
+    @property
+    def leaving(self) -> list[Leaving]:
+        """Models that were unloaded while requests still had them."""
+        return [leaving for leaving in self._leaving if leaving.is_there]
+
+    @property
+    def is_unreaped(self) -> bool:
+        """Whether models were unloaded whose memory has not been given back."""
+        return bool(self._leaving)
+
+    def bytes_by_model(self) -> dict[str, float]:
+        """Bytes that each loaded model takes, of the host's memory and of a device's."""
+        sizes = {own: model.size for own, model in self.models.items()}
+        return {own: size.host + size.device for own, size in sizes.items() if size is not None}
 
     def resolve(self, address: str | None) -> LoadedModel:
         """The loaded model that an address means.
@@ -178,7 +156,7 @@ class ModelHost:
             ModelNotFoundError: it is not loaded, and was not to be.
             NotReadyError: it is still being loaded, or could not be.
         """
-        hosted = self._default if address is None else self._find(address)
+        hosted = self.default if address is None else self.find(address)
         if hosted.loaded is not None:
             return hosted.loaded
         if hosted.failure is None:
@@ -191,73 +169,206 @@ class ModelHost:
         Raises:
             ModelNotFoundError: there is none.
         """
-        return self._find(address)
-
-    def _plan(self, address: str) -> None:
-        name = address.partition("@")[0]
-        try:
-            version = self._registry.resolve(address)
-            aliases = self._registry.aliases(name)
-            bare = self._registry.resolve(name)
-        except (CheckpointError, ModelNotFoundError) as error:
-            # one whose aliases are damaged, or point to nothing, must not stop the others
-            if isinstance(error, ModelNotFoundError) and not self._listed(address):
-                raise
-            hosted = HostedModel(address, None, failure=self._without_root(error))
-            self.models[address] = self._by_address[address] = hosted
-            _log.error("model failed", model=address, reason=hosted.failure)
-            return
-        pointing = tuple(sorted(alias for alias, number in aliases.items() if number == version.number))
-        hosted = self.models.setdefault(version.address, HostedModel(version.address, version, pointing))
-        self._by_address[version.address] = hosted
-        for alias in pointing:
-            self._by_address[f"{name}@{alias}"] = hosted
-        # a bare name means what the registry means by it, or else what of it is here
-        if bare.number == version.number:
-            self._by_address[name] = hosted
-        else:
-            self._by_address.setdefault(name, hosted)
-
-    def _listed(self, address: str) -> bool:
-        """Whether an address is the bare name of a model that the registry holds."""
-        return address in self._registry.models()
-
-    def _load_one(self, hosted: HostedModel, version: Version, num_threads: int | None) -> None:
-        try:
-            checkpoint = self._load(version.path, device=self._device, precision=self._precision)
-        except (LanguageModelError, ImportError, OSError, MemoryError, RuntimeError) as error:
-            hosted.failure = self._without_root(error)
-            _log.error("model failed", model=hosted.address, reason=str(error))
-        else:
-            _limit_threads(num_threads)  # first: a thread that has computed before keeps its number
-            hosted.loaded = LoadedModel(hosted.address, checkpoint)
-            _log.info(
-                "model loaded",
-                model=hosted.address,
-                family=checkpoint.manifest.family,
-                precision=checkpoint.precision,
-            )
-
-    def _find(self, address: str) -> HostedModel:
-        hosted = self._by_address.get(address)
+        now = self.routes
+        hosted = now.by_address.get(address)
         if hosted is not None:
             return hosted
-        here = ", ".join(sorted(self.models))
+        here = ", ".join(sorted(now.models))
         try:
-            published = self._registry.resolve(address)
+            published = self.registry.resolve(address)
         except LanguageModelError:
             raise ModelNotFoundError(
                 f"there is no model {address[:200]!r}; this service has: {here}"
             ) from None
         raise ModelNotFoundError(f"{published.address} is published but not loaded; this service has: {here}")
 
-    def _without_root(self, error: Exception) -> str:
-        """The reason as clients may see it: where the registry lies is no business of theirs."""
-        return str(error).replace(f"{self._registry.root}/", "").replace(str(self._registry.root), "registry")
+    def follows(self, model: HostedModel) -> list[str]:
+        """The addresses that the service was told to serve and for which a model answers."""
+        return self._following.served_by(model.address)
 
+    def without_root(self, error: BaseException) -> str:
+        """A reason as clients may see it: where the registry lies is no business of theirs."""
+        return self._following.without_root(error)
 
-def _limit_threads(num_threads: int | None) -> None:
-    """Tell torch; an n-gram server never imports it, and is not made to for the sake of a limit."""
-    torch = sys.modules.get("torch")
-    if torch is not None and num_threads is not None:
-        torch.set_num_threads(num_threads)
+    def stop(self) -> None:
+        """Load nothing more."""
+        self._stopping = True
+
+    # --- what the loading thread does ---------------------------------------------------------------
+
+    def load_all(self) -> None:
+        """Load every model, the default first; what cannot be loaded is logged and kept as failed."""
+        first = self.default.address
+        for own in sorted(self._models, key=lambda address: address != first):
+            model = self._models.get(own)  # one that was loaded may have made it superfluous
+            if model is not None and model.state is LoadState.LOADING:
+                self._load(model)
+
+    def load(self, address: str) -> HostedModel:
+        """Serve an address from now on; nothing happens if it is served already.
+
+        Returns:
+            What it means in the registry, loaded or failed. A load that fails is not tried again by itself,
+            unless the address was served before.
+
+        Raises:
+            ModelNotFoundError: the registry does not hold it.
+            CheckpointError: the registry cannot say what it means.
+        """
+        known = address in self._following.followed
+        target = self._following.begin(address).target
+        self._settle()
+        if self._models[target].loaded is None:
+            self._load(self._models[target])
+            if not known:
+                self._retries.never(target)
+        return self.models[target]
+
+    def unload(self, address: str) -> HostedModel:
+        """Serve a model no longer, by whatever address; requests that have it keep it until they end.
+
+        Raises:
+            ModelNotFoundError: it is not hosted.
+            InvalidInputError: it is the default, or an address is about to move to it.
+        """
+        model = self.find(address)
+        if model.address == self.default.address:
+            raise InvalidInputError(
+                f"{model.address} is the default, which answers requests that name no model: point its alias to "
+                "another version, or start the service with another GRAMOPHONE_DEFAULT_MODEL",
+                parameter="model",
+            )
+        ending = self.follows(model)
+        if not ending:
+            followed = self._following.followed.values()
+            moving = next((one.address for one in followed if one.target == model.address), address)
+            raise InvalidInputError(
+                f"{model.address} is what {moving} is to mean: point the alias elsewhere, or unload {moving}",
+                parameter="model",
+            )
+        for gone in ending:
+            del self._following.followed[gone]
+        self._settle()
+        return model
+
+    def refresh(self) -> None:
+        """Look at the registry, and load what the served addresses mean by now.
+
+        What answered before goes on answering until the new version can. Loads that failed are tried again,
+        less and less often.
+        """
+        self._following.look()
+        self._settle()
+        for own in {followed.target for followed in self._following.followed.values()}:
+            model = self._models[own]
+            if model.version is not None and model.loaded is None and self._retries.is_due(own):
+                self._load(model)
+
+    def reap(self) -> bool:
+        """Give the memory of models back that no request has any more.
+
+        Returns:
+            Whether some are still leaving.
+        """
+        staying = tuple(self.leaving)
+        if len(staying) < len(self._leaving):
+            self._leaving = staying
+            give_back()
+        return bool(staying)
+
+    # ------------------------------------------------------------------------------------------------
+
+    def _default_address(self, default: str | None) -> str:
+        followed = self._following.followed
+        names = sorted({one.name for one in followed.values()})
+        address = default or (PREFERRED_DEFAULT if PREFERRED_DEFAULT in names else names[0])
+        if address in followed:
+            return address
+        means = self.find(address).address
+        if default is not None and self._following.meaning(address) == means:
+            return self._following.begin(address).address
+        # a bare name that nobody asked to follow: what of it is here
+        return next(one.address for one in followed.values() if one.target == means)
+
+    def _load(self, model: HostedModel) -> None:
+        if self._stopping or model.version is None:
+            return
+        own = model.address
+        self._models[own] = replace(model, failure=None)
+        self._publish()
+        started_s = self._clock()
+        try:
+            arrival = self._loader.load(model.version, in_use=self.bytes_in_use, others=self._others())
+        except FAILURES as error:
+            outcome = "refused" if isinstance(error, MemoryBudgetError) else "failed"
+            self._models[own] = replace(model, failure=self.without_root(error))
+            self._retries.failed(own)
+            _log.error("model failed", model=own, reason=self.without_root(error))
+        else:
+            outcome = "loaded"
+            self._models[own] = replace(
+                model,
+                loaded=arrival.loaded,
+                failure=None,
+                size=arrival.size,
+                load_s=arrival.load_s,
+                warm_up_s=arrival.warm_up_s,
+            )
+            self._retries.forget(own)
+            _log.info(
+                "model loaded",
+                model=own,
+                family=arrival.loaded.checkpoint.manifest.family,
+                precision=arrival.loaded.checkpoint.precision,
+                seconds=round(arrival.load_s, 3),
+                warm_up_s=round(arrival.warm_up_s, 3),
+                bytes=arrival.size.host,
+            )
+        self._observer.model_load(outcome, self._clock() - started_s)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Let addresses lead to what is there by now, drop what none leads to any more, and publish that."""
+        needed = set()
+        for followed in self._following.followed.values():
+            if followed.version is not None:
+                place = HostedModel(followed.target, followed.version)
+                if self._models.setdefault(followed.target, place).loaded is not None:
+                    followed.serving = followed.target
+            elif followed.serving is None:
+                self._models[followed.address] = HostedModel(followed.address, None, failure=followed.problem)
+            needed |= {followed.target, followed.leads_to}
+        gone = [self._models.pop(own) for own in list(self._models) if own not in needed]
+        self._publish()
+        for model in gone:
+            self._retries.forget(model.address)
+            if model.loaded is not None and model.size is not None:
+                self._leaving = (*self._leaving, Leaving.of(model.loaded, model.size))
+                _log.info("model unloaded", model=model.address, requests=model.loaded.use.in_flight)
+
+    def _publish(self) -> None:
+        self._routes = routes(
+            {own: replace(model, failure=self._problem(model)) for own, model in self._models.items()},
+            followed=self._following.leads(),
+            aliases=self._following.aliases,
+            default=self._default,
+            before=self._routes,
+        )
+
+    def _problem(self, model: HostedModel) -> str | None:
+        """Why a model cannot answer, or, of one that does, why it is not another that does."""
+        if model.loaded is None:
+            return model.failure
+        for followed in self._following.followed.values():
+            if followed.serving == model.address:
+                after = self._models.get(followed.target)
+                if followed.problem is not None:
+                    return followed.problem
+                if after is not None and after.loaded is None and after.failure is not None:
+                    return f"{followed.address} means {after.address}, which could not be loaded: {after.failure}"
+        return None
+
+    def _others(self) -> Iterator[Room]:
+        for model in self.models.values():
+            if model.size is not None and model.address != self.default.address:
+                yield Room(model.address, model.size.host)

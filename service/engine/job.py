@@ -76,6 +76,8 @@ class Job:
         listener: told its outcome, unless it is cancelled.
         deadline_s: when its time is out, by the scheduler's clock.
         request_id: for the log.
+        bulk: whether it gives way to interactive jobs.
+        tokens: how many it is expected to read and generate.
         submitted_s: when it was submitted, by the scheduler's clock.
         started: whether it has been given its first step.
         cancelled: whether nobody waits for it any more.
@@ -88,6 +90,8 @@ class Job:
     listener: Listener
     deadline_s: float
     request_id: str = ""
+    bulk: bool = False
+    tokens: int = 0
     submitted_s: float = 0.0
     started: bool = field(default=False, init=False)
     cancelled: bool = field(default=False, init=False)

@@ -1,11 +1,21 @@
 """What is counted and timed; names follow those of other model servers, with our prefix."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
-# model requests take from half a millisecond: the usual buckets would hold them all in the first
+# model requests take from a quarter of a millisecond: the usual buckets would hold them all in the first
 _SECONDS = (
+    0.00025,
     0.0005,
     0.001,
     0.0025,
@@ -30,6 +40,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        ProcessCollector(namespace="gramophone", registry=self._registry)
         self.http_requests = self._counter(
             "http_requests", "HTTP requests answered", ("handler", "method", "status")
         )
@@ -52,6 +63,49 @@ class Metrics:
             "request_success", "generations that ended well", ("model_name", "finished_reason")
         )
 
+        self.model_loads = self._counter("model_loads", "attempts to load a model", ("outcome",))
+        self.load_seconds = self._histogram(
+            "model_load_seconds", "loading of a model until it can answer, failed attempts included"
+        )
+        self.auth_failures = self._counter(
+            "auth_failures", "requests without a key that allows them", ("reason",)
+        )
+        self.rejected_requests = self._counter("rejections", "requests that were not admitted", ("reason",))
+        self.ended_jobs = self._counter("jobs_ended", "model work that ended", ("how",))
+        self.batch_rows = Histogram(
+            "batch_rows",
+            "rows of calls of one kind that were answered together",
+            ("kind",),
+            namespace="gramophone",
+            registry=self._registry,
+            buckets=[1 << n for n in range(13)],
+        )
+
+    def started(self, waited_s: float) -> None:
+        """A job had its first step after so many seconds."""
+        self.queue_time.observe(waited_s)
+
+    def rejected(self, reason: str) -> None:
+        """A job was not admitted."""
+        self.rejected_requests.labels(reason).inc()
+
+    def ended(self, how: str) -> None:
+        """A job ended."""
+        self.ended_jobs.labels(how).inc()
+
+    def answered(self, kind: str, rows: int) -> None:
+        """So many rows of calls of a kind were answered in one batch."""
+        self.batch_rows.labels(kind).observe(rows)
+
+    def model_load(self, outcome: str, seconds: float) -> None:
+        """A load has ended: `loaded`, `failed` or `refused`."""
+        self.model_loads.labels(outcome).inc()
+        self.load_seconds.observe(seconds)
+
+    def watch_models(self, name: str, description: str, read: Callable[[], Mapping[str, float]]) -> None:
+        """Add a gauge by model that is read when it is asked for; models that are gone have none."""
+        self._registry.register(_ByModel(f"gramophone_{name}", description, read))
+
     def watch(self, name: str, description: str, read: Callable[[], float]) -> None:
         """Add a gauge that is read when it is asked for."""
         gauge = Gauge(name, description, namespace="gramophone", registry=self._registry)
@@ -68,3 +122,17 @@ class Metrics:
         return Histogram(
             name, description, labels, namespace="gramophone", registry=self._registry, buckets=_SECONDS
         )
+
+
+class _ByModel(Collector):
+    """A gauge whose models come and go."""
+
+    def __init__(self, name: str, description: str, read: Callable[[], Mapping[str, float]]) -> None:
+        self._name, self._description, self._read = name, description, read
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """What each model has now."""
+        family = GaugeMetricFamily(self._name, self._description, labels=["model_name"])
+        for model, value in self._read().items():
+            family.add_metric([model], value)
+        yield family

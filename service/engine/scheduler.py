@@ -1,14 +1,21 @@
-"""Who is given the model next: a bounded set of jobs, served in turn.
+"""Who is given the model next: a bounded set of jobs, whose calls of one kind are answered together.
 
 Synchronous; it reads no clock of its own and starts no thread. `step` belongs to one
 thread, the model's. All else may be called from any thread: a lock guards the book-keeping
-and is never held while a job works.
+and is never held while a job or a model works.
+
+A turn has two halves. First every interactive job goes on to its next call, and all these calls
+are answered, those of a kind in one batch; and again, as long as a slice takes. Then whatever is
+long, and whatever bulk jobs ask, gets its slice. So nobody waits for more than a slice of somebody
+else's long text.
 """
 
+import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
@@ -19,10 +26,13 @@ from models.errors import (
     LanguageModelError,
     OverloadedError,
 )
-from service.engine.calls import ModelCall, alone
+from service.engine.batches import Batch, Batches
+from service.engine.calls import ModelCall
 from service.engine.job import Job
 
 _log = structlog.get_logger(__name__)
+_BULK_JOBS_AT_ONCE = 16
+"""Bulk jobs that go on together: enough to fill batches, few enough that their texts are not all in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,39 +41,82 @@ class SchedulerLimits:
 
     Attributes:
         max_jobs: jobs waiting or under way.
+        max_tokens: tokens that they are expected to read and generate together; one job alone may have more.
         max_untaken_events: events of one job that nobody has taken yet; past it the job rests.
         retry_after_s: what is told to those who are turned away.
+        slice_s: how long interactive jobs wait for others' long work at most, roughly.
     """
 
     max_jobs: int
+    max_tokens: int = 1 << 40
     max_untaken_events: int = 32
     retry_after_s: float = 1.0
+    slice_s: float = 0.004
+
+
+class Observer(Protocol):
+    """Told what happens, on whatever thread it does."""
+
+    def started(self, waited_s: float) -> None:
+        """A job had its first step after so many seconds."""
+        ...
+
+    def rejected(self, reason: str) -> None:
+        """A job was not admitted: `requests`, `tokens` or `draining`."""
+        ...
+
+    def ended(self, how: str) -> None:
+        """A job ended: `done`, `failed`, `cancelled` or `deadline`."""
+        ...
+
+    def answered(self, kind: str, rows: int) -> None:
+        """So many rows of calls of a kind were answered in one batch."""
+        ...
+
+
+class Unobserved:
+    """Nobody is told."""
+
+    def started(self, waited_s: float) -> None:
+        """Ignore it."""
+
+    def rejected(self, reason: str) -> None:
+        """Ignore it."""
+
+    def ended(self, how: str) -> None:
+        """Ignore it."""
+
+    def answered(self, kind: str, rows: int) -> None:
+        """Ignore it."""
 
 
 class Scheduler:
-    """Round-robin over jobs, one chunk of work at a time.
+    """Turns of interactive jobs, with slices of long work between.
 
     Args:
         clock: seconds, monotonic.
         limits: what it holds at most.
-        on_start: told how many seconds a job waited for its first step.
+        observer: told what happens.
     """
 
     def __init__(
-        self,
-        *,
-        clock: Callable[[], float],
-        limits: SchedulerLimits,
-        on_start: Callable[[float], None] = lambda _waited_s: None,
+        self, *, clock: Callable[[], float], limits: SchedulerLimits, observer: Observer | None = None
     ) -> None:
         self._clock = clock
         self._limits = limits
-        self._on_start = on_start
+        self._observer: Observer = observer or Unobserved()
         self._lock = threading.Lock()
         self._ready: deque[Job] = deque()
+        self._ready_bulk: deque[Job] = deque()
         self._admitted: set[Job] = set()
+        self._tokens = 0
         self._waiting = 0
         self._draining = False
+        self._cancelled: list[Job] = []
+        self._next_deadline_s = math.inf
+        # of the model's thread alone
+        self._batches = Batches(clock=clock, slice_s=limits.slice_s)
+        self._under_way: deque[Batch] = deque()
 
     def __len__(self) -> int:
         """Jobs admitted and not ended: waiting, under way or resting."""
@@ -75,46 +128,73 @@ class Scheduler:
         return self._waiting
 
     @property
+    def num_tokens(self) -> int:
+        """Tokens that the admitted jobs are expected to read and generate."""
+        return self._tokens
+
+    @property
     def draining(self) -> bool:
         """Whether new jobs are refused."""
         return self._draining
+
+    def check_room(self, tokens: int = 0) -> None:
+        """Refuse what `submit` would refuse now.
+
+        Raises:
+            DrainingError: no new work is taken.
+            OverloadedError: there are as many jobs, or tokens, as the limits allow.
+        """
+        if self._draining:
+            self._observer.rejected("draining")
+            raise DrainingError("the service is shutting down and takes no new requests")
+        if len(self._admitted) >= self._limits.max_jobs:
+            self._observer.rejected("requests")
+            raise OverloadedError(
+                f"{len(self._admitted)} requests are queued or under way, as many as this service takes",
+                retry_after_s=self._limits.retry_after_s,
+            )
+        if self._admitted and self._tokens + tokens > self._limits.max_tokens:
+            self._observer.rejected("tokens")
+            raise OverloadedError(
+                f"requests of about {self._tokens} tokens are queued or under way, and this one has about "
+                f"{tokens}; this service takes {self._limits.max_tokens} at once",
+                retry_after_s=self._limits.retry_after_s,
+            )
 
     def submit(self, job: Job) -> None:
         """Admit a job; its place is taken from now until it ends.
 
         Raises:
             DrainingError: no new work is taken.
-            OverloadedError: there are as many jobs as the limit allows.
+            OverloadedError: there are as many jobs, or tokens, as the limits allow.
         """
         with self._lock:
-            if self._draining:
-                raise DrainingError("the service is shutting down and takes no new requests")
-            if len(self._admitted) >= self._limits.max_jobs:
-                raise OverloadedError(
-                    f"{len(self._admitted)} requests are queued or under way, as many as this service takes",
-                    retry_after_s=self._limits.retry_after_s,
-                )
+            self.check_room(job.tokens)
             job.submitted_s = self._clock()
             self._admitted.add(job)
+            self._tokens += job.tokens
             self._waiting += 1
-            self._ready.append(job)
+            self._next_deadline_s = min(self._next_deadline_s, job.deadline_s)
+            self._enqueue(job)
 
     def cancel(self, job: Job) -> None:
         """Nobody waits for this job: it is given no further step and its listener hears no more."""
         with self._lock:
             job.cancelled = True
-            self._unpark(job)
+            self._cancelled.append(job)
 
-    def take(self, job: Job) -> None:
-        """The job's listener has taken one event; a job that rested for that goes on."""
+    def take(self, job: Job) -> bool:
+        """The job's listener has taken one event; a job that rested for that goes on.
+
+        Returns:
+            Whether it had rested.
+        """
         with self._lock:
             job.untaken -= 1
-            self._unpark(job)
-
-    def wake(self, job: Job) -> None:
-        """Look at a resting job again, since its time may be out."""
-        with self._lock:
-            self._unpark(job)
+            rested, job.parked = job.parked, False
+            if rested:
+                self._enqueue(job)
+            return rested
 
     def drain(self) -> None:
         """Refuse new jobs from now on; those admitted go on. Takes no lock: a signal handler may call it."""
@@ -125,66 +205,155 @@ class Scheduler:
         with self._lock:
             jobs = list(self._admitted)
         for job in jobs:
-            self._end(job)
+            self._end(job, "cancelled" if job.cancelled else "failed")
             if not job.cancelled:
                 job.listener.error(error)
 
     def step(self) -> bool:
-        """Give the next job in turn one chunk of work.
+        """Take one turn.
 
         Returns:
-            Whether there was a job; False means that nothing is left to do for now.
+            Whether there was anything to do; False means that nothing is left to do for now.
         """
-        job = self._next()
-        if job is None:
-            return False
-        now = self._clock()
+        self._end_cancelled()
+        self._end_late()
+        until = self._clock() + self._limits.slice_s
+        jobs = self._popped(self._ready, None)
+        worked = bool(jobs)
+        while jobs:  # a keystroke asks twice or thrice: there is no slice of others' work between
+            jobs = self._ask(jobs)
+            if self._clock() >= until:
+                break
+        for job in jobs:
+            self._requeue(job, kept=False)
+        if self._under_way:
+            self._slice()
+            return True
+        bulk = self._popped(self._ready_bulk, _BULK_JOBS_AT_ONCE)
+        self._ask(bulk)
+        return worked or bool(bulk)
+
+    def _popped(self, queue: deque[Job], most: int | None) -> list[Job]:
+        with self._lock:
+            count = len(queue) if most is None else min(most, len(queue))
+            popped = [queue.popleft() for _ in range(count)]
+            return [job for job in popped if job in self._admitted]
+
+    def _go_on(self, job: Job) -> ModelCall | None:
+        """Let a job work up to what it asks, says or ends with; what it asks is given back."""
         if not job.started:
             job.started = True
             with self._lock:
                 self._waiting -= 1
-            self._on_start(now - job.submitted_s)
-        if now >= job.deadline_s:
-            self._end(job)
-            allowed_ms = 1000 * (job.deadline_s - job.submitted_s)
-            job.listener.error(
-                DeadlineExceededError(f"the request was not done within its {allowed_ms:.0f} ms")
-            )
-            return True
-        self._advance(job)
-        return True
-
-    def _next(self) -> Job | None:
-        while True:
-            with self._lock:
-                if not self._ready:
-                    return None
-                job = self._ready.popleft()
-            if not job.cancelled:
-                return job
-            self._end(job)
-
-    def _advance(self, job: Job) -> None:
+            self._observer.started(self._clock() - job.submitted_s)
+        answer, job.answer = job.answer, None
         try:
-            event = job.work.send(job.answer)
-            job.answer = None
-            if isinstance(event, ModelCall):
-                job.answer, event = alone(event), None
+            told = job.work.send(answer)
         except StopIteration as stop:
-            self._end(job)
+            self._end(job, "done")
             if not job.cancelled:
                 job.listener.result(stop.value)
-        except LanguageModelError as error:
+        except Exception as error:  # noqa: BLE001 - one job's fault must not stop the others
             self._fail(job, error)
-        except Exception:  # noqa: BLE001 - the engine's step: one model's fault must not stop the others
-            _log.exception("engine step failed", request_id=job.request_id)
-            self._fail(job, EngineFailedError("the model failed on this request; the log tells why"))
         else:
-            kept = event is not None and not job.cancelled and job.listener.event(event)
+            if isinstance(told, ModelCall):
+                return told
+            kept = told is not None and not job.cancelled and job.listener.event(told)
             self._requeue(job, kept=kept)
+        return None
 
-    def _fail(self, job: Job, error: LanguageModelError) -> None:
-        self._end(job)
+    def _ask(self, jobs: Sequence[Job]) -> list[Job]:
+        """Let jobs go on, answer what is quickly answered, and begin the rest.
+
+        Returns:
+            Those who have their answer and may go on.
+        """
+        kinds: dict[Hashable, list[tuple[Job, ModelCall]]] = {}
+        for job in jobs:
+            call = self._go_on(job)
+            if call is not None:
+                key = call.kind if call.gains_by_company else job
+                kinds.setdefault((key, job.bulk), []).append((job, call))
+        answered: list[Job] = []
+        for same in kinds.values():
+            for batch in self._batches.of(same):
+                if batch.is_long or same[0][0].bulk:
+                    self._under_way.append(batch)
+                else:
+                    answered += self._finish(batch)
+        return answered
+
+    def _slice(self) -> None:
+        """Go on with one batch that is under way, for a bounded time, then let others have their turn."""
+        batch = self._under_way.popleft()
+        if not any(job in self._admitted for job in batch.jobs):
+            return
+        try:
+            self._batches.go_on(batch)
+        except Exception as error:  # noqa: BLE001 - the engine's step: one request's fault must not stop the others
+            for job in self._blame(batch, error):
+                self._requeue(job, kept=False)
+            return
+        if not batch.done:
+            self._under_way.append(batch)
+            return
+        for job in self._answered(batch):
+            self._requeue(job, kept=False)
+
+    def _finish(self, batch: Batch) -> list[Job]:
+        try:
+            self._batches.finish(batch)
+        except Exception as error:  # noqa: BLE001 - the engine's step: one request's fault must not stop the others
+            return self._blame(batch, error)
+        return self._answered(batch)
+
+    def _answered(self, batch: Batch) -> list[Job]:
+        """The jobs of a batch that are still there, each with its answer."""
+        self._observer.answered(batch.name, batch.num_rows)
+        pairs = zip(batch.jobs, batch.answers(), strict=True)
+        there = [(job, answer) for job, answer in pairs if job in self._admitted]
+        for job, answer in there:
+            job.answer = answer
+        return [job for job, _ in there]
+
+    def _blame(self, batch: Batch, error: Exception) -> list[Job]:
+        """A batch failed: those in it are asked one by one, so that only who is at fault is told so."""
+        if len(batch.jobs) == 1:
+            if batch.jobs[0] in self._admitted:
+                self._fail(batch.jobs[0], error)
+            return []
+        alone = [one for one in batch.apart() if one.jobs[0] in self._admitted]
+        return [job for one in alone for job in self._finish(one)]
+
+    def _end_cancelled(self) -> None:
+        with self._lock:
+            cancelled, self._cancelled = self._cancelled, []
+        for job in cancelled:
+            if job in self._admitted:
+                self._end(job, "cancelled")
+
+    def _end_late(self) -> None:
+        now = self._clock()
+        if now < self._next_deadline_s:
+            return
+        with self._lock:
+            late = [job for job in self._admitted if job.deadline_s <= now]
+            self._next_deadline_s = min(
+                (job.deadline_s for job in self._admitted if job.deadline_s > now), default=math.inf
+            )
+        for job in late:
+            self._end(job, "deadline")
+            allowed_ms = 1000 * (job.deadline_s - job.submitted_s)
+            if not job.cancelled:
+                job.listener.error(
+                    DeadlineExceededError(f"the request was not done within its {allowed_ms:.0f} ms")
+                )
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        self._end(job, "failed")
+        if not isinstance(error, LanguageModelError):
+            _log.error("engine step failed", request_id=job.request_id, exc_info=error)
+            error = EngineFailedError("the model failed on this request; the log tells why")
         if not job.cancelled:
             job.listener.error(error)
 
@@ -194,17 +363,19 @@ class Scheduler:
             if job.untaken >= self._limits.max_untaken_events and not job.cancelled:
                 job.parked = True
             else:
-                self._ready.append(job)
+                self._enqueue(job)
 
-    def _unpark(self, job: Job) -> None:
-        if job.parked:
-            job.parked = False
-            self._ready.append(job)
+    def _enqueue(self, job: Job) -> None:
+        (self._ready_bulk if job.bulk else self._ready).append(job)
 
-    def _end(self, job: Job) -> None:
+    def _end(self, job: Job, how: str) -> None:
         job.work.close()
+        job.answer = None
         with self._lock:
-            self._admitted.discard(job)
+            if job in self._admitted:
+                self._admitted.discard(job)
+                self._tokens -= job.tokens
+                self._observer.ended(how)
             if not job.started:
                 job.started = True
                 self._waiting -= 1

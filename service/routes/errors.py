@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -54,9 +55,16 @@ ANSWERS: dict[type[LanguageModelError], Answer] = {
 }
 """A class answers for its subclasses too, the nearest first."""
 
-_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+_HTTP_CODES = {
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "body_too_slow",
+    413: "body_too_large",
+}
 _RETRY_AFTER_S = 1.0
 _SAID_CHARACTERS = 1000
+_FOLDERS = re.compile(r"""(?<![\w.])/(?:[^\s/:;,'"()]+/)+""")
+"""Where on a disk a file lies, which is no business of clients."""
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -75,7 +83,10 @@ def answer_to(error: LanguageModelError) -> Answer:
 def error_body(error: LanguageModelError) -> ErrorBody:
     """The error as clients see it."""
     parameter = error.parameter if isinstance(error, InvalidInputError) else None
-    return ErrorBody(_cut(str(error)), answer_to(error).type, parameter and _cut(parameter), error.code)
+    message = _cut(str(error))
+    if not isinstance(error, (InvalidInputError, EngineError)):  # those that tell of files
+        message = _FOLDERS.sub("", message)
+    return ErrorBody(message, answer_to(error).type, parameter and _cut(parameter), error.code)
 
 
 def _cut(text: str) -> str:
@@ -102,9 +113,25 @@ def internal_error() -> Response:
     return error_response(500, body)
 
 
-async def _on_language_model_error(_request: Request, error: Exception) -> Response:
+def overloaded(message: str, code: str) -> Response:
+    """The answer of a service that has no room for a request: come back soon."""
+    body = ErrorBody(message, "service_unavailable_error", None, code)
+    return error_response(503, body, {"retry-after": f"{_RETRY_AFTER_S:.0f}", "connection": "close"})
+
+
+def nothing_at(path: str) -> Response:
+    """The answer where there is no route."""
+    body = ErrorBody(
+        f"there is nothing at {path[:200]}", "invalid_request_error", None, _HTTP_CODES[HTTPStatus.NOT_FOUND]
+    )
+    return error_response(HTTPStatus.NOT_FOUND, body)
+
+
+async def _on_language_model_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, LanguageModelError)  # noqa: S101 - registered for this class
     status = answer_to(error).status
+    if isinstance(error, NotReadyError):  # what the scheduler refuses, it counts itself
+        _count(request, error.code)
     headers = {}
     if status in {429, 503}:
         wait_s = error.retry_after_s if isinstance(error, OverloadedError) else _RETRY_AFTER_S
@@ -115,13 +142,20 @@ async def _on_language_model_error(_request: Request, error: Exception) -> Respo
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class
     status = error.status_code
-    message = str(error.detail)
     if status == HTTPStatus.NOT_FOUND:
-        message = f"there is nothing at {request.url.path[:200]}"
-    elif status == HTTPStatus.METHOD_NOT_ALLOWED:
+        return nothing_at(request.url.path)
+    message, code = str(error.detail), _HTTP_CODES.get(status, "http_error")
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
         message = f"{request.url.path[:200]} does not answer {request.method}"
-    body = ErrorBody(message, "invalid_request_error", None, _HTTP_CODES.get(status, "http_error"))
+    else:
+        _count(request, code)
+    body = ErrorBody(message, "invalid_request_error", None, code)
     return error_response(status, body, dict(error.headers or {}))
+
+
+def _count(request: Request, code: str) -> None:
+    """Count a request that was refused, by why."""
+    request.app.state.services.metrics.rejected(code)
 
 
 async def _on_validation_error(_request: Request, error: Exception) -> Response:

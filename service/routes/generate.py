@@ -10,51 +10,67 @@ from models.errors import LanguageModelError
 from service.engine.host import LoadedModel
 from service.engine.metrics import Metrics
 from service.routes.errors import error_body, error_json
+from service.routes.event_stream import MEDIA_TYPE, EventStream, begin_events
 from service.routes.openapi import body_of, replies_of
-from service.routes.serving import ClosingStream, begin, run, server_sent_events, services_of, to_json
-from service.schemas.generate import GenerateRequest, generate_event, generate_reply
+from service.routes.serving import resolve, run, services_of, terms_of, to_json
+from service.schemas.generate import GenerateRequest, end_event, generate_reply, piece_event
 from service.schemas.replies import GenerateReply
 from service.schemas.wire import parse_json
-from service.use_cases.generate import Completion, GeneratedToken, generate
+from service.use_cases.continuation import Continuation, Piece
+from service.use_cases.generate import GenerateCommand, Generated, generate
 
 router = APIRouter()
-_EVENTS = "text/event-stream"
-_NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 @router.post(
-    "/v1/generate", responses=replies_of(GenerateReply, _EVENTS), openapi_extra=body_of(GenerateRequest)
+    "/v1/generate", responses=replies_of(GenerateReply, MEDIA_TYPE), openapi_extra=body_of(GenerateRequest)
 )
 async def generate_text(request: Request) -> Response:
     """Continue a text.
 
-    With `stream` the answer is one event a token, a last one with `finish_reason` and
-    `usage`, then `[DONE]`. An error after the first event is an event with `error`.
+    With `stream` the answer is an event for each token of each choice, one with `finish_reason` where a
+    choice ends, `usage` in the last, then `[DONE]`; comments keep the connection alive while there are none.
+    With beams, which are certain only at the end, all events come then. An error after the first event is
+    an event with `error`.
     """
     services = services_of(request)
-    wire = parse_json(GenerateRequest, await request.body())
+    body = await request.body()
+    wire = parse_json(GenerateRequest, body)
     command = wire.command(services.limits)
-    loaded = services.host.resolve(command.model)
+    loaded = resolve(request, command.model)
     work = generate(loaded, command, services.limits)
+    grown = command.parameters.beams * command.parameters.drawn
+    terms = terms_of(request, wire, body, new_tokens=wire.max_tokens * grown)
     if not wire.stream:
 
-        def write(done: Completion) -> bytes:
+        def write(done: Generated) -> bytes:
             _count(services.metrics, loaded, done)
-            return to_json(generate_reply(loaded, done, logprobs=wire.logprobs))
+            return to_json(generate_reply(loaded, done, alternatives=wire.num_alternatives))
 
-        return await run(request, work, write)
-    stream = services.engine.stream(work, request_id=request.state.request_id)
-    timed = _timed(services.metrics, loaded, stream)
-    payloads = _payloads(loaded, await begin(request, timed), logprobs=wire.logprobs)
-    return ClosingStream(server_sent_events(payloads), media_type=_EVENTS, headers=_NO_BUFFERING)
+        return await run(request, work, write, terms)
+    timed = _timed(services.metrics, loaded, services.engine.stream(work, terms))
+    return EventStream(_payloads(loaded, command, await begin_events(request, timed)))
 
 
 async def _payloads(
-    loaded: LoadedModel, stream: AsyncGenerator[GeneratedToken | Completion, None], *, logprobs: bool
+    loaded: LoadedModel,
+    command: GenerateCommand,
+    stream: AsyncGenerator[Piece | Continuation | Generated, None],
 ) -> AsyncGenerator[bytes, None]:
+    alternatives, num_ended = command.top, 0
+    held: Continuation | None = None  # the end of the last choice, which is told with the usage
     try:
         async for item in stream:
-            yield to_json(generate_event(loaded, item, logprobs=logprobs))
+            if isinstance(item, Piece):
+                yield to_json(piece_event(loaded, item, alternatives=alternatives))
+            elif isinstance(item, Generated):
+                yield to_json(end_event(loaded, held, item, alternatives=alternatives))
+            else:
+                num_ended += 1
+                if num_ended == command.parameters.n:
+                    held = item
+                else:
+                    yield to_json(end_event(loaded, item, None, alternatives=alternatives))
     except LanguageModelError as error:  # the status has gone out: the event must tell
         yield error_json(error_body(error))
     else:
@@ -62,21 +78,24 @@ async def _payloads(
 
 
 async def _timed(
-    metrics: Metrics, loaded: LoadedModel, stream: AsyncGenerator[GeneratedToken | Completion, None]
-) -> AsyncGenerator[GeneratedToken | Completion, None]:
-    """The same stream, its tokens' times noted on the way."""
-    histogram, before_s = metrics.first_token, time.perf_counter()
+    metrics: Metrics, loaded: LoadedModel, stream: AsyncGenerator[Piece | Continuation | Generated, None]
+) -> AsyncGenerator[Piece | Continuation | Generated, None]:
+    """The same stream, the times of each choice's tokens noted on the way."""
+    begun_s = time.perf_counter()
+    before_s: dict[int, float] = {}
     async for item in stream:
-        if isinstance(item, Completion):
+        if isinstance(item, Generated):
             _count(metrics, loaded, item)
-        else:
+        elif isinstance(item, Piece):
             now_s = time.perf_counter()
-            histogram.labels(loaded.address).observe(now_s - before_s)
-            histogram, before_s = metrics.inter_token, now_s
+            histogram = metrics.inter_token if item.choice in before_s else metrics.first_token
+            histogram.labels(loaded.address).observe(now_s - before_s.get(item.choice, begun_s))
+            before_s[item.choice] = now_s
         yield item
 
 
-def _count(metrics: Metrics, loaded: LoadedModel, done: Completion) -> None:
+def _count(metrics: Metrics, loaded: LoadedModel, done: Generated) -> None:
     metrics.prompt_tokens.labels(loaded.address).inc(done.num_prompt_tokens)
-    metrics.generation_tokens.labels(loaded.address).inc(len(done.token_ids))
-    metrics.generated.labels(loaded.address, done.finish_reason).inc()
+    metrics.generation_tokens.labels(loaded.address).inc(done.num_tokens)
+    for choice in done.choices:
+        metrics.generated.labels(loaded.address, choice.finish_reason).inc()

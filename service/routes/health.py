@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from service.engine.host import LoadState
+from service.engine.hosted import LoadState
 from service.routes.openapi import replies_of
 from service.routes.serving import services_of, to_json
 from service.schemas.replies import Health
@@ -20,12 +20,19 @@ async def live(_request: Request) -> Response:
 
 @router.get("/health/ready", responses=replies_of(Health))
 async def ready(request: Request) -> Response:
-    """Whether requests should be sent here: 200 once the default model is loaded, until shutting down."""
+    """Whether requests should be sent here.
+
+    200 once every model named at start is loaded or has failed, and the default is loaded, until shutting down.
+    Later versions that are loaded, or fail to, change nothing: the old ones answer.
+    """
     services = services_of(request)
     state = services.host.default.state
-    status = "ok" if state is LoadState.LOADED else state.value
     if services.engine.scheduler.draining:
         status = "draining"
+    elif state is not LoadState.LOADED:
+        status = state.value
+    else:
+        status = "ok" if services.keeper.started else LoadState.LOADING.value
     models = {model.address: model.state.value for model in services.host.models.values()}
     code = 200 if status == "ok" else 503
     return Response(to_json(Health(status, models)), code, media_type="application/json")

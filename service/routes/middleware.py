@@ -1,19 +1,28 @@
-"""What surrounds every request: an id, a limit on its body, a record of it. Plain ASGI."""
+"""What surrounds every request: an id, a record of it in the log and the metrics. Plain ASGI."""
 
 import re
 import time
 import uuid
+from typing import Any
 
 import structlog
-from starlette.exceptions import HTTPException
+from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.engine.metrics import Metrics
-from service.routes.errors import internal_error
+from service.routes.errors import CLIENT_GONE, internal_error
+from service.routes.facts import begin_facts, header
 
 _log = structlog.get_logger(__name__)
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _HEADER = b"x-request-id"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_SAFE_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)
+_NO_PAGE = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+"""For whatever does not say what it may load: a reply that a browser is made to show loads nothing."""
 
 
 class RequestRecord:
@@ -29,6 +38,7 @@ class RequestRecord:
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
+        self._instruments: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -38,86 +48,60 @@ class RequestRecord:
         started_s = time.perf_counter()
         request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
-        status = 0
+        facts = begin_facts(scope)
+        status, whole = 0, False
 
-        async def send_with_id(message: Message) -> None:
-            nonlocal status
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status, whole
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (_HEADER, request_id.encode())]
+                message["headers"] = [*_safe(message["headers"]), (_HEADER, request_id.encode())]
+            elif not message.get("more_body", False):
+                whole = True
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_id)
+            await self._app(scope, receive, send_with_headers)
         except Exception:  # the last-resort handler
             _log.exception("request failed", request_id=request_id)
             if status:  # too late for an answer: the server must see this and drop the connection
                 raise
-            await internal_error()(scope, receive, send_with_id)
+            await internal_error()(scope, receive, send_with_headers)
         finally:
-            self._record(scope, status, time.perf_counter() - started_s)
+            self._record(scope, facts, status, time.perf_counter() - started_s, whole=whole)
 
-    def _record(self, scope: Scope, status: int, elapsed_s: float) -> None:
-        # the route's template and not the path, whose variety has no bound
-        route = getattr(scope.get("route"), "path", "unmatched")
-        self._metrics.http_requests.labels(route, scope["method"], str(status)).inc()
-        self._metrics.latency.labels(route).observe(elapsed_s)
+    def _record(
+        self, scope: Scope, facts: dict[str, Any], status: int, elapsed_s: float, *, whole: bool
+    ) -> None:
+        # the route's template, noted where keys are asked for, and not the path, whose variety has no bound
+        route = facts.pop("route", "unmatched")
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        key = (route, method, status)
+        if key not in self._instruments:  # finding them by label takes longer than counting
+            counter = self._metrics.http_requests.labels(route, method, str(status))
+            self._instruments[key] = (counter, self._metrics.latency.labels(route))
+        counter, latency = self._instruments[key]
+        counter.inc()
+        latency.observe(elapsed_s)
+        if status == CLIENT_GONE or not whole:
+            facts["cut_off"] = True
         _log.info(
             "request",
-            method=scope["method"],
+            method=method,
             route=route,
             status=status,
             duration_ms=round(1000 * elapsed_s, 3),
             request_id=scope["state"]["request_id"],
+            **facts,
         )
 
 
-class BodyLimit:
-    """Refuses bodies over a limit, whether their length is announced or not.
-
-    Args:
-        app: what answers.
-        max_bytes: the limit.
-    """
-
-    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
-        self._app = app
-        self._max_bytes = max_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        announced = _header(scope, b"content-length") or b"0"
-        received = int(announced) if announced.isdigit() else 0
-        seen = 0
-
-        async def receive_limited() -> Message:
-            nonlocal seen
-            if received > self._max_bytes:
-                raise self._too_large(received)
-            message = await receive()
-            if message["type"] == "http.request":
-                seen += len(message.get("body", b""))
-                if seen > self._max_bytes:
-                    raise self._too_large(seen)
-            return message
-
-        await self._app(scope, receive_limited, send)
-
-    def _too_large(self, size: int) -> HTTPException:
-        return HTTPException(
-            413,
-            f"the request body has {size} bytes or more; at most {self._max_bytes} are accepted",
-            {"connection": "close"},  # the rest of it is not read
-        )
+def _safe(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers and those that keep browsers from harm."""
+    own_policy = any(name == _NO_PAGE[0] for name, _ in headers)
+    return [*headers, *_SAFE_HEADERS] if own_policy else [*headers, *_SAFE_HEADERS, _NO_PAGE]
 
 
 def _request_id(scope: Scope) -> str:
-    given = _header(scope, _HEADER)
+    given = header(scope, _HEADER)
     return given.decode() if given is not None and _SANE_ID.fullmatch(given) else uuid.uuid4().hex
-
-
-def _header(scope: Scope, name: bytes) -> bytes | None:
-    return next((value for key, value in scope["headers"] if key == name), None)

@@ -8,7 +8,17 @@ from starlette.responses import Response
 
 from models.arrays import FloatArray
 from service.routes.openapi import body_of, replies_of
-from service.routes.serving import ClosingStream, accepts, begin, run, services_of, to_json
+from service.routes.serving import (
+    ClosingStream,
+    accepts,
+    begin,
+    is_quick,
+    resolve,
+    run,
+    services_of,
+    terms_of,
+    to_json,
+)
 from service.schemas.next_token import NextTokenRequest, next_token_reply
 from service.schemas.replies import NextTokenReply
 from service.schemas.wire import parse_json
@@ -16,6 +26,7 @@ from service.use_cases.next_token import distributions, next_tokens
 
 router = APIRouter()
 _BINARY = "application/octet-stream"
+_FEW_CANDIDATES = 256
 
 
 @router.post(
@@ -29,13 +40,22 @@ async def next_token(request: Request) -> Response:
     `x-model` which model it was.
     """
     services = services_of(request)
-    command = parse_json(NextTokenRequest, await request.body()).command(services.limits)
-    loaded = services.host.resolve(command.model)
+    body = await request.body()
+    wire = parse_json(NextTokenRequest, body)
+    command = wire.command(services.limits)
+    loaded = resolve(request, command.model)
+    terms = terms_of(request, wire, body)
     if not accepts(request, _BINARY):
         work = next_tokens(loaded, command, services.limits)
-        return await run(request, work, lambda results: to_json(next_token_reply(loaded, results)))
-    work_by_rows = distributions(loaded, command, services.limits)
-    rows = services.engine.stream(work_by_rows, request_id=request.state.request_id)
+        few = len(command.contexts) * command.top_k <= _FEW_CANDIDATES and not command.entropy
+        return await run(
+            request,
+            work,
+            lambda results: to_json(next_token_reply(loaded, results)),
+            terms,
+            quick=few and is_quick(loaded, body),
+        )
+    rows = services.engine.stream(distributions(loaded, command, services.limits), terms)
     shape = (len(command.contexts), loaded.vocab_size)
     headers = {
         "x-shape": f"{shape[0]},{shape[1]}",

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.routes.openapi import body_of, replies_of
-from service.routes.serving import run, services_of, to_json
+from service.routes.serving import resolve, run, services_of, terms_of, to_json
 from service.schemas.replies import RerankReply
 from service.schemas.rerank import RerankRequest, rerank_reply
 from service.schemas.wire import parse_json
@@ -17,7 +17,11 @@ router = APIRouter()
 async def rerank_lists(request: Request) -> Response:
     """Order lists of candidates by Σ weight · feature, the language model's score among the features."""
     services = services_of(request)
-    command = parse_json(RerankRequest, await request.body()).command(services.limits)
-    loaded = services.host.resolve(command.model)
+    body = await request.body()
+    wire = parse_json(RerankRequest, body)
+    command = wire.command(services.limits)
+    loaded = resolve(request, command.model)
     work = rerank(loaded, command, services.limits)
-    return await run(request, work, lambda lists: to_json(rerank_reply(loaded, lists)))
+    return await run(
+        request, work, lambda lists: to_json(rerank_reply(loaded, lists)), terms_of(request, wire, body)
+    )

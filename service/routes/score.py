@@ -9,8 +9,19 @@ from starlette.responses import Response
 from models.errors import InvalidInputError, LanguageModelError
 from service.engine.host import LoadedModel
 from service.routes.errors import error_body, error_json
+from service.routes.facts import add
 from service.routes.openapi import body_of, replies_of
-from service.routes.serving import ClosingStream, Services, begin, run, services_of, to_json
+from service.routes.serving import (
+    ClosingStream,
+    Services,
+    begin,
+    is_quick,
+    resolve,
+    run,
+    services_of,
+    terms_of,
+    to_json,
+)
 from service.schemas.replies import ScoreReply
 from service.schemas.score import ScoreQuery, ScoreRequest, score_items, score_reply, score_result
 from service.schemas.wire import parse_json
@@ -33,35 +44,38 @@ async def score_texts(request: Request) -> Response:
     services = services_of(request)
     if request.headers.get("content-type", "").startswith(_LINES):
         return await _score_lines(request, services)
-    wire = parse_json(ScoreRequest, await request.body())
+    body = await request.body()
+    wire = parse_json(ScoreRequest, body)
     items, options = wire.items(services.limits), wire.options()
-    loaded = services.host.resolve(options.model)
+    loaded = resolve(request, options.model)
 
     def write(scores: list[SequenceScore]) -> bytes:
-        _count(services, loaded, scores)
+        _count(request, loaded, scores)
         return to_json(score_reply(loaded, scores, options.detail))
 
-    return await run(request, score(loaded, items, options, services.limits), write)
+    work = score(loaded, items, options, services.limits)
+    return await run(request, work, write, terms_of(request, wire, body), quick=is_quick(loaded, body))
 
 
 async def _score_lines(request: Request, services: Services) -> Response:
     options = ScoreQuery.options(dict(request.query_params))
-    loaded = services.host.resolve(options.model)
-    work = score_lines(loaded, score_items(await request.body()), options, services.limits)
-    stream = services.engine.stream(work, request_id=request.state.request_id)
-    lines = _written(services, loaded, await begin(request, stream), options.detail)
+    loaded = resolve(request, options.model)
+    body = await request.body()
+    work = score_lines(loaded, score_items(body), options, services.limits)
+    stream = services.engine.stream(work, terms_of(request, None, body, bulk=True))
+    lines = _written(request, loaded, await begin(request, stream), options.detail)
     return ClosingStream(lines, media_type=_LINES, headers={"x-model": loaded.address})
 
 
 async def _written(
-    services: Services,
+    request: Request,
     loaded: LoadedModel,
     outcomes: AsyncGenerator[list[SequenceScore | InvalidInputError], None],
     detail: Detail,
 ) -> AsyncGenerator[bytes, None]:
     try:
         async for some in outcomes:
-            _count(services, loaded, [one for one in some if isinstance(one, SequenceScore)])
+            _count(request, loaded, [one for one in some if isinstance(one, SequenceScore)])
             written = bytearray()
             for one in some:
                 written += _line(loaded, one, detail)
@@ -81,5 +95,7 @@ def _line(loaded: LoadedModel, outcome: SequenceScore | InvalidInputError, detai
     return to_json(score_result(loaded, outcome, detail)) + b"\n"
 
 
-def _count(services: Services, loaded: LoadedModel, scores: Sequence[SequenceScore]) -> None:
-    services.metrics.scored_tokens.labels(loaded.address).inc(sum(len(score.ids) for score in scores))
+def _count(request: Request, loaded: LoadedModel, scores: Sequence[SequenceScore]) -> None:
+    tokens = sum(len(score.ids) for score in scores)
+    services_of(request).metrics.scored_tokens.labels(loaded.address).inc(tokens)
+    add(request, scored_tokens=tokens)

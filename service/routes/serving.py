@@ -13,15 +13,27 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Send
 
-from service.engine.engine import Engine
-from service.engine.host import ModelHost
+from service.engine.engine import Engine, Terms
+from service.engine.host import LoadedModel, ModelHost
 from service.engine.job import Work
+from service.engine.keeping import Keeper
 from service.engine.metrics import Metrics
+from service.routes.facts import note
+from service.routes.leasing import lease
+from service.schemas.wire import TimedRequest
 from service.use_cases.limits import Limits
 
 R = TypeVar("R")
 _PATIENCE_S = 0.02
 """How long a request takes before its client is watched: most are done by then, and watching costs."""
+
+BULK_BYTES = 1 << 14
+"""A request with a longer body gives way to others."""
+
+BYTES_PER_TOKEN = 4
+"""Of a body, roughly: what admission counts before anything is tokenised."""
+
+_QUICK_BYTES = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +41,7 @@ class Services:
     """What an application's routes share."""
 
     host: ModelHost
+    keeper: Keeper
     engine: Engine
     metrics: Metrics
     limits: Limits
@@ -38,6 +51,19 @@ def services_of(request: Request) -> Services:
     """The services of the application that a request came to."""
     services: Services = request.app.state.services
     return services
+
+
+def resolve(request: Request, address: str | None) -> LoadedModel:
+    """The loaded model that an address means, None for the default; the request's log line names it.
+
+    Raises:
+        ModelNotFoundError: it is not loaded, and was not to be.
+        NotReadyError: it is still being loaded, or could not be.
+    """
+    loaded = services_of(request).host.resolve(address)
+    lease(request.scope, loaded)
+    note(request, model=loaded.address)
+    return loaded
 
 
 @cache
@@ -56,14 +82,52 @@ def json_response(content: bytes) -> Response:
     return Response(content, media_type="application/json")
 
 
-async def run(request: Request, work: Work[Any, R], write: Callable[[R], bytes]) -> Response:
-    """Do the work, writing its result on the model thread too; give up when the client is gone."""
+def terms_of(
+    request: Request, wire: TimedRequest | None, body: bytes, *, new_tokens: int = 0, bulk: bool = False
+) -> Terms:
+    """On what terms a request's work is done.
+
+    Args:
+        request: whose id goes to the log.
+        wire: its body, parsed, if that can say how much time it has.
+        body: as it came; a long one is bulk, and says about how many tokens there are.
+        new_tokens: to be generated.
+        bulk: whether it is anyway.
+    """
+    timeout_ms = None if wire is None else wire.timeout_ms
+    return Terms(
+        request_id=request.state.request_id,
+        timeout_s=None if timeout_ms is None else timeout_ms / 1000,
+        bulk=bulk or len(body) > BULK_BYTES,
+        tokens=len(body) // BYTES_PER_TOKEN + new_tokens,
+    )
+
+
+def is_quick(loaded: LoadedModel, body: bytes) -> bool:
+    """Whether a request is answered sooner than it is handed to the model thread: a short one, of a table."""
+    return loaded.model.family == "ngram" and len(body) <= _QUICK_BYTES
+
+
+async def run(
+    request: Request, work: Work[Any, R], write: Callable[[R], bytes], terms: Terms, *, quick: bool = False
+) -> Response:
+    """Do the work and write its result; give up when the client is gone.
+
+    Args:
+        request: where the client is seen to go.
+        work: what to do, on the model thread.
+        write: makes JSON of its result, there too.
+        terms: of the work.
+        quick: whether to do it here instead, at once.
+    """
 
     def written() -> Work[Any, bytes]:
         return write((yield from work))
 
-    future = services_of(request).engine.run(written(), request_id=request.state.request_id)
-    return json_response(await while_connected(request.receive, future))
+    engine = services_of(request).engine
+    if quick:
+        return json_response(engine.run_here(written()))
+    return json_response(await while_connected(request.receive, engine.run(written(), terms)))
 
 
 async def while_connected(receive: Receive, future: "asyncio.Future[R]") -> R:

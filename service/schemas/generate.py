@@ -1,17 +1,33 @@
 """POST /v1/generate."""
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import Discriminator, Field, Tag
 
 from models.decoding.parameters import SAMPLE, DecodingParameters
-from models.errors import InvalidInputError, UnsupportedParameterError
+from models.errors import InvalidInputError
+from models.protocol import TopTokens
+from models.scoring import finite
 from service.engine.host import LoadedModel
-from service.schemas.replies import Choice, GenerateReply, Usage
-from service.schemas.wire import OneContext, WireModel, text_or_ids
-from service.use_cases.generate import Completion, GenerateCommand, GeneratedToken
+from service.schemas.replies import Choice, GenerateReply, TokenCandidate, Usage
+from service.schemas.wire import OneContext, TimedRequest, text_or_ids
+from service.use_cases.continuation import Continuation, Piece, check_streams
+from service.use_cases.generate import GenerateCommand, Generated
 from service.use_cases.limits import Limits
 
+MAX_ALTERNATIVES = 20
+FlagOrCount = Annotated[
+    Annotated[bool, Tag("<flag>")] | Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES), Tag("<count>")],
+    Discriminator(
+        lambda value: {bool: "<flag>", int: "<count>"}.get(type(value)),
+        custom_error_type="flag_or_count",
+        custom_error_message=f"input should be true, false or a number from 0 to {MAX_ALTERNATIVES}",
+    ),
+]
+"""True, false, or how many."""
 
-class GenerateRequest(WireModel):
+
+class GenerateRequest(TimedRequest):
     """Continue a text."""
 
     prompt: OneContext = ""
@@ -19,39 +35,69 @@ class GenerateRequest(WireModel):
     model: str | None = None
     """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
     strategy: str = SAMPLE
-    """`greedy` takes the most probable token, `sample` draws one."""
+    """`greedy` takes the most probable token, `sample` draws one, `beam` searches for the most probable whole."""
     max_tokens: int = 64
     """At most so many tokens."""
+    min_tokens: int = 0
+    """The end of the sentence comes after at least so many tokens."""
+    ignore_eos: bool = False
+    """Go on past the ends of sentences, up to `max_tokens`."""
     temperature: float = 1.0
     """0 means greedy."""
     top_k: int | None = None
     """Draw among the k most probable tokens."""
+    typical_p: float = 1.0
+    """Of those, draw among the fewest with this probability whose surprisal is nearest to the entropy."""
     top_p: float = 1.0
-    """Draw among the fewest tokens that together have this probability, after temperature and top_k."""
+    """Of those, draw among the fewest most probable ones that together have this probability."""
+    min_p: float = 0.0
+    """Of those, draw among the ones with at least this share of the greatest probability."""
+    repetition_penalty: float = 1.0
+    """The probability of a token of the prompt or the continuation is raised to this power."""
+    presence_penalty: float = 0.0
+    """Subtracted from the log-probability of a token that was generated."""
+    frequency_penalty: float = 0.0
+    """Subtracted as often as it was."""
+    logit_bias: dict[str, float] = Field(default_factory=dict)
+    """Token ids, as strings, and what is added to their log-probabilities, -100 to 100."""
+    bad_words: list[str] = Field(default_factory=list)
+    """Texts that are not to be generated."""
+    n: int = 1
+    """How many continuations."""
+    best_of: int | None = None
+    """How many to draw; the `n` with the highest mean log-probability are returned."""
+    num_beams: int | None = None
+    """With `beam`: continuations kept while searching; 4, or `n`, if it is left out."""
+    length_penalty: float = 1.0
+    """With `beam`: continuations are ranked by log-probability / length ** length_penalty."""
+    early_stopping: bool = False
+    """With `beam`: end once `num_beams` continuations are finished, though others could still be better."""
+    num_beam_groups: int = 1
+    """With `beam`: search in so many groups, each avoiding the tokens of those before it."""
+    diversity_penalty: float = 0.0
+    """With groups: by how much a token is avoided for each beam that took it."""
     seed: int | None = None
     """The same seed gives the same text."""
     stop: str | list[str] = Field(default_factory=list)
     """The text ends before the first of these."""
-    n: int = 1
-    """How many continuations; only 1 for now."""
-    logprobs: bool = False
-    """Whether to report the model's own log-probability of each token."""
+    logprobs: FlagOrCount = False
+    """Whether to report the model's own log-probability of each token; a number k adds the k most probable ones."""
     stream: bool = False
     """Whether to send tokens as server-sent events."""
+
+    @property
+    def num_alternatives(self) -> int | None:
+        """Tokens to report in the place of each, beside it; None if not even its own log-probability."""
+        if isinstance(self.logprobs, bool):
+            return 0 if self.logprobs else None
+        return self.logprobs
 
     def command(self, limits: Limits) -> GenerateCommand:
         """The request as its use case takes it.
 
         Raises:
             InvalidInputError: a value is outside its limits.
-            UnsupportedParameterError: it is valid, but not served.
         """
-        if self.strategy == "beam":
-            raise UnsupportedParameterError(
-                "strategy is 'beam'; only 'greedy' and 'sample' are served", parameter="strategy"
-            )
-        if self.n != 1:
-            raise UnsupportedParameterError(f"n is {self.n}; only 1 is served", parameter="n")
         if self.max_tokens > limits.max_new_tokens:
             raise InvalidInputError(
                 f"max_tokens is {self.max_tokens}; this service generates at most {limits.max_new_tokens}",
@@ -59,33 +105,100 @@ class GenerateRequest(WireModel):
             )
         parameters = DecodingParameters(
             max_tokens=self.max_tokens,
+            min_tokens=self.min_tokens,
+            ignore_eos=self.ignore_eos,
             strategy=self.strategy,
             temperature=self.temperature,
             top_k=self.top_k,
+            typical_p=self.typical_p,
             top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=read_biases(self.logit_bias),
+            bad_words=tuple(self.bad_words),
+            n=self.n,
+            best_of=self.best_of,
+            num_beams=self.num_beams,
+            length_penalty=self.length_penalty,
+            early_stopping=self.early_stopping,
+            num_beam_groups=self.num_beam_groups,
+            diversity_penalty=self.diversity_penalty,
             seed=self.seed,
             stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
         )
-        return GenerateCommand(text_or_ids(self.prompt), parameters, self.model)
+        if self.stream:
+            check_streams(parameters)
+        return GenerateCommand(
+            text_or_ids(self.prompt), parameters, self.model, top=self.num_alternatives, stream=self.stream
+        )
 
 
-def generate_reply(loaded: LoadedModel, done: Completion, *, logprobs: bool) -> GenerateReply:
-    """The whole continuation as it goes over the wire."""
-    choice = Choice(0, done.text, done.token_ids, done.logprobs if logprobs else None, done.finish_reason)
-    return GenerateReply(loaded.address, [choice], _usage(done))
+def read_biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    """Token ids as they stand in JSON's names, and their biases.
+
+    Raises:
+        InvalidInputError: a name is not a number.
+    """
+    for name in given:
+        if not (name.isascii() and name.isdigit() and len(name) <= 10):
+            raise InvalidInputError(
+                f"logit_bias has the key {name[:20]!r}; keys must be token ids", parameter="logit_bias"
+            )
+    return tuple((int(name), bias) for name, bias in given.items())
 
 
-def generate_event(
-    loaded: LoadedModel, item: GeneratedToken | Completion, *, logprobs: bool
+def generate_reply(loaded: LoadedModel, done: Generated, *, alternatives: int | None) -> GenerateReply:
+    """All continuations as they go over the wire."""
+    choices = [
+        Choice(
+            one.choice,
+            one.text,
+            one.token_ids,
+            None if alternatives is None else one.logprobs,
+            _alternatives(loaded, one.tops, alternatives),
+            one.score,
+            one.finish_reason,
+        )
+        for one in done.choices
+    ]
+    return GenerateReply(loaded.address, choices, _usage(done))
+
+
+def piece_event(loaded: LoadedModel, piece: Piece, *, alternatives: int | None) -> GenerateReply:
+    """A token as an event of a stream."""
+    logprobs = None if alternatives is None else [piece.logprob]
+    tops = _alternatives(loaded, [] if piece.top is None else [piece.top], alternatives)
+    choice = Choice(piece.choice, piece.text, [piece.token_id], logprobs, tops, None, None)
+    return GenerateReply(loaded.address, [choice], None)
+
+
+def end_event(
+    loaded: LoadedModel, ended: Continuation | None, done: Generated | None, *, alternatives: int | None
 ) -> GenerateReply:
-    """A token, or the end, as an event of a stream."""
-    if isinstance(item, Completion):
-        end = Choice(0, item.rest, [], [] if logprobs else None, item.finish_reason)
-        return GenerateReply(loaded.address, [end], _usage(item))
-    piece = Choice(0, item.text, [item.token_id], [item.logprob] if logprobs else None, None)
-    return GenerateReply(loaded.address, [piece], None)
+    """The end of a choice as an event of a stream, or of all: the last has the usage."""
+    choices = []
+    if ended is not None:
+        nothing: list[float] | None = None if alternatives is None else []
+        tops = _alternatives(loaded, [], alternatives)
+        choices = [Choice(ended.choice, ended.rest, [], nothing, tops, ended.score, ended.finish_reason)]
+    return GenerateReply(loaded.address, choices, None if done is None else _usage(done))
 
 
-def _usage(done: Completion) -> Usage:
-    generated = len(done.token_ids)
-    return Usage(done.num_prompt_tokens, generated, done.num_prompt_tokens + generated)
+def _alternatives(
+    loaded: LoadedModel, tops: list[TopTokens], alternatives: int | None
+) -> list[list[TokenCandidate]] | None:
+    if not alternatives:
+        return None
+    return [
+        [
+            TokenCandidate(token_id, loaded.token_texts[token_id], finite(logprob))
+            for token_id, logprob in zip(top.ids.tolist(), top.log_probs.tolist(), strict=True)
+        ]
+        for top in tops
+    ]
+
+
+def _usage(done: Generated) -> Usage:
+    return Usage(done.num_prompt_tokens, done.num_tokens, done.num_prompt_tokens + done.num_tokens)

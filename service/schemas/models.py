@@ -4,7 +4,8 @@ import math
 from datetime import datetime
 from typing import Any
 
-from service.engine.host import HostedModel, ModelHost
+from service.engine.host import ModelHost
+from service.engine.hosted import HostedModel
 from service.schemas.replies import ModelCard, ModelList
 
 
@@ -24,7 +25,7 @@ def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
         owned_by="gramophone",
         state=hosted.state.value,
         reason=hosted.failure,
-        is_default=hosted is host.default,
+        is_default=hosted.address == host.default.address,
         aliases=list(hosted.aliases),
         family=manifest.family if manifest else None,
         vocab_size=manifest.vocab_size if manifest else None,

@@ -117,12 +117,18 @@ class RerankReply:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A continuation, or in a stream the next piece of it, whose `finish_reason` is null until the last."""
+    """A continuation, or in a stream the next piece of it, whose `finish_reason` is null until the last.
+
+    `top_logprobs` has the most probable tokens in the place of each. `score` is the mean log-probability of
+    all tokens, `</s>` included, or what beams are ranked by; null before the last piece.
+    """
 
     index: int
     text: str
     token_ids: list[int]
     logprobs: list[float] | None
+    top_logprobs: list[list[TokenCandidate]] | None
+    score: float | None
     finish_reason: str | None
 
 
@@ -137,7 +143,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class GenerateReply:
-    """A whole continuation, or one event of a stream, whose `usage` is null until the last."""
+    """The continuations, or one event of a stream, which is about one of them; `usage` is null until the last."""
 
     model: str
     choices: list[Choice]

@@ -5,7 +5,7 @@ from pydantic import Field
 from models.reranking.log_linear import LM, LogLinearModel
 from service.engine.host import LoadedModel
 from service.schemas.replies import RankedCandidate, RankedListResult, RerankReply
-from service.schemas.wire import WireModel
+from service.schemas.wire import TimedRequest, WireModel
 from service.use_cases.limits import Limits
 from service.use_cases.rerank import Candidate, CandidateList, RankedList, RerankCommand, ScoreMode
 
@@ -28,7 +28,7 @@ class CandidateListIn(WireModel):
     """Given back in the reply."""
 
 
-class RerankRequest(WireModel):
+class RerankRequest(TimedRequest):
     """Order lists of candidates by a weighted sum of features."""
 
     lists: list[CandidateListIn] = Field(min_length=1)

@@ -11,7 +11,7 @@ from models.scoring import bits_per, finite, perplexity
 from models.vocabulary import EOS, UNK
 from service.engine.host import LoadedModel
 from service.schemas.replies import ScoreReply, ScoreTotals, SequenceScoreResult, TokenScore, WordScore
-from service.schemas.wire import OneContext, WireModel, invalid_input, parse_json, text_or_ids
+from service.schemas.wire import OneContext, TimedRequest, WireModel, invalid_input, parse_json, text_or_ids
 from service.use_cases.limits import Limits
 from service.use_cases.score import Detail, ScoreItem, ScoreOptions, SequenceScore
 from service.use_cases.tokens import TextOrIds
@@ -19,7 +19,7 @@ from service.use_cases.tokens import TextOrIds
 _DetailName = Annotated[Detail, Field(strict=False)]
 
 
-class ScoreRequest(WireModel):
+class ScoreRequest(TimedRequest):
     """How probable each of some texts is, each given the same context."""
 
     texts: list[str] | None = Field(default=None, min_length=1)

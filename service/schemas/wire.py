@@ -18,6 +18,13 @@ class WireModel(BaseModel):
     )
 
 
+class TimedRequest(WireModel):
+    """A request that says how long its answer is of use."""
+
+    timeout_ms: Annotated[int, Field(ge=1)] | None = None
+    """After so many milliseconds the request is given up and answered 504; the service's own limit holds too."""
+
+
 W = TypeVar("W", bound=BaseModel)
 
 

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.arrays import FloatArray, TokenIds, to_numpy
+from models.arrays import FloatArray, TokenIds
 from models.decoding.ranking import top_tokens
 from models.errors import InvalidInputError
 from models.protocol import TopKPredictor, TopTokens
 from models.scoring import LOG_ZERO, entropy_bits
+from service.engine.calls import next_log_probs, top_k
 from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.use_cases.limits import Limits
@@ -74,7 +75,7 @@ def next_tokens(
     contexts = yield from _contexts(loaded, command, limits)
     answers: list[NextTokens] = []
     for group in groups([len(context) for context in contexts]):
-        state = yield from prefill(loaded.model, contexts[group], bos=True)
+        state = yield from prefill(loaded, contexts[group], bos=True)
         answers += yield from _ranked(loaded, state, command)
     return answers
 
@@ -87,8 +88,9 @@ def distributions(loaded: LoadedModel, command: NextTokenCommand, limits: Limits
     """
     contexts = yield from _contexts(loaded, command, limits)
     for group in groups([len(context) for context in contexts]):
-        state = yield from prefill(loaded.model, contexts[group], bos=True)
-        for log_probs in _distributions(loaded, state):
+        state = yield from prefill(loaded, contexts[group], bos=True)
+        for some in _in_rows(state, loaded.vocab_size):
+            log_probs = yield from next_log_probs(loaded.model, some)
             yield np.maximum(log_probs, np.float32(LOG_ZERO))
 
 
@@ -110,11 +112,11 @@ def _ranked(loaded: LoadedModel, state: Any, command: NextTokenCommand) -> Work[
     answers: list[NextTokens] = []
     if not command.entropy and isinstance(loaded.model, TopKPredictor):
         for some in _in_rows(state, command.top_k):
-            ids, log_probs = loaded.model.top_k(some, command.top_k)
+            ids, log_probs = yield from top_k(loaded.model, some, command.top_k)
             answers += [NextTokens(TopTokens(*row), None) for row in zip(ids, log_probs, strict=True)]
-            yield None
         return answers
-    for log_probs in _distributions(loaded, state):
+    for some in _in_rows(state, loaded.vocab_size):
+        log_probs = yield from next_log_probs(loaded.model, some)
         entropies = entropy_bits(log_probs).tolist() if command.entropy else [None] * len(log_probs)
         answers += [
             NextTokens(top_tokens(row, command.top_k), entropy)
@@ -122,11 +124,6 @@ def _ranked(loaded: LoadedModel, state: Any, command: NextTokenCommand) -> Work[
         ]
         yield None
     return answers
-
-
-def _distributions(loaded: LoadedModel, state: Any) -> Generator[FloatArray, None, None]:
-    for some in _in_rows(state, loaded.vocab_size):
-        yield to_numpy(loaded.model.next_log_probs(some))
 
 
 def _in_rows(state: Any, values: int) -> Generator[Any, None, None]:

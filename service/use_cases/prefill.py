@@ -8,46 +8,90 @@ import numpy.typing as npt
 
 from models.arrays import TokenIds
 from models.protocol import LanguageModel
-from models.scoring import consume, pad
+from models.scoring import pad
+from models.vocabulary import BOS
+from service.engine.calls import consume
+from service.engine.host import LoadedModel
 from service.engine.job import Work
+from service.engine.prefixes import PrefixCache
+from service.engine.rows import concatenated
 
-TOKENS_PER_STEP = 2048
-"""How much model work is done before other requests have their turn."""
-
+TOKENS_AT_ONCE = 2048
+"""Padded tokens that one call reads, or one sequence: what it holds is bounded so."""
 
 GROUP_TOKENS = 1 << 16
 """Tokens of contexts that states are kept of at once: what a cache remembers of them takes room."""
 
+_FEW_CONTEXTS = 8
+"""Of a request with more, no state is kept: they would drive out those of people who type."""
 
-def prefill(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
-    """Read B contexts, those of like length at once, a bounded piece a step; a use case.
+
+def prefill(loaded: LoadedModel, contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
+    """Read B contexts; a use case.
+
+    Of a few contexts the states are kept, and what is known of them is not read again.
 
     Args:
-        model: any.
+        loaded: any.
         contexts: B sequences of ids, each [T_b] and possibly empty; B is at least 1.
         bos: whether `<s>` stands before them.
 
     Returns:
         A state of B rows, in the order of the contexts.
     """
+    known = loaded.prefixes
+    if known is None or len(contexts) > _FEW_CONTEXTS:
+        return (yield from _read_all(loaded.model, contexts, bos=bos))
+    states = []
+    for context in contexts:
+        state = yield from _read_one(loaded, known, context, bos=bos)
+        states.append(state)
+    return states[0] if len(states) == 1 else concatenated(states)
+
+
+def _read_one(loaded: LoadedModel, known: PrefixCache, context: TokenIds, *, bos: bool) -> Work[Any, Any]:
+    """Read what is not known of one context, stopping where its last word begins: that one may change yet."""
+    model = loaded.model
+    if not len(context):
+        return model.initial_state(1) if bos else model.empty_state(1)
+    ids = np.concatenate([[BOS], context]) if bos else np.asarray(context)
+    count, state = known.longest(ids)
+    if count == 0:
+        count = int(bos)
+        state = model.initial_state(1) if bos else model.empty_state(1)
+    word = count + _last_word(loaded, ids[count:])
+    for end in (word, len(ids)):
+        if end > count:
+            state = yield from consume(model, state, ids[None, count:end], np.array([end - count]))
+            known.keep(ids[:end], state)
+            count = end
+    return state
+
+
+def _last_word(loaded: LoadedModel, ids: TokenIds) -> int:
+    """Where the last word of ids [T] begins; at the last token if that cannot be told."""
+    spelled = loaded.tokenizer.token_bytes
+    for place in range(len(ids) - 1, -1, -1):
+        if spelled[ids[place]][:1] == b" ":
+            return place
+    return max(len(ids) - 1, 0)
+
+
+def _read_all(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
+    """Read contexts, those of like length at once."""
     begin = model.initial_state if bos else model.empty_state
     states: list[Any] = []
     orders: list[npt.NDArray[np.int64]] = []
     for rows in chunks(np.array([len(context) for context in contexts], dtype=np.int64)):
-        if states:
-            yield None
         tokens, lengths = pad([contexts[i] for i in rows])
         state = begin(len(rows))
-        for first, part, left in pieces(tokens, lengths):
-            if first:
-                yield None
-            state = consume(model, state, part, left)
+        if tokens.shape[1]:
+            state = yield from consume(model, state, tokens, lengths)
         states.append(state)
         orders.append(rows)
     if len(contexts) == 1:
         return states[0]
-    whole = states[0].concatenate(states[1:]) if len(states) > 1 else states[0]
-    return whole.select(np.argsort(np.concatenate(orders)))
+    return concatenated(states).select(np.argsort(np.concatenate(orders)))
 
 
 def groups(lengths: Sequence[int]) -> Iterator[slice]:
@@ -63,22 +107,12 @@ def groups(lengths: Sequence[int]) -> Iterator[slice]:
 
 
 def chunks(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    """Indices in order of length, in runs of at most `TOKENS_PER_STEP` padded tokens, or one sequence."""
+    """Indices in order of length, in runs of at most `TOKENS_AT_ONCE` padded tokens, or one sequence."""
     order = np.argsort(lengths, kind="stable")
     first = 0
     for last in range(len(order)):
-        if (last + 1 - first) * lengths[order[last]] > TOKENS_PER_STEP and last > first:
+        if (last + 1 - first) * lengths[order[last]] > TOKENS_AT_ONCE and last > first:
             yield order[first:last]
             first = last
     if len(order):
         yield order[first:]
-
-
-def pieces(tokens: TokenIds, lengths: TokenIds) -> Iterator[tuple[int, TokenIds, TokenIds]]:
-    """A chunk's tokens [B, T] and lengths [B], in pieces of `TOKENS_PER_STEP` columns, with their first columns.
-
-    Only a chunk of one long sequence has more than one piece.
-    """
-    for first in range(0, tokens.shape[1], TOKENS_PER_STEP):
-        part = tokens[:, first : first + TOKENS_PER_STEP]
-        yield first, part, np.clip(lengths - first, 0, TOKENS_PER_STEP)

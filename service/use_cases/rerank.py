@@ -15,9 +15,10 @@ from models.scoring import score_sequences
 from models.vocabulary import EOS
 from service.engine.host import LoadedModel
 from service.engine.job import Work
+from service.engine.reading import Scorer
 from service.use_cases.limits import Limits
 from service.use_cases.reading_order import as_read
-from service.use_cases.sequence_scores import Scorer, score_all
+from service.use_cases.sequence_scores import score_all
 from service.use_cases.tokens import Sequence, SharedContexts, encode_after, in_steps
 
 ScoreMode = Literal["normalised", "unnormalised"]
@@ -96,7 +97,7 @@ def rerank(loaded: LoadedModel, command: RerankCommand, limits: Limits) -> Work[
         return contexts.share(_sequence(loaded, context, text, parameter=parameter, limits=limits))
 
     sequences = yield from in_steps(named.items(), prepare, size=lambda item: sum(map(len, item[0])))
-    scores = yield from score_all(loaded.model, sequences, bos=True, scorer=scorer)
+    scores = yield from score_all(loaded, sequences, bos=True, scorer=scorer)
     sums = [(float(s.sum(dtype=np.float64)), len(s)) for s in scores]
     answers = []
     for given in command.lists:

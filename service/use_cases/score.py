@@ -171,7 +171,7 @@ def _prepare(
 def _score(
     loaded: LoadedModel, prepared: list[_Prepared], options: ScoreOptions
 ) -> Work[Any, list[SequenceScore]]:
-    scores = yield from score_all(loaded.model, [one.sequence for one in prepared], bos=options.bos)
+    scores = yield from score_all(loaded, [one.sequence for one in prepared], bos=options.bos)
     return [
         SequenceScore(
             in_reading_order(loaded, sequence.text, ends=options.eos),

@@ -1,67 +1,30 @@
 """The program as an operator runs it: a process of its own, its log, its signals."""
 
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import httpx
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = """
-from models.checkpoint import load
-load.FAMILIES["fake"] = ("tests.fakes", "SlowFakeModel")
-from service.app import serve
-from service.settings import read_settings
-serve(read_settings())
-"""
+from service.security.keys import create_key
+from tests.processes import running_process
+
 PRIVATE = "cat sat on the mat"
 
 
 @pytest.fixture
 def process(registry, tmp_path):
     """A running service: its process, its URL and its log."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ours = {
-        "GRAMOPHONE_REGISTRY": str(registry.root),
+    log = tmp_path / "log"
+    settings = {
         "GRAMOPHONE_MODELS": "slow,damaged",
         "GRAMOPHONE_DEFAULT_MODEL": "slow",
-        "GRAMOPHONE_PORT": str(port),
         "GRAMOPHONE_LOG_FORMAT": "json",
     }
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRAMOPHONE_")}  # noqa: TID251
-    log = tmp_path / "log"
-    with log.open("wb") as file:
-        child = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM], cwd=ROOT, env={**environment, **ours}, stderr=file
-        )
-        url = f"http://127.0.0.1:{port}"
-        try:
-            wait_until_ready(child, url)
-            yield child, url, log
-        finally:
-            child.kill()
-            child.wait()
-
-
-def wait_until_ready(child, url):
-    for _ in range(1000):
-        assert child.poll() is None
-        try:
-            if httpx.get(f"{url}/health/ready").status_code == 200:
-                return
-        except httpx.ConnectError:
-            pass
-        time.sleep(0.02)
-    pytest.fail("the service never became ready")
+    with running_process(registry, log, **settings) as (child, url):
+        yield child, url, log
 
 
 def test_a_signal_lets_requests_finish_then_ends_the_process(process):
@@ -99,3 +62,32 @@ def test_a_request_to_upgrade_is_answered_like_any_other(process):
     _, url, _ = process
     answer = httpx.get(f"{url}/v1/score", headers={"connection": "upgrade", "upgrade": "websocket"})
     assert answer.json()["error"]["code"] == "method_not_allowed"
+
+
+def test_the_log_says_whose_request_it_was_and_of_which_model(registry, tmp_path):
+    key, log = create_key("our-app", ["infer"]), tmp_path / "log"
+    settings = {
+        "GRAMOPHONE_MODELS": "slow",
+        "GRAMOPHONE_LOG_FORMAT": "json",
+        "GRAMOPHONE_API_KEYS": key.key.line,
+    }
+    with running_process(registry, log, **settings) as (child, url):
+        headers = {"x-request-id": "my-id", "authorization": f"Bearer {key.secret}"}
+        httpx.post(f"{url}/v1/score", json={"texts": [PRIVATE]}, headers=headers)
+        child.send_signal(signal.SIGTERM)
+        child.wait(timeout=10)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    mine = next(line for line in lines if line.get("request_id") == "my-id")
+    assert (mine["key"], mine["model"], mine["scored_tokens"]) == ("our-app", "slow@1", 6)
+    assert key.secret not in log.read_text()
+    assert "body" not in mine
+
+
+def test_texts_are_logged_where_that_is_asked_for(registry, tmp_path):
+    log = tmp_path / "log"
+    settings = {"GRAMOPHONE_MODELS": "slow", "GRAMOPHONE_LOG_FORMAT": "json", "GRAMOPHONE_LOG_TEXTS": "true"}
+    with running_process(registry, log, **settings) as (child, url):
+        httpx.post(f"{url}/v1/score", json={"texts": [PRIVATE]})
+        child.send_signal(signal.SIGTERM)
+        child.wait(timeout=10)
+    assert any(PRIVATE in line for line in log.read_text().splitlines() if '"body"' in line)

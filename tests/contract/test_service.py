@@ -31,9 +31,9 @@ def test_settings_that_name_an_unknown_model_stop_the_start(registry):
 def test_ready_is_503_until_the_default_model_is_loaded(registry, serve, monkeypatch):
     gate = threading.Event()
     app = create_app(Settings(registry=registry.root, models=("mixture",)))
-    host = app.state.services.host
-    load = host._load
-    monkeypatch.setattr(host, "_load", lambda *a, **k: (gate.wait(5), load(*a, **k))[1])
+    loader = app.state.services.host._loader
+    load = loader._read
+    monkeypatch.setattr(loader, "_read", lambda *a, **k: (gate.wait(5), load(*a, **k))[1])
     with serve(app) as url, httpx.Client(base_url=url) as client:
         assert client.get("/health/live").status_code == 200
         assert client.get("/health/ready").json()["status"] == "loading"

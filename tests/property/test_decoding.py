@@ -1,21 +1,43 @@
-"""Decoding, over all texts and distributions."""
+"""Decoding, over all texts, distributions and parameters."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from models.decoding.processors import keep_top_k, keep_top_p
-from models.decoding.ranking import top_tokens
-from models.decoding.stopping import StopStrings
+from models.decoding.banned import BannedSequences
+from models.decoding.batch import Batch
+from models.decoding.choosing import IMPOSSIBLE, choose
+from models.decoding.parameters import DecodingParameters
+from models.decoding.ranking import top_of_rows, top_tokens
+from models.decoding.stopping import StopBytes, StopStrings, Tail
+from tests import slow_decoding
 
 pieces = st.lists(st.text(alphabet="ab", max_size=4), max_size=12)
 stops = st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=3)
-logits = arrays(
-    np.float32,
-    array_shapes(min_dims=2, max_dims=2, max_side=12),
-    elements=st.floats(-30, 0, width=32) | st.just(-np.inf),
-).filter(lambda a: np.isfinite(a).any(axis=1).all())
+values = st.integers(-60, 0).map(lambda n: n / 4) | st.just(-np.inf)
+logits = arrays(np.float32, array_shapes(min_dims=2, max_dims=2, max_side=12), elements=values)
+rows = arrays(np.float32, st.tuples(st.just(3), st.integers(4, 30)), elements=values)
+shares = st.integers(1, 20).map(lambda n: n / 20.3)
+parameters = st.builds(
+    DecodingParameters,
+    max_tokens=st.just(50),
+    temperature=st.sampled_from([0.0, 1e-30, 0.3, 1.0, 1.7]),
+    top_k=st.none() | st.integers(1, 12),
+    top_p=st.just(1.0) | shares,
+    typical_p=st.just(1.0) | shares,
+    min_p=st.just(0.0) | shares | st.just(1.0),
+    repetition_penalty=st.sampled_from([1.0, 1.0, 0.5, 1.3]),
+    presence_penalty=st.sampled_from([0.0, 0.0, 0.4, -1.0]),
+    frequency_penalty=st.sampled_from([0.0, 0.0, 0.7, -0.3]),
+    logit_bias=st.dictionaries(st.integers(0, 3), st.sampled_from([-100.0, 3.0, 8.0]), max_size=2).map(
+        lambda biases: tuple(biases.items())
+    ),
+    ignore_eos=st.booleans(),
+    min_tokens=st.integers(0, 3),
+)
+tokens = st.lists(st.integers(0, 3), max_size=5)
+draws = st.floats(0, 1, exclude_max=True)
 
 
 def through(stop, parts):
@@ -48,30 +70,80 @@ def test_only_the_beginning_of_a_stop_string_is_held_back(parts, stop):
         assert not held or any(s.startswith(held) and s != held for s in stop)
 
 
+@given(pieces, stops.filter(len))
+def test_branching_texts_stop_where_a_single_one_does(parts, stop):
+    found = StopBytes(stop, [part.encode() for part in parts], strip_space=False)
+    tail, filtered = Tail(), StopStrings(stop)
+    for token, part in enumerate(parts):
+        tail = found.advance(tail, token)
+        filtered.push(part)
+        assert tail.stopped == filtered.stopped
+        if tail.stopped:
+            return
+
+
+@given(rows, parameters, tokens, tokens, st.lists(draws, min_size=3, max_size=3), st.data())
+@settings(max_examples=400)
+def test_the_kernel_chooses_as_the_definition_does(log_probs, given_, prompt, generated, numbers, data):
+    """Each row's token is the one in whose share of the slow distribution its number falls."""
+    banned = data.draw(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), max_size=3))
+    batch = Batch(given_, [np.array(prompt, np.int64)] * 3, BannedSequences(banned))
+    for token in generated:
+        batch.append(np.full(3, token))
+    chosen = choose(log_probs, batch.rows(), np.array(numbers))
+    forbidden = [ids[-1] for ids in banned if generated[len(generated) + 1 - len(ids) :] == ids[:-1]]
+    for row, token, number in zip(log_probs, chosen.tolist(), numbers, strict=True):
+        scores = slow_decoding.scores(row, given_, prompt=prompt, generated=generated, banned=forbidden)
+        if not np.isfinite(scores).any():
+            assert token == IMPOSSIBLE
+        elif given_.greedy:
+            assert scores[token] >= scores.max() - 1e-5
+        else:
+            ends = np.cumsum(slow_decoding.distribution(scores, given_))
+            begin = ends[token - 1] if token else 0.0
+            assert ends[token] > begin
+            assert begin - 1e-5 <= number <= ends[token] + 1e-5
+
+
+@given(rows, parameters, st.lists(draws, min_size=3, max_size=3), st.integers(0, 2))
+def test_a_row_is_given_the_same_token_whoever_is_beside_it(log_probs, given_, numbers, row):
+    together = choose(log_probs, Batch(given_, [np.zeros(0, np.int64)] * 3).rows(), np.array(numbers))
+    alone = Batch(given_, [np.zeros(0, np.int64)]).rows()
+    assert choose(log_probs[row : row + 1], alone, np.array(numbers[row : row + 1])) == together[row]
+
+
+@given(rows, parameters, st.lists(draws, min_size=3, max_size=3))
+def test_what_the_model_said_is_never_written(log_probs, given_, numbers):
+    before = log_probs.copy()
+    log_probs.flags.writeable = False
+    choose(log_probs, Batch(given_, [np.arange(3)] * 3).rows(), np.array(numbers))
+    np.testing.assert_array_equal(log_probs, before)
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=6), st.data())
+def test_no_banned_sequence_is_ever_completed(sequences, data):
+    """And nothing is banned but what would complete one."""
+    banned = BannedSequences(sequences)
+    node, generated = banned.START, []
+    for _ in range(12):
+        forbidden = set(banned.banned(node).tolist())
+        completing = {
+            ids[-1]
+            for ids in sequences
+            if len(ids) <= len(generated) + 1 and generated[len(generated) + 1 - len(ids) :] == ids[:-1]
+        }
+        assert forbidden == completing
+        allowed = sorted({0, 1, 2} - forbidden)
+        assume(allowed)
+        generated.append(data.draw(st.sampled_from(allowed)))
+        node = banned.advance(node, generated[-1])
+
+
 @given(logits, st.integers(1, 12))
-def test_top_k_keeps_k_of_the_largest(log_probs, k):
-    k = min(k, log_probs.shape[1])
-    out = keep_top_k(log_probs, k)
-    for before, after in zip(log_probs, out, strict=True):
-        kept = np.isfinite(after)
-        assert kept.sum() == min(k, np.isfinite(before).sum())
-        assert before[kept].min() >= np.where(kept, -np.inf, before).max()
-
-
-@given(logits, st.floats(0.01, 0.99))
-def test_top_p_is_the_smallest_set_that_reaches_p(log_probs, p):
-    out = keep_top_p(log_probs, p)
-    for before, after in zip(log_probs, out, strict=True):
-        mass = np.exp(before.astype(np.float64) - before.max())
-        kept = np.isfinite(after)
-        share = mass[kept].sum() / mass.sum()
-        assert share >= p - 1e-9
-        assert share - mass[kept].min() / mass.sum() < p + 1e-9  # without its least token it falls short
-
-
-@given(logits.filter(lambda a: a.shape[1] > 1), st.integers(1, 12))
 def test_top_tokens_are_the_head_of_the_sorted_row(log_probs, k):
-    row = log_probs[0]
-    k = min(k, len(row))
-    expected = sorted(range(len(row)), key=lambda i: (-row[i], i))[:k]
-    assert top_tokens(row, k).ids.tolist() == expected
+    k = min(k, log_probs.shape[1])
+    found = top_of_rows(log_probs, k)
+    for row, ids, top in zip(log_probs, *found, strict=True):
+        expected = sorted(range(len(row)), key=lambda i: (-row[i], i))[:k]
+        assert ids.tolist() == top_tokens(row, k).ids.tolist() == expected
+        assert top.tolist() == row[expected].tolist()

@@ -59,21 +59,33 @@ def work(chunks, end, log):
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Submits, steps, takes, cancels, lets time pass, drains."""
+    """Submits, steps, takes, cancels, lets time pass, drains; and is told what happens."""
 
     jobs = Bundle("jobs")
 
     def __init__(self):
         super().__init__()
         self.now = 0.0
-        self.started = []
+        self.num_ended = 0
         self.scheduler = Scheduler(
             clock=lambda: self.now,
             limits=SchedulerLimits(max_jobs=MAX_JOBS, max_untaken_events=MAX_UNTAKEN),
-            on_start=self.started.append,
+            observer=self,
         )
         self.live = []
         self.draining = False
+
+    def started(self, waited_s):
+        assert waited_s >= 0
+
+    def rejected(self, reason):
+        assert reason in {"requests", "tokens", "draining"}
+
+    def ended(self, how):
+        self.num_ended += 1
+
+    def answered(self, kind, rows):
+        assert rows > 0
 
     @rule(
         target=jobs, chunks=st.lists(st.sampled_from([None, "event"]), max_size=6), end=st.sampled_from(ENDS)
@@ -97,7 +109,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def step(self):
         before = sum(len(e[4]) for e in self.live)
         self.scheduler.step()
-        assert sum(len(e[4]) for e in self.live) <= before + 1  # one chunk of one job
+        assert sum(len(e[4]) for e in self.live) <= before + MAX_JOBS  # at most one chunk of each job
 
     @rule(entry=jobs)
     def take(self, entry):

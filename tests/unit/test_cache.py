@@ -7,21 +7,20 @@ import pytest
 
 from models.arrays import to_numpy
 from models.cache import CacheModel
-from models.caching import reading
 from models.caching.config import CacheConfig
 from models.caching.history import History
 from models.errors import InvalidInputError, ManifestError
-from models.scoring import consume, pad, score_sequences
+from models.scoring import consume, pad
 from models.vocabulary import BOS, EOS
 from tests.fakes import FakeModel, fake_vocabulary
 from tests.featured import FeaturedModel
 
 VOCABULARY = fake_vocabulary()
 CONFIGS = [
-    CacheConfig(kind="continuous", window=5, flatness=0.7, weight=0.3),
-    CacheConfig(kind="continuous", window=200, flatness=0.0, weight=0.6),
-    CacheConfig(kind="unigram", window=5, flatness=0.2, weight=0.3),
-    CacheConfig(kind="unigram", window=300, flatness=0.01, weight=0.1),
+    CacheConfig(kind="continuous", window=5, flatness=2.5, half_life=3.5, weight=0.3),
+    CacheConfig(kind="continuous", window=200, flatness=0.0, half_life=None, weight=0.6),
+    CacheConfig(kind="unigram", window=5, half_life=None, weight=0.3),
+    CacheConfig(kind="unigram", window=300, half_life=80.0, weight=0.1),
 ]
 
 
@@ -41,6 +40,11 @@ def text(length, seed=0):
     return np.random.default_rng(seed).integers(0, len(VOCABULARY), length)
 
 
+def cosine(one, other):
+    lengths = np.linalg.norm(one) * np.linalg.norm(other)
+    return one @ other / lengths if lengths else 0.0
+
+
 def slow_distributions(inner, config, ids):
     """p(· | ids[:t]) for each t from 0 to T, after `<s>`: the definition, with lists and dictionaries."""
     state, remembered, answers = inner.initial_state(1), [], []
@@ -49,8 +53,9 @@ def slow_distributions(inner, config, ids):
         h = inner.features(state)[0].astype(np.float64) if config.kind == "continuous" else None
         masses = {}
         for age, (word, vector) in enumerate(reversed(remembered)):
-            likeness = h @ vector if config.kind == "continuous" else -age
-            masses[word] = masses.get(word, 0.0) + math.exp(config.flatness * likeness)
+            likeness = cosine(h, vector) if config.kind == "continuous" else 0.0
+            decay = 1.0 if config.half_life is None else 0.5 ** (age / config.half_life)
+            masses[word] = masses.get(word, 0.0) + math.exp(config.flatness * likeness) * decay
         if masses:
             p *= 1 - config.weight
             for word, mass in masses.items():
@@ -160,21 +165,13 @@ def test_continuing_a_text_copies_what_is_remembered_now_and_then_only():
     assert len(buffers) < 60
 
 
-def test_products_are_those_of_double_precision():
-    random = np.random.default_rng(0)
-    queries, keys = (random.normal(size=(n, 37)).astype(np.float32) for n in (7, 131))
-    out = np.zeros((7, 140), np.float32)
-    reading.kernels.products(queries, keys, 9, out)
-    assert out[:, 9:] == pytest.approx(queries.astype(np.float64) @ keys.T.astype(np.float64), abs=1e-5)
-    assert (out[:, :9] == 0).all()
-
-
-def test_features_of_any_size_give_finite_probabilities():
-    model = CacheModel(
-        FeaturedModel(VOCABULARY), CacheConfig(kind="continuous", window=9, flatness=9_999.0, weight=0.9)
-    )
-    scores = score_sequences(model, model.initial_state(1), *pad([[5, 6, 5, 6, 5]]))
-    assert np.isfinite(scores).all()
+def test_features_without_length_are_like_nothing():
+    inner = FeaturedModel(VOCABULARY)
+    inner.embedding[:] = 0
+    model = CacheModel(inner, CONFIGS[0])
+    ids = text(12)
+    expected = slow_distributions(model.inner, CONFIGS[0], ids)[np.arange(12), ids]
+    assert np.exp(model.score(model.initial_state(1), *pad([ids]))[0]) == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_continuous_cache_needs_features():
@@ -194,20 +191,41 @@ def test_tokens_outside_the_vocabulary_are_refused(token):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("field", "value", "limits"),
     [
-        ("window", 0),
-        ("flatness", -0.1),
-        ("flatness", math.nan),
-        ("weight", 0.0),
-        ("weight", 1.0),
-        ("kind", "big"),
+        ("window", 0, "from 1 to 1,048,576"),
+        ("window", 2.5, "a whole number"),
+        ("flatness", -0.1, "from 0 to 64"),
+        ("flatness", 64.1, "from 0 to 64"),
+        ("flatness", math.nan, "from 0 to 64"),
+        ("half_life", 0.0, "above 0"),
+        ("half_life", math.nan, "above 0"),
+        ("half_life", math.inf, "above 0"),
+        ("half_life", "long", "above 0"),
+        ("weight", 0.0, "above 0 and below 1"),
+        ("weight", 1.0, "above 0 and below 1"),
+        ("weight", True, "above 0 and below 1"),
+        ("weight", [0.5], "above 0 and below 1"),
+        ("kind", "big", "continuous or unigram"),
+        ("kind", ["unigram"], "continuous or unigram"),
     ],
 )
-def test_a_configuration_outside_its_limits_is_refused_by_name(field, value):
-    options = {"kind": "unigram", "window": 5, "flatness": 0.1, "weight": 0.2, field: value}
-    with pytest.raises(InvalidInputError, match=f"cache.{field} is"):
+def test_a_configuration_outside_its_limits_is_refused_by_name(field, value, limits):
+    options = {
+        "kind": "continuous",
+        "window": 5,
+        "flatness": 0.1,
+        "half_life": 2.0,
+        "weight": 0.2,
+        field: value,
+    }
+    with pytest.raises(InvalidInputError, match=f"cache.{field} is .*, it must be .*{limits}"):
         CacheConfig(**options)
+
+
+def test_a_unigram_cache_has_no_flatness():
+    with pytest.raises(InvalidInputError, match=r"cache\.flatness is 0\.1, it must be 0 for a unigram cache"):
+        CacheConfig(kind="unigram", window=5, flatness=0.1, half_life=2.0, weight=0.2)
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path, config):
@@ -217,7 +235,15 @@ def test_what_is_saved_is_what_is_loaded(tmp_path, config):
 
 
 @pytest.mark.parametrize(
-    "content", ["{}", "[", '{"kind": "unigram", "window": 0, "flatness": 0, "weight": 0.5}']
+    "content",
+    [
+        "{}",
+        "[",
+        "[1]",
+        '{"kind": "unigram", "window": 0, "flatness": 0, "half_life": null, "weight": 0.5}',
+        '{"kind": "unigram", "window": 9, "flatness": 0, "half_life": NaN, "weight": 0.5}',
+        '{"kind": "unigram", "window": 9, "flatness": 0, "weight": 0.5}',
+    ],
 )
 def test_a_damaged_configuration_is_told_by_its_file(tmp_path, content):
     (tmp_path / "config.json").write_text(content)

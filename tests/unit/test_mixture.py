@@ -163,7 +163,7 @@ def test_a_mixture_has_the_features_of_its_first_part_that_has_any():
     mixture = families.model("mixture")  # n-gram and LSTM
     state = after_two_tokens(mixture)
     lstm = mixture.parts[1]
-    assert feature_size(mixture) == feature_size(lstm) == 17
+    assert feature_size(mixture) == feature_size(lstm) == 13
     assert (to_numpy(mixture.features(state)) == to_numpy(lstm.features(state.parts[1]))).all()
     assert feature_size(MixtureModel([mixture.parts[0]], [1.0])) == 0
 

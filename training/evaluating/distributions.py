@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from models.arrays import TokenIds, to_numpy
 from models.protocol import LanguageModel
-from models.scoring import consume, pad
 from models.vocabulary import BOS
 from training.corpora.encoded import EncodedCorpus
-from training.evaluating.scoring import CHUNK_TOKENS, Context, running_text, windows
+from training.evaluating.scoring import Context, read, running_text, windows
 from training.progress import Progress
 
 DEFAULT_SAMPLE = 4096
@@ -32,12 +31,12 @@ class _Walk(NamedTuple):
     """A text that is read from its start, and where it is stopped at.
 
     Attributes:
-        before: the token that stands before it.
+        before: the tokens that stand before it, at least one.
         text: its tokens.
         stops: how many tokens are read when a row is wanted, ascending [n].
     """
 
-    before: int
+    before: TokenIds
     text: TokenIds
     stops: TokenIds
 
@@ -85,47 +84,35 @@ def _walks(corpus: EncodedCorpus, places: TokenIds, context: Context, window: in
         return []
     if context == "stream":
         before, text = running_text(corpus)
-        return [_Walk(before, text, np.flatnonzero(text != BOS)[places])]
+        return [_Walk(np.array([before]), text, np.flatnonzero(text != BOS)[places])]
     if context == "sentence":
         starts = corpus.offsets + np.arange(len(corpus.offsets))  # with one `</s>` each
         owners = np.searchsorted(starts, places, side="right") - 1
         numbers, first = np.unique(owners, return_index=True)
         groups = np.split(places, first[1:])
         return [
-            _Walk(BOS, corpus.sentence(number).astype(np.int64), group - starts[number])
+            _Walk(np.array([BOS]), corpus.sentence(number).astype(np.int64), group - starts[number])
             for number, group in zip(numbers.tolist(), groups, strict=True)
         ]
     walks, begin = [], 0
-    for before, text in windows(corpus, window):
+    for preceding, text in windows(corpus, window):
         inside = places[np.searchsorted(places, begin) : np.searchsorted(places, begin + len(text))]
         if len(inside):
-            walks.append(_Walk(before, text, inside - begin))
+            walks.append(_Walk(preceding, text, inside - begin))
         begin += len(text)
     return walks
 
 
 def _stopped(model: LanguageModel[Any], walks: Sequence[_Walk]) -> Iterator[Any]:
     """The states at all first stops, at all second ones, …; walks with the most stops come first."""
-    state = model.advance(model.empty_state(len(walks)), np.array([walk.before for walk in walks]))
+    state = read(model, [walk.before for walk in walks], model.empty_state(len(walks)))
     for number in range(len(walks[0].stops)):
         live = [walk for walk in walks if len(walk.stops) > number]
         if len(live) < len(state):
             state = state.select(np.arange(len(live)))
-        state = _read(
-            model,
-            state,
-            [walk.text[walk.stops[number - 1] if number else 0 : walk.stops[number]] for walk in live],
-        )
+        stretches = [walk.text[walk.stops[number - 1] if number else 0 : walk.stops[number]] for walk in live]
+        state = read(model, stretches, state)
         yield state
-
-
-def _read(model: LanguageModel[Any], state: Any, stretches: Sequence[TokenIds]) -> Any:
-    """The state after one stretch a row."""
-    tokens, lengths = pad(stretches)
-    for start in range(0, tokens.shape[1], CHUNK_TOKENS):
-        chunk = tokens[:, start : start + CHUNK_TOKENS]
-        state = consume(model, state, chunk, np.clip(lengths - start, 0, chunk.shape[1]))
-    return state
 
 
 def _gathered(states: Iterator[Any], rows: int) -> Iterator[Any]:

@@ -5,11 +5,12 @@ Three ways to say what a token's context is:
 sentence  every line starts afresh after `<s>`, and its `</s>` is predicted.
 stream    the state is carried across lines: …, `</s>`, `<s>`, next line; `</s>` is predicted, `<s>` is not.
 document  each text whole, line ends in it, cut into disjoint windows; a window starts from
-          nothing but the token before it (`<s>` for the first); `</s>` is not predicted. This is
-          how lm-evaluation-harness computes rolling log-likelihoods.
+          nothing but the token before it (`<s>` for the first), and the last one, which is shorter,
+          from as many as make it up; `</s>` is not predicted. This is how lm-evaluation-harness
+          computes rolling log-likelihoods.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from models.arrays import FloatArray, TokenIds
 from models.ngram.model import NGramModel
 from models.protocol import LanguageModel
-from models.scoring import consume, score_sequences
+from models.scoring import consume, pad, score_sequences
 from models.vocabulary import BOS, EOS
 from training.corpora.encoded import EncodedCorpus
 from training.progress import Progress
@@ -60,7 +61,7 @@ def score_corpus(
     if context == "sentence":
         targets = _score_sentences(model, corpus, progress)
     else:
-        texts = windows(corpus, window) if context == "document" else iter([running_text(corpus)])
+        texts = windows(corpus, window) if context == "document" else iter([_whole(corpus)])
         targets = _score_long(model, texts, progress)
     progress.finish()
     return targets
@@ -120,23 +121,42 @@ def running_text(corpus: EncodedCorpus) -> tuple[int, TokenIds]:
     return BOS, text[1:]
 
 
-def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[int, TokenIds]]:
-    """The token before each window of documents, and its tokens."""
+def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[TokenIds, TokenIds]]:
+    """The tokens before each window of documents, and its tokens.
+
+    With those before it, every window but the first has `window` + 1 tokens.
+    """
     for index in range(corpus.num_sentences):
         document = corpus.sentence(index).astype(np.int64)
         for start in range(0, len(document), window):
-            yield (int(document[start - 1]) if start else BOS), document[start : start + window]
+            end = min(start + window, len(document))
+            before = document[end - window - 1 : start] if start else np.array([BOS])
+            yield before, document[start:end]
+
+
+def _whole(corpus: EncodedCorpus) -> tuple[TokenIds, TokenIds]:
+    before, text = running_text(corpus)
+    return np.array([before]), text
+
+
+def read(model: LanguageModel[Any], stretches: Sequence[TokenIds], state: Any) -> Any:
+    """The state after one stretch of tokens a row."""
+    tokens, lengths = pad(stretches)
+    for start in range(0, tokens.shape[1], CHUNK_TOKENS):
+        chunk = tokens[:, start : start + CHUNK_TOKENS]
+        state = consume(model, state, chunk, np.clip(lengths - start, 0, chunk.shape[1]))
+    return state
 
 
 def _score_long(
-    model: LanguageModel[Any], texts: Iterator[tuple[int, TokenIds]], progress: Progress
+    model: LanguageModel[Any], texts: Iterator[tuple[TokenIds, TokenIds]], progress: Progress
 ) -> Targets:
     """Score texts one after the other, each in chunks with the state carried between them."""
     log_probs: list[npt.NDArray[np.float32]] = []
     matched: list[npt.NDArray[np.integer[Any]]] = []
     targets: list[TokenIds] = []
     for before, text in texts:
-        state = model.advance(model.empty_state(1), np.asarray([before]))
+        state = read(model, [before], model.empty_state(1))
         for start in range(0, len(text), CHUNK_TOKENS):
             chunk = text[None, start : start + CHUNK_TOKENS]
             lengths = np.asarray([chunk.shape[1]])

@@ -9,7 +9,7 @@ from models.neural.quantized.network import QuantizedNetwork
 from models.neural.quantized.sequences import Wanted, read_ragged
 from models.neural.quantized.state import QuantizedState
 from models.neural.served import NetworkModel
-from models.protocol import FeaturedScores
+from models.protocol import FeaturedScores, ReadScores
 from models.vocabulary import Vocabulary
 
 
@@ -85,17 +85,22 @@ class QuantizedModel(NetworkModel[QuantizedState]):
         """
         return self._read(state, tokens, lengths, Wanted())
 
+    def read(self, state: QuantizedState, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
+        """What `score` and `prefill` answer, in one pass."""
+        scores = np.zeros(tokens.shape, np.float32)
+        return ReadScores(scores, self._read(state, tokens, lengths, Wanted(scores)))
+
     @property
     def feature_size(self) -> int:
-        """Numbers in what the next token is predicted from, W."""
-        return self._network.width
+        """Numbers in what the output layer reads, E."""
+        return self._network.feature_size
 
     def features(self, state: QuantizedState) -> FloatArray:
-        """The vectors [B, W] that the next tokens are predicted from."""
-        return state.top
+        """The vectors [B, E] that the output layer reads, to predict the next tokens."""
+        return self._network.features(state.top)
 
     def features_along(self, state: QuantizedState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """The vector before each of given tokens [B, T, W]; see `score` for the arguments."""
+        """The vector before each of given tokens [B, T, E]; see `score` for the arguments."""
         features = np.zeros((*tokens.shape, self.feature_size), np.float32)
         self._read(state, tokens, lengths, Wanted(features=features))
         return features

@@ -13,7 +13,7 @@ from models.neural.network import Network
 from models.neural.output.softmax import Softmax
 from models.neural.quantized.body import QuantizedBody, lengths_of
 from models.neural.quantized.feed_forward import QuantizedFeedForward
-from models.neural.quantized.linear import linear, linear_of
+from models.neural.quantized.linear import Linear, linear, linear_of
 from models.neural.quantized.matrix import gather, multiply, multiply_one_each, pack
 from models.neural.quantized.output import pick, score_rows, subtract
 from models.neural.quantized.recurrent import QuantizedRecurrent
@@ -56,6 +56,7 @@ class QuantizedNetwork:
             raise InvalidInputError(problem, parameter="precision")
         self.vocab_size = network.vocab_size
         self.width = network.body.width
+        self.feature_size = network.feature_size
         self.embedding_size = network.config.embedding_size
         self.start: Hidden = tuple(_array(part) for part in network.zero_hidden(1))
         self.embedding = pack(_array(cast("Tensor", network.embedding.weight)))
@@ -90,13 +91,17 @@ class QuantizedNetwork:
         top = before[lengths, np.arange(batch)][None]
         return Outputs(before[:-1], rows, (top, *carried))
 
+    def features(self, outputs: FloatArray) -> FloatArray:
+        """What the output layer reads [N, E], before it is rounded, of outputs of the body [N, W]."""
+        return outputs if self.projection is None else _projected(self.projection, _rounded(outputs))
+
     def log_probs(self, outputs: FloatArray) -> FloatArray:
         """Natural-log probabilities [B, V] of the next token after outputs of the body [B, W]."""
         log_probs = np.empty((len(outputs), self.vocab_size), np.float32)
-        rows = new_rows(len(outputs), self.width)
-        quantise_all(outputs, rows, 0)
         self._predict(
-            rows, log_probs, lambda logits, log_sums, cut: subtract(logits, log_sums, log_probs[cut])
+            _rounded(outputs),
+            log_probs,
+            lambda logits, log_sums, cut: subtract(logits, log_sums, log_probs[cut]),
         )
         return log_probs
 
@@ -126,15 +131,7 @@ class QuantizedNetwork:
 
     def _features(self, rows: Rows) -> Rows:
         """What the output layer reads."""
-        if self.projection is None:
-            return rows
-        matrix, bias, size = self.projection
-        count = len(rows.values) - SPARE
-        narrowed = np.empty((count, len(bias)), np.float32)
-        multiply(matrix, bias, rows, 0, count, narrowed)
-        features = new_rows(count, size)
-        quantise_all(narrowed[:, :size], features, 0)
-        return features
+        return rows if self.projection is None else _rounded(_projected(self.projection, rows))
 
 
 def _quantized_body(network: Network) -> QuantizedBody:
@@ -142,6 +139,21 @@ def _quantized_body(network: Network) -> QuantizedBody:
     if isinstance(body, FeedForward):
         return QuantizedFeedForward(body, network.config)
     return QuantizedRecurrent(cast("Recurrent", body), network.config)
+
+
+def _rounded(vectors: FloatArray) -> Rows:
+    """Vectors [N, W] as `Rows`."""
+    rows = new_rows(*vectors.shape)
+    quantise_all(vectors, rows, 0)
+    return rows
+
+
+def _projected(projection: Linear, rows: Rows) -> FloatArray:
+    """What a projection makes of N rows [N, E]."""
+    count = len(rows.values) - SPARE
+    projected = np.empty((count, len(projection.bias)), np.float32)
+    multiply(projection.matrix, projection.bias, rows, 0, count, projected)
+    return projected[:, : projection.size]
 
 
 def _array(tensor: Tensor) -> FloatArray:

@@ -27,7 +27,7 @@ class Wanted(NamedTuple):
     Attributes:
         scores: natural-log probabilities of the tokens [B, T].
         normalised: whether they are divided by what they sum to.
-        features: the body's outputs before each token [B, T, W].
+        features: what the output layer reads before each token [B, T, E].
     """
 
     scores: FloatArray | None = None
@@ -104,4 +104,4 @@ def _read_group(network: QuantizedNetwork, sequences: _Sequences, group: TokenId
             predict = network.target_log_probs if wanted.normalised else network.target_logits
             wanted.scores[rows[row], start + step] = predict(before, stretch[step, row])
         if wanted.features is not None:
-            wanted.features[rows[row], start + step] = outputs.before[step, row]
+            wanted.features[rows[row], start + step] = network.features(outputs.before[step, row])

@@ -66,7 +66,8 @@ def test_a_mixture_in_int8_answers_as_the_mixture_of_its_rounded_parts(tmp_path)
 
 def test_a_cache_is_rounded_within():
     cached = CacheModel(
-        families.model("lstm"), CacheConfig(kind="continuous", window=9, flatness=0.1, weight=0.2)
+        families.model("lstm"),
+        CacheConfig(kind="continuous", window=9, flatness=9.0, half_life=None, weight=0.2),
     )
     rounded = in_int8(cached)
     assert isinstance(rounded.inner, QuantizedModel)

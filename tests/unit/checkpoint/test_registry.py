@@ -1,6 +1,7 @@
 """Versions appear whole or not at all; aliases move atomically; numbers are never used twice."""
 
 import threading
+import time
 
 import pytest
 
@@ -185,3 +186,41 @@ def test_a_registry_that_cannot_be_made_says_why(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RegistryError, match="cannot create"):
         Registry(tmp_path / "file" / "registry", create=True)
+
+
+def test_an_alias_is_taken_away(registry):
+    registry.publish("m", write_minimal)
+    registry.set_alias("m", "champion", 1)
+    registry.set_alias("m", "candidate", 1)
+    assert registry.delete_alias("m", "candidate") == 1
+    assert registry.aliases("m") == {"champion": 1}
+    for name, alias in (("m", "candidate"), ("nobody", "champion"), ("m", "../x")):
+        with pytest.raises(ModelNotFoundError):
+            registry.delete_alias(name, alias)
+
+
+def test_a_stamp_changes_with_versions_and_aliases_and_with_nothing_else(registry):
+    registry.publish("m", write_minimal)
+    registry.publish("other", write_minimal)
+    changes = [
+        lambda: registry.set_alias("m", "champion", 1),
+        lambda: registry.set_alias("m", "champion", 1),
+        lambda: registry.publish("m", write_minimal),
+        lambda: registry.delete("m", 2),
+        lambda: registry.delete_alias("m", "champion"),
+    ]
+    before = registry.stamps()
+    assert before == registry.stamps() == registry.stamps(["m", "other"])
+    for change in changes:
+        time.sleep(0.02)  # longer than a tick of the file system's clock
+        change()
+        after = registry.stamps()
+        assert after["m"] != before["m"]
+        assert after["other"] == before["other"]
+        before = after
+
+
+def test_a_model_that_is_not_there_has_a_stamp_that_changes_when_it_comes(registry):
+    before = registry.stamps(["m"])
+    registry.publish("m", write_minimal)
+    assert registry.stamps(["m"]) != before

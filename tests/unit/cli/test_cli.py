@@ -118,6 +118,14 @@ def test_generate_streams_what_it_reports(gramophone, registry):
     assert streamed == "the cat" + json.loads(out)["choices"][0]["text"] + "\n"
 
 
+def test_generate_prints_each_of_several_continuations(gramophone, registry):
+    options = ["generate", "small", "the", "--registry", registry, "-n", "3"]
+    for more in (["--seed", "5", "--bad-word", "cat"], ["--strategy", "beam", "--num-beams", "5"]):
+        _, lines, _ = gramophone(*options, *more)
+        _, out, _ = gramophone(*options, *more, "--json")
+        assert lines.splitlines() == ["the" + choice["text"] for choice in json.loads(out)["choices"]]
+
+
 def test_rerank_orders_each_line(gramophone, registry, tmp_path):
     lists = tmp_path / "lists.jsonl"
     texts = [{"text": "mat the on", "features": {"am": -1}}, {"text": "the cat sat", "features": {"am": -2}}]

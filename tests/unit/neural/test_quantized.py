@@ -193,7 +193,7 @@ def test_what_lies_past_a_rows_length_is_not_read():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_features_are_the_outputs_before_each_token(shape):
+def test_features_are_what_the_output_layer_reads_before_each_token(shape):
     model = QuantizedModel(network_of(shape), VOCABULARY)
     tokens, lengths = pad([[5, 9, 4], [7], []])
     start = model.initial_state(3)

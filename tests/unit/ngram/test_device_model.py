@@ -8,15 +8,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.arrays import to_numpy
+from models.decoding.batch import Batch
+from models.decoding.choosing import choose
+from models.decoding.draws import Draws
 from models.decoding.parameters import DecodingParameters
-from models.decoding.processors import process
-from models.decoding.sampling import most_probable, sample
 from models.errors import InvalidInputError
 from models.ngram.device import placement, tensors
 from models.ngram.device.model import TensorNGramModel, TensorNGramState
 from models.ngram.model import NGramModel
 from models.protocol import Prefiller, SequenceScorer, TopKPredictor
-from models.vocabulary import BOS, UNK
+from models.vocabulary import BOS
 from tests.devices import DEVICES
 
 
@@ -72,11 +73,9 @@ def test_decoding_on_the_host_chooses_as_it_does_from_the_cpus_model(model, move
     parameters = DecodingParameters(max_tokens=1, strategy=strategy, top_k=6, top_p=0.9, temperature=0.8)
     chosen = []
     for each in (model, moved):
-        log_probs = process(
-            to_numpy(each.next_log_probs(each.initial_state(4))), parameters, forbidden=(UNK, BOS)
-        )
-        generators = [np.random.default_rng(seed) for seed in range(4)]
-        chosen.append(most_probable(log_probs) if parameters.greedy else sample(log_probs, generators))
+        log_probs = to_numpy(each.next_log_probs(each.initial_state(4)))
+        rows = Batch(parameters, [np.zeros(0, np.int64)] * 4).rows()
+        chosen.append(choose(log_probs, rows, Draws(0, [(row,) for row in range(4)]).take()))
     assert np.array_equal(*chosen)
 
 

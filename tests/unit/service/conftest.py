@@ -6,6 +6,7 @@ import pytest
 
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
+from service.engine.calls import ModelCall, alone
 from service.engine.host import LoadedModel
 from tests.fakes import FakeModel, fake_vocabulary
 
@@ -40,12 +41,13 @@ def finish():
     """Runs a use case to its end and gives its result and the number of its steps."""
 
     def run(work):
-        steps = 0
+        steps, answer = 0, None
         while True:
             try:
-                next(work)
+                told = work.send(answer)
             except StopIteration as stop:
                 return stop.value, steps
+            answer = alone(told) if isinstance(told, ModelCall) else None
             steps += 1
 
     return run

@@ -7,8 +7,10 @@ import pytest
 
 from models.checkpoint.registry import Registry
 from models.errors import IntegrityError, ModelNotFoundError, NotReadyError, RegistryError
+from models.tokenizers import WordTokenizer
 from service.engine.host import LoadState, ModelHost
 from tests.checkpoints import write_minimal
+from tests.fakes import FakeModel, fake_vocabulary
 
 
 @pytest.fixture
@@ -24,7 +26,15 @@ def registry(tmp_path):
 
 def load(path, *, device, precision):
     manifest = SimpleNamespace(family="fake")
-    return SimpleNamespace(manifest=manifest, path=path, device=device, precision=precision)
+    tokenizer = WordTokenizer(fake_vocabulary())
+    return SimpleNamespace(
+        manifest=manifest,
+        path=path,
+        device=device,
+        precision=precision,
+        tokenizer=tokenizer,
+        model=FakeModel(tokenizer.vocabulary),
+    )
 
 
 def made(registry, *addresses, **options):
@@ -75,10 +85,12 @@ def test_mixture_is_the_default_where_there_is_one(registry):
 
 def test_threads_are_limited_before_a_model_can_be_asked(registry, monkeypatch):
     """A thread that has computed before keeps the number it had."""
-    host, limited = ModelHost(registry, load=load), []
-    torch = SimpleNamespace(set_num_threads=lambda count: limited.append((count, host.num_loaded)))
+    host, limited = ModelHost(registry, load=load, num_threads=3), []
+    torch = SimpleNamespace(
+        set_num_threads=lambda count: limited.append((count, host.num_loaded)), Tensor=type("Tensor", (), {})
+    )
     monkeypatch.setitem(sys.modules, "torch", torch)
-    host.load_all(num_threads=3)
+    host.load_all()
     assert limited == [(3, 0), (3, 1)]
 
 

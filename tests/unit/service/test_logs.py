@@ -13,12 +13,23 @@ from service.logs import configure_logs
 pytestmark = pytest.mark.usefixtures("logs_as_before")
 
 
-def configured(form):
+def configured(form, *, level="info", texts=False):
     """Where the lines go."""
     written = io.StringIO()
     with contextlib.redirect_stderr(written):
-        configure_logs(level="info", form=form)
+        configure_logs(level=level, form=form, texts=texts)
     return written
+
+
+def fail_on(text):
+    """Log a failure whose exceptions quote a text."""
+    try:
+        try:
+            {}[text]
+        except KeyError as error:
+            raise ValueError(f"not {text}") from error
+    except ValueError:
+        structlog.get_logger("a").exception("request failed", request_id="1")
 
 
 def test_lines_are_json_with_level_and_time():
@@ -41,3 +52,53 @@ def test_a_line_that_cannot_be_written_is_dropped(form):
     configured(form).close()
     structlog.get_logger("a").info("still here", exc_info=ZeroDivisionError())
     logging.getLogger("library").warning("odd")
+
+
+FORGED = "x\n2026-01-01T00:00:00Z [info     ] forged\r\x1b[2J\x9b31m\u2028\u202e\x00\x7f"
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_nothing_that_is_logged_makes_a_line_or_steers_a_terminal(form):
+    written = configured(form, texts=True)
+    log = structlog.get_logger("a")
+    log.warning(FORGED, value=FORGED, names=[FORGED, 3])
+    logging.getLogger("library").warning("odd: %s", FORGED)
+    lines = written.getvalue().split("\n")
+    assert len(lines) == 3  # two, and what follows the last
+    assert not {c for line in lines for c in line if c in "\r\x1b\x9b\u2028\u202e\x00\x7f"}
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_request_s_exceptions_are_told_without_their_messages(form):
+    written = configured(form)
+    fail_on("my" + " secret")
+    told = written.getvalue()
+    assert "my secret" not in told
+    assert all(kind in told for kind in ("KeyError", "ValueError", "in fail_on", "request failed"))
+
+
+def test_with_messages_if_that_is_asked_for():
+    written = configured("console", texts=True)
+    fail_on("my\nsecret")
+    assert "ValueError: not my\\nsecret" in written.getvalue()
+
+
+def test_exceptions_at_the_start_keep_their_messages():
+    """No request led to them."""
+    written = configured("console")
+    structlog.get_logger("a").error("loading models failed", exc_info=OSError("no space left"))
+    assert "OSError: no space left" in written.getvalue()
+
+
+def test_a_library_s_exception_is_told_without_its_message():
+    """The server's own lines, for one, may tell of a request."""
+    written = configured("json")
+    logging.getLogger("uvicorn.error").error("Exception in ASGI application", exc_info=ValueError("secret"))
+    assert json.loads(written.getvalue())["exception"] == "ValueError"
+
+
+def test_debugging_shows_our_details_and_not_the_libraries():
+    written = configured("json", level="debug")
+    structlog.get_logger("service.a").debug("ours")
+    logging.getLogger("numba.core").debug("theirs")
+    assert [json.loads(line)["event"] for line in written.getvalue().splitlines()] == ["ours"]

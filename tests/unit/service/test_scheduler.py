@@ -1,8 +1,10 @@
 """The scheduler's promises one by one; all orders of events are in tests/property."""
 
+import numpy as np
 import pytest
 
-from models.errors import DeadlineExceededError, DrainingError, OverloadedError
+from models.errors import DeadlineExceededError, DrainingError, EngineFailedError, OverloadedError
+from service.engine.calls import consume, next_log_probs
 from service.engine.job import Job
 from service.engine.scheduler import Scheduler, SchedulerLimits
 
@@ -36,9 +38,9 @@ def test_jobs_take_turns():
     scheduler, log = made(), []
     for name in "abc":
         scheduler.submit(Job(endless(name, log), Listener(), deadline_s=1))
-    for _ in range(7):
+    for _ in range(3):
         scheduler.step()
-    assert "".join(log) == "abcabca"
+    assert "".join(log) == "abcabcabc"
 
 
 def test_one_job_too_many_is_told_when_to_come_back():
@@ -70,6 +72,18 @@ def test_a_cancelled_job_is_closed_at_the_next_step():
     assert (log, len(scheduler), job.work.gi_frame) == (["a"], 0, None)
 
 
+def test_tokens_are_counted_and_given_back():
+    scheduler = made(max_tokens=100)
+    first = Job(endless("a", []), Listener(), deadline_s=1, tokens=70)
+    scheduler.submit(first)
+    with pytest.raises(OverloadedError, match=r"about 70 tokens .* about 40; .* 100 at once"):
+        scheduler.submit(Job(endless("b", []), Listener(), deadline_s=1, tokens=40))
+    scheduler.cancel(first)
+    scheduler.step()
+    scheduler.submit(Job(endless("c", []), Listener(), deadline_s=1, tokens=400))  # alone, however long
+    assert scheduler.num_tokens == 400
+
+
 def test_a_job_rests_until_its_events_are_taken():
     scheduler, listener = made(max_untaken_events=2), Listener()
     job = Job((n for n in range(1, 6)), listener, deadline_s=1)
@@ -83,15 +97,12 @@ def test_a_job_rests_until_its_events_are_taken():
     assert listener.events == [1, 2, 3]
 
 
-def test_a_resting_job_that_is_out_of_time_is_ended_when_woken():
+def test_a_resting_job_that_is_out_of_time_is_ended():
     now, listener = [0.0], Listener()
     scheduler = made(clock=lambda: now[0], max_untaken_events=1)
-    job = Job((n for n in range(1, 6)), listener, deadline_s=1)
-    scheduler.submit(job)
+    scheduler.submit(Job((n for n in range(1, 6)), listener, deadline_s=1))
     scheduler.step()
     now[0] = 2.0
-    assert not scheduler.step()
-    scheduler.wake(job)
     scheduler.step()
     assert isinstance(listener.outcome, DeadlineExceededError)
 
@@ -110,3 +121,99 @@ def test_draining_finishes_what_was_admitted():
 def iter_to(result):
     yield None
     return result
+
+
+class Counter:
+    """A model of nothing: it notes how many rows it was asked for at once."""
+
+    family, vocabulary = "counter", range(7)
+
+    def __init__(self, poison=None):
+        self.batches, self.poison = [], poison
+
+    def next_log_probs(self, state):
+        self.batches.append(len(state))
+        if self.poison is not None and self.poison in state:
+            raise ZeroDivisionError
+        return np.repeat(state.numbers[:, None], 7, axis=1)
+
+    def prefill(self, state, _tokens, lengths):
+        self.batches.append((len(state), int(lengths.max())))
+        return state
+
+
+class Numbers:
+    """A state that is a number a row."""
+
+    def __init__(self, numbers):
+        self.numbers = np.asarray(numbers)
+
+    def __len__(self):
+        return len(self.numbers)
+
+    def __contains__(self, number):
+        return number in self.numbers
+
+    def select(self, rows):
+        return Numbers(self.numbers[rows])
+
+    def concatenate(self, others):
+        return Numbers(np.concatenate([self.numbers, *(other.numbers for other in others)]))
+
+
+def predicting(model, number, times=1):
+    for _ in range(times):
+        log_probs = yield from next_log_probs(model, Numbers([number]))
+    return float(log_probs[0, 0])
+
+
+def test_calls_of_a_kind_are_answered_together_and_each_gets_its_own():
+    model, scheduler, listeners = Counter(), made(), [Listener() for _ in range(3)]
+    for number, listener in enumerate(listeners):
+        scheduler.submit(Job(predicting(model, number), listener, deadline_s=1))
+    while scheduler.step():
+        pass
+    assert (model.batches, [listener.outcome for listener in listeners]) == ([3], [0, 1, 2])
+
+
+def test_one_that_fails_does_not_take_its_batch_with_it():
+    model, scheduler, listeners = Counter(poison=1), made(), [Listener() for _ in range(3)]
+    for number, listener in enumerate(listeners):
+        scheduler.submit(Job(predicting(model, number), listener, deadline_s=1))
+    while scheduler.step():
+        pass
+    assert [listeners[0].outcome, listeners[2].outcome] == [0, 2]
+    assert isinstance(listeners[1].outcome, EngineFailedError)
+
+
+def test_a_long_text_is_read_in_slices_and_others_go_between():
+    model, scheduler, log = Counter(), made(), []
+
+    def long_text():
+        yield from consume(model, Numbers([0]), np.zeros((1, 5000), int), np.array([5000]))
+        log.append("long")
+
+    def short():
+        yield from predicting(model, 1, times=3)
+        log.append("short")
+
+    for work in (long_text(), short()):
+        scheduler.submit(Job(work, Listener(), deadline_s=1))
+    while scheduler.step():
+        pass
+    assert log == ["short", "long"]
+    assert sum(width for _, width in (b for b in model.batches if isinstance(b, tuple))) == 5000
+
+
+def test_bulk_gives_way_but_is_done():
+    model, scheduler, log = Counter(), made(), []
+
+    def named(name, times):
+        yield from predicting(model, 1, times=times)
+        log.append(name)
+
+    scheduler.submit(Job(named("bulk", 3), Listener(), deadline_s=1, bulk=True))
+    scheduler.submit(Job(named("keystroke", 3), Listener(), deadline_s=1))
+    while scheduler.step():
+        pass
+    assert log == ["keystroke", "bulk"]

@@ -8,8 +8,10 @@ import pytest
 from models.decoding.parameters import DecodingParameters
 from models.errors import ContextLengthError, InvalidInputError
 from models.reranking.log_linear import LogLinearModel
-from models.scoring import consume
-from models.vocabulary import EOS, UNK
+from models.vocabulary import UNK
+from service.engine.calls import consume
+from service.engine.job import items
+from service.engine.rows import alone
 from service.use_cases import next_token as next_token_module
 from service.use_cases import prefill as prefill_module
 from service.use_cases import sequence_scores as sequence_scores_module
@@ -28,6 +30,12 @@ LIMITS = Limits(max_texts=10_000, max_tokens_per_sequence=100_000, max_new_token
 
 class Memory:
     """A model whose state is all it has read, so that nothing read wrongly goes unseen."""
+
+    family, prefixes = "memory", None
+
+    @property
+    def model(self):
+        return self
 
     def __init__(self, rows):
         self.rows = rows
@@ -56,14 +64,14 @@ class Memory:
 def test_prefill_reads_each_context_once_and_in_order(finish, lengths, bos):
     contexts = [np.arange(10 * i, 10 * i + n) for i, n in enumerate(lengths)]
     state, _ = finish(prefill(Memory([]), contexts, bos=bos))
-    assert state.rows == [(*(["<s>"] if bos else []), *context.tolist()) for context in contexts]
+    assert alone(state).rows == [(*(["<s>"] if bos else []), *context.tolist()) for context in contexts]
 
 
-def test_long_work_is_cut_into_steps(words, finish):
-    contexts = [np.full(3000, 4) for _ in range(4)]
-    assert finish(prefill(words.model, contexts, bos=True))[1] >= 4
+def test_long_work_is_asked_for_in_bounded_calls(words, finish):
+    contexts = [np.full(300, 4) for _ in range(40)]
+    assert finish(prefill(words, contexts, bos=True))[1] >= 6
     sequences = [Sequence(np.zeros(0, dtype=np.int64), np.full(500, 4))] * 40
-    assert finish(score_all(words.model, sequences, bos=True))[1] >= 8
+    assert finish(score_all(words, sequences, bos=True))[1] >= 8
 
 
 def test_scores_do_not_depend_on_the_chunks(words, finish):
@@ -72,14 +80,14 @@ def test_scores_do_not_depend_on_the_chunks(words, finish):
         Sequence(rng.integers(3, 13, size=min(n, 2)), rng.integers(3, 13, size=n))
         for n in rng.integers(1, 700, size=60)
     ]
-    together, _ = finish(score_all(words.model, sequences, bos=False))
+    together, _ = finish(score_all(words, sequences, bos=False))
     for sequence, scores in zip(sequences, together, strict=True):
-        alone, _ = finish(score_all(words.model, [sequence], bos=False))
+        alone, _ = finish(score_all(words, [sequence], bos=False))
         np.testing.assert_array_equal(scores, alone[0])
 
 
 def test_no_sequences_score_to_nothing(words, finish):
-    assert finish(score_all(words.model, [], bos=True)) == ([], 0)
+    assert finish(score_all(words, [], bos=True)) == ([], 0)
 
 
 @pytest.mark.parametrize(("given", "context"), [((3, 4), ()), ("the cat", ""), ("the", "a "), ((UNK,), ())])
@@ -90,11 +98,15 @@ def test_bytes_are_those_of_the_text(words, finish, given, context):
     assert result.num_bytes == len(text.encode())
 
 
+def events(work):
+    return [item.value for item in items(work) if not item.last]
+
+
 def test_distributions_come_in_bounded_parts(words):
     command = NextTokenCommand(
         tuple((f"context[{i}]", "the") for i in range(90_000)), 1, entropy=True, model=None
     )
-    parts = [part for part in distributions(words, command, LIMITS) if part is not None]
+    parts = events(distributions(words, command, LIMITS))
     assert len(parts) > 1
     assert sum(len(part) for part in parts) == 90_000
 
@@ -115,12 +127,12 @@ def test_groups_of_contexts_change_no_answer(words, finish, monkeypatch):
     )
     sequences = [Sequence(np.array(t, dtype=np.int64), np.array([4, 5])) for t in texts]
     whole, _ = finish(next_tokens(words, command, LIMITS))
-    scores, _ = finish(score_all(words.model, sequences, bos=True))
+    scores, _ = finish(score_all(words, sequences, bos=True))
     monkeypatch.setattr(prefill_module, "GROUP_TOKENS", 8)
     for got, want in zip(finish(next_tokens(words, command, LIMITS))[0], whole, strict=True):
         np.testing.assert_array_equal(got.top.ids, want.top.ids)
         assert got.entropy_bits == want.entropy_bits
-    for got, want in zip(finish(score_all(words.model, sequences, bos=True))[0], scores, strict=True):
+    for got, want in zip(finish(score_all(words, sequences, bos=True))[0], scores, strict=True):
         np.testing.assert_array_equal(got, want)
 
 
@@ -128,10 +140,10 @@ def test_few_contexts_are_kept_at_once(words, finish, monkeypatch):
     """What a state holds grows with the text it has read."""
     largest = 0
 
-    def watched(model, contexts, *, bos):
+    def watched(loaded, contexts, *, bos):
         nonlocal largest
         largest = max(largest, sum(map(len, contexts)))
-        return prefill(model, contexts, bos=bos)
+        return prefill(loaded, contexts, bos=bos)
 
     for module in (next_token_module, sequence_scores_module):
         monkeypatch.setattr(module, "prefill", watched)
@@ -140,8 +152,8 @@ def test_few_contexts_are_kept_at_once(words, finish, monkeypatch):
         tuple((f"context[{i}]", (4,) * 30) for i in range(20)), 1, entropy=False, model=None
     )
     finish(next_tokens(words, command, LIMITS))
-    list(distributions(words, command, LIMITS))
-    finish(score_all(words.model, [Sequence(np.full(30, 4), np.array([4])) for _ in range(20)], bos=True))
+    events(distributions(words, command, LIMITS))
+    finish(score_all(words, [Sequence(np.full(30, 4), np.array([4])) for _ in range(20)], bos=True))
     assert largest <= 100
 
 
@@ -149,15 +161,8 @@ def test_a_model_that_can_only_say_unk_ends_the_sentence(words, finish):
     words.model.table[:] = -np.inf
     words.model.table[:, UNK] = 0
     command = GenerateCommand("the", DecodingParameters(max_tokens=5), None)
-    done, _ = finish(generate(words, command, LIMITS))
+    (done,) = finish(generate(words, command, LIMITS))[0].choices
     assert (done.token_ids, done.finish_reason) == ([], "stop")
-
-
-def test_generation_takes_one_step_a_token(characters, finish):
-    characters.model.table[:, EOS] = -np.inf
-    command = GenerateCommand("a", DecodingParameters(max_tokens=7, seed=0), None)
-    done, steps = finish(generate(characters, command, LIMITS))
-    assert len(done.token_ids) == steps == 7
 
 
 def test_a_prompt_over_the_limit_is_refused(words, finish):
@@ -166,12 +171,11 @@ def test_a_prompt_over_the_limit_is_refused(words, finish):
         finish(generate(words, GenerateCommand("a a a a", DecodingParameters(max_tokens=1), None), few))
 
 
-def test_a_long_text_is_scored_in_steps_as_in_one(words, finish):
+def test_a_long_text_is_scored_as_it_should_be(words, finish):
     text = np.random.default_rng(1).integers(3, 13, size=5000)
-    (scores,), steps = finish(score_all(words.model, [Sequence(np.array([3]), text)], bos=True))
+    (scores,), _ = finish(score_all(words, [Sequence(np.array([3]), text)], bos=True))
     before = np.concatenate([[3], text[:-1]])
     np.testing.assert_array_equal(scores, words.model.table[before, text])
-    assert steps >= 3
 
 
 def test_one_long_context_among_many_short_ones_is_not_padded_for_all(words, finish, monkeypatch):
@@ -184,8 +188,8 @@ def test_one_long_context_among_many_short_ones_is_not_padded_for_all(words, fin
 
     monkeypatch.setattr(prefill_module, "consume", watched)
     contexts = [np.full(5000, 4), *[np.full(1, 4)] * 1000]
-    finish(prefill(words.model, contexts, bos=True))
-    assert largest <= prefill_module.TOKENS_PER_STEP
+    finish(prefill(words, contexts, bos=True))
+    assert largest <= max(5000, prefill_module.TOKENS_AT_ONCE)
 
 
 def test_a_context_before_many_texts_is_kept_once(words, finish):
@@ -197,7 +201,7 @@ def test_a_context_before_many_texts_is_kept_once(words, finish):
     assert (first.text.tolist(), second.text.tolist()) == ([5], [6])
 
 
-def test_reading_a_long_context_for_each_of_many_texts_is_cut_into_steps(words, finish):
+def test_tokenising_a_long_context_for_each_of_many_texts_gives_others_their_turn(words, finish):
     options = ScoreOptions(None, bos=True, eos=True, detail=Detail.NONE)
     items = [ScoreItem(f"texts[{i}]", "cat", "the " * 10_000) for i in range(10)]
     assert finish(score(words, items, options, LIMITS))[1] >= 5

@@ -7,7 +7,7 @@ from models.cache import CacheModel
 from models.caching.config import CacheConfig
 from models.errors import InvalidInputError
 from tests import families
-from training.caching import choose_cache, fit_cache, read_with_caches
+from training.caching import choose_cache, fit_cache, grid_of, read_with_caches
 from training.corpora.encoded import EncodedCorpus
 from training.evaluating.scoring import score_corpus
 from training.progress import SILENT
@@ -36,20 +36,31 @@ def test_a_fitted_cache_reaches_in_use_what_was_promised_and_helps(name, kind):
     assert used.log_probs.sum() > without.log_probs.sum() + 100
 
 
-def test_no_neighbouring_weight_or_other_flatness_is_better():
+def test_no_neighbouring_weight_or_half_life_is_better():
     model, corpus = families.model("ngram"), bursty()
     fitted = fit_cache(model, corpus, window=60, progress=SILENT)
     best = fitted.chosen.log_probs.sum()
     config = fitted.model.config
-    for flatness, weight in (
-        (config.flatness, config.weight * 0.9),
-        (config.flatness, config.weight * 1.1),
-        (config.flatness * 1.5, config.weight),
-        (config.flatness / 1.5, config.weight),
+    for half_life, weight in (
+        (config.half_life, config.weight * 0.9),
+        (config.half_life, config.weight * 1.1),
+        (config.half_life * 1.5, config.weight),
+        (config.half_life / 1.5, config.weight),
     ):
-        other = CacheConfig(kind="unigram", window=60, flatness=flatness, weight=weight)
+        other = CacheConfig(kind="unigram", window=60, half_life=half_life, weight=weight)
         scores = score_corpus(CacheModel(model, other), corpus, context="stream", progress=SILENT)
         assert scores.log_probs.sum() <= best + 1e-3
+
+
+def test_of_all_that_was_tried_the_best_is_chosen_and_read_again_by_itself():
+    model, corpus = families.model("lstm"), bursty()
+    readings = read_with_caches(model, corpus, window=60, progress=SILENT)
+    chosen = choose_cache(readings, readings.targets.log_probs)
+    tried = np.array(chosen.perplexities)
+    assert tried.shape == (len(chosen.grid.flatnesses), len(chosen.grid.half_lives))
+    assert np.exp(-chosen.log_probs.mean(dtype=np.float64)) == pytest.approx(tried.min())
+    alone = read_with_caches(model, corpus, window=60, grid=grid_of(chosen.config), progress=SILENT)
+    assert (alone.shares[:, 0, 0] == readings.shares_of(chosen.config)).all()
 
 
 def test_a_cache_may_be_chosen_for_another_models_probabilities():
@@ -59,7 +70,7 @@ def test_a_cache_may_be_chosen_for_another_models_probabilities():
     mixed = score_corpus(families.model("mixture"), corpus, context="stream", progress=SILENT).log_probs
     chosen = choose_cache(readings, mixed)
     direct = fit_cache(families.model("mixture"), corpus, window=60, progress=SILENT)
-    assert chosen.config.flatness == pytest.approx(direct.model.config.flatness)
+    assert grid_of(chosen.config) == grid_of(direct.model.config)
     assert chosen.config.weight == pytest.approx(direct.model.config.weight, abs=1e-4)
 
 

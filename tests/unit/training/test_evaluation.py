@@ -56,10 +56,10 @@ def test_stream_context_carries_the_state_across_lines(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", families.NAMES)
-def test_document_context_is_disjoint_windows_after_one_token(name):
+def test_document_context_is_disjoint_windows_and_the_last_has_more_before_it(name):
     model = families.model(name)
     texts = [
-        ([s[start - 1] if start else BOS], s[start : start + 4])
+        (s[min(start, len(s) - 4) - 1 : start] if start else [BOS], s[start : start + 4])
         for s in sentences()
         for start in range(0, len(s), 4)
     ]

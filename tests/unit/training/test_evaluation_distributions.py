@@ -22,21 +22,26 @@ WINDOW = 4
 
 
 def texts(context):
-    """(Token before, tokens) of everything that is read from an empty state."""
+    """(Tokens before, tokens) of everything that is read from an empty state."""
     rows = [HELD_OUT.sentence(i).tolist() for i in range(HELD_OUT.num_sentences)]
     if context == "sentence":
-        return [(BOS, [*row, EOS]) for row in rows]
+        return [([BOS], [*row, EOS]) for row in rows]
     if context == "stream":
-        return [(BOS, [token for row in rows for token in [*row, EOS, BOS]][:-1])]
+        return [([BOS], [token for row in rows for token in [*row, EOS, BOS]][:-1])]
     starts = [(row, start) for row in rows for start in range(0, len(row), WINDOW)]
-    return [(row[start - 1] if start else BOS, row[start : start + WINDOW]) for row, start in starts]
+    return [
+        (row[min(start, len(row) - WINDOW) - 1 : start] if start else [BOS], row[start : start + WINDOW])
+        for row, start in starts
+    ]
 
 
 def every_row(model, context):
     """The distribution over every predicted token [N, V], in the corpus's order."""
     rows = []
     for before, ids in texts(context):
-        state = model.advance(model.empty_state(1), np.array([before]))
+        state = model.empty_state(1)
+        for token in before:
+            state = model.advance(state, np.array([token]))
         for token in ids:
             if token != BOS:
                 rows.append(to_numpy(model.next_log_probs(state))[0].astype(np.float64))
@@ -51,7 +56,7 @@ def entropy_of(rows):
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("name", families.NAMES)
 def test_the_entropy_of_all_predictions_is_their_mean(name, context, monkeypatch):
-    monkeypatch.setattr("training.evaluating.distributions.CHUNK_TOKENS", 3)
+    monkeypatch.setattr("training.evaluating.scoring.CHUNK_TOKENS", 3)
     model = families.model(name)
     got = mean_entropy(model, HELD_OUT, context=context, window=WINDOW, progress=Silent())
     rows = every_row(model, context)

@@ -1,0 +1,211 @@
+"""Beam search over one prompt: which continuations are kept, which are finished, when it ends.
+
+It knows nothing of states: each step it is shown log-probabilities of the rows in which its beams
+stand, and `live` tells from which rows, with which tokens, to go on.
+
+Source: diverse groups, Vijayakumar et al. 2016. What a token is shunned by decides which beams are kept;
+it is no part of their totals.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from models.arrays import FloatArray
+from models.decoding.extending import best_extensions
+from models.decoding.parameters import DecodingParameters
+from models.decoding.rows import Rows
+from models.decoding.stopping import StopBytes, Tail
+from models.protocol import TopTokens
+from models.vocabulary import EOS
+
+
+class Told(NamedTuple):
+    """What a model says of a token in its place.
+
+    Attributes:
+        logprob: its own log-probability of it.
+        top: the most probable tokens, if asked for.
+    """
+
+    logprob: float
+    top: TopTokens | None
+
+
+class Link(NamedTuple):
+    """A token and what stands before it."""
+
+    before: "Link | None"
+    token: int
+    told: Told
+
+
+_NOTHING = Tail()
+
+
+@dataclass(slots=True)
+class Beam:
+    """A continuation that goes on.
+
+    Attributes:
+        row: where it stands in the batch.
+        total: its score, the sum over its tokens.
+        end: its last token; None before the first.
+        tail: the end of its text, in which a stop string may have begun.
+    """
+
+    row: int
+    total: float = 0.0
+    end: Link | None = None
+    tail: Tail = _NOTHING
+
+
+class Finished(NamedTuple):
+    """A continuation that has ended.
+
+    Attributes:
+        score: its total over length ** length_penalty.
+        end: its last token, `</s>` aside; None if there is none.
+        eos: what the model says of the `</s>` that ended it; None if another thing did.
+        full: whether it was `max_tokens` that ended it.
+    """
+
+    score: float
+    end: Link | None
+    eos: Told | None
+    full: bool
+
+    def links(self) -> list[Link]:
+        """Its tokens in order, `</s>` aside."""
+        links, link = [], self.end
+        while link is not None:
+            links.append(link)
+            link = link.before
+        return links[::-1]
+
+
+@dataclass(slots=True)
+class _Group:
+    """Beams that compete with each other, and the best of theirs that are finished."""
+
+    live: list[Beam]
+    finished: list[Finished] = field(default_factory=list)
+
+
+class BeamSearch:
+    """The search for continuations of one prompt.
+
+    Args:
+        parameters: of the request.
+        row: where the prompt stands in the batch.
+        stops: finds stop strings; None if there are none.
+    """
+
+    def __init__(self, parameters: DecodingParameters, row: int, stops: StopBytes | None = None) -> None:
+        self._parameters = parameters
+        self._stops = stops
+        self._size = parameters.beams // parameters.num_beam_groups
+        self._groups = [_Group([Beam(row)]) for _ in range(parameters.num_beam_groups)]
+        self._steps = 0
+
+    @property
+    def live(self) -> list[Beam]:
+        """The beams that go on; none when the search is over."""
+        return [beam for group in self._groups for beam in group.live]
+
+    def step(self, log_probs: FloatArray, rows: Rows, tops: TopTokens | None) -> None:
+        """Extend all beams by a token.
+
+        Args:
+            log_probs: a model's own, of all rows of the batch [R, V].
+            rows: their rules.
+            tops: the most probable tokens of each row [R, k], if asked for.
+        """
+        self._steps += 1
+        taken: Counter[int] = Counter()
+        for group in self._groups:
+            if not group.live:
+                continue
+            shunned = {token: self._parameters.diversity_penalty * times for token, times in taken.items()}
+            taken.update(self._extend(group, log_probs, rows, tops, shunned if any(shunned.values()) else {}))
+            if self._over(group):
+                group.live = []
+
+    def best(self) -> list[Finished]:
+        """The `n` best continuations that differ, or as many as there are, the best first."""
+        every = sorted((f for group in self._groups for f in group.finished), key=lambda f: -f.score)
+        seen: dict[tuple[int, ...], Finished] = {}
+        for finished in every:
+            seen.setdefault(tuple(link.token for link in finished.links()), finished)
+        return list(seen.values())[: self._parameters.n]
+
+    def _extend(
+        self,
+        group: _Group,
+        log_probs: FloatArray,
+        rows: Rows,
+        tops: TopTokens | None,
+        shunned: dict[int, float],
+    ) -> list[int]:
+        """Replace a group's beams by their best extensions; of those that end only what is among the best counts.
+
+        Twice as many extensions are looked at as beams are kept, since each beam may end.
+
+        Returns:
+            The tokens taken, `</s>` among them.
+        """
+        extensions = best_extensions(
+            log_probs,
+            rows,
+            members=[beam.row for beam in group.live],
+            totals=[beam.total for beam in group.live],
+            count=2 * self._size,
+            shunned=shunned,
+        )
+        before, group.live = group.live, []
+        taken = []
+        full = self._steps == self._parameters.max_tokens
+        for rank, (place, token, total) in enumerate(zip(*(a.tolist() for a in extensions), strict=True)):
+            beam = before[place]
+            top = None if tops is None else TopTokens(tops.ids[beam.row], tops.log_probs[beam.row])
+            told = Told(float(log_probs[beam.row, token]), top)
+            if token == EOS:
+                if rank < self._size:
+                    self._finish(group, total, beam.end, eos=told)
+                    taken.append(token)
+                continue
+            link = Link(beam.end, token, told)
+            tail = self._stops.advance(beam.tail, token) if self._stops else beam.tail
+            if tail.stopped or full:
+                if rank < self._size or full:
+                    self._finish(group, total, link, full=not tail.stopped)
+                    taken.append(token)
+            elif len(group.live) < self._size:
+                group.live.append(Beam(beam.row, total, link, tail))
+                taken.append(token)
+        if not extensions.tokens.size:  # nothing but the end is possible
+            for beam in before:
+                self._finish(group, beam.total, beam.end)
+        return taken
+
+    def _finish(
+        self, group: _Group, total: float, end: Link | None, *, eos: Told | None = None, full: bool = False
+    ) -> None:
+        score = total / self._steps**self._parameters.length_penalty
+        group.finished.append(Finished(score, end, eos, full))
+        group.finished.sort(key=lambda finished: -finished.score)
+        del group.finished[self._size :]
+
+    def _over(self, group: _Group) -> bool:
+        """Whether no beam of a group can become better than those finished, or that is not asked for."""
+        parameters = self._parameters
+        if len(group.finished) < self._size:
+            return False
+        if parameters.early_stopping or parameters.beams == 1:
+            return True
+        if not parameters.only_lowers:
+            return False
+        best = max((beam.total for beam in group.live), default=0.0)
+        # a total only falls, so it is best divided by the most, or the least, that it can come to be divided by
+        length = parameters.max_tokens if parameters.length_penalty > 0 else self._steps + 1
+        return bool(best / length**parameters.length_penalty <= group.finished[-1].score)

@@ -1,0 +1,113 @@
+"""What compiled decoding needs to know of the R rows of a batch, and the room it works in."""
+
+import threading
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import FloatArray
+from models.decoding.parameters import DecodingParameters
+
+TEMPERATURE, TOP_K, TYPICAL_P, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY = range(8)
+"""Columns of `Rows.rules`; a temperature of 0 is greedy, a top-k of 0 none."""
+
+BLOCK = 512
+"""Entries of which sums are kept."""
+
+BUCKETS = 2048
+"""Of a histogram."""
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
+
+
+class Rows(NamedTuple):
+    """R rows, each with its own rules.
+
+    Attributes:
+        rules: numbers of each row [R, 8].
+        edit_ids: tokens whose scores change [E]; a row has some of them, which may overlap with those of others.
+        edit_values: what is added to each [E]; minus infinity makes a token impossible.
+        edit_spans: the first edit of each row, and the one after its last [R, 2].
+        prompt_ids: tokens of prompts [P], each once in a row's part.
+        prompt_spans: likewise [R, 2].
+        history: tokens generated [R, at least the greatest length].
+        lengths: how many each row has [R].
+    """
+
+    rules: Doubles
+    edit_ids: Int32s
+    edit_values: FloatArray
+    edit_spans: Int64s
+    prompt_ids: Int32s
+    prompt_spans: Int64s
+    history: Int32s
+    lengths: Int64s
+
+
+class Room(NamedTuple):
+    """Arrays that kernels write while they work on one row of V entries; V' is V rounded up to whole blocks.
+
+    Attributes:
+        scores: [V']; minus infinity past V.
+        weights: [V']; likewise 0.
+        keys: [V'].
+        ids: [V'].
+        places: [V'].
+        counts: [V]; all 0 between rows.
+        histogram: [2048].
+        sums: of each block [V' / 512].
+    """
+
+    scores: FloatArray
+    weights: FloatArray
+    keys: FloatArray
+    ids: Int32s
+    places: Int32s
+    counts: Int32s
+    histogram: Doubles
+    sums: Doubles
+
+
+def rules_of(parameters: DecodingParameters) -> list[float]:
+    """A row of `Rows.rules`."""
+    return [
+        0.0 if parameters.greedy else parameters.temperature,
+        float(parameters.top_k or 0),
+        parameters.typical_p,
+        parameters.top_p,
+        parameters.min_p,
+        parameters.repetition_penalty,
+        parameters.presence_penalty,
+        parameters.frequency_penalty,
+    ]
+
+
+class _Rooms(threading.local):
+    """Each thread's own, of each width."""
+
+    def __init__(self) -> None:
+        self.by_width: dict[int, Room] = {}
+
+
+_rooms = _Rooms()
+
+
+def room_for(width: int) -> Room:
+    """This thread's room for rows of V entries: small enough to stay in the processor's nearer caches."""
+    room = _rooms.by_width.get(width)
+    if room is None:
+        padded = -(-width // BLOCK) * BLOCK
+        room = _rooms.by_width[width] = Room(
+            np.full(padded, -np.inf, np.float32),
+            np.zeros(padded, np.float32),
+            np.zeros(padded, np.float32),
+            np.zeros(padded, np.int32),
+            np.zeros(padded, np.int32),
+            np.zeros(width, np.int32),
+            np.zeros(BUCKETS),
+            np.zeros(padded // BLOCK),
+        )
+    return room

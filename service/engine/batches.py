@@ -1,0 +1,159 @@
+"""Calls of several jobs as one computation, in pieces of bounded time."""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
+
+from service.engine.calls import ModelCall, QuickCall, Read
+from service.engine.job import Job
+
+Asked = Sequence[tuple[Job, ModelCall]]
+
+MAX_ENTRIES = 1 << 21
+"""Numbers of the distributions [B, V] in one batch (8 MiB)."""
+
+MAX_READ = 4096
+"""Padded tokens in one batch of texts, unless one call has more."""
+
+_ROWS = 32
+"""Texts that are read side by side however slow the model is."""
+
+_FIRST_GUESS_S = 2e-5
+"""Seconds a token is taken to cost before any was read."""
+
+_LEAST_TOKENS = 16
+_MODELS = 256
+_MEMORY = 0.8
+"""How much of what was known of a model's pace is kept when it is measured anew."""
+
+
+class Batch:
+    """Calls of one kind, with the jobs that wait for them.
+
+    Args:
+        asked: at least one.
+        is_long: whether it is to be done in slices.
+    """
+
+    def __init__(self, asked: Asked, *, is_long: bool) -> None:
+        self.jobs = [job for job, _ in asked]
+        self.calls = [call for _, call in asked]
+        self.is_long = is_long
+        self.num_rows = sum(len(call.state) for call in self.calls)
+        self._reading = Read.begun(self._reads) if isinstance(self.calls[0], Read) else None
+        self._answers: list[Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its kind, for the metrics."""
+        return type(self.calls[0]).__name__.lower()
+
+    @property
+    def done(self) -> bool:
+        """Whether the answers are there."""
+        return self._answers is not None
+
+    def go_on(self, tokens: int) -> int:
+        """Read so many more tokens, or answer at once what cannot be cut.
+
+        Returns:
+            How many tokens or distributions it were.
+        """
+        if self._reading is None:
+            quick = [call for call in self.calls if isinstance(call, QuickCall)]
+            self._answers = type(quick[0]).answers(quick)
+            return self.num_rows
+        count = self._reading.go_on(tokens)
+        if self._reading.done:
+            self._answers = self._reading.answers()
+        return count
+
+    def answers(self) -> list[Any]:
+        """One a job; the batch is done."""
+        return self._answers or []
+
+    def apart(self) -> "list[Batch]":
+        """Each call in a batch of its own, from the beginning."""
+        return [Batch([one], is_long=False) for one in zip(self.jobs, self.calls, strict=True)]
+
+    @property
+    def _reads(self) -> list[Read]:
+        return [call for call in self.calls if isinstance(call, Read)]
+
+
+class Batches:
+    """Makes batches and knows how fast each model is, so that a slice takes the time it should.
+
+    Args:
+        clock: seconds, monotonic.
+        slice_s: what a slice should take.
+    """
+
+    def __init__(self, *, clock: Callable[[], float], slice_s: float) -> None:
+        self._clock = clock
+        self._slice_s = slice_s
+        self._seconds_each: dict[Hashable, float] = {}
+
+    def of(self, asked: Asked) -> Iterator[Batch]:
+        """Calls of one kind in batches of bounded memory."""
+        first = asked[0][1]
+        if len(asked) == 1:
+            yield Batch(asked, is_long=self._is_long(first))
+            return
+        if isinstance(first, Read):
+            yield from self._of_texts(asked)
+            return
+        most = max(MAX_ENTRIES // len(first.model.vocabulary), 1)
+        if asked[0][0].bulk:
+            most = min(most, self._budget(first))
+        run: list[tuple[Job, ModelCall]] = []
+        rows = 0
+        for job, call in asked:
+            if run and rows + len(call.state) > most:
+                yield Batch(run, is_long=False)
+                run, rows = [], 0
+            run.append((job, call))
+            rows += len(call.state)
+        yield Batch(run, is_long=False)
+
+    def go_on(self, batch: Batch) -> None:
+        """A slice."""
+        kind, began = batch.calls[0].kind, self._clock()
+        count = batch.go_on(self._budget(batch.calls[0]))
+        took = self._clock() - began
+        if count and took > 0:
+            before = self._seconds_each.get(kind, took / count)
+            if len(self._seconds_each) > _MODELS:  # of models long gone
+                self._seconds_each.clear()
+            self._seconds_each[kind] = _MEMORY * before + (1 - _MEMORY) * took / count
+
+    def finish(self, batch: Batch) -> None:
+        """All of it."""
+        while not batch.done:
+            self.go_on(batch)
+
+    def _of_texts(self, asked: Asked) -> Iterator[Batch]:
+        """Texts of like length together."""
+        by_width = sorted(asked, key=lambda one: _width(one[1]))
+        run: list[tuple[Job, ModelCall]] = []
+        rows = 0
+        for job, call in by_width:
+            count = rows + len(call.state)
+            if run and (count * _width(call) > MAX_READ or count > max(self._budget(call), _ROWS)):
+                yield self._made(run)
+                run, rows = [], 0
+            run.append((job, call))
+            rows += len(call.state)
+        yield self._made(run)
+
+    def _made(self, run: Asked) -> Batch:
+        return Batch(run, is_long=sum(call.size for _, call in run) > self._budget(run[0][1]))
+
+    def _is_long(self, call: ModelCall) -> bool:
+        return isinstance(call, Read) and call.size > self._budget(call)
+
+    def _budget(self, call: ModelCall) -> int:
+        return max(int(self._slice_s / self._seconds_each.get(call.kind, _FIRST_GUESS_S)), _LEAST_TOKENS)
+
+
+def _width(call: ModelCall) -> int:
+    return int(call.lengths.max(initial=0)) if isinstance(call, Read) else 1

@@ -1,0 +1,156 @@
+"""What the addresses that a service was told to serve mean in the registry, now and later."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from models.checkpoint.registry import Registry, Stamp, Version
+from models.errors import CheckpointError, ModelNotFoundError, RegistryError
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Followed:
+    """An address that the service was told to serve.
+
+    Attributes:
+        address: `name`, `name@7`, `name@champion`.
+        version: what it means in the registry; None as long as that could never be found out.
+        serving: the own address of the model that answers for it; None until one does.
+        problem: why the registry cannot say what it means now.
+    """
+
+    address: str
+    version: Version | None = None
+    serving: str | None = None
+    problem: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The model's, without a version or an alias."""
+        return self.address.partition("@")[0]
+
+    @property
+    def target(self) -> str:
+        """The own address of what is to answer for it."""
+        return self.address if self.version is None else self.version.address
+
+    @property
+    def leads_to(self) -> str:
+        """The own address of what does, or else will."""
+        return self.serving or self.target
+
+
+class Following:
+    """The followed addresses, and the registry's aliases of their models. For one thread at a time.
+
+    Args:
+        registry: where models are published.
+        addresses: which to follow; none means every model of the registry, later ones too.
+
+    Raises:
+        RegistryError: the registry holds no model.
+        ModelNotFoundError: an address is not in the registry.
+    """
+
+    def __init__(self, registry: Registry, addresses: Sequence[str]) -> None:
+        self._registry = registry
+        self._every = not addresses
+        self._names = registry.models()
+        addresses = list(addresses) or self._names
+        if not addresses:
+            raise RegistryError(f"the registry {registry.root} holds no model: train or import one first")
+        self.followed: dict[str, Followed] = {}
+        self.aliases: dict[str, dict[str, int]] = {}
+        self._stamps: dict[str, Stamp] = {}
+        self._moving: set[str] = set()
+        for address in addresses:
+            self._begin(address)
+
+    def begin(self, address: str) -> Followed:
+        """Follow an address from now on, if it is not followed yet.
+
+        Raises:
+            ModelNotFoundError, CheckpointError, RegistryError: the registry cannot say what it means.
+        """
+        followed = self.followed.get(address) or Followed(address)
+        self._aim(followed)
+        self.followed[address] = followed
+        return followed
+
+    def meaning(self, address: str) -> str | None:
+        """The own address of what an address means in the registry; None if that cannot be found out."""
+        try:
+            return self._registry.resolve(address).address
+        except (CheckpointError, ModelNotFoundError, RegistryError):
+            return None
+
+    def look(self) -> None:
+        """Find out what followed addresses mean by now, where anything has changed; with every model, also new ones.
+
+        What the registry cannot say is told in the log, and stays as it was.
+        """
+        try:
+            changed = self._changed()
+            names = self._registry.models() if self._every else []
+        except RegistryError as error:
+            _log.warning("registry cannot be watched", reason=str(error))
+            return
+        for followed in list(self.followed.values()):
+            if followed.name in changed or followed.problem is not None:
+                self._aim_or_tell(followed)
+        for name in names:
+            if name not in self._names:
+                followed = Followed(name)
+                self._aim_or_tell(followed)
+                if followed.problem is None:
+                    self._names.append(name)
+                    self.followed[name] = followed
+
+    def served_by(self, own: str) -> list[str]:
+        """The addresses that lead to a model."""
+        return [address for address, followed in self.followed.copy().items() if followed.leads_to == own]
+
+    def leads(self) -> dict[str, str]:
+        """The own address of the model that each address leads to."""
+        return {address: followed.leads_to for address, followed in self.followed.items()}
+
+    def without_root(self, error: BaseException) -> str:
+        """A reason as clients may see it: where the registry lies is no business of theirs."""
+        root = str(self._registry.root)
+        return str(error).replace(f"{root}/", "").replace(root, "registry")
+
+    def _begin(self, address: str) -> None:
+        try:
+            self.begin(address)
+        except (CheckpointError, ModelNotFoundError) as error:
+            # one whose aliases are damaged, or point to nothing, must not stop the others
+            if isinstance(error, ModelNotFoundError) and address not in self._names:
+                raise
+            self.followed[address] = Followed(address, problem=self.without_root(error))
+            _log.error("model failed", model=address, reason=self.followed[address].problem)
+
+    def _aim(self, followed: Followed) -> None:
+        version = self._registry.resolve(followed.address)
+        self.aliases[followed.name] = self._registry.aliases(followed.name)
+        followed.version, followed.problem = version, None
+
+    def _aim_or_tell(self, followed: Followed) -> None:
+        try:
+            self._aim(followed)
+        except (CheckpointError, ModelNotFoundError, RegistryError) as error:
+            problem = self.without_root(error)
+            if problem != followed.problem:
+                _log.warning("model cannot be followed", model=followed.address, reason=problem)
+            followed.problem = problem
+
+    def _changed(self) -> set[str]:
+        """Names of models whose versions or aliases may have changed since the last look."""
+        names = None if self._every else {followed.name for followed in self.followed.values()}
+        stamps = self._registry.stamps(names)
+        changed = {name for name, stamp in stamps.items() if self._stamps.get(name) != stamp}
+        looked_at = changed | self._moving  # again: what came within the same tick has the same stamp
+        self._stamps, self._moving = stamps, changed
+        return looked_at

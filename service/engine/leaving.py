@@ -1,0 +1,33 @@
+"""A model that was unloaded, for as long as requests still have it."""
+
+import weakref
+from typing import Any, NamedTuple, Self
+
+from service.engine.hosted import LoadedModel, Use
+from service.engine.memory import ModelBytes
+
+
+class Leaving(NamedTuple):
+    """What is left of a model that nothing leads to; the last request that has it frees it.
+
+    Attributes:
+        address: `name@number`.
+        model: gone once its memory is free.
+        use: by whom it is used.
+        size: what it takes until then.
+    """
+
+    address: str
+    model: "weakref.ref[Any]"
+    use: Use
+    size: ModelBytes
+
+    @classmethod
+    def of(cls, loaded: LoadedModel, size: ModelBytes) -> Self:
+        """What is left of a model from now on."""
+        return cls(loaded.address, weakref.ref(loaded.model), loaded.use, size)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it is still in memory."""
+        return self.model() is not None

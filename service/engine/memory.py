@@ -1,0 +1,106 @@
+"""How much memory models take: guessed from their files, bounded by a budget, given back."""
+
+import ctypes
+import gc
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from pydantic import ByteSize
+
+from models.checkpoint.manifest import Manifest
+from models.errors import MemoryBudgetError
+
+_MAPPED = ".bin"
+_WEIGHTS = ".safetensors"
+_TOKENIZER = "tokenizer"
+_TOKENIZER_GROWTH = 12
+"""Lists of words take so many times the room of their file: every word is an object, in several tables."""
+
+
+class ModelBytes(NamedTuple):
+    """Bytes that a model takes.
+
+    Attributes:
+        own: of this process's memory.
+        mapped: of a file mapped into memory, whose pages processes share.
+        device: of a device's memory.
+    """
+
+    own: int = 0
+    mapped: int = 0
+    device: int = 0
+
+    @property
+    def host(self) -> int:
+        """What a budget counts: mapped pages too, for an n-gram model is fast only while they stay."""
+        return self.own + self.mapped
+
+
+class Room(NamedTuple):
+    """A model in memory, and what unloading it would give back."""
+
+    address: str
+    bytes: int
+
+
+def estimate(manifest: Manifest) -> ModelBytes:
+    """What a checkpoint will take once it is loaded, by the sizes of its files."""
+    own = mapped = 0
+    for name, entry in manifest.files.items():
+        path = PurePosixPath(name)
+        if path.suffix == _MAPPED:
+            mapped += entry.bytes
+        elif path.suffix == _WEIGHTS:
+            own += entry.bytes
+        elif path.name.startswith(_TOKENIZER):
+            own += entry.bytes * _TOKENIZER_GROWTH
+    return ModelBytes(own, mapped)
+
+
+def check_budget(
+    address: str, needed: int, *, budget: int | None, in_use: int, others: Iterable[Room]
+) -> None:
+    """Refuse a model that does not fit.
+
+    Args:
+        address: the model.
+        needed: bytes it takes.
+        budget: bytes that all models may take; None is no bound.
+        in_use: bytes that are taken.
+        others: models that could be unloaded.
+
+    Raises:
+        MemoryBudgetError: it does not fit; nothing is unloaded to make room.
+    """
+    if budget is None or in_use + needed <= budget:
+        return
+    largest = sorted(others, key=lambda room: -room.bytes)
+    could = ", ".join(f"{room.address} ({in_words(room.bytes)})" for room in largest)
+    raise MemoryBudgetError(
+        f"{address} needs about {in_words(needed)}, but of the budget of {in_words(budget)} "
+        f"{in_words(in_use)} are in use; "
+        + (f"what could be unloaded: {could}" if could else "nothing could be unloaded")
+    )
+
+
+def in_words(size: int) -> str:
+    """A number of bytes as people read it."""
+    return ByteSize(size).human_readable(separator=" ")
+
+
+def overlook_what_is_there() -> None:
+    """Let later collections of garbage pass over all that is in memory now.
+
+    With torch there are so many objects that looking at all of them holds every request up for 0.3 s. They are
+    freed as before, by their last reference.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def give_back() -> None:
+    """Return what was freed to the system; the allocator would keep it for what is allocated next."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+    if trim is not None:
+        trim(0)

@@ -1,0 +1,105 @@
+"""States after texts that were read before, so that one more keystroke costs one more step."""
+
+from collections import OrderedDict
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import TokenIds
+from service.engine.rows import alone
+
+_OVERHEAD_BYTES = 500
+"""Of an entry, beside its state and ids."""
+
+_MULTIPLIER = 0x9E3779B97F4A7C15
+
+
+class Known(NamedTuple):
+    """The longest beginning of a text whose state is known.
+
+    Attributes:
+        length: tokens of it; 0 if none is known.
+        state: one row; None if none is known.
+    """
+
+    length: int
+    state: Any
+
+
+class _Entry(NamedTuple):
+    ids: TokenIds
+    state: Any
+    num_bytes: int
+
+
+class PrefixCache:
+    """One row of state a text, of one version of one model; least recently used first out.
+
+    Exact: a text is found by its ids and by nothing else. For one thread at a time.
+
+    Args:
+        max_bytes: what entries take at most, all together.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        self.num_bytes = 0
+        self.queries = 0
+        self.hits = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def longest(self, ids: TokenIds) -> Known:
+        """The longest beginning of ids [T] that is known."""
+        self.queries += 1
+        hashes = _hashes(ids)
+        for count in range(len(ids), 0, -1):
+            found = hashes[count - 1]
+            entry = self._entries.get(found)
+            if entry is not None and np.array_equal(entry.ids, ids[:count]):
+                self._entries.move_to_end(found)
+                self.hits += 1
+                return Known(count, entry.state)
+        return Known(0, None)
+
+    def keep(self, ids: TokenIds, state: Any) -> None:
+        """Remember the state after ids [T], one row; T is at least 1."""
+        state = alone(state)
+        size = num_bytes(state) + ids.nbytes + _OVERHEAD_BYTES
+        if size > self._max_bytes:
+            return
+        place = _hashes(ids)[-1]
+        self._drop(place)
+        self._entries[place] = _Entry(ids.copy(), state, size)
+        self.num_bytes += size
+        while self.num_bytes > self._max_bytes:
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, place: int) -> None:
+        entry = self._entries.pop(place, None)
+        if entry is not None:
+            self.num_bytes -= entry.num_bytes
+
+
+def num_bytes(state: Any) -> int:
+    """What the arrays and tensors of a state take."""
+    size = getattr(state, "nbytes", None)
+    if isinstance(size, int):
+        return size
+    if isinstance(state, tuple):
+        return sum(num_bytes(part) for part in state)
+    if is_dataclass(state):
+        return sum(num_bytes(getattr(state, part.name)) for part in fields(state))
+    return 0
+
+
+def _hashes(ids: TokenIds) -> list[int]:
+    """A hash of each beginning of ids [T]: Σ (id + 1) · m^place, wrapping around."""
+    with np.errstate(over="ignore"):
+        powers = np.cumprod(np.full(len(ids), _MULTIPLIER, dtype=np.uint64))
+        sums: npt.NDArray[np.uint64] = np.cumsum((ids.astype(np.uint64) + np.uint64(1)) * powers)
+    return [int(value) for value in sums]

@@ -1,0 +1,45 @@
+"""When loading what could not be loaded is tried again: less and less often."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+FIRST_RETRY_S = 10.0
+LONGEST_RETRY_S = 600.0
+
+
+class _Failed(NamedTuple):
+    times: int
+    again_s: float
+
+
+class Retries:
+    """Remembers what failed, and when it may be tried again.
+
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._failed: dict[str, _Failed] = {}
+
+    def failed(self, address: str) -> None:
+        """It has failed once more; the wait is twice as long as the last."""
+        times = self._failed[address].times + 1 if address in self._failed else 1
+        wait_s = min(FIRST_RETRY_S * 2.0 ** min(times - 1, 30), LONGEST_RETRY_S)
+        self._failed[address] = _Failed(times, self._clock() + wait_s)
+
+    def never(self, address: str) -> None:
+        """If it has failed, it is not tried again by itself."""
+        if address in self._failed:
+            self._failed[address] = self._failed[address]._replace(again_s=math.inf)
+
+    def forget(self, address: str) -> None:
+        """It is there, or nobody wants it."""
+        self._failed.pop(address, None)
+
+    def is_due(self, address: str) -> bool:
+        """Whether it may be tried now."""
+        failed = self._failed.get(address)
+        return failed is None or self._clock() >= failed.again_s

@@ -1,0 +1,96 @@
+"""Rows of a state that several requests share: selected when they are needed, and only then copied."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from models.arrays import TokenIds
+
+
+class Rows:
+    """R rows of a joint state, as a state.
+
+    Requests that take steps together get rows of one state. As long as they go on together
+    nothing is copied: `gathered` finds that all rows are asked for in their order.
+
+    Args:
+        whole: a state.
+        rows: which of its rows [R]; they may repeat.
+    """
+
+    __slots__ = ("rows", "whole")
+
+    def __init__(self, whole: Any, rows: TokenIds) -> None:
+        self.whole = whole
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def select(self, rows: TokenIds) -> "Rows":
+        """Rows of these rows; nothing is copied yet."""
+        return Rows(self.whole, self.rows[rows])
+
+    def concatenate(self, others: Sequence[Any]) -> "Rows":
+        """These rows, then those of others."""
+        return concatenated([self, *others])
+
+    @property
+    def alone(self) -> Any:
+        """A state of these rows and no others."""
+        if is_range(self.rows, len(self.whole)):
+            return self.whole
+        return self.whole.select(self.rows)
+
+
+def alone(state: Any) -> Any:
+    """A state that shares no memory with the rows of other requests."""
+    return state.alone if isinstance(state, Rows) else state
+
+
+def concatenated(states: Sequence[Any]) -> Rows:
+    """The rows of each, one after the other; of states that are one already without copying them."""
+    shared = [state if isinstance(state, Rows) else whole(state) for state in states]
+    first = shared[0]
+    if all(state.whole is first.whole for state in shared):
+        return Rows(first.whole, np.concatenate([state.rows for state in shared]))
+    parts = [state.alone for state in _joined(shared)]
+    return whole(parts[0].concatenate(parts[1:]))
+
+
+def gathered(states: Sequence[Any]) -> Any:
+    """One state of all rows, as a model takes it."""
+    if len(states) == 1:
+        return alone(states[0])
+    return concatenated(states).alone
+
+
+def whole(state: Any) -> Rows:
+    """All rows of a state."""
+    return Rows(state, np.arange(len(state)))
+
+
+def split(state: Any, counts: Sequence[int]) -> list[Rows]:
+    """A state in runs of so many rows."""
+    rows = np.arange(len(state))
+    ends = np.cumsum(counts)
+    return [Rows(state, rows[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+
+
+def is_range(rows: TokenIds, count: int) -> bool:
+    """Whether the rows are 0, 1, …, count − 1."""
+    return len(rows) == count and bool((rows == np.arange(count)).all())
+
+
+def _joined(states: Sequence[Rows]) -> list[Rows]:
+    """Neighbours that are rows of one state as one."""
+    joined: list[Rows] = []
+    run: list[Rows] = []
+    for state in states:
+        if run and state.whole is not run[0].whole:
+            joined.append(Rows(run[0].whole, np.concatenate([part.rows for part in run])))
+            run = []
+        run.append(state)
+    joined.append(Rows(run[0].whole, np.concatenate([part.rows for part in run])))
+    return joined

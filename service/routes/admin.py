@@ -1,0 +1,129 @@
+"""POST /admin/models/load and /unload, GET /admin/models, PUT and DELETE of aliases."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from models.checkpoint.registry import Registry, Version
+from models.errors import LanguageModelError, ModelNotFoundError, NotReadyError
+from service.engine.host import ModelHost
+from service.engine.hosted import LoadState
+from service.routes.openapi import body_of, replies_of
+from service.routes.serving import services_of, to_json
+from service.schemas.admin import AliasRequest, LoadRequest, UnloadRequest, admin_model, admin_models
+from service.schemas.admin_replies import AdminModel, AdminModels, AliasReply
+from service.schemas.wire import parse_json
+
+router = APIRouter()
+R = TypeVar("R")
+_ACCEPTED = 202
+
+
+@router.get("/admin/models", responses=replies_of(AdminModels))
+async def list_all_models(request: Request) -> Response:
+    """Every version of the registry and how far it has come here; memory, requests in flight, last use."""
+    services = services_of(request)
+    host = services.host
+    published = await _from_registry(host, _published)
+    return _reply(admin_models(host, published, services.keeper.queued))
+
+
+@router.post("/admin/models/load", responses=replies_of(AdminModel), openapi_extra=body_of(LoadRequest))
+async def load_model(request: Request) -> Response:
+    """Serve a model from now on: 202 while it is loaded, 200 if it is; with `wait` the answer comes when it is.
+
+    Models are loaded one after the other. One that is served already stays as it is.
+    """
+    services = services_of(request)
+    wire = parse_json(LoadRequest, await request.body())
+    version = await _from_registry(services.host, lambda registry: registry.resolve(wire.model))
+    loading = services.keeper.load(wire.model)
+    if not wire.wait:
+        model = services.host.models.get(version.address)
+        if model is not None and model.state is LoadState.LOADED:
+            return _reply(admin_model(services.host, model, version.address))
+        return _reply(AdminModel(id=version.address, state=LoadState.LOADING.value), _ACCEPTED)
+    model = await asyncio.shield(loading)  # goes on when the client does not wait for it
+    if model.state is not LoadState.LOADED:
+        raise NotReadyError(f"model {model.address} could not be loaded: {model.failure}")
+    return _reply(admin_model(services.host, model, model.address))
+
+
+@router.post("/admin/models/unload", responses=replies_of(AdminModel), openapi_extra=body_of(UnloadRequest))
+async def unload_model(request: Request) -> Response:
+    """Serve a model no longer. Requests that have it are answered by it; then its memory is given back."""
+    services = services_of(request)
+    wire = parse_json(UnloadRequest, await request.body())
+    model = await asyncio.shield(services.keeper.unload(wire.model))
+    in_flight = model.loaded.use.in_flight if model.loaded is not None else 0
+    state = "draining" if in_flight else "published"
+    return _reply(AdminModel(id=model.address, state=state, requests_in_flight=in_flight))
+
+
+@router.put(
+    "/admin/models/{name}/aliases/{alias}",
+    responses=replies_of(AliasReply),
+    openapi_extra=body_of(AliasRequest),
+)
+async def set_alias(request: Request, name: str, alias: str) -> Response:
+    """Point an alias at a version in the registry, and serve that version by it if the alias is served."""
+    wire = parse_json(AliasRequest, await request.body())
+
+    def change(registry: Registry) -> int | None:
+        previous = registry.aliases(name).get(alias) if registry.versions(name) else None
+        registry.set_alias(name, alias, wire.version)
+        return previous
+
+    previous = await _from_registry(services_of(request).host, change)
+    return await _followed(request, name, alias, wire.version, previous, wait=wire.wait)
+
+
+@router.delete("/admin/models/{name}/aliases/{alias}", responses=replies_of(AliasReply))
+async def delete_alias(request: Request, name: str, alias: str) -> Response:
+    """Take an alias away from the registry; an address that is served by it goes on being answered."""
+    host = services_of(request).host
+    previous = await _from_registry(host, lambda registry: registry.delete_alias(name, alias))
+    return await _followed(request, name, alias, None, previous, wait=False)
+
+
+async def _followed(
+    request: Request, name: str, alias: str, version: int | None, previous: int | None, *, wait: bool
+) -> Response:
+    """Have the host look at what was changed; say what answers."""
+    services = services_of(request)
+    following = services.keeper.refresh()
+    if wait:
+        await asyncio.shield(following)
+    serving = services.host.routes.by_address.get(f"{name}@{alias}")
+    return _reply(
+        AliasReply(name, alias, version, previous, serving.address if serving and serving.loaded else None)
+    )
+
+
+async def _from_registry(host: ModelHost, ask: Callable[[Registry], R]) -> R:
+    """Ask the registry, which may be slow, without holding up the event loop.
+
+    Raises:
+        LanguageModelError: the registry's, but for where it lies.
+    """
+    try:
+        return await asyncio.to_thread(ask, host.registry)
+    except ModelNotFoundError as error:
+        raise ModelNotFoundError(host.without_root(error)) from None
+    except LanguageModelError:
+        raise
+
+
+def _published(registry: Registry) -> list[Version]:
+    return [
+        Version(name, number, registry.root / name / "versions" / str(number))
+        for name in registry.models()
+        for number in registry.versions(name)
+    ]
+
+
+def _reply(reply: object, status: int = 200) -> Response:
+    return Response(to_json(reply), status, media_type="application/json")

@@ -1,0 +1,97 @@
+"""How many connections there may be, and how large and how slow a request's body. Plain ASGI."""
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.engine.metrics import Metrics
+from service.routes.errors import overloaded
+from service.routes.facts import header, note
+
+CROWDED = "crowded"
+"""Says in a request's state that its connection is one too many."""
+
+LATE = "late"
+"""Says there that the request did not arrive within so many seconds."""
+
+_SHOWN_BYTES = 4096
+_CLOSE = {"connection": "close"}  # the rest of the body is not read
+
+
+class BodyLimit:
+    """Refuses bodies over a limit, whether their length is announced or not, and those that come too slowly.
+
+    Args:
+        app: what answers.
+        max_bytes: the size at most.
+        keep_texts: note the body's beginning for the log.
+    """
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int, keep_texts: bool = False) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._keep_texts = keep_texts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = header(scope, b"content-length") or b"0"
+        size = int(announced) if announced.isdigit() and len(announced) < 19 else 0
+        seen, whole = 0, False
+
+        async def receive_limited() -> Message:
+            nonlocal seen, whole
+            if whole:  # what comes now is that the client has gone, and for that there is time
+                return await receive()
+            if size > self._max_bytes:
+                raise self._too_large(size)
+            message = await receive()
+            if message["type"] != "http.request":
+                return message
+            body = message.get("body", b"")
+            seen += len(body)
+            whole = not message.get("more_body", False)
+            if seen > self._max_bytes:
+                raise self._too_large(seen)
+            if not whole and scope["state"].get(LATE):
+                raise _too_slow(seen, scope["state"][LATE])
+            if self._keep_texts and body and seen == len(body):
+                note(scope, body=body[:_SHOWN_BYTES].decode(errors="replace"))
+            return message
+
+        await self._app(scope, receive_limited, send)
+
+    def _too_large(self, size: int) -> HTTPException:
+        return HTTPException(
+            413,
+            f"the request body has {size} bytes or more; at most {self._max_bytes} are accepted",
+            _CLOSE,
+        )
+
+
+def _too_slow(seen: int, limit_s: float) -> HTTPException:
+    message = f"{seen} bytes of the request body came within {limit_s:g} s, which is the time for all of it"
+    return HTTPException(408, message, _CLOSE)
+
+
+class ConnectionLimit:
+    """Answers what comes over connections past the limit with 503, but for the health of the service.
+
+    Args:
+        app: what answers the others.
+        metrics: where refusals are counted.
+    """
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http" or not scope["state"].get(CROWDED) or scope["path"].startswith("/health/"):
+            await self._app(scope, receive, send)
+            return
+        self._metrics.rejected("connections")
+        answer = overloaded("there are as many connections as this service takes", "too_many_connections")
+        await answer(scope, receive, send)

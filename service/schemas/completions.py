@@ -1,0 +1,246 @@
+"""POST /v1/completions, OpenAI's contract."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from models.decoding.parameters import DecodingParameters
+from models.errors import InvalidInputError, UnsupportedParameterError
+from service.engine.host import LoadedModel
+from service.schemas.completion_replies import (
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionReply,
+    CompletionUsage,
+)
+from service.schemas.wire import OneOrMoreContexts, TimedRequest, text_or_ids
+from service.use_cases.completions import Completed, CompletionCommand, Part
+from service.use_cases.continuation import check_streams
+from service.use_cases.limits import Limits
+from service.use_cases.token_entries import TokenEntries
+from service.use_cases.tokens import TextOrIds
+
+DEFAULT_MAX_TOKENS = 16
+MAX_LOGPROBS = 20
+OBJECT = "text_completion"
+_SEEDS = 1 << 64
+_FINGERPRINT_CHARACTERS = 12
+T = TypeVar("T")
+
+
+class StreamOptions(BaseModel):
+    """What a stream tells beside choices."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, use_attribute_docstrings=True)
+
+    include_usage: bool | None = None
+    """Whether a last event before `[DONE]` has the usage and no choice."""
+
+
+class CompletionRequest(TimedRequest):
+    """Continue texts, as OpenAI's clients ask; null is the same as leaving out, other fields are ignored."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    prompt: OneOrMoreContexts | None = None
+    """A text, texts, token ids, or lists of them. A text is read after `<s>`; ids exactly as they are: begin them
+    with that of `<s>` to have it there."""
+    best_of: int | None = None
+    """Of how many continuations of each prompt the `n` with the highest mean log-probability are returned."""
+    echo: bool | None = None
+    """Whether a choice begins with its prompt."""
+    frequency_penalty: float | None = None
+    """From -2 to 2: subtracted from a token's score for each time it was generated."""
+    ignore_eos: bool | None = None
+    """Go on where `</s>` would end a choice."""
+    logit_bias: dict[str, float] | None = None
+    """By token id, from -100 to 100: added to a token's score."""
+    logprobs: int | None = None
+    """For each token its log-probability and those of so many most probable tokens, from 0 to 20."""
+    max_tokens: int | None = None
+    """At most so many tokens a choice, 16 if it is left out; 0 with `echo`, to have prompts scored."""
+    min_p: float | None = None
+    """Draw among tokens that have at least this share of the greatest probability."""
+    min_tokens: int | None = None
+    """At least so many tokens before `</s>`."""
+    n: int | None = None
+    """How many choices for each prompt."""
+    presence_penalty: float | None = None
+    """From -2 to 2: subtracted from the scores of tokens that were generated."""
+    repetition_penalty: float | None = None
+    """Above 1: makes tokens seen in the prompt or generated less probable."""
+    return_tokens_as_token_ids: bool | None = None
+    """Whether tokens are called `token_id:7` in log-probabilities."""
+    seed: int | None = None
+    """The same seed gives the same choices."""
+    stop: str | list[str] | None = None
+    """A choice ends before the first of these."""
+    stream: bool | None = None
+    """Whether to send tokens as server-sent events."""
+    stream_options: StreamOptions | None = None
+    """Only with `stream`."""
+    suffix: str | None = None
+    """Not served."""
+    temperature: float | None = None
+    """1 if it is left out; 0 takes the most probable token."""
+    top_k: int | None = None
+    """Draw among the k most probable tokens; 0 or -1 for all."""
+    top_p: float | None = None
+    """Draw among the fewest tokens that together have this probability."""
+    user: str | None = None
+    """Ignored."""
+
+    def command(self, limits: Limits) -> CompletionCommand:
+        """The request as its use case takes it.
+
+        Raises:
+            InvalidInputError: a value is outside its limits.
+            UnsupportedParameterError: it is valid, but not served.
+        """
+        prompts = self._prompts()
+        limits.check_count(len(prompts), parameter="prompt")
+        self._check_fields()
+        n = _or(self.n, 1)
+        best_of = _or(self.best_of, n)
+        rows = len(prompts) * max(n, best_of)
+        if rows > limits.max_texts:
+            raise InvalidInputError(
+                f"{len(prompts)} prompts with {max(n, best_of)} choices each make {rows}; at most "
+                f"{limits.max_texts} are accepted in one request",
+                parameter="n" if self.best_of is None else "best_of",
+            )
+        return CompletionCommand(
+            prompts=tuple(prompts),
+            parameters=self._parameters(limits, n),
+            n=n,
+            echo=bool(self.echo),
+            logprobs=self.logprobs,
+            as_ids=bool(self.return_tokens_as_token_ids),
+            model=self.model,
+        )
+
+    def _prompts(self) -> list[tuple[str, TextOrIds]]:
+        given = self.prompt if self.prompt is not None else ""
+        if isinstance(given, str) or not given or isinstance(given[0], int):
+            return [("prompt", text_or_ids(given))]  # type: ignore[arg-type]  # ids, as the first says
+        return [(f"prompt[{place}]", text_or_ids(one)) for place, one in enumerate(given)]  # type: ignore[arg-type]
+
+    def _check_fields(self) -> None:
+        if self.suffix:
+            raise UnsupportedParameterError(
+                "suffix is given; these models continue a text and cannot fill a gap in it",
+                parameter="suffix",
+            )
+        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
+            raise InvalidInputError(
+                f"logprobs is {self.logprobs}; it must be from 0 to {MAX_LOGPROBS}", parameter="logprobs"
+            )
+        if self.stream_options is not None and not self.stream:
+            raise InvalidInputError("stream_options are given without stream", parameter="stream_options")
+
+    def _parameters(self, limits: Limits, n: int) -> DecodingParameters | None:
+        max_tokens = _or(self.max_tokens, DEFAULT_MAX_TOKENS)
+        if max_tokens > limits.max_new_tokens:
+            raise InvalidInputError(
+                f"max_tokens is {max_tokens}; this service generates at most {limits.max_new_tokens}",
+                parameter="max_tokens",
+            )
+        if max_tokens == 0 and not self.echo:
+            raise InvalidInputError(
+                "max_tokens is 0; that is accepted with echo only", parameter="max_tokens"
+            )
+        stop = self.stop if self.stop is not None else []
+        parameters = DecodingParameters(
+            max_tokens=max_tokens or 1,  # of 0 all else is checked all the same
+            temperature=_or(self.temperature, 1.0),
+            top_k=None if self.top_k in {-1, 0} else self.top_k,
+            top_p=_or(self.top_p, 1.0),
+            min_p=_or(self.min_p, 0.0),
+            repetition_penalty=_or(self.repetition_penalty, 1.0),
+            presence_penalty=_or(self.presence_penalty, 0.0),
+            frequency_penalty=_or(self.frequency_penalty, 0.0),
+            logit_bias=_biases(self.logit_bias or {}),
+            ignore_eos=bool(self.ignore_eos),
+            min_tokens=_or(self.min_tokens, 0),
+            n=n,
+            best_of=self.best_of,
+            seed=None if self.seed is None else _seed(self.seed),
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        )
+        if self.stream:
+            check_streams(parameters)
+        return parameters if max_tokens else None
+
+
+class Stamp(NamedTuple):
+    """What every event of one reply repeats.
+
+    Attributes:
+        id: of the reply.
+        created: when it was asked for, in seconds since 1970.
+    """
+
+    id: str
+    created: int
+
+
+def completion_reply(loaded: LoadedModel, stamp: Stamp, done: Completed) -> CompletionReply:
+    """All choices as they go over the wire."""
+    return _reply(loaded, stamp, [_choice(part) for part in done.parts], _usage(done))
+
+
+def completion_event(loaded: LoadedModel, stamp: Stamp, part: Part) -> CompletionReply:
+    """The next part of a choice as an event of a stream."""
+    return _reply(loaded, stamp, [_choice(part)], None)
+
+
+def usage_event(loaded: LoadedModel, stamp: Stamp, done: Completed) -> CompletionReply:
+    """The usage as the last event of a stream."""
+    return _reply(loaded, stamp, [], _usage(done))
+
+
+def _reply(
+    loaded: LoadedModel, stamp: Stamp, choices: Sequence[CompletionChoice], usage: CompletionUsage | None
+) -> CompletionReply:
+    # all that decides, beside the request, what is answered
+    fingerprint = f"{loaded.address}-{loaded.tokenizer.fingerprint[:_FINGERPRINT_CHARACTERS]}"
+    return CompletionReply(stamp.id, OBJECT, stamp.created, loaded.address, fingerprint, list(choices), usage)
+
+
+def _choice(part: Part) -> CompletionChoice:
+    return CompletionChoice(part.choice, part.text, part.finish_reason, _logprobs(part.entries))
+
+
+def _logprobs(entries: TokenEntries | None) -> CompletionLogprobs | None:
+    if entries is None:
+        return None
+    return CompletionLogprobs(entries.names, entries.logprobs, entries.tops, entries.offsets)
+
+
+def _usage(done: Completed) -> CompletionUsage:
+    total = done.num_prompt_tokens + done.num_generated
+    return CompletionUsage(done.num_prompt_tokens, done.num_generated, total)
+
+
+def _or(value: T | None, otherwise: T) -> T:
+    return otherwise if value is None else value
+
+
+def _biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    """Pairs of an id and its bias."""
+    for name in given:
+        if not (name.isascii() and name.isdigit()):
+            raise InvalidInputError(
+                f"logit_bias has {name[:40]!r}, which is no token id", parameter="logit_bias"
+            )
+    return tuple((int(name), bias) for name, bias in given.items())
+
+
+def _seed(given: int) -> int:
+    """A seed of the range that OpenAI's have, the negative ones among them, as ours."""
+    if not -_SEEDS // 2 <= given < _SEEDS:
+        raise InvalidInputError(f"seed is {given}; it must be from -2^63 to 2^64 - 1", parameter="seed")
+    return given % _SEEDS

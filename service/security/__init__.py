@@ -1,0 +1,1 @@
+"""Who may ask for what: API keys, where they are kept, and what each route demands."""

@@ -1,0 +1,103 @@
+"""The HTTP server: how it listens, how long it waits for clients, and how it stops."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from models.errors import InvalidInputError
+from service.http_protocol import guarded
+from service.routes.serving import Services
+from service.settings import Settings
+
+_CANCEL_AFTER_S = 2
+"""How much longer than the engine's the server's patience is: the engine's end gives every client an answer."""
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that takes no new work from the moment it is told to stop.
+
+    A second signal ends it at once.
+
+    Args:
+        config: as uvicorn's.
+        on_signal: called when a signal to stop arrives.
+        drain: ends the work under way, some time after it is called; called when the server stops.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        on_signal: Callable[[], None],
+        drain: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        super().__init__(config)
+        self._on_signal = on_signal
+        self._drain = drain
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Tell the engine; uvicorn then waits for the requests under way."""
+        if self.should_exit:
+            # whatever hangs, in Python or below, is not asked
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
+        self._on_signal()
+        super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop; requests under way have the time that the drain gives them."""
+        draining = None if self._drain is None else asyncio.ensure_future(self._drain())
+        await super().shutdown(sockets)
+        if draining is not None:
+            await draining
+
+
+def make_server(app: FastAPI, settings: Settings) -> DrainingServer:
+    """A server for an application, with the settings' limits."""
+    services: Services = app.state.services
+    protocol = guarded(
+        max_connections=settings.max_connections,
+        max_header_bytes=settings.max_header_bytes,
+        receive_timeout_s=settings.body_timeout_s,
+    )
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http=protocol,
+        ws="none",  # a request to upgrade is answered like any other
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=settings.keep_alive_timeout_s,
+        timeout_graceful_shutdown=round(settings.drain_timeout_s) + _CANCEL_AFTER_S,
+    )
+
+    async def drain() -> None:
+        await services.engine.close(drain_timeout_s=settings.drain_timeout_s)
+
+    return DrainingServer(config, on_signal=services.engine.scheduler.drain, drain=drain)
+
+
+def listen(settings: Settings) -> socket.socket:
+    """A socket at the settings' address.
+
+    Raises:
+        InvalidInputError: the address cannot be listened on; another program may hold the port.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family)
+    except OSError as error:
+        raise InvalidInputError(
+            f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}; "
+            "--port or GRAMOPHONE_PORT takes another",
+            parameter="port",
+        ) from None

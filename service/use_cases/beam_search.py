@@ -1,0 +1,85 @@
+"""Searching for the most probable continuations of prompts."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from models.decoding.batch import Batch
+from models.decoding.beams import BeamSearch, Finished
+from models.decoding.ranking import top_of_rows
+from models.decoding.stopping import StopBytes
+from service.engine.calls import step
+from service.engine.job import Work
+from service.use_cases.choices import Continuation, Piece, Writer
+from service.use_cases.prompts import Prompt, Task, begin
+
+
+def search(task: Task, prompts: Sequence[Prompt]) -> Work[Piece | Continuation, list[Continuation]]:
+    """Search for the best continuations of each prompt; a use case.
+
+    Returns:
+        `n` a prompt, or as many as there are, in order of prompts and the best first.
+    """
+    done: list[Continuation] = []
+    for part in task.parts(prompts, task.parameters.beams):
+        searches = yield from _search(task, part)
+        for prompt, found in zip(part, searches, strict=True):
+            for place, finished in enumerate(found.best()):
+                written = yield from _write(task, prompt, place, finished)
+                done.append(written)
+    return done
+
+
+def _search(task: Task, prompts: Sequence[Prompt]) -> Work[Piece | Continuation, list[BeamSearch]]:
+    """Step the beams of all prompts together until each search is over."""
+    parameters, model = task.parameters, task.loaded.model
+    state, log_probs = yield from begin(task, prompts)
+    batch = Batch(parameters, [prompt.ids for prompt in prompts], task.banned)
+    searches = [BeamSearch(parameters, row, _stops(task, prompt)) for row, prompt in enumerate(prompts)]
+    while True:
+        tops = top_of_rows(log_probs, task.top) if task.top else None
+        rows = batch.rows()
+        for search in searches:
+            search.step(log_probs, rows, tops)
+        live = [beam for search in searches for beam in search.live]
+        if not live:
+            return searches
+        before = [beam.row for beam in live]
+        tokens = np.array([beam.end.token for beam in live if beam.end is not None], np.int64)
+        for row, beam in enumerate(live):
+            beam.row = row
+        batch.select(before)
+        batch.append(tokens)
+        state, log_probs = yield from step(model, state.select(np.array(before)), tokens)
+
+
+def _stops(task: Task, prompt: Prompt) -> StopBytes | None:
+    tokenizer, stops = task.loaded.tokenizer, task.parameters.stop
+    if not stops:
+        return None
+    strip_space = tokenizer.leading_space and not prompt.continues
+    return StopBytes(stops, tokenizer.token_bytes, strip_space=strip_space)
+
+
+def _write(
+    task: Task, prompt: Prompt, place: int, finished: Finished
+) -> Work[Piece | Continuation, Continuation]:
+    """Spell a continuation, and tell it if events are wanted."""
+    choice = prompt.number * task.parameters.n + place
+    writer = Writer(
+        task.loaded,
+        task.parameters,
+        choice=choice,
+        prompt=prompt.number,
+        continues=prompt.continues,
+        stream=task.stream,
+    )
+    for _, token, (logprob, top) in finished.links():
+        text = writer.push(token, logprob, top)
+        if task.stream:
+            yield Piece(choice, text, token, logprob, top)
+    written = writer.end() if finished.eos is None else writer.end_by_eos(*finished.eos)
+    written.score = finished.score
+    if task.stream:
+        yield written
+    return written

@@ -1,0 +1,145 @@
+"""One continuation as it grows: its tokens, its text as it becomes certain, and how it ends."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from models.decoding.parameters import DecodingParameters
+from models.decoding.stopping import StopStrings
+from models.detokenizer import Detokenizer
+from models.protocol import TopTokens
+from models.scoring import finite
+from service.engine.host import LoadedModel
+
+STOP, LENGTH = "stop", "length"
+
+
+class Piece(NamedTuple):
+    """An event: one token of one choice. `</s>` is none; it is told with the end of its choice.
+
+    Attributes:
+        choice: number of the continuation, `prompt * n + j`.
+        text: what has become certain with this token; may be empty.
+        token_id: its id.
+        logprob: the model's own, natural, before bias, penalties, temperature and the like; finite.
+        top: the most probable tokens in its place, by the model's own log-probability (which may be
+            minus infinity); None if not asked for.
+    """
+
+    choice: int
+    text: str
+    token_id: int
+    logprob: float
+    top: TopTokens | None
+
+
+@dataclass(slots=True)
+class Continuation:
+    """A whole continuation. As an event, it says that its choice has ended.
+
+    Attributes:
+        choice: its number, `prompt * n + j`.
+        prompt: number of the prompt that it continues.
+        text: up to, and without, a stop string.
+        rest: the end of `text` that came with no piece, since it was held back until the end.
+        token_ids: every token chosen, `</s>` aside; those that a stop string cut off are among them.
+        logprobs: the model's own log-probability of each token, natural and finite.
+        tops: the most probable tokens in the place of each, if asked for; else empty.
+        finish_reason: `stop` at `</s>` or a stop string, `length` at `max_tokens`.
+        eos_logprob: the model's own log-probability of the `</s>` that ended it; None if another thing did.
+        eos_top: the most probable tokens in the place of that `</s>`, if asked for.
+        score: what choices are ranked by, higher first: with beams the sum of their scores over
+            length ** length_penalty, else the mean of the own log-probabilities, `</s>` included in both.
+    """
+
+    choice: int
+    prompt: int
+    text: str = ""
+    rest: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    tops: list[TopTokens] = field(default_factory=list)
+    finish_reason: str = LENGTH
+    eos_logprob: float | None = None
+    eos_top: TopTokens | None = None
+    score: float = 0.0
+
+    @property
+    def ended_by_eos(self) -> bool:
+        """Whether the model ended it with `</s>`."""
+        return self.eos_logprob is not None
+
+    @property
+    def mean_logprob(self) -> float:
+        """The mean of the model's own log-probabilities, that of `</s>` included; 0 if there are none."""
+        every = self.logprobs if self.eos_logprob is None else [*self.logprobs, self.eos_logprob]
+        return sum(every) / len(every) if every else 0.0
+
+
+class Writer:
+    """Writes one continuation, token by token.
+
+    Args:
+        loaded: whose tokens.
+        parameters: of the request.
+        choice: number of the continuation.
+        prompt: number of its prompt.
+        continues: whether text stands before it.
+        stream: whether the text is wanted token by token; else it is found out at the end, if nothing stops it.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        parameters: DecodingParameters,
+        *,
+        choice: int,
+        prompt: int,
+        continues: bool,
+        stream: bool,
+    ) -> None:
+        self.written = Continuation(choice, prompt)
+        self._max_tokens = parameters.max_tokens
+        self._tokenizer = loaded.tokenizer
+        self._stops = StopStrings(parameters.stop)
+        self._at_once = stream or bool(parameters.stop)
+        self._detokenizer = Detokenizer(loaded.tokenizer, continues=continues)
+
+    def push(self, token: int, logprob: float, top: TopTokens | None) -> str:
+        """Add a token; the text that has become certain with it, empty if it is not wanted yet."""
+        written = self.written
+        written.token_ids.append(token)
+        written.logprobs.append(logprob)
+        if top is not None:
+            written.tops.append(top)
+        if not self._at_once:
+            return ""
+        text = self._stops.push(self._detokenizer.push(token))
+        written.text += text
+        return text
+
+    @property
+    def full(self) -> bool:
+        """Whether no token may be added: a stop string has come, or there are `max_tokens`."""
+        return self._stops.stopped or len(self.written.token_ids) == self._max_tokens
+
+    def end(self) -> Continuation:
+        """The continuation, which a stop string or `max_tokens` has ended, or nothing else was possible."""
+        written = self.written
+        if self._at_once:
+            if not self._stops.stopped:
+                written.rest = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
+                written.text += written.rest
+        else:
+            pieces = [self._detokenizer.push(token) for token in written.token_ids]
+            written.text = written.rest = "".join(pieces) + self._detokenizer.flush()
+        if self._stops.stopped or len(written.token_ids) < self._max_tokens:
+            written.finish_reason = STOP
+        written.score = written.mean_logprob
+        return written
+
+    def end_by_eos(self, logprob: float, top: TopTokens | None) -> Continuation:
+        """The continuation, which `</s>` has ended."""
+        self.written.eos_logprob, self.written.eos_top = finite(logprob), top
+        self.end()
+        self.written.finish_reason = STOP
+        return self.written

@@ -1,0 +1,98 @@
+"""Prompts to continue, and the states after them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from models.arrays import FloatArray, TokenIds
+from models.decoding.banned import BannedSequences
+from models.decoding.parameters import DecodingParameters
+from service.engine.calls import next_log_probs
+from service.engine.host import LoadedModel
+from service.engine.job import Work
+from service.engine.rows import concatenated
+from service.use_cases.prefill import prefill
+
+T = TypeVar("T")
+_ROWS_AT_ONCE = 256
+_VALUES_AT_ONCE = 1 << 22
+"""Rows, and entries of their distributions [R, V], that one request has computed together."""
+
+
+class Prompt(NamedTuple):
+    """A prompt to continue.
+
+    Attributes:
+        number: its place in the request.
+        ids: its tokens [T].
+        bos: whether `<s>` stands before them.
+        continues: whether text stands before its continuation.
+    """
+
+    number: int
+    ids: TokenIds
+    bos: bool
+    continues: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be done with each prompt.
+
+    Attributes:
+        loaded: by what model.
+        parameters: how; with a seed.
+        banned: sequences that are never completed.
+        top: how many of the most probable tokens to report in the place of each token; 0 for none.
+        stream: whether events are wanted.
+    """
+
+    loaded: LoadedModel
+    parameters: DecodingParameters
+    banned: BannedSequences | None
+    top: int
+    stream: bool
+
+    def parts(self, items: Sequence[T], rows: int) -> Iterator[Sequence[T]]:
+        """Items of so many rows each in runs that are decoded together: memory is bounded so."""
+        at_once = min(_ROWS_AT_ONCE, _VALUES_AT_ONCE // self.loaded.vocab_size)
+        size = max(1, at_once // rows)
+        for first in range(0, len(items), size):
+            yield items[first : first + size]
+
+
+class Beginning(NamedTuple):
+    """Where continuations begin, R rows.
+
+    Attributes:
+        state: after each row's prompt.
+        log_probs: of what follows it [R, V]; not to be written.
+    """
+
+    state: Any
+    log_probs: FloatArray
+
+
+def begin(task: Task, prompts: Sequence[Prompt]) -> Work[Any, Beginning]:
+    """Read the prompts of R rows, equal ones once; a use case."""
+    model = task.loaded.model
+    places: dict[tuple[bool, bytes], int] = {}
+    different: list[Prompt] = []
+    for prompt in sorted(prompts, key=lambda one: one.bos):
+        key = (prompt.bos, prompt.ids.tobytes())
+        if key not in places:
+            places[key] = len(different)
+            different.append(prompt)
+    rows = [places[prompt.bos, prompt.ids.tobytes()] for prompt in prompts]
+    states = []
+    for bos in (False, True):
+        contexts = [prompt.ids for prompt in different if prompt.bos == bos]
+        if contexts:
+            states.append((yield from prefill(task.loaded, contexts, bos=bos)))
+    state = states[0] if len(states) == 1 else concatenated(states)
+    log_probs = yield from next_log_probs(model, state)
+    if rows != list(range(len(different))):
+        state, log_probs = state.select(np.array(rows)), log_probs[rows]
+    return Beginning(state, log_probs)

@@ -1,0 +1,163 @@
+"""Clients that take more than their share: of connections, of headers, of time."""
+
+import contextlib
+import time
+
+import httpx
+import pytest
+
+from service.settings import Settings
+from tests.raw_http import answer, asked, connect
+from tests.servers import running
+
+HEAD = b"POST /v1/next-token HTTP/1.1\r\nhost: a\r\n"
+BODY = b'{"context": "the"}'
+WHOLE = HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
+LIVE = b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def impatient(registry):
+    """A service that waits half a second for anything and takes four connections and small heads."""
+    settings = Settings(
+        registry=registry.root,
+        models=("mixture",),
+        body_timeout_s=0.5,
+        max_connections=4,
+        max_header_bytes=2048,
+        keep_alive_timeout_s=1,
+    )
+    with running(settings) as server:
+        yield server
+
+
+@pytest.fixture
+def url(impatient):
+    """Its address, once the connections of the test before are gone."""
+    for _ in range(300):
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(f"{impatient.url}/v1/models", headers={"connection": "close"}).status_code == 200:
+                return impatient.url
+        time.sleep(0.02)
+    return pytest.fail("connections were left behind")
+
+
+def rejections(url, reason):
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    name = f'gramophone_rejections_total{{reason="{reason}"}} '
+    return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+
+def test_a_body_that_stops_coming_is_answered_408(url):
+    before = time.monotonic()
+    told = asked(url, HEAD + b"content-length: 100\r\n\r\n{")
+    assert 0.4 < time.monotonic() - before < 3
+    assert (told.status, told.error["code"]) == (408, "body_too_slow")
+    assert "0.5 s" in told.error["message"]
+    assert told.headers["connection"] == "close"
+    assert rejections(url, "body_too_slow") == 1
+
+
+def test_drops_of_a_body_do_not_buy_time(url):
+    with connect(url) as connection:
+        connection.sendall(HEAD + b"content-length: 100\r\n\r\n")
+        before = time.monotonic()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            while time.monotonic() - before < 1:
+                connection.sendall(b" ")
+                time.sleep(0.1)
+        assert answer(connection).status == 408
+
+
+def test_a_head_that_stops_coming_is_answered_408(url):
+    before = time.monotonic()
+    told = asked(url, HEAD)
+    assert 0.4 < time.monotonic() - before < 3
+    assert (told.status, told.error["code"]) == (408, "bad_http")
+
+
+def test_a_connection_that_asks_nothing_is_closed(url):
+    before = time.monotonic()
+    assert asked(url, b"").status == 0
+    assert 0.4 < time.monotonic() - before < 3
+
+
+def test_an_idle_connection_is_closed_after_its_time(url):
+    with connect(url) as connection:
+        connection.sendall(WHOLE)
+        assert answer(connection).status == 200
+        before = time.monotonic()
+        assert connection.recv(1) == b""
+        assert 0.8 < time.monotonic() - before < 4
+
+
+def test_a_long_head_is_refused_whether_it_ends_or_not(url):
+    for data in (
+        HEAD + b"x-long: " + b"a" * 3000 + b"\r\n\r\n",
+        HEAD + b"x-long: " + b"a" * 500_000,
+        HEAD + b"a: b\r\n" * 1000 + b"\r\n",
+        b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\nhost: a\r\n\r\n",
+    ):
+        told = asked(url, data)
+        assert told.status in {431, 0}  # 0: reset while much was still on its way
+        if told.status:
+            assert "2048 bytes" in told.error["message"]
+    assert asked(url, HEAD + b"x-long: " + b"a" * 3000 + b"\r\n\r\n").status == 431
+
+
+def test_a_large_body_does_not_count_as_head(url):
+    body = b'{"context": "' + b" " * 10_000 + b'the"}'
+    request = HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
+    with connect(url) as connection:
+        for _ in range(3):
+            connection.sendall(request)
+            assert answer(connection).status == 200
+        connection.sendall(request + WHOLE[:10])
+        assert answer(connection).status == 200
+        connection.sendall(WHOLE[10:])
+        assert answer(connection).status == 200
+
+
+def test_what_is_no_http_is_refused_in_our_shape(url):
+    told = asked(url, b"hello\r\n\r\n")
+    assert (told.status, told.error["code"]) == (400, "bad_http")
+
+
+def test_connections_past_the_limit_are_told_to_come_back(url):
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(connect(url)) for _ in range(4)]
+        for connection in held:  # each is known to the service once it has answered
+            connection.sendall(LIVE)
+            assert answer(connection).status == 200
+        told = asked(url, WHOLE)
+        assert (told.status, told.error["code"]) == (503, "too_many_connections")
+        assert int(told.headers["retry-after"]) >= 1
+        assert told.headers["connection"] == "close"
+        assert asked(url, LIVE).status == 200
+        held[0].sendall(WHOLE)
+        assert answer(held[0]).status == 200
+    assert rejections(url, "connections") >= 1
+
+
+def test_far_past_the_limit_they_are_cut_off(url):
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(connect(url)) for _ in range(12)]
+        ended = 0
+        for connection in held:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.sendall(LIVE)
+            ended += answer(connection).status == 0
+        assert ended == 4
+
+
+def test_an_endless_body_after_a_refusal_ends_the_connection(url):
+    """The answer is out; what is still sent is not taken for ever."""
+    with connect(url) as connection:
+        connection.sendall(b"POST /nowhere HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+        assert answer(connection).status == 404
+        before = time.monotonic()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            while time.monotonic() - before < 5:
+                connection.sendall(b"1\r\na\r\n")
+                time.sleep(0.02)
+        assert time.monotonic() - before < 3

@@ -1,0 +1,131 @@
+"""Whoever else is served, and however their work is cut: each is told what it is told alone."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.mixture import MixtureModel
+from models.neural.config import NetworkConfig
+from models.neural.network import Network
+from models.neural.quantized.model import QuantizedModel
+from models.scoring import pad, score_sequences
+from service.engine.calls import consume, next_log_probs, score, step
+from service.engine.job import Job, result_of
+from service.engine.scheduler import Scheduler, SchedulerLimits
+from service.use_cases.shared_prefixes import score_shared, shared_levels
+from tests import families
+
+texts = st.lists(st.lists(st.integers(3, 9), min_size=1, max_size=9), min_size=1, max_size=6)
+
+
+def int8(layers=2):
+    torch.manual_seed(3)
+    vocabulary = families.tokenizer().vocabulary
+    config = NetworkConfig(cell="lstm", layers=layers, embedding_size=13, hidden_size=17)
+    return QuantizedModel(Network(config, len(vocabulary)), vocabulary)
+
+
+INT8 = int8()
+EXACT = {
+    "ngram": families.model("ngram"),
+    "int8": INT8,
+    "int8 mixture": MixtureModel([families.model("ngram"), INT8], [0.4, 0.6]),
+}
+NEAR = {
+    name: families.model(name) for name in ("lstm", "feed-forward", "mixture by context", "cached mixture")
+}
+
+
+class Outcome:
+    def event(self, event):
+        raise AssertionError(event)
+
+    def result(self, result):
+        self.told = result
+
+    def error(self, error):
+        raise error
+
+
+def scoring(model, some):
+    tokens, lengths = pad(some)
+    answer = yield from score(model, model.initial_state(len(some)), tokens, lengths)
+    return answer
+
+
+def stepping(model, some):
+    """Greedy steps of a few rows that change places."""
+    tokens, lengths = pad(some)
+    state = yield from consume(model, model.initial_state(len(some)), tokens, lengths)
+    log_probs = yield from next_log_probs(model, state)
+    told = [log_probs.copy()]
+    for _ in range(4):
+        order = np.argsort(log_probs[:, 3], kind="stable")
+        chosen = log_probs[order, 3:].argmax(axis=1) + 3
+        state, log_probs = yield from step(model, state.select(order), chosen)
+        told.append(log_probs.copy())
+    return np.concatenate(told)
+
+
+def run_together(works, bulk):
+    now = [0.0]
+
+    def clock():  # time goes on, so that slices are cut at odd places
+        now[0] += 1e-4
+        return now[0]
+
+    scheduler = Scheduler(clock=clock, limits=SchedulerLimits(max_jobs=99, slice_s=2e-4))
+    outcomes = [Outcome() for _ in works]
+    for work, outcome, is_bulk in zip(works, outcomes, bulk, strict=True):
+        scheduler.submit(Job(work, outcome, deadline_s=1e9, bulk=is_bulk))
+    while scheduler.step():
+        pass
+    assert len(scheduler) == 0
+    return [outcome.told for outcome in outcomes]
+
+
+@pytest.mark.parametrize("name", [*EXACT, *NEAR])
+@settings(max_examples=15, deadline=None)
+@given(
+    requests=st.lists(
+        st.tuples(st.sampled_from([scoring, stepping]), texts, st.booleans()), min_size=1, max_size=7
+    )
+)
+def test_company_changes_no_answer(name, requests):
+    model = (EXACT | NEAR)[name]
+    together = run_together(
+        [kind(model, some) for kind, some, _ in requests], [bulk for *_, bulk in requests]
+    )
+    for told, (kind, some, _) in zip(together, requests, strict=True):
+        wanted = result_of(kind(model, some))
+        if name in EXACT:
+            np.testing.assert_array_equal(told, wanted)
+        else:
+            np.testing.assert_allclose(told, wanted, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", [*EXACT, *NEAR])
+@settings(max_examples=20, deadline=None)
+@given(
+    some=st.lists(st.lists(st.integers(3, 4), min_size=1, max_size=6), min_size=2, max_size=12),
+    contexts=st.lists(st.integers(0, 2), min_size=12, max_size=12),
+)
+def test_what_texts_share_is_scored_once_and_the_same(name, some, contexts):
+    model = (EXACT | NEAR)[name]
+    used, numbers = np.unique(contexts[: len(some)], return_inverse=True)
+    tokens, lengths = pad(some)
+    levels = shared_levels(numbers, tokens, lengths)
+    if not levels:
+        return
+    before = model.advance(model.initial_state(len(used)), used + 5)
+    told = result_of(score_shared(model, before, levels, tokens, lengths))
+    wanted = score_sequences(model, before.select(numbers), tokens, lengths)
+    np.testing.assert_allclose(told, wanted, atol=2e-5)
+
+
+def test_equal_texts_are_one_row_a_level():
+    tokens, lengths = pad([[3, 4, 5, 6]] * 10 + [[3, 4, 7, 8]] * 10)
+    levels = shared_levels(np.zeros(20, np.int64), tokens, lengths)
+    assert [len(level.tokens) for level in levels] == [0, 1, 1, 2, 2]
