@@ -99,3 +99,41 @@ class SlowFakeModel(FakeModel):
     def advance(self, state, tokens):
         time.sleep(0.01)
         return super().advance(state, tokens)
+
+
+class NumberModel:
+    """Tells what number its state is; notes how many rows it was asked for at once, and fails on one number."""
+
+    family, vocabulary = "numbers", range(7)
+
+    def __init__(self, poison=None):
+        self.batches, self.poison = [], poison
+
+    def next_log_probs(self, state):
+        self.batches.append(len(state))
+        if self.poison is not None and self.poison in state:
+            raise ZeroDivisionError
+        return np.repeat(state.numbers[:, None], 7, axis=1)
+
+    def prefill(self, state, _tokens, lengths):
+        self.batches.append((len(state), int(lengths.max())))
+        return state
+
+
+class Numbers:
+    """A state that is a number a row."""
+
+    def __init__(self, numbers):
+        self.numbers = np.asarray(numbers)
+
+    def __len__(self):
+        return len(self.numbers)
+
+    def __contains__(self, number):
+        return number in self.numbers
+
+    def select(self, rows):
+        return Numbers(self.numbers[rows])
+
+    def concatenate(self, others):
+        return Numbers(np.concatenate([self.numbers, *(other.numbers for other in others)]))

@@ -24,7 +24,8 @@ from service.schemas.completions import (
     usage_event,
 )
 from service.schemas.wire import parse_json
-from service.use_cases.completions import Completed, CompletionCommand, Part, complete
+from service.use_cases.completion_parts import CompletionCommand, Part
+from service.use_cases.completions import Completed, complete
 
 _log = structlog.get_logger(__name__)
 router = APIRouter()

@@ -15,7 +15,8 @@ from service.schemas.completion_replies import (
     CompletionUsage,
 )
 from service.schemas.wire import OneOrMoreContexts, TimedRequest, text_or_ids
-from service.use_cases.completions import Completed, CompletionCommand, Part
+from service.use_cases.completion_parts import CompletionCommand, Part
+from service.use_cases.completions import Completed
 from service.use_cases.continuation import check_streams
 from service.use_cases.limits import Limits
 from service.use_cases.token_entries import TokenEntries

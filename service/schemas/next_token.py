@@ -8,7 +8,7 @@ from models.errors import UnsupportedParameterError
 from models.scoring import finite
 from service.engine.host import LoadedModel
 from service.schemas.replies import NextTokenReply, NextTokenResult, TokenCandidate
-from service.schemas.wire import OneOrMoreContexts, TimedRequest, WireModel, text_or_ids
+from service.schemas.wire import OneOrMoreContexts, TimedRequest, text_or_ids
 from service.use_cases.limits import Limits
 from service.use_cases.next_token import NextTokenCommand, NextTokens
 from service.use_cases.tokens import TextOrIds

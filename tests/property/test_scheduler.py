@@ -1,5 +1,6 @@
 """The scheduler against a plain model of what it promises, over all orders of events."""
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -19,11 +20,16 @@ from models.errors import (
     InvalidInputError,
     OverloadedError,
 )
+from service.engine.calls import consume, next_log_probs
 from service.engine.job import Job
 from service.engine.scheduler import Scheduler, SchedulerLimits
+from tests.fakes import NumberModel, Numbers
 
-MAX_JOBS, MAX_UNTAKEN = 3, 2
+MAX_JOBS, MAX_TOKENS, MAX_UNTAKEN = 3, 100, 2
 ENDS = ("result", "invalid", "fault")
+CHUNKS = (None, "event", "ask", "read", "poison")
+POISON = -1
+MODEL = NumberModel(poison=POISON)
 
 
 class Recorder:
@@ -46,11 +52,19 @@ class Recorder:
         self.outcomes.append(error)
 
 
-def work(chunks, end, log):
-    """A job that logs and yields its chunks, then ends as it is told."""
+def work(chunks, end, number, log):
+    """A job that logs and yields its chunks, asks a model between, and ends as it is told."""
     for chunk in chunks:
         log.append(chunk)
-        yield chunk
+        if chunk == "ask":
+            log_probs = yield from next_log_probs(MODEL, Numbers([number]))
+            assert log_probs.tolist() == [[number] * 7]
+        elif chunk == "read":
+            yield from consume(MODEL, Numbers([number]), np.zeros((1, 90), int), np.array([90]))
+        elif chunk == "poison":
+            yield from next_log_probs(MODEL, Numbers([POISON]))
+        else:
+            yield chunk
     if end == "invalid":
         raise InvalidInputError("wrong")
     if end == "fault":
@@ -69,7 +83,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.num_ended = 0
         self.scheduler = Scheduler(
             clock=lambda: self.now,
-            limits=SchedulerLimits(max_jobs=MAX_JOBS, max_untaken_events=MAX_UNTAKEN),
+            limits=SchedulerLimits(
+                max_jobs=MAX_JOBS, max_tokens=MAX_TOKENS, max_untaken_events=MAX_UNTAKEN, slice_s=2e-4
+            ),
             observer=self,
         )
         self.live = []
@@ -82,24 +98,31 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert reason in {"requests", "tokens", "draining"}
 
     def ended(self, how):
+        assert how in {"done", "failed", "cancelled", "deadline"}
         self.num_ended += 1
 
     def answered(self, kind, rows):
-        assert rows > 0
+        assert kind in {"predict", "read"}
+        assert 1 <= rows <= MAX_JOBS
 
     @rule(
-        target=jobs, chunks=st.lists(st.sampled_from([None, "event"]), max_size=6), end=st.sampled_from(ENDS)
+        target=jobs,
+        chunks=st.lists(st.sampled_from(CHUNKS), max_size=6),
+        end=st.sampled_from(ENDS),
+        bulk=st.booleans(),
+        tokens=st.integers(0, 150),
     )
-    def submit(self, chunks, end):
+    def submit(self, chunks, end, bulk, tokens):
         recorder, log = Recorder(), []
-        job = Job(work(chunks, end, log), recorder, deadline_s=self.now + 10)
+        asked = work(chunks, end, len(self.live), log)
+        job = Job(asked, recorder, deadline_s=self.now + 10, bulk=bulk, tokens=tokens)
         try:
             self.scheduler.submit(job)
         except DrainingError:
             assert self.draining
             return multiple()
         except OverloadedError:
-            assert len(self.scheduler) == MAX_JOBS
+            assert len(self.scheduler) == MAX_JOBS or self.scheduler.num_tokens + tokens > MAX_TOKENS
             return multiple()
         entry = (job, recorder, chunks, end, log)
         self.live.append(entry)
@@ -107,9 +130,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def step(self):
-        before = sum(len(e[4]) for e in self.live)
         self.scheduler.step()
-        assert sum(len(e[4]) for e in self.live) <= before + MAX_JOBS  # at most one chunk of each job
 
     @rule(entry=jobs)
     def take(self, entry):
@@ -141,6 +162,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def never_more_than_the_limit(self):
         assert 0 <= self.scheduler.num_waiting <= len(self.scheduler) <= MAX_JOBS
         assert all(job.untaken <= MAX_UNTAKEN for job, *_ in self.live)
+        assert self.scheduler.num_tokens <= MAX_TOKENS or len(self.scheduler) == 1
 
     @invariant()
     def nobody_is_answered_twice(self):
@@ -155,7 +177,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             if not self.scheduler.step() and not len(self.scheduler):
                 break
         assert len(self.scheduler) == 0
-        assert self.scheduler.num_waiting == 0
+        assert (self.scheduler.num_waiting, self.scheduler.num_tokens) == (0, 0)
+        assert self.num_ended == len(self.live)
         for job, recorder, chunks, end, _ in self.live:
             assert recorder.silent or len(recorder.outcomes) == 1
             assert job.work.gi_frame is None  # finished or closed
@@ -167,7 +190,11 @@ def check_outcome(recorder, chunks, end):
     outcome = recorder.outcomes[0]
     if isinstance(outcome, DeadlineExceededError):
         return
-    assert recorder.events == [chunk for chunk in chunks if chunk is not None]
+    reached = chunks[: chunks.index("poison")] if "poison" in chunks else chunks
+    assert recorder.events == ["event"] * reached.count("event")
+    if "poison" in chunks:
+        assert isinstance(outcome, EngineFailedError)
+        return
     expected = {"result": str, "invalid": InvalidInputError, "fault": EngineFailedError}[end]
     assert isinstance(outcome, expected)
 

@@ -20,7 +20,16 @@ def shape(value):
 
 def test_there_is_a_request_for_every_endpoint():
     commands = " ".join(example.command for example in readme.examples())
-    for path in ("next-token", "score", "rerank", "generate", "v1/completions", "models", "health/ready", "metrics"):
+    for path in (
+        "next-token",
+        "score",
+        "rerank",
+        "generate",
+        "v1/completions",
+        "models",
+        "health/ready",
+        "metrics",
+    ):
         assert f"/{path}" in commands
 
 

@@ -1,6 +1,7 @@
 """Continuing prompts: rows together, choices, beams, what is reported of them."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,12 +10,15 @@ from hypothesis import strategies as st
 
 from models.decoding.parameters import DecodingParameters
 from models.errors import InvalidInputError
+from models.scoring import pad, score_sequences
 from models.vocabulary import EOS
 from service.engine.calls import Predict, Step, alone
+from service.engine.host import LoadedModel
 from service.engine.job import items, result_of
 from service.use_cases import prompts as prompts_module
 from service.use_cases.continuation import Continuation, Piece, continue_prompts
 from service.use_cases.limits import Limits
+from tests import families
 
 LIMITS = Limits(max_texts=100, max_tokens_per_sequence=1000, max_new_tokens=1000)
 PROMPTS = [np.array(ids, np.int64) for ids in ((3, 4), (), (5,), (3, 4), (7, 8, 9))]
@@ -263,3 +267,31 @@ def test_penalties_make_words_come_less_often(words):
         for options in ({}, {"frequency_penalty": 2.0})
     )
     assert other[3:].std() < plain[3:].std() / 2
+
+
+@pytest.mark.parametrize("family", ["ngram", "lstm"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n": 3, "temperature": 1.5},
+        {"strategy": "greedy"},
+        {"strategy": "beam", "n": 3, "num_beams": 6},
+        {"strategy": "beam", "n": 3, "num_beams": 6, "num_beam_groups": 3, "diversity_penalty": 1.0},
+    ],
+)
+def test_every_row_goes_on_from_its_own_state(family, options):
+    """What is reported is what scoring prompt and continuation says, with models that remember more than a token."""
+    model, tokenizer = families.model(family), families.tokenizer()
+    manifest = SimpleNamespace(vocab_size=len(model.vocabulary), direction="forward")
+    loaded = LoadedModel("m@1", SimpleNamespace(model=model, tokenizer=tokenizer, manifest=manifest))
+    prompts = [np.array(ids, np.int64) for ids in ((30, 31), (), (5,), (30, 31), (7, 8, 9))]
+    done = run(loaded, prompts, **options)
+    assert "strategy" in options or len({len(one.token_ids) for one in done}) > 1
+    for one in done:
+        ids = [*one.token_ids, *([EOS] if one.ended_by_eos else [])]
+        tokens, lengths = pad([[*prompts[one.prompt], *ids]])
+        scores = score_sequences(model, model.initial_state(1), tokens, lengths)[
+            0, len(prompts[one.prompt]) :
+        ]
+        reported = [*one.logprobs, *([one.eos_logprob] if one.ended_by_eos else [])]
+        np.testing.assert_allclose(reported, scores, atol=1e-5)

@@ -7,6 +7,7 @@ from models.errors import DeadlineExceededError, DrainingError, EngineFailedErro
 from service.engine.calls import consume, next_log_probs
 from service.engine.job import Job
 from service.engine.scheduler import Scheduler, SchedulerLimits
+from tests.fakes import NumberModel, Numbers
 
 
 class Listener:
@@ -123,44 +124,6 @@ def iter_to(result):
     return result
 
 
-class Counter:
-    """A model of nothing: it notes how many rows it was asked for at once."""
-
-    family, vocabulary = "counter", range(7)
-
-    def __init__(self, poison=None):
-        self.batches, self.poison = [], poison
-
-    def next_log_probs(self, state):
-        self.batches.append(len(state))
-        if self.poison is not None and self.poison in state:
-            raise ZeroDivisionError
-        return np.repeat(state.numbers[:, None], 7, axis=1)
-
-    def prefill(self, state, _tokens, lengths):
-        self.batches.append((len(state), int(lengths.max())))
-        return state
-
-
-class Numbers:
-    """A state that is a number a row."""
-
-    def __init__(self, numbers):
-        self.numbers = np.asarray(numbers)
-
-    def __len__(self):
-        return len(self.numbers)
-
-    def __contains__(self, number):
-        return number in self.numbers
-
-    def select(self, rows):
-        return Numbers(self.numbers[rows])
-
-    def concatenate(self, others):
-        return Numbers(np.concatenate([self.numbers, *(other.numbers for other in others)]))
-
-
 def predicting(model, number, times=1):
     for _ in range(times):
         log_probs = yield from next_log_probs(model, Numbers([number]))
@@ -168,7 +131,7 @@ def predicting(model, number, times=1):
 
 
 def test_calls_of_a_kind_are_answered_together_and_each_gets_its_own():
-    model, scheduler, listeners = Counter(), made(), [Listener() for _ in range(3)]
+    model, scheduler, listeners = NumberModel(), made(), [Listener() for _ in range(3)]
     for number, listener in enumerate(listeners):
         scheduler.submit(Job(predicting(model, number), listener, deadline_s=1))
     while scheduler.step():
@@ -177,7 +140,7 @@ def test_calls_of_a_kind_are_answered_together_and_each_gets_its_own():
 
 
 def test_one_that_fails_does_not_take_its_batch_with_it():
-    model, scheduler, listeners = Counter(poison=1), made(), [Listener() for _ in range(3)]
+    model, scheduler, listeners = NumberModel(poison=1), made(), [Listener() for _ in range(3)]
     for number, listener in enumerate(listeners):
         scheduler.submit(Job(predicting(model, number), listener, deadline_s=1))
     while scheduler.step():
@@ -187,7 +150,7 @@ def test_one_that_fails_does_not_take_its_batch_with_it():
 
 
 def test_a_long_text_is_read_in_slices_and_others_go_between():
-    model, scheduler, log = Counter(), made(), []
+    model, scheduler, log = NumberModel(), made(), []
 
     def long_text():
         yield from consume(model, Numbers([0]), np.zeros((1, 5000), int), np.array([5000]))
@@ -206,7 +169,7 @@ def test_a_long_text_is_read_in_slices_and_others_go_between():
 
 
 def test_bulk_gives_way_but_is_done():
-    model, scheduler, log = Counter(), made(), []
+    model, scheduler, log = NumberModel(), made(), []
 
     def named(name, times):
         yield from predicting(model, 1, times=times)
