@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -31,6 +32,12 @@ from service.server import listen, make_server
 from service.settings import Settings
 from service.tracing import Tracing, make_provider
 from service.use_cases.limits import Limits
+
+_PREFIX_FIGURES = {
+    "prefix_cache_queries": "texts looked up among those read before, since the model was loaded",
+    "prefix_cache_hits": "those of which a beginning was known",
+    "prefix_cache_bytes": "memory that states after texts take",
+}
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -132,6 +139,8 @@ def _compose(settings: Settings) -> Services:
     )
     metrics.watch("models_loaded", "models that can answer", lambda: host.num_loaded)
     metrics.watch_models("model_memory_bytes", "memory that a model takes", host.bytes_by_model)
+    for place, (name, what) in enumerate(_PREFIX_FIGURES.items()):
+        metrics.watch_models(name, what, partial(_prefix_figure, host, place))
     limits = Limits(
         max_texts=settings.max_texts_per_request,
         max_tokens_per_sequence=settings.max_tokens_per_sequence,
@@ -139,3 +148,7 @@ def _compose(settings: Settings) -> Services:
         max_top_k=settings.max_top_k,
     )
     return Services(host, keeper, engine, metrics, limits)
+
+
+def _prefix_figure(host: ModelHost, place: int) -> dict[str, float]:
+    return {model: figures[place] for model, figures in host.prefix_figures().items()}

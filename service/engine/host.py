@@ -141,6 +141,15 @@ class ModelHost:
         """Whether models were unloaded whose memory has not been given back."""
         return bool(self._leaving)
 
+    def prefix_figures(self) -> dict[str, tuple[int, int, int]]:
+        """Of each loaded model that keeps states of texts: how often it was asked, how often it knew one, and bytes."""
+        kept = {m.address: m.loaded.prefixes for m in self.models.values() if m.loaded is not None}
+        return {
+            name: (prefixes.queries, prefixes.hits, prefixes.num_bytes)
+            for name, prefixes in kept.items()
+            if prefixes is not None
+        }
+
     def bytes_by_model(self) -> dict[str, float]:
         """Bytes that each loaded model takes, of the host's memory and of a device's."""
         sizes = {own: model.size for own, model in self.models.items()}

@@ -14,6 +14,7 @@ from service.schemas.completion_replies import (
     CompletionReply,
     CompletionUsage,
 )
+from service.schemas.generate import read_biases
 from service.schemas.wire import OneOrMoreContexts, TimedRequest, text_or_ids
 from service.use_cases.completion_parts import CompletionCommand, Part
 from service.use_cases.completions import Completed
@@ -163,7 +164,7 @@ class CompletionRequest(TimedRequest):
             repetition_penalty=_or(self.repetition_penalty, 1.0),
             presence_penalty=_or(self.presence_penalty, 0.0),
             frequency_penalty=_or(self.frequency_penalty, 0.0),
-            logit_bias=_biases(self.logit_bias or {}),
+            logit_bias=read_biases(self.logit_bias or {}),
             ignore_eos=bool(self.ignore_eos),
             min_tokens=_or(self.min_tokens, 0),
             n=n,
@@ -228,16 +229,6 @@ def _usage(done: Completed) -> CompletionUsage:
 
 def _or(value: T | None, otherwise: T) -> T:
     return otherwise if value is None else value
-
-
-def _biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
-    """Pairs of an id and its bias."""
-    for name in given:
-        if not (name.isascii() and name.isdigit()):
-            raise InvalidInputError(
-                f"logit_bias has {name[:40]!r}, which is no token id", parameter="logit_bias"
-            )
-    return tuple((int(name), bias) for name, bias in given.items())
 
 
 def _seed(given: int) -> int:

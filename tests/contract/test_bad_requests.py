@@ -66,8 +66,10 @@ def error_of(response, status):
         (GENERATE, {"strategy": "luck"}, "strategy", "luck"),
         (GENERATE, {"strategy": "luck" * 10_000}, "strategy", "luck"),
         (NEXT, {"context": ["a"] * 100, "top_k": 2000}, "top_k", "top_k is 2000"),
-        (GENERATE, {"strategy": "beam"}, "strategy", "beam"),
-        (GENERATE, {"n": 2}, "n", "2"),
+        (GENERATE, {"strategy": "beam", "num_beams": 65}, "num_beams", "65"),
+        (GENERATE, {"n": 65}, "n", "65"),
+        (GENERATE, {"timeout_ms": 0}, "timeout_ms", "0"),
+        (GENERATE, {"logit_bias": {"9" * 5000: 1.0}}, "logit_bias", "token ids"),
         (GENERATE, {"prompt": "the " * 1001}, "prompt", "1001"),
     ],
 )
