@@ -152,9 +152,11 @@ class Engine:
 
     def _serve(self) -> None:
         while not self._stopping:
-            busy = self.scheduler.step()
+            interactive = self.scheduler.serve_interactive()
+            self._post.send()  # before the slice: who has typed waits for no more of it
+            bulk = self.scheduler.serve_bulk()
             self._post.send()
-            if not busy:
+            if not (interactive or bulk):
                 self._work_arrived.get()
         self.scheduler.abort(DrainingError("the service shut down before the request was done"))
         self._post.send()

@@ -5,8 +5,8 @@ thread, the model's. All else may be called from any thread: a lock guards the b
 and is never held while a job or a model works.
 
 A turn has two halves. First every interactive job goes on to its next call, and all these calls
-are answered, those of a kind in one batch; and again, as long as a slice takes. Then whatever is
-long, and whatever bulk jobs ask, gets its slice. So nobody waits for more than a slice of somebody
+are answered, those of a kind in one batch; and again, for some milliseconds. Then whatever is
+long, and whatever bulk jobs ask, gets a slice of bounded time. So nobody waits for more than a slice of somebody
 else's long text.
 """
 
@@ -45,13 +45,15 @@ class SchedulerLimits:
         max_untaken_events: events of one job that nobody has taken yet; past it the job rests.
         retry_after_s: what is told to those who are turned away.
         slice_s: how long interactive jobs wait for others' long work at most, roughly.
+        round_s: how long they may go on before that has its slice.
     """
 
     max_jobs: int
     max_tokens: int = 1 << 40
     max_untaken_events: int = 32
     retry_after_s: float = 1.0
-    slice_s: float = 0.004
+    slice_s: float = 0.0025
+    round_s: float = 0.0075
 
 
 class Observer(Protocol):
@@ -210,14 +212,19 @@ class Scheduler:
                 job.listener.error(error)
 
     def step(self) -> bool:
-        """Take one turn.
+        """Take one turn, both halves.
 
         Returns:
             Whether there was anything to do; False means that nothing is left to do for now.
         """
+        interactive = self.serve_interactive()
+        return self.serve_bulk() or interactive
+
+    def serve_interactive(self) -> bool:
+        """Let all interactive jobs go on, for a bounded time; whether there were any."""
         self._end_cancelled()
         self._end_late()
-        until = self._clock() + self._limits.slice_s
+        until = self._clock() + self._limits.round_s
         jobs = self._popped(self._ready, None)
         worked = bool(jobs)
         while jobs:  # a keystroke asks twice or thrice: there is no slice of others' work between
@@ -226,12 +233,16 @@ class Scheduler:
                 break
         for job in jobs:
             self._requeue(job, kept=False)
+        return worked
+
+    def serve_bulk(self) -> bool:
+        """Give what is long, or bulk, a slice; whether there was any."""
         if self._under_way:
             self._slice()
             return True
         bulk = self._popped(self._ready_bulk, _BULK_JOBS_AT_ONCE)
-        self._ask(bulk)
-        return worked or bool(bulk)
+        self._ask(bulk, until=self._clock() + self._limits.slice_s)
+        return bool(bulk)
 
     def _popped(self, queue: deque[Job], most: int | None) -> list[Job]:
         with self._lock:
@@ -262,14 +273,17 @@ class Scheduler:
             self._requeue(job, kept=kept)
         return None
 
-    def _ask(self, jobs: Sequence[Job]) -> list[Job]:
-        """Let jobs go on, answer what is quickly answered, and begin the rest.
+    def _ask(self, jobs: Sequence[Job], *, until: float = math.inf) -> list[Job]:
+        """Let jobs go on, no further one after a time, answer what is quickly answered, and begin the rest.
 
         Returns:
             Those who have their answer and may go on.
         """
         kinds: dict[Hashable, list[tuple[Job, ModelCall]]] = {}
-        for job in jobs:
+        for place, job in enumerate(jobs):
+            if self._clock() >= until and place:
+                self._put_back(jobs[place:])
+                break
             call = self._go_on(job)
             if call is not None:
                 key = call.kind if call.gains_by_company else job
@@ -364,6 +378,10 @@ class Scheduler:
                 job.parked = True
             else:
                 self._enqueue(job)
+
+    def _put_back(self, jobs: Sequence[Job]) -> None:
+        with self._lock:
+            self._ready_bulk.extendleft(reversed(jobs))
 
     def _enqueue(self, job: Job) -> None:
         (self._ready_bulk if job.bulk else self._ready).append(job)

@@ -107,6 +107,7 @@ def rerank(loaded: LoadedModel, command: RerankCommand, limits: Limits) -> Work[
         ]
         totals = command.weighting.totals(features)
         answers.append(RankedList(given, rank(totals), totals, features))
+        yield None
     return answers
 
 

@@ -15,7 +15,7 @@ R = TypeVar("R")
 TextOrIds: TypeAlias = str | tuple[int, ...]
 """A text, or token ids not yet checked against a vocabulary."""
 
-_CHARACTERS_PER_STEP = 1 << 16
+_CHARACTERS_PER_STEP = 1 << 13
 """Characters or ids read before other requests have their turn."""
 
 _CHARACTERS_PER_ITEM = 64
