@@ -51,6 +51,7 @@ def _draw(task: Task, rows: Sequence[_Row]) -> Work[Piece | Continuation, list[C
         chosen[chosen == IMPOSSIBLE] = EOS
         own = log_probs[np.arange(len(chosen)), chosen].tolist()
         tops = _tops(task, log_probs)
+        del log_probs  # rows of a batch: whoever rests until its events are taken must not keep it
         live = []
         for row, (writer, token) in enumerate(zip(writers, chosen.tolist(), strict=True)):
             top = tops[row] if tops else None

@@ -10,13 +10,14 @@ temporary folder, from Python's own documentation. Nothing is written elsewhere.
 import argparse
 import asyncio
 import json
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from http_client import Connection, free_port, wait_until_ready
 
 NO_OP = """
 import fastapi, sys, uvicorn
@@ -49,52 +50,22 @@ WORDS = (
 )
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-async def ask(reader, writer, path, body):
-    """One request on an open connection."""
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    writer.write(head.encode() + body)
-    reply = await reader.readuntil(b"\r\n\r\n")
-    assert reply.startswith(b"HTTP/1.1 200"), reply
-    length = next(
-        int(line.split(b":")[1])
-        for line in reply.lower().split(b"\r\n")
-        if line.startswith(b"content-length")
-    )
-    await reader.readexactly(length)
-
-
 async def closed_loop(port, path, bodies, connections):
     """Requests per second, and the seconds of each."""
     pending = iter(bodies)
     seconds = []
 
     async def client():
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        connection = await Connection.open(port)
         for body in pending:
             began = time.perf_counter()
-            await ask(reader, writer, path, body)
+            await connection.ask(path, body)
             seconds.append(time.perf_counter() - began)
-        writer.close()
+        connection.close()
 
     began = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(connections)))
     return len(seconds) / (time.perf_counter() - began), seconds
-
-
-def wait_until_ready(port):
-    while True:
-        with socket.socket() as s:
-            if s.connect_ex(("127.0.0.1", port)) == 0:
-                s.sendall(b"GET /health/ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-                if b" 200 " in s.recv(100):
-                    return
-        time.sleep(0.2)
 
 
 def measure(name, port, path, bodies, baseline=None):
