@@ -52,7 +52,7 @@ class SchedulerLimits:
     max_tokens: int = 1 << 40
     max_untaken_events: int = 32
     retry_after_s: float = 1.0
-    slice_s: float = 0.0025
+    slice_s: float = 0.0012
     round_s: float = 0.0075
 
 

@@ -2,7 +2,7 @@
 
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_company.py [--requests 10000]
 
-First the same scoring request, a thousand times, alone and beside 64 clients who score, re-rank, generate and
+First the same scoring request, `--equal` times, alone and beside 64 clients who score, re-rank, generate and
 type: all answers must be the same bytes. Then many requests of which three in ten hang up after a random time:
 afterwards nothing may be under way, and memory, threads and open files are those of before. Figures are printed;
 anything that is not so ends the run with an error. Nothing is written outside a temporary folder.
@@ -48,8 +48,8 @@ async def answer(connection, path, body):
     return await connection.ask(path, json.dumps(body).encode())
 
 
-async def company(port, texts):
-    """A thousand equal requests beside 64 clients; how many different answers there are, the idle one included."""
+async def company(port, texts, count):
+    """Equal requests beside 64 clients; how many different answers there are, the idle one included."""
     stop = False
 
     async def client(seed):
@@ -68,7 +68,7 @@ async def company(port, texts):
 
     async def equal():
         connection = await Connection.open(port)
-        for _ in range(1000 // _EQUAL):
+        for _ in range(count // _EQUAL):
             answers.add(await connection.ask("/v1/score", body))
 
     began = time.perf_counter()
@@ -76,7 +76,7 @@ async def company(port, texts):
     seconds = time.perf_counter() - began
     stop = True
     await asyncio.gather(*clients)
-    print(f"1,000 equal requests beside 64 clients: {len(answers)} answer(s), {seconds:.0f} s", flush=True)
+    print(f"{count} equal requests beside 64 clients: {len(answers)} answer(s), {seconds:.0f} s", flush=True)
     assert len(answers) == 1
 
 
@@ -120,6 +120,7 @@ def state_of(port, pid):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--equal", type=int, default=1000)
     parser.add_argument("--registry", type=Path, default=None)
     given = parser.parse_args()
     root = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - a benchmark, not the service
@@ -135,7 +136,7 @@ def main():
         )
         try:
             wait_until_ready(port)
-            asyncio.run(company(port, texts))
+            asyncio.run(company(port, texts, given.equal))
             asyncio.run(hang_ups(port, texts, 500))
             time.sleep(1)
             before = state_of(port, server.pid)

@@ -22,6 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench_service import NO_OP
 from http_client import Connection, free_port, wait_until_ready
 
 GRAMOPHONE = (sys.executable, "-m", "service.cli")
@@ -149,15 +150,20 @@ def main():
         registry = given.registry or Path(folder)
         registry.mkdir(parents=True, exist_ok=True)
         train(registry, data)
-        port = free_port()
-        command = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", str(port)]
+        ports = free_port(), free_port()
+        command = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", str(ports[1])]
+        nothing = subprocess.Popen([sys.executable, "-c", NO_OP, str(ports[0])], **QUIET)
         server = subprocess.Popen(command, **QUIET)
         try:
-            wait_until_ready(port)
-            run(port, texts, given)
+            for port in ports:
+                wait_until_ready(port)
+            bodies = [b"{}"] * int(given.ngram_rate * given.seconds)
+            measure("a route that does nothing", ports[0], bodies, given.ngram_rate)
+            run(ports[1], texts, given)
         finally:
-            server.terminate()
-            server.wait()
+            for process in (nothing, server):
+                process.terminate()
+                process.wait()
 
 
 def run(port, texts, given):
