@@ -17,8 +17,8 @@ from models.caching.reading import read, remember
 from models.caching.unit_vectors import padded_size, unit_vectors
 from models.caching.weighing import Weighing
 from models.errors import InvalidInputError, ManifestError
-from models.protocol import Featured, FeaturedScores, LanguageModel, feature_size
-from models.scoring import consume, score_sequences
+from models.protocol import Featured, FeaturedReading, FeaturedScores, LanguageModel, feature_size
+from models.scoring import consume, read_sequences, score_sequences
 from models.vocabulary import BOS, Vocabulary
 
 _STRETCH = 1_024  # tokens of a row whose features are held at once
@@ -224,7 +224,12 @@ class CacheModel:
         inner, histories = state.inner, list(state.histories)
         for start in range(0, tokens.shape[1], _STRETCH):
             stretch, counts = tokens[:, start : start + _STRETCH], np.clip(lengths - start, 0, _STRETCH)
-            scored = self._inner_scores(inner, stretch, counts)
+            last = start + _STRETCH >= tokens.shape[1]
+            scored = (
+                self._inner_scores(inner, stretch, counts)
+                if last
+                else self._inner_read(inner, stretch, counts)
+            )
             for row, count in enumerate(counts):
                 reading = read(
                     histories[row],
@@ -239,14 +244,21 @@ class CacheModel:
                     self.config.weight,
                     out[row, start : start + count],
                 )
-            if start + _STRETCH < tokens.shape[1]:
-                inner = consume(self.inner, inner, stretch, counts)
+            if isinstance(scored, FeaturedReading):
+                inner = scored.state
 
     def _inner_scores(self, state: Any, tokens: TokenIds, lengths: TokenIds) -> FeaturedScores:
         if self._featured is not None:
             return self._featured.score_with_features(state, tokens, lengths)
         features = np.zeros((*tokens.shape, 0), dtype=np.float32)
         return FeaturedScores(score_sequences(self.inner, state, tokens, lengths), features)
+
+    def _inner_read(self, state: Any, tokens: TokenIds, lengths: TokenIds) -> FeaturedReading:
+        if self._featured is not None:
+            return self._featured.read_with_features(state, tokens, lengths)
+        features = np.zeros((*tokens.shape, 0), dtype=np.float32)
+        read = read_sequences(self.inner, state, tokens, lengths)
+        return FeaturedReading(read.log_probs, features, read.state)
 
     def _prefill_rows(self, state: CacheState, tokens: TokenIds, lengths: TokenIds) -> CacheState:
         inner, histories = state.inner, list(state.histories)

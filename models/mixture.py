@@ -13,6 +13,7 @@ from models.errors import InvalidInputError, ManifestError, VocabularyMismatchEr
 from models.protocol import (
     ContextMatcher,
     Featured,
+    FeaturedReading,
     FeaturedScores,
     LanguageModel,
     ReadScores,
@@ -171,6 +172,19 @@ class MixtureModel:
             for number, (part, s) in enumerate(zip(self.parts, state.parts, strict=True))
         ]
         return FeaturedScores(self._mix_scores(scores, state, tokens, lengths), featured.features)
+
+    def read_with_features(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> FeaturedReading:
+        """What `score_with_features` and `prefill` answer, in one pass over each part that can."""
+        featured = self._features.read_with_features(state.parts[self._featured or 0], tokens, lengths)
+        read = [
+            ReadScores(featured.log_probs, featured.state)
+            if number == self._featured
+            else read_sequences(part, s, tokens, lengths)
+            for number, (part, s) in enumerate(zip(self.parts, state.parts, strict=True))
+        ]
+        scores = self._mix_scores([part.log_probs for part in read], state, tokens, lengths)
+        after = MixtureState(tuple(part.state for part in read))
+        return FeaturedReading(scores, featured.features, after)
 
     def save(self, directory: Path) -> None:
         """Write the weights; the parts are checkpoints of their own under `parts/`."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds, to_numpy
-from models.protocol import LanguageModel, Prefiller, ReadingScorer, ReadScores, SequenceScorer
+from models.protocol import LanguageModel, Prefiller, ReadingScorer, ReadScores, SequenceScorer, can
 from models.vocabulary import EOS
 
 LOG_ZERO = -9999.0
@@ -66,7 +66,7 @@ def score_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, len
 
     In one pass if the model can, else step by step.
     """
-    if isinstance(model, SequenceScorer):
+    if can(model, SequenceScorer):
         return model.score(state, tokens, lengths)
     batch, width = tokens.shape
     out = np.zeros((batch, width), dtype=np.float32)
@@ -88,7 +88,7 @@ def consume(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: To
 
     In one pass if the model can (`Prefiller`), else step by step.
     """
-    if isinstance(model, Prefiller):
+    if can(model, Prefiller):
         return model.prefill(state, tokens, lengths)
     rows = np.arange(len(lengths))
     finished: list[tuple[TokenIds, Any]] = []
@@ -109,6 +109,6 @@ def consume(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: To
 
 def read_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
     """What `score_sequences` and `consume` answer, in one pass if the model can."""
-    if isinstance(model, ReadingScorer):
+    if can(model, ReadingScorer):
         return model.read(state, tokens, lengths)
     return ReadScores(score_sequences(model, state, tokens, lengths), consume(model, state, tokens, lengths))

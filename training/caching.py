@@ -17,8 +17,8 @@ from models.caching.reading import read
 from models.caching.unit_vectors import padded_size, unit_vectors
 from models.caching.weighing import Weighing
 from models.errors import InvalidInputError
-from models.protocol import Featured, LanguageModel, feature_size
-from models.scoring import consume, perplexity, score_sequences
+from models.protocol import Featured, FeaturedReading, LanguageModel, feature_size
+from models.scoring import perplexity, read_sequences
 from models.vocabulary import BOS
 from training.corpora.encoded import EncodedCorpus
 from training.evaluating.scoring import CHUNK_TOKENS, Targets, running_text
@@ -152,12 +152,12 @@ def read_with_caches(
     progress.start(f"scoring with the {model.family} and a {kind} cache, stream context", corpus.num_tokens)
     for start in range(0, len(text), CHUNK_TOKENS):
         chunk = text[start : start + CHUNK_TOKENS]
-        scores, features = _scored(model, state, chunk)
-        reading = read(history, chunk, unit_vectors(features), weighing=weighing)
+        inner = _read(model, state, chunk)
+        state = inner.state
+        reading = read(history, chunk, unit_vectors(inner.features[0]), weighing=weighing)
         history = reading.history
-        state = consume(model, state, chunk[None], np.asarray([len(chunk)]))
         predicted = chunk != BOS
-        log_probs.append(scores[predicted])
+        log_probs.append(inner.log_probs[0, predicted])
         shares.append(reading.shares[predicted])
         progress.advance(int(predicted.sum()))
     progress.finish()
@@ -221,13 +221,13 @@ def with_cache(
     return mixed
 
 
-def _scored(model: LanguageModel[Any], state: Any, chunk: TokenIds) -> tuple[FloatArray, FloatArray]:
-    """Log-probabilities [T] and features [T, W] of one row of tokens [T]."""
+def _read(model: LanguageModel[Any], state: Any, chunk: TokenIds) -> FeaturedReading:
+    """One row of tokens [T]."""
     tokens, lengths = chunk[None], np.asarray([len(chunk)])
     if feature_size(model) and isinstance(model, Featured):
-        scored = model.score_with_features(state, tokens, lengths)
-        return scored.log_probs[0], scored.features[0]
-    return score_sequences(model, state, tokens, lengths)[0], np.zeros((len(chunk), 0), dtype=np.float32)
+        return model.read_with_features(state, tokens, lengths)
+    scored = read_sequences(model, state, tokens, lengths)
+    return FeaturedReading(scored.log_probs, np.zeros((*tokens.shape, 0), dtype=np.float32), scored.state)
 
 
 def _grid(kind: CacheKind, window: int) -> CacheGrid:

@@ -10,12 +10,13 @@ from torch import Tensor
 from models.arrays import Array, FloatArray, TokenIds
 from models.neural.device import resolve_device
 from models.neural.network import Network
-from models.neural.sequences import features_ragged, prefill_ragged, score_ragged
+from models.neural.recorded_steps import MAX_ROWS, RecordedSteps, record_on_cuda
+from models.neural.sequences import features_ragged, prefill_ragged, read_even, score_ragged
 from models.neural.served import NetworkModel
 from models.neural.state import NeuralState
 from models.neural.stepping import step
 from models.neural.storage import read_network, write_network
-from models.protocol import FeaturedScores
+from models.protocol import FeaturedReading, FeaturedScores, ReadScores
 from models.vocabulary import Vocabulary
 
 
@@ -38,6 +39,8 @@ class NeuralModel(NetworkModel[NeuralState]):
         super().__init__(network, vocabulary)
         self._device = resolve_device(device)
         self._network = network.to(self._device).eval()
+        recordable = self._device.type == "cuda" and self._config.attention == "none"
+        self._recorded = RecordedSteps(self._network, record_on_cuda) if recordable else None
 
     @property
     def network(self) -> Network:
@@ -60,7 +63,11 @@ class NeuralModel(NetworkModel[NeuralState]):
         Returns:
             The state after the tokens.
         """
-        return NeuralState(step(self._network, self._ids(tokens), state.hidden))
+        ids = self._ids(tokens)
+        if self._recorded is not None and 0 < len(ids) <= MAX_ROWS:
+            with torch.cuda.device(self._device):
+                return NeuralState(self._recorded.step(ids, state.hidden))
+        return NeuralState(step(self._network, ids, state.hidden))
 
     @torch.inference_mode()
     def next_log_probs(self, state: NeuralState) -> Array:
@@ -109,6 +116,14 @@ class NeuralModel(NetworkModel[NeuralState]):
         """
         return prefill_ragged(self._network, state, tokens, lengths)
 
+    @torch.inference_mode()
+    def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
+        """What `score` and `prefill` answer; in one pass if rows are of one length."""
+        if not _are_even(tokens, lengths):
+            return ReadScores(self.score(state, tokens, lengths), self.prefill(state, tokens, lengths))
+        scores = np.zeros(tokens.shape, dtype=np.float32)
+        return ReadScores(scores, read_even(self._network, state, tokens, scores=scores))
+
     @property
     def feature_size(self) -> int:
         """Numbers in what the output layer reads, E."""
@@ -131,6 +146,17 @@ class NeuralModel(NetworkModel[NeuralState]):
         scores = np.zeros(tokens.shape, dtype=np.float32)
         return FeaturedScores(scores, features_ragged(self._network, state, tokens, lengths, scores=scores))
 
+    @torch.inference_mode()
+    def read_with_features(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FeaturedReading:
+        """What `score_with_features` and `prefill` answer; in one pass if rows are of one length."""
+        if not _are_even(tokens, lengths):
+            scored = self.score_with_features(state, tokens, lengths)
+            return FeaturedReading(*scored, self.prefill(state, tokens, lengths))
+        scores = np.zeros(tokens.shape, dtype=np.float32)
+        features = np.zeros((*tokens.shape, self.feature_size), dtype=np.float32)
+        after = read_even(self._network, state, tokens, scores=scores, features=features)
+        return FeaturedReading(scores, features, after)
+
     def save(self, directory: Path) -> None:
         """Write `config.json` and `model.safetensors` into an existing directory."""
         write_network(self._network, directory)
@@ -147,3 +173,7 @@ class NeuralModel(NetworkModel[NeuralState]):
 
     def _ids(self, tokens: TokenIds) -> Tensor:
         return torch.as_tensor(tokens, dtype=torch.int64, device=self._device)
+
+
+def _are_even(tokens: TokenIds, lengths: TokenIds) -> bool:
+    return bool((lengths == tokens.shape[1]).all())

@@ -21,6 +21,10 @@ STEPS = 128
 LOGITS = 1 << 21
 """Logits held at once (8 MiB): the output layer's matrix product stays in a CPU's cache."""
 
+ROWS_ON_CUDA = 256
+LOGITS_ON_CUDA = 1 << 27
+"""The same on a CUDA device, which is the faster the more it has to do at once (512 MiB of logits)."""
+
 _STEPS_MULTIPLE = 8  # stretches are padded to it: each new length costs a compiled kernel
 
 
@@ -37,7 +41,7 @@ def score_ragged(
         normalised: False for logits instead, whatever they sum to.
     """
     scores = np.zeros(tokens.shape, dtype=np.float32)
-    for rows in _groups(lengths):
+    for rows in _groups(lengths, _rows_at_once(state)):
         _read_rows(network, state.select(rows), tokens, lengths, rows, scores=scores, normalised=normalised)
     return scores
 
@@ -60,15 +64,49 @@ def features_ragged(
         scores: [B, T]; if given, the tokens' natural-log probabilities are written into it.
     """
     features = np.zeros((*tokens.shape, network.feature_size), dtype=np.float32)
-    for rows in _groups(lengths):
+    for rows in _groups(lengths, _rows_at_once(state)):
         _read_rows(network, state.select(rows), tokens, lengths, rows, scores=scores, features=features)
     return features
+
+
+def read_even(
+    network: Network,
+    state: NeuralState,
+    tokens: TokenIds,
+    *,
+    scores: FloatArray,
+    features: FloatArray | None = None,
+) -> NeuralState:
+    """Score rows of one length and tell the state after them, in one pass.
+
+    Args:
+        network: in evaluation mode.
+        state: what came before, B rows.
+        tokens: ids [B, T].
+        scores: [B, T]; natural-log probabilities are written into it.
+        features: [B, T, E]; if given, what the output layer reads before each token is written into it.
+    """
+    most = _rows_at_once(state)
+    if len(tokens) <= most:
+        return _read_even_rows(network, state, tokens, scores, features)
+    cuts = [slice(start, start + most) for start in range(0, len(tokens), most)]
+    parts = [
+        _read_even_rows(
+            network,
+            state.select(np.arange(len(tokens))[cut]),
+            tokens[cut],
+            scores[cut],
+            None if features is None else features[cut],
+        )
+        for cut in cuts
+    ]
+    return parts[0].concatenate(parts[1:])
 
 
 def prefill_ragged(network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
     """The state after given tokens: row b has lengths[b] of tokens [B, T]; 0 leaves it as it was."""
     hidden = tuple(part.clone() for part in state.hidden)
-    for rows in _groups(lengths):
+    for rows in _groups(lengths, _rows_at_once(state)):
         index = torch.as_tensor(rows, device=state.top.device)
         after = _prefill_rows(network, state.select(rows), tokens[rows], lengths[rows])
         for part, changed in zip(hidden, after.hidden, strict=True):
@@ -76,12 +114,16 @@ def prefill_ragged(network: Network, state: NeuralState, tokens: TokenIds, lengt
     return NeuralState(hidden)
 
 
-def _groups(lengths: TokenIds) -> Iterator[TokenIds]:
-    """Rows that are not empty, longest first, so that neighbours end together; up to `ROWS` at a time."""
+def _rows_at_once(state: NeuralState) -> int:
+    return ROWS_ON_CUDA if state.top.is_cuda else ROWS
+
+
+def _groups(lengths: TokenIds, most: int) -> Iterator[TokenIds]:
+    """Rows that are not empty, longest first, so that neighbours end together; so many at a time at most."""
     order = np.argsort(-lengths, kind="stable")
     order = order[: np.count_nonzero(lengths)]
-    for start in range(0, len(order), ROWS):
-        yield order[start : start + ROWS]
+    for start in range(0, len(order), most):
+        yield order[start : start + most]
 
 
 def _read_rows(
@@ -118,6 +160,27 @@ def _read_rows(
             scores[rows[row], start + column] = _score_positions(network, wanted, ids, normalised=normalised)
 
 
+def _read_even_rows(
+    network: Network, state: NeuralState, tokens: TokenIds, scores: FloatArray, features: FloatArray | None
+) -> NeuralState:
+    device, (batch, width) = state.top.device, tokens.shape
+    hidden, start = state.hidden, 0
+    while start < width:
+        left = width - start
+        end = start + (STEPS if left >= STEPS else 1 << (left.bit_length() - 1))  # few different lengths
+        ids = torch.as_tensor(tokens[:, start:end].T.astype(np.int64), device=device)
+        last = hidden[0]
+        outputs, hidden = run(network, ids, hidden)
+        contexts = torch.cat([last, outputs[:-1]]).flatten(0, 1)
+        if features is not None:
+            told = network.features(contexts).cpu().numpy().reshape(end - start, batch, -1)
+            features[:, start:end] = told.swapaxes(0, 1)
+        some = _score_positions(network, contexts, ids.flatten(), normalised=True)
+        scores[:, start:end] = some.reshape(-1, batch).T
+        start = end
+    return NeuralState(hidden)
+
+
 def _prefill_rows(network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
     """The state after rows that are sorted by length, the longest first; none is empty."""
     hidden = tuple(part.clone() for part in state.hidden)
@@ -139,7 +202,8 @@ def _prefill_rows(network: Network, state: NeuralState, tokens: TokenIds, length
 def _score_positions(network: Network, outputs: Tensor, ids: Tensor, *, normalised: bool) -> FloatArray:
     """Log-probabilities or logits [N] of ids [N], each after the text that led to the output [N, hidden]."""
     of_targets = network.target_log_probs if normalised else network.target_logits
-    size = max(1, LOGITS // (network.vocab_size if normalised else outputs.shape[1]))
+    held = LOGITS_ON_CUDA if ids.is_cuda else LOGITS
+    size = max(1, held // (network.vocab_size if normalised else outputs.shape[1]))
     scores = torch.empty(len(ids), device=ids.device)
     for start in range(0, len(ids), size):
         cut = slice(start, start + size)

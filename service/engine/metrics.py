@@ -1,6 +1,6 @@
 """What is counted and timed; names follow those of other model servers, with our prefix."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -96,6 +96,15 @@ class Metrics:
     def answered(self, kind: str, rows: int) -> None:
         """So many rows of calls of a kind were answered in one batch."""
         self.batch_rows.labels(kind).observe(rows)
+
+    def generation(
+        self, model: str, prompt_tokens: int, generated_tokens: int, finish_reasons: Iterable[str]
+    ) -> None:
+        """A request for continuations has ended well: tokens read and generated, how each choice ended."""
+        self.prompt_tokens.labels(model).inc(prompt_tokens)
+        self.generation_tokens.labels(model).inc(generated_tokens)
+        for reason in finish_reasons:
+            self.generated.labels(model, reason).inc()
 
     def model_load(self, outcome: str, seconds: float) -> None:
         """A load has ended: `loaded`, `failed` or `refused`."""

@@ -15,20 +15,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
-from models.errors import (
-    DeadlineExceededError,
-    DrainingError,
-    EngineFailedError,
-    LanguageModelError,
-    OverloadedError,
-)
+from models.errors import DeadlineExceededError, EngineFailedError, LanguageModelError
+from service.engine.admission import Admission
 from service.engine.batches import Batch, Batches
 from service.engine.calls import ModelCall
 from service.engine.job import Job
+from service.engine.observer import Observer, Unobserved
 
 _log = structlog.get_logger(__name__)
 _BULK_JOBS_AT_ONCE = 16
@@ -56,42 +51,6 @@ class SchedulerLimits:
     round_s: float = 0.0075
 
 
-class Observer(Protocol):
-    """Told what happens, on whatever thread it does."""
-
-    def started(self, waited_s: float) -> None:
-        """A job had its first step after so many seconds."""
-        ...
-
-    def rejected(self, reason: str) -> None:
-        """A job was not admitted: `requests`, `tokens` or `draining`."""
-        ...
-
-    def ended(self, how: str) -> None:
-        """A job ended: `done`, `failed`, `cancelled` or `deadline`."""
-        ...
-
-    def answered(self, kind: str, rows: int) -> None:
-        """So many rows of calls of a kind were answered in one batch."""
-        ...
-
-
-class Unobserved:
-    """Nobody is told."""
-
-    def started(self, waited_s: float) -> None:
-        """Ignore it."""
-
-    def rejected(self, reason: str) -> None:
-        """Ignore it."""
-
-    def ended(self, how: str) -> None:
-        """Ignore it."""
-
-    def answered(self, kind: str, rows: int) -> None:
-        """Ignore it."""
-
-
 class Scheduler:
     """Turns of interactive jobs, with slices of long work between.
 
@@ -108,60 +67,47 @@ class Scheduler:
         self._limits = limits
         self._observer: Observer = observer or Unobserved()
         self._lock = threading.Lock()
+        self._admission = Admission(
+            max_jobs=limits.max_jobs,
+            max_tokens=limits.max_tokens,
+            retry_after_s=limits.retry_after_s,
+            observer=self._observer,
+        )
         self._ready: deque[Job] = deque()
         self._ready_bulk: deque[Job] = deque()
-        self._admitted: set[Job] = set()
-        self._tokens = 0
-        self._waiting = 0
-        self._draining = False
         self._cancelled: list[Job] = []
-        self._next_deadline_s = math.inf
         # of the model's thread alone
         self._batches = Batches(clock=clock, slice_s=limits.slice_s)
-        self._under_way: deque[Batch] = deque()
+        self._long: deque[Batch] = deque()
+        self._bulk: deque[Batch] = deque()
+        self._bulk_next = False
 
     def __len__(self) -> int:
         """Jobs admitted and not ended: waiting, under way or resting."""
-        return len(self._admitted)
+        return len(self._admission)
 
     @property
     def num_waiting(self) -> int:
         """Jobs that have not had their first step."""
-        return self._waiting
+        return self._admission.num_waiting
 
     @property
     def num_tokens(self) -> int:
         """Tokens that the admitted jobs are expected to read and generate."""
-        return self._tokens
+        return self._admission.tokens
 
     @property
     def draining(self) -> bool:
         """Whether new jobs are refused."""
-        return self._draining
+        return self._admission.draining
 
-    def check_room(self, tokens: int = 0) -> None:
+    def check_room(self) -> None:
         """Refuse what `submit` would refuse now.
 
         Raises:
-            DrainingError: no new work is taken.
-            OverloadedError: there are as many jobs, or tokens, as the limits allow.
+            DrainingError, OverloadedError: as `submit`.
         """
-        if self._draining:
-            self._observer.rejected("draining")
-            raise DrainingError("the service is shutting down and takes no new requests")
-        if len(self._admitted) >= self._limits.max_jobs:
-            self._observer.rejected("requests")
-            raise OverloadedError(
-                f"{len(self._admitted)} requests are queued or under way, as many as this service takes",
-                retry_after_s=self._limits.retry_after_s,
-            )
-        if self._admitted and self._tokens + tokens > self._limits.max_tokens:
-            self._observer.rejected("tokens")
-            raise OverloadedError(
-                f"requests of about {self._tokens} tokens are queued or under way, and this one has about "
-                f"{tokens}; this service takes {self._limits.max_tokens} at once",
-                retry_after_s=self._limits.retry_after_s,
-            )
+        self._admission.check_room()
 
     def submit(self, job: Job) -> None:
         """Admit a job; its place is taken from now until it ends.
@@ -171,12 +117,8 @@ class Scheduler:
             OverloadedError: there are as many jobs, or tokens, as the limits allow.
         """
         with self._lock:
-            self.check_room(job.tokens)
+            self._admission.admit(job)
             job.submitted_s = self._clock()
-            self._admitted.add(job)
-            self._tokens += job.tokens
-            self._waiting += 1
-            self._next_deadline_s = min(self._next_deadline_s, job.deadline_s)
             self._enqueue(job)
 
     def cancel(self, job: Job) -> None:
@@ -200,12 +142,12 @@ class Scheduler:
 
     def drain(self) -> None:
         """Refuse new jobs from now on; those admitted go on. Takes no lock: a signal handler may call it."""
-        self._draining = True
+        self._admission.draining = True
 
     def abort(self, error: LanguageModelError) -> None:
         """End every job with an error; for the model's thread, once it has stopped stepping."""
         with self._lock:
-            jobs = list(self._admitted)
+            jobs = list(self._admission.jobs)
         for job in jobs:
             self._end(job, "cancelled" if job.cancelled else "failed")
             if not job.cancelled:
@@ -236,26 +178,35 @@ class Scheduler:
         return worked
 
     def serve_bulk(self) -> bool:
-        """Give what is long, or bulk, a slice; whether there was any."""
-        if self._under_way:
-            self._slice()
+        """Give what is long, or bulk, a slice, the two by turns; whether there was any."""
+        long_first = bool(self._long) and not self._bulk_next
+        self._bulk_next = long_first
+        if not long_first and self._serve_bulk_jobs():
             return True
-        bulk = self._popped(self._ready_bulk, _BULK_JOBS_AT_ONCE)
-        self._ask(bulk, until=self._clock() + self._limits.slice_s)
-        return bool(bulk)
+        if self._long:
+            self._slice(self._long)
+            return True
+        return False
+
+    def _serve_bulk_jobs(self) -> bool:
+        if self._bulk:
+            self._slice(self._bulk)
+            return True
+        jobs = self._popped(self._ready_bulk, _BULK_JOBS_AT_ONCE)
+        self._ask(jobs, until=self._clock() + self._limits.slice_s)
+        return bool(jobs)
 
     def _popped(self, queue: deque[Job], most: int | None) -> list[Job]:
         with self._lock:
             count = len(queue) if most is None else min(most, len(queue))
             popped = [queue.popleft() for _ in range(count)]
-            return [job for job in popped if job in self._admitted]
+            return [job for job in popped if job in self._admission]
 
     def _go_on(self, job: Job) -> ModelCall | None:
         """Let a job work up to what it asks, says or ends with; what it asks is given back."""
         if not job.started:
-            job.started = True
             with self._lock:
-                self._waiting -= 1
+                self._admission.start(job)
             self._observer.started(self._clock() - job.submitted_s)
         answer, job.answer = job.answer, None
         try:
@@ -291,16 +242,18 @@ class Scheduler:
         answered: list[Job] = []
         for same in kinds.values():
             for batch in self._batches.of(same):
-                if batch.is_long or same[0][0].bulk:
-                    self._under_way.append(batch)
+                if same[0][0].bulk:
+                    self._bulk.append(batch)
+                elif batch.is_long:
+                    self._long.append(batch)
                 else:
                     answered += self._finish(batch)
         return answered
 
-    def _slice(self) -> None:
-        """Go on with one batch that is under way, for a bounded time, then let others have their turn."""
-        batch = self._under_way.popleft()
-        if not any(job in self._admitted for job in batch.jobs):
+    def _slice(self, under_way: deque[Batch]) -> None:
+        """Go on with the first of some batches, for a bounded time, then let the others have their turn."""
+        batch = under_way.popleft()
+        if not any(job in self._admission for job in batch.jobs):
             return
         try:
             self._batches.go_on(batch)
@@ -309,7 +262,7 @@ class Scheduler:
                 self._requeue(job, kept=False)
             return
         if not batch.done:
-            self._under_way.append(batch)
+            under_way.append(batch)
             return
         for job in self._answered(batch):
             self._requeue(job, kept=False)
@@ -325,7 +278,7 @@ class Scheduler:
         """The jobs of a batch that are still there, each with its answer."""
         self._observer.answered(batch.name, batch.num_rows)
         pairs = zip(batch.jobs, batch.answers(), strict=True)
-        there = [(job, answer) for job, answer in pairs if job in self._admitted]
+        there = [(job, answer) for job, answer in pairs if job in self._admission]
         for job, answer in there:
             job.answer = answer
         return [job for job, _ in there]
@@ -333,28 +286,22 @@ class Scheduler:
     def _blame(self, batch: Batch, error: Exception) -> list[Job]:
         """A batch failed: those in it are asked one by one, so that only who is at fault is told so."""
         if len(batch.jobs) == 1:
-            if batch.jobs[0] in self._admitted:
+            if batch.jobs[0] in self._admission:
                 self._fail(batch.jobs[0], error)
             return []
-        alone = [one for one in batch.apart() if one.jobs[0] in self._admitted]
+        alone = [one for one in batch.apart() if one.jobs[0] in self._admission]
         return [job for one in alone for job in self._finish(one)]
 
     def _end_cancelled(self) -> None:
         with self._lock:
             cancelled, self._cancelled = self._cancelled, []
         for job in cancelled:
-            if job in self._admitted:
+            if job in self._admission:
                 self._end(job, "cancelled")
 
     def _end_late(self) -> None:
-        now = self._clock()
-        if now < self._next_deadline_s:
-            return
         with self._lock:
-            late = [job for job in self._admitted if job.deadline_s <= now]
-            self._next_deadline_s = min(
-                (job.deadline_s for job in self._admitted if job.deadline_s > now), default=math.inf
-            )
+            late = self._admission.late(self._clock())
         for job in late:
             self._end(job, "deadline")
             allowed_ms = 1000 * (job.deadline_s - job.submitted_s)
@@ -390,10 +337,4 @@ class Scheduler:
         job.work.close()
         job.answer = None
         with self._lock:
-            if job in self._admitted:
-                self._admitted.discard(job)
-                self._tokens -= job.tokens
-                self._observer.ended(how)
-            if not job.started:
-                job.started = True
-                self._waiting -= 1
+            self._admission.release(job, how)

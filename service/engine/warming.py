@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from models.protocol import LanguageModel, TopKPredictor
+from models.protocol import LanguageModel, TopKPredictor, can
 from models.scoring import consume, score_sequences
 from models.vocabulary import EOS
 
@@ -28,7 +28,7 @@ def warm_up(model: LanguageModel[Any]) -> None:
         lengths = 1 + np.arange(batch) % _WIDTH
         state = model.advance(model.initial_state(batch), tokens[:, 0])
         model.next_log_probs(state)
-        if isinstance(model, TopKPredictor):
+        if can(model, TopKPredictor):
             model.top_k(state, min(_TOP, vocab_size))
         score_sequences(model, state, tokens, lengths)
         consume(model, state.select(np.arange(batch)[::-1].copy()), tokens, lengths)

@@ -8,13 +8,12 @@ import structlog
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.errors import LanguageModelError
 from service.engine.host import LoadedModel
 from service.engine.metrics import Metrics
-from service.routes.errors import error_body, error_json
 from service.routes.event_stream import MEDIA_TYPE, EventStream, begin_events
 from service.routes.openapi import body_of, replies_of
 from service.routes.serving import resolve, run, services_of, terms_of, to_json
+from service.routes.token_times import TokenTimes
 from service.schemas.completion_replies import CompletionReply
 from service.schemas.completions import (
     CompletionRequest,
@@ -59,9 +58,10 @@ async def create_completion(request: Request) -> Response:
             return to_json(completion_reply(loaded, stamp, done))
 
         return await run(request, work, write, terms)
-    stream = _timed(services.metrics, loaded, services.engine.stream(work, terms))
+    times = TokenTimes(services.metrics, loaded.address)
+    stream = await begin_events(request, services.engine.stream(work, terms))
     with_usage = wire.stream_options is not None and bool(wire.stream_options.include_usage)
-    return EventStream(_payloads(loaded, stamp, await begin_events(request, stream), with_usage=with_usage))
+    return EventStream(_payloads(services.metrics, loaded, stamp, stream, times, with_usage=with_usage))
 
 
 def _log_ignored(request: Request, wire: CompletionRequest) -> None:
@@ -79,39 +79,24 @@ def _new_tokens(command: CompletionCommand) -> int:
 
 
 async def _payloads(
-    loaded: LoadedModel, stamp: Stamp, stream: AsyncGenerator[Part | Completed, None], *, with_usage: bool
+    metrics: Metrics,
+    loaded: LoadedModel,
+    stamp: Stamp,
+    stream: AsyncGenerator[Part | Completed, None],
+    times: TokenTimes,
+    *,
+    with_usage: bool,
 ) -> AsyncGenerator[bytes, None]:
-    try:
-        async for item in stream:
-            if isinstance(item, Part):
-                yield to_json(completion_event(loaded, stamp, item))
-            elif with_usage:
-                yield to_json(usage_event(loaded, stamp, item))
-    except LanguageModelError as error:  # the status has gone out: the event must tell
-        yield error_json(error_body(error))
-    else:
-        yield b"[DONE]"
-
-
-async def _timed(
-    metrics: Metrics, loaded: LoadedModel, stream: AsyncGenerator[Part | Completed, None]
-) -> AsyncGenerator[Part | Completed, None]:
-    """The same stream, the times of each choice's tokens noted on the way."""
-    begun_s = time.perf_counter()
-    before_s: dict[int, float] = {}
     async for item in stream:
         if isinstance(item, Completed):
             _count(metrics, loaded, item)
-        elif item.num_generated:
-            now_s = time.perf_counter()
-            histogram = metrics.inter_token if item.choice in before_s else metrics.first_token
-            histogram.labels(loaded.address).observe(now_s - before_s.get(item.choice, begun_s))
-            before_s[item.choice] = now_s
-        yield item
+            if with_usage:
+                yield to_json(usage_event(loaded, stamp, item))
+            continue
+        if item.num_generated:
+            times.token_of(item.choice)
+        yield to_json(completion_event(loaded, stamp, item))
 
 
 def _count(metrics: Metrics, loaded: LoadedModel, done: Completed) -> None:
-    metrics.prompt_tokens.labels(loaded.address).inc(done.num_prompt_tokens)
-    metrics.generation_tokens.labels(loaded.address).inc(done.num_generated)
-    for reason in done.finish_reasons:
-        metrics.generated.labels(loaded.address, reason).inc()
+    metrics.generation(loaded.address, done.num_prompt_tokens, done.num_generated, done.finish_reasons)

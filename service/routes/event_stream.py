@@ -7,7 +7,9 @@ from contextlib import aclosing
 from fastapi import Request
 from starlette.types import Message, Send
 
-from service.routes.serving import ClosingStream, R, server_sent_events, while_connected
+from models.errors import LanguageModelError
+from service.routes.errors import error_body, error_json
+from service.routes.serving import ClosingStream, R, while_connected
 
 MEDIA_TYPE = "text/event-stream"
 HEARTBEAT_S = 10.0
@@ -18,14 +20,16 @@ _NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 class EventStream(ClosingStream):
-    """JSON documents as server-sent events, with a comment now and then while there are none.
+    """JSON documents as server-sent events, then `[DONE]`, with a comment now and then while there are none.
+
+    An error on the way is the last event, without `[DONE]`: the status has gone out.
 
     Args:
         payloads: the documents; closed with the stream, however it ends.
     """
 
     def __init__(self, payloads: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(server_sent_events(payloads), media_type=MEDIA_TYPE, headers=_NO_BUFFERING)
+        super().__init__(_events(payloads), media_type=MEDIA_TYPE, headers=_NO_BUFFERING)
         self._payloads = payloads
 
     async def stream_response(self, send: Send) -> None:
@@ -37,6 +41,16 @@ class EventStream(ClosingStream):
                 await super().stream_response(pulse.send)
         finally:
             beating.cancel()
+
+
+async def _events(payloads: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    try:
+        async for payload in payloads:
+            yield b"data: " + payload + b"\n\n"
+    except LanguageModelError as error:
+        yield b"data: " + error_json(error_body(error)) + b"\n\n"
+    else:
+        yield b"data: [DONE]\n\n"
 
 
 class _Pulse:

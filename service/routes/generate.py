@@ -1,18 +1,16 @@
 """POST /v1/generate, whole or as server-sent events."""
 
-import time
 from collections.abc import AsyncGenerator
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.errors import LanguageModelError
 from service.engine.host import LoadedModel
 from service.engine.metrics import Metrics
-from service.routes.errors import error_body, error_json
 from service.routes.event_stream import MEDIA_TYPE, EventStream, begin_events
 from service.routes.openapi import body_of, replies_of
 from service.routes.serving import resolve, run, services_of, terms_of, to_json
+from service.routes.token_times import TokenTimes
 from service.schemas.generate import GenerateRequest, end_event, generate_reply, piece_event
 from service.schemas.replies import GenerateReply
 from service.schemas.wire import parse_json
@@ -48,54 +46,35 @@ async def generate_text(request: Request) -> Response:
             return to_json(generate_reply(loaded, done, alternatives=wire.num_alternatives))
 
         return await run(request, work, write, terms)
-    timed = _timed(services.metrics, loaded, services.engine.stream(work, terms))
-    return EventStream(_payloads(loaded, command, await begin_events(request, timed)))
+    times = TokenTimes(services.metrics, loaded.address)
+    stream = await begin_events(request, services.engine.stream(work, terms))
+    return EventStream(_payloads(services.metrics, loaded, command, stream, times))
 
 
 async def _payloads(
+    metrics: Metrics,
     loaded: LoadedModel,
     command: GenerateCommand,
     stream: AsyncGenerator[Piece | Continuation | Generated, None],
+    times: TokenTimes,
 ) -> AsyncGenerator[bytes, None]:
     alternatives, num_ended = command.top, 0
     held: Continuation | None = None  # the end of the last choice, which is told with the usage
-    try:
-        async for item in stream:
-            if isinstance(item, Piece):
-                yield to_json(piece_event(loaded, item, alternatives=alternatives))
-            elif isinstance(item, Generated):
-                yield to_json(end_event(loaded, held, item, alternatives=alternatives))
-            else:
-                num_ended += 1
-                if num_ended == command.parameters.n:
-                    held = item
-                else:
-                    yield to_json(end_event(loaded, item, None, alternatives=alternatives))
-    except LanguageModelError as error:  # the status has gone out: the event must tell
-        yield error_json(error_body(error))
-    else:
-        yield b"[DONE]"
-
-
-async def _timed(
-    metrics: Metrics, loaded: LoadedModel, stream: AsyncGenerator[Piece | Continuation | Generated, None]
-) -> AsyncGenerator[Piece | Continuation | Generated, None]:
-    """The same stream, the times of each choice's tokens noted on the way."""
-    begun_s = time.perf_counter()
-    before_s: dict[int, float] = {}
     async for item in stream:
-        if isinstance(item, Generated):
+        if isinstance(item, Piece):
+            times.token_of(item.choice)
+            yield to_json(piece_event(loaded, item, alternatives=alternatives))
+        elif isinstance(item, Generated):
             _count(metrics, loaded, item)
-        elif isinstance(item, Piece):
-            now_s = time.perf_counter()
-            histogram = metrics.inter_token if item.choice in before_s else metrics.first_token
-            histogram.labels(loaded.address).observe(now_s - before_s.get(item.choice, begun_s))
-            before_s[item.choice] = now_s
-        yield item
+            yield to_json(end_event(loaded, held, item, alternatives=alternatives))
+        else:
+            num_ended += 1
+            if num_ended == command.parameters.n:
+                held = item
+            else:
+                yield to_json(end_event(loaded, item, None, alternatives=alternatives))
 
 
 def _count(metrics: Metrics, loaded: LoadedModel, done: Generated) -> None:
-    metrics.prompt_tokens.labels(loaded.address).inc(done.num_prompt_tokens)
-    metrics.generation_tokens.labels(loaded.address).inc(done.num_tokens)
-    for choice in done.choices:
-        metrics.generated.labels(loaded.address, choice.finish_reason).inc()
+    reasons = [choice.finish_reason for choice in done.choices]
+    metrics.generation(loaded.address, done.num_prompt_tokens, done.num_tokens, reasons)

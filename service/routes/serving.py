@@ -1,7 +1,7 @@
 """What every route does: find the services, run work on the engine, write the answer."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cache
@@ -184,12 +184,6 @@ class ClosingStream(StreamingResponse):
         """Send all that the source gives."""
         async with aclosing(self._source):
             await super().stream_response(send)
-
-
-async def server_sent_events(payloads: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """JSON documents as server-sent events."""
-    async for payload in payloads:
-        yield b"data: " + payload + b"\n\n"
 
 
 def accepts(request: Request, media_type: str) -> bool:

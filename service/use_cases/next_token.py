@@ -9,7 +9,7 @@ import numpy as np
 from models.arrays import FloatArray, TokenIds
 from models.decoding.ranking import top_tokens
 from models.errors import InvalidInputError
-from models.protocol import TopKPredictor, TopTokens
+from models.protocol import TopKPredictor, TopTokens, can
 from models.scoring import LOG_ZERO, entropy_bits
 from service.engine.calls import next_log_probs, top_k
 from service.engine.host import LoadedModel
@@ -110,7 +110,7 @@ def _contexts(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) ->
 def _ranked(loaded: LoadedModel, state: Any, command: NextTokenCommand) -> Work[Any, list[NextTokens]]:
     """The most probable tokens after each row of a state."""
     answers: list[NextTokens] = []
-    if not command.entropy and isinstance(loaded.model, TopKPredictor):
+    if not command.entropy and can(loaded.model, TopKPredictor):
         for some in _in_rows(state, command.top_k):
             ids, log_probs = yield from top_k(loaded.model, some, command.top_k)
             answers += [NextTokens(TopTokens(*row), None) for row in zip(ids, log_probs, strict=True)]

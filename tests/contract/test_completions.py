@@ -276,21 +276,6 @@ def test_usage_comes_last_where_it_is_asked_for(http):
     assert all(part["usage"] is None and part["choices"] for part in parts)
 
 
-def test_an_error_after_the_first_event_is_an_event(http, server):
-    model = server.app.state.services.host.resolve("slow").model
-    with http.stream(
-        "POST", "/v1/completions", json={"model": "slow", "prompt": "the", "max_tokens": 500, "stream": True}
-    ) as response:
-        lines = response.iter_lines()
-        next(lines)
-        model.fails = True
-        try:
-            rest = [line for line in lines if line]
-        finally:
-            model.fails = False
-    assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "internal_error"
-
-
 def test_an_error_before_the_first_event_has_a_status(http):
     response = http.post("/v1/completions", json={"model": "broken", "prompt": "the", "stream": True})
     assert response.status_code == 500

@@ -141,21 +141,6 @@ def test_what_is_wrong_before_the_first_event_has_its_status(http):
     assert response.json()["error"]["param"] == "prompt[0]"
 
 
-def test_a_failure_after_the_first_event_is_an_event(http, server):
-    model = server.app.state.services.host.resolve("slow").model
-    with http.stream(
-        "POST", "/v1/generate", json={"model": "slow", "stream": True, "max_tokens": 50}
-    ) as response:
-        lines = response.iter_lines()
-        next(lines)
-        model.fails = True
-        try:
-            rest = [line for line in lines if line]
-        finally:
-            model.fails = False
-    assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "internal_error"
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_cancels_its_work(http, server, stream):
     engine = server.app.state.services.engine

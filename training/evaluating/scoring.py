@@ -19,7 +19,7 @@ import numpy.typing as npt
 from models.arrays import FloatArray, TokenIds
 from models.ngram.model import NGramModel
 from models.protocol import LanguageModel
-from models.scoring import consume, pad, score_sequences
+from models.scoring import consume, pad, read_sequences, score_sequences
 from models.vocabulary import BOS, EOS
 from training.corpora.encoded import EncodedCorpus
 from training.progress import Progress
@@ -99,6 +99,16 @@ def _score(
     return score_sequences(model, state, tokens, lengths), None
 
 
+def _read_on(
+    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds
+) -> tuple[FloatArray, npt.NDArray[np.integer[Any]] | None, Any]:
+    """What `_score` tells, and the state after the tokens."""
+    if as_ngram(model) is not None:
+        return *_score(model, state, tokens, lengths), consume(model, state, tokens, lengths)
+    read = read_sequences(model, state, tokens, lengths)
+    return read.log_probs, None, read.state
+
+
 def as_ngram(model: Any) -> Any:
     """An n-gram model, on whatever device it computes; None for another family."""
     return model if model.family == NGramModel.family else None
@@ -160,8 +170,7 @@ def _score_long(
         for start in range(0, len(text), CHUNK_TOKENS):
             chunk = text[None, start : start + CHUNK_TOKENS]
             lengths = np.asarray([chunk.shape[1]])
-            scores, orders = _score(model, state, chunk, lengths)
-            state = consume(model, state, chunk, lengths)
+            scores, orders, state = _read_on(model, state, chunk, lengths)
             predicted = chunk[0] != BOS
             log_probs.append(scores[0, predicted])
             if orders is not None:

@@ -9,7 +9,7 @@ from models.neural.quantized.network import QuantizedNetwork
 from models.neural.quantized.sequences import Wanted, read_ragged
 from models.neural.quantized.state import QuantizedState
 from models.neural.served import NetworkModel
-from models.protocol import FeaturedScores, ReadScores
+from models.protocol import FeaturedReading, FeaturedScores, ReadScores
 from models.vocabulary import Vocabulary
 
 
@@ -109,10 +109,17 @@ class QuantizedModel(NetworkModel[QuantizedState]):
         self, state: QuantizedState, tokens: TokenIds, lengths: TokenIds
     ) -> FeaturedScores:
         """What `score` and `features_along` answer, in one pass."""
+        reading = self.read_with_features(state, tokens, lengths)
+        return FeaturedScores(reading.log_probs, reading.features)
+
+    def read_with_features(
+        self, state: QuantizedState, tokens: TokenIds, lengths: TokenIds
+    ) -> FeaturedReading:
+        """What `score_with_features` and `prefill` answer, in one pass."""
         scores = np.zeros(tokens.shape, np.float32)
         features = np.zeros((*tokens.shape, self.feature_size), np.float32)
-        self._read(state, tokens, lengths, Wanted(scores, features=features))
-        return FeaturedScores(scores, features)
+        after = self._read(state, tokens, lengths, Wanted(scores, features=features))
+        return FeaturedReading(scores, features, after)
 
     def _read(
         self, state: QuantizedState, tokens: TokenIds, lengths: TokenIds, wanted: Wanted

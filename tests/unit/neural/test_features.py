@@ -34,6 +34,20 @@ def test_features_along_a_text_are_those_of_its_states(name):
     assert not along[1, 1:].any()
 
 
+@pytest.mark.parametrize("batch", [BATCH, pad([[5, 9, 7, 4, 8], [6, 6, 5, 9, 7]]), pad([[5] * 300])])
+@pytest.mark.parametrize("name", families.NEURAL)
+def test_scores_features_and_state_come_together(name, batch):
+    model = families.model(name)
+    start = model.initial_state(len(batch[0]))
+    reading, state = model.read_with_features(start, *batch), model.prefill(start, *batch)
+    assert reading.log_probs == pytest.approx(model.score(start, *batch), abs=1e-5)
+    assert reading.features == pytest.approx(model.features_along(start, *batch), abs=1e-5)
+    assert model.features(reading.state) == pytest.approx(model.features(state), abs=1e-5)
+    assert model.next_log_probs(model.read(start, *batch).state) == pytest.approx(
+        model.next_log_probs(state), abs=1e-5
+    )
+
+
 @pytest.mark.parametrize("name", IN_INTEGERS)
 def test_features_of_integers_are_near_those_of_floats(name):
     single = families.model(name)

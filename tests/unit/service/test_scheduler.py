@@ -168,6 +168,21 @@ def test_a_long_text_is_read_in_slices_and_others_go_between():
     assert sum(width for _, width in (b for b in model.batches if isinstance(b, tuple))) == 5000
 
 
+def test_a_long_text_has_every_other_slice_however_much_bulk_there_is():
+    model, scheduler, log = NumberModel(), made(max_jobs=5), []
+
+    def reading(name, tokens):
+        yield from consume(model, Numbers([0]), np.zeros((1, tokens), int), np.array([tokens]))
+        log.append(name)
+
+    for _ in range(4):
+        scheduler.submit(Job(reading("bulk", 3000), Listener(), deadline_s=1, bulk=True))
+    scheduler.submit(Job(reading("long", 5000), Listener(), deadline_s=1))
+    while scheduler.step():
+        pass
+    assert log == ["long", *["bulk"] * 4]
+
+
 def test_bulk_gives_way_but_is_done():
     model, scheduler, log = NumberModel(), made(), []
 
