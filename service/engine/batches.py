@@ -14,13 +14,15 @@ MAX_ENTRIES = 1 << 21
 MAX_READ = 4096
 """Padded tokens in one batch of texts, unless one call has more."""
 
-_ROWS = 32
-"""Texts that are read side by side however slow the model is."""
+_ROWS = 64
+"""Texts that are read side by side however slow the model is: reading them one by one takes several times as long."""
 
 _FIRST_GUESS_S = 2e-5
 """Seconds a token is taken to cost before any was read."""
 
-_LEAST_TOKENS = 16
+_LEAST_TOKENS, _LEAST_BULK_TOKENS = 128, 16
+"""In a slice, however slow the model is; a network reads few tokens hardly faster than many."""
+
 _MODELS = 256
 _MEMORY = 0.8
 """How much of what was known of a model's pace is kept when it is measured anew."""
@@ -30,11 +32,12 @@ class Batch:
     """Calls of one kind, with the jobs that wait for them.
 
     Args:
-        asked: at least one.
+        asked: at least one; all bulk, or none.
         is_long: whether it is to be done in slices.
     """
 
     def __init__(self, asked: Asked, *, is_long: bool) -> None:
+        self.is_bulk = asked[0][0].bulk
         self.jobs = [job for job, _ in asked]
         self.calls = [call for _, call in asked]
         self.is_long = is_long
@@ -85,26 +88,27 @@ class Batches:
 
     Args:
         clock: seconds, monotonic.
-        slice_s: what a slice should take.
+        slice_s: what a slice of interactive jobs' texts should take.
+        bulk_slice_s: what one of bulk should take.
     """
 
-    def __init__(self, *, clock: Callable[[], float], slice_s: float) -> None:
+    def __init__(self, *, clock: Callable[[], float], slice_s: float, bulk_slice_s: float) -> None:
         self._clock = clock
-        self._slice_s = slice_s
+        self._slice_s, self._bulk_slice_s = slice_s, bulk_slice_s
         self._seconds_each: dict[Hashable, float] = {}
 
     def of(self, asked: Asked) -> Iterator[Batch]:
         """Calls of one kind in batches of bounded memory."""
         first = asked[0][1]
         if len(asked) == 1:
-            yield Batch(asked, is_long=self._is_long(first))
+            yield self._made(asked)
             return
         if isinstance(first, Read):
             yield from self._of_texts(asked)
             return
         most = max(MAX_ENTRIES // len(first.model.vocabulary), 1)
         if asked[0][0].bulk:
-            most = min(most, self._budget(first))
+            most = min(most, self._budget(first, bulk=True))
         run: list[tuple[Job, ModelCall]] = []
         rows = 0
         for job, call in asked:
@@ -118,7 +122,7 @@ class Batches:
     def go_on(self, batch: Batch) -> None:
         """A slice."""
         kind, began = batch.calls[0].kind, self._clock()
-        count = batch.go_on(self._budget(batch.calls[0]))
+        count = batch.go_on(self._budget(batch.calls[0], bulk=batch.is_bulk))
         took = self._clock() - began
         if count and took > 0:
             before = self._seconds_each.get(kind, took / count)
@@ -138,7 +142,9 @@ class Batches:
         rows = 0
         for job, call in by_width:
             count = rows + len(call.state)
-            if run and (count * _width(call) > MAX_READ or count > max(self._budget(call), _ROWS)):
+            if run and (
+                count * _width(call) > MAX_READ or count > max(self._budget(call, bulk=job.bulk), _ROWS)
+            ):
                 yield self._made(run)
                 run, rows = [], 0
             run.append((job, call))
@@ -146,13 +152,16 @@ class Batches:
         yield self._made(run)
 
     def _made(self, run: Asked) -> Batch:
-        return Batch(run, is_long=sum(call.size for _, call in run) > self._budget(run[0][1]))
+        job, call = run[0]
+        reads = isinstance(call, Read)
+        size = sum(call.size for _, call in run) if reads else 0
+        return Batch(run, is_long=size > self._budget(call, bulk=job.bulk))
 
-    def _is_long(self, call: ModelCall) -> bool:
-        return isinstance(call, Read) and call.size > self._budget(call)
-
-    def _budget(self, call: ModelCall) -> int:
-        return max(int(self._slice_s / self._seconds_each.get(call.kind, _FIRST_GUESS_S)), _LEAST_TOKENS)
+    def _budget(self, call: ModelCall, *, bulk: bool) -> int:
+        """Tokens in a slice."""
+        seconds = self._bulk_slice_s if bulk else self._slice_s
+        least = _LEAST_BULK_TOKENS if bulk else _LEAST_TOKENS
+        return max(int(seconds / self._seconds_each.get(call.kind, _FIRST_GUESS_S)), least)
 
 
 def _width(call: ModelCall) -> int:

@@ -39,7 +39,8 @@ class SchedulerLimits:
         max_tokens: tokens that they are expected to read and generate together; one job alone may have more.
         max_untaken_events: events of one job that nobody has taken yet; past it the job rests.
         retry_after_s: what is told to those who are turned away.
-        slice_s: how long interactive jobs wait for others' long work at most, roughly.
+        slice_s: how long interactive jobs wait for texts of others like them at most, roughly.
+        bulk_slice_s: how long they wait for bulk.
         round_s: how long they may go on before that has its slice.
     """
 
@@ -47,7 +48,8 @@ class SchedulerLimits:
     max_tokens: int = 1 << 40
     max_untaken_events: int = 32
     retry_after_s: float = 1.0
-    slice_s: float = 0.0012
+    slice_s: float = 0.01
+    bulk_slice_s: float = 0.0012
     round_s: float = 0.0075
 
 
@@ -77,7 +79,7 @@ class Scheduler:
         self._ready_bulk: deque[Job] = deque()
         self._cancelled: list[Job] = []
         # of the model's thread alone
-        self._batches = Batches(clock=clock, slice_s=limits.slice_s)
+        self._batches = Batches(clock=clock, slice_s=limits.slice_s, bulk_slice_s=limits.bulk_slice_s)
         self._long: deque[Batch] = deque()
         self._bulk: deque[Batch] = deque()
         self._bulk_next = False
@@ -193,7 +195,7 @@ class Scheduler:
             self._slice(self._bulk)
             return True
         jobs = self._popped(self._ready_bulk, _BULK_JOBS_AT_ONCE)
-        self._ask(jobs, until=self._clock() + self._limits.slice_s)
+        self._ask(jobs, until=self._clock() + self._limits.bulk_slice_s)
         return bool(jobs)
 
     def _popped(self, queue: deque[Job], most: int | None) -> list[Job]:

@@ -86,8 +86,9 @@ def complete(
         done = yield from continuing
     parts: list[Part] = []
     for continuation in [] if stream else done:
+        if parts:
+            yield None
         parts.append(choices.whole(continuation))
-        yield None
     generated = sum(num_generated(continuation) for continuation in done)
     return Completed(parts, num_prompt_tokens, generated, [one.finish_reason for one in done])
 

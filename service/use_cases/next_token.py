@@ -116,13 +116,14 @@ def _ranked(loaded: LoadedModel, state: Any, command: NextTokenCommand) -> Work[
             answers += [NextTokens(TopTokens(*row), None) for row in zip(ids, log_probs, strict=True)]
         return answers
     for some in _in_rows(state, loaded.vocab_size):
+        if answers:  # not after the last: whoever waits for one distribution waits for nobody's turn
+            yield None
         log_probs = yield from next_log_probs(loaded.model, some)
         entropies = entropy_bits(log_probs).tolist() if command.entropy else [None] * len(log_probs)
         answers += [
             NextTokens(top_tokens(row, command.top_k), entropy)
             for row, entropy in zip(log_probs, entropies, strict=True)
         ]
-        yield None
     return answers
 
 

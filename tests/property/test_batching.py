@@ -76,7 +76,7 @@ def run_together(works, bulk):
         now[0] += 1e-4
         return now[0]
 
-    scheduler = Scheduler(clock=clock, limits=SchedulerLimits(max_jobs=99, slice_s=2e-4))
+    scheduler = Scheduler(clock=clock, limits=SchedulerLimits(max_jobs=99, slice_s=2e-4, bulk_slice_s=2e-4))
     outcomes = [Outcome() for _ in works]
     for work, outcome, is_bulk in zip(works, outcomes, bulk, strict=True):
         scheduler.submit(Job(work, outcome, deadline_s=1e9, bulk=is_bulk))

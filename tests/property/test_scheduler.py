@@ -84,7 +84,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler = Scheduler(
             clock=lambda: self.now,
             limits=SchedulerLimits(
-                max_jobs=MAX_JOBS, max_tokens=MAX_TOKENS, max_untaken_events=MAX_UNTAKEN, slice_s=2e-4
+                max_jobs=MAX_JOBS,
+                max_tokens=MAX_TOKENS,
+                max_untaken_events=MAX_UNTAKEN,
+                slice_s=2e-4,
+                bulk_slice_s=2e-4,
             ),
             observer=self,
         )

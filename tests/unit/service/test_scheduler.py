@@ -177,7 +177,7 @@ def test_a_long_text_has_every_other_slice_however_much_bulk_there_is():
 
     for _ in range(4):
         scheduler.submit(Job(reading("bulk", 3000), Listener(), deadline_s=1, bulk=True))
-    scheduler.submit(Job(reading("long", 5000), Listener(), deadline_s=1))
+    scheduler.submit(Job(reading("long", 60_000), Listener(), deadline_s=1))
     while scheduler.step():
         pass
     assert log == ["long", *["bulk"] * 4]
