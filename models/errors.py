@@ -6,7 +6,9 @@ classes to HTTP, one handler on the command line maps them to exit codes.
     LanguageModelError
     ├ InvalidInputError(parameter)          the caller's value is wrong
     │ ├ ContextLengthError                  … too long
-    │ └ UnsupportedParameterError           … valid, but not for this model
+    │ ├ UnsupportedParameterError           … valid, but not for this model
+    │ ├ UnknownStateError                   … a handle that leads to no state
+    │ └ StateElsewhereError                 … one that leads to another process
     ├ ModelNotFoundError                    no such model, version or alias
     ├ RegistryError                         the registry is missing or cannot be written
     ├ CheckpointError                       a version cannot be used
@@ -17,6 +19,7 @@ classes to HTTP, one handler on the command line maps them to exit codes.
     ├ FormatError(path)                     a file of the user's is not what it should be
     └ EngineError                           the service cannot answer now
       ├ OverloadedError(retry_after_s)      the queue is full
+      │ └ StatesFullError                   no room for more states
       ├ DrainingError                       shutting down
       ├ NotReadyError                       the model is not loaded (yet, or because loading failed)
       ├ MemoryBudgetError                   there is no room for another model
@@ -59,6 +62,18 @@ class UnsupportedParameterError(InvalidInputError):
     """The value is valid as such, but the addressed model cannot honour it."""
 
     code = "unsupported_parameter"
+
+
+class UnknownStateError(InvalidInputError):
+    """A handle leads to no state: it was freed, expired, belongs to somebody else, or never was."""
+
+    code = "unknown_state"
+
+
+class StateElsewhereError(InvalidInputError):
+    """A handle leads to a state that another process keeps; the message names it."""
+
+    code = "state_elsewhere"
 
 
 class ModelNotFoundError(LanguageModelError):
@@ -131,6 +146,12 @@ class OverloadedError(EngineError):
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class StatesFullError(OverloadedError):
+    """As many states are kept, or as large ones, as the service has room for."""
+
+    code = "states_full"
 
 
 class DrainingError(EngineError):

@@ -19,7 +19,7 @@ from models.protocol import (
     ReadScores,
     feature_size,
 )
-from models.scoring import consume, read_sequences, score_sequences
+from models.scoring import consume, read_sequences, score_choices, score_sequences
 from models.vocabulary import Vocabulary
 
 
@@ -136,6 +136,16 @@ class MixtureModel:
             score_sequences(part, s, tokens, lengths) for part, s in zip(self.parts, state.parts, strict=True)
         ]
         return self._mix_scores(scores, state, tokens, lengths)
+
+    def score_choices(self, state: MixtureState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
+        """Log of the weighted sum of the parts' probabilities [C] of tokens, each as the next of one row [C]."""
+        scores = [
+            score_choices(part, s, rows, tokens) for part, s in zip(self.parts, state.parts, strict=True)
+        ]
+        log_weights = self._log_weights
+        if self._matching is not None:
+            log_weights = log_weights[self._matcher.context_lengths(state.parts[self._matching])[rows]]
+        return to_numpy(self._mix(scores, log_weights))
 
     def prefill(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> MixtureState:
         """Consume whole sequences, tokens [B, T] of which row b has lengths[b], in every part."""

@@ -125,6 +125,21 @@ class RaggedScorer(Protocol[S_contra]):
 
 
 @runtime_checkable
+class ChoiceScorer(Protocol[S_contra]):
+    """Optional: score some of the tokens that may come next, looking at each row's distribution once."""
+
+    def score_choices(self, state: S_contra, rows: TokenIds, tokens: TokenIds) -> FloatArray:
+        """Natural-log probabilities [C] of tokens, each as the next of one row.
+
+        Args:
+            state: B rows; it is not changed.
+            rows: of each token, never falling [C].
+            tokens: ids [C], each in [0, V).
+        """
+        ...
+
+
+@runtime_checkable
 class Prefiller(Protocol[S]):
     """Optional: consume whole sequences in one pass."""
 

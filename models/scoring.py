@@ -12,7 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds, to_numpy
-from models.protocol import LanguageModel, Prefiller, ReadingScorer, ReadScores, SequenceScorer, can
+from models.protocol import (
+    ChoiceScorer,
+    LanguageModel,
+    Prefiller,
+    ReadingScorer,
+    ReadScores,
+    SequenceScorer,
+    can,
+)
 from models.vocabulary import EOS
 
 LOG_ZERO = -9999.0
@@ -83,11 +91,22 @@ def score_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, len
     return out
 
 
+def score_choices(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
+    """Log-probabilities [C] of tokens that may come next with any model; see `ChoiceScorer.score_choices`."""
+    if can(model, ChoiceScorer):
+        return model.score_choices(state, rows, tokens)
+    ones = np.ones(len(tokens), dtype=np.int64)
+    scores: FloatArray = score_sequences(model, state.select(rows), tokens[:, None], ones)[:, 0]
+    return scores
+
+
 def consume(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> Any:
     """The state after whole sequences: tokens [B, T], of which row b has lengths[b].
 
-    In one pass if the model can (`Prefiller`), else step by step.
+    In one pass if the model can (`Prefiller`), else step by step; one token of every row is a step.
     """
+    if tokens.shape[1] == 1 and lengths.all():
+        return model.advance(state, tokens[:, 0])
     if can(model, Prefiller):
         return model.prefill(state, tokens, lengths)
     rows = np.arange(len(lengths))

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.metadata
+import secrets
 import signal
 import sys
 import time
@@ -12,14 +13,29 @@ from functools import partial
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
+from models.checkpoint.profiles import ProfileStore
 from models.checkpoint.registry import Registry
 from service.engine.engine import Engine
 from service.engine.host import ModelHost
 from service.engine.keeping import Keeper
 from service.engine.metrics import Metrics
 from service.engine.scheduler import Scheduler, SchedulerLimits
+from service.engine.states import StateStore
 from service.logs import configure_logs
-from service.routes import admin, completions, generate, health, models, next_token, rerank, score, tokenize
+from service.routes import (
+    admin,
+    completions,
+    generate,
+    health,
+    models,
+    next_token,
+    profiles,
+    rerank,
+    score,
+    states,
+    tokenize,
+    tune,
+)
 from service.routes.authentication import Authentication
 from service.routes.errors import install_error_handlers
 from service.routes.leasing import Leases
@@ -57,7 +73,9 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         services.engine.start()
         services.keeper.start()  # not awaited: the application answers /health while models are loaded
+        sweeping = asyncio.create_task(services.states.sweep())
         yield
+        sweeping.cancel()
         await services.engine.close(drain_timeout_s=settings.drain_timeout_s)
         await services.keeper.close(timeout_s=settings.drain_timeout_s)
         if tracing := getattr(app.state, "tracing", None):
@@ -75,7 +93,20 @@ def create_app(settings: Settings) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.services = services
-    for module in (next_token, score, rerank, generate, completions, tokenize, models, admin, health):
+    for module in (
+        next_token,
+        score,
+        rerank,
+        tune,
+        generate,
+        completions,
+        states,
+        tokenize,
+        models,
+        profiles,
+        admin,
+        health,
+    ):
         app.include_router(module.router)
     install_error_handlers(app)
     install_openapi(app)
@@ -152,7 +183,20 @@ def _compose(settings: Settings) -> Services:
         max_new_tokens=settings.max_new_tokens,
         max_top_k=settings.max_top_k,
     )
-    return Services(host, keeper, engine, metrics, limits)
+    profiles = ProfileStore(settings.registry)
+    return Services(host, keeper, engine, _state_store(settings, metrics), profiles, metrics, limits)
+
+
+def _state_store(settings: Settings, metrics: Metrics) -> StateStore:
+    store = StateStore(
+        process=settings.process_name or secrets.token_hex(4),
+        max_states=settings.max_states,
+        max_bytes=settings.max_state_bytes,
+        ttl_s=settings.state_ttl_s,
+    )
+    metrics.watch("states", "states of texts that are kept for decoders", lambda: len(store))
+    metrics.watch("states_bytes", "memory that these states take", lambda: store.num_bytes)
+    return store
 
 
 def _prefix_figure(host: ModelHost, place: int) -> dict[str, float]:

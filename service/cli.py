@@ -21,7 +21,10 @@ from models.errors import (
     RegistryError,
 )
 from service.cli_asking import asking_app
+from service.cli_bench import bench_app
 from service.cli_keys import keys_app
+from service.cli_lattice import lattice_app
+from service.cli_lists import lists_app
 from service.cli_options import (
     CORPUS_HELP,
     DEFAULT_REGISTRY,
@@ -35,6 +38,7 @@ from service.cli_options import (
     print_json,
 )
 from service.cli_registry import models_app
+from service.cli_tuning import tuning_app
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,6 +47,10 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 app.add_typer(asking_app)
+app.add_typer(bench_app)
+app.add_typer(lattice_app)
+app.add_typer(tuning_app)
+app.add_typer(lists_app, name="lists")
 app.add_typer(models_app, name="models")
 app.add_typer(keys_app, name="keys")
 

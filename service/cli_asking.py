@@ -1,11 +1,22 @@
 """`gramophone next | score | generate | rerank`: asking a published model, without a server."""
 
+import functools
 import sys
 from typing import Annotated, Literal
 
 import typer
 
 from models.errors import InvalidInputError
+from service.cli_list_options import (
+    BeamSizeOption,
+    FormatOption,
+    ListsArgument,
+    ReferenceLayoutOption,
+    ReferencesOption,
+    ScoresOption,
+    good_lists,
+    read_items,
+)
 from service.cli_options import (
     DEFAULT_REGISTRY,
     DeviceOption,
@@ -130,28 +141,92 @@ def generate(
 
 @asking_app.command()
 def rerank(
-    model: ModelArgument,
-    file: Annotated[
-        typer.FileText,
+    model: Annotated[
+        str,
         typer.Argument(
-            encoding="utf-8",
-            errors="surrogateescape",
-            help='One list a line, as in /v1/rerank: {"candidates": [{"text": …}, …]}; - reads standard input.',
+            help="Model: NAME, NAME@7 or NAME@champion; or several as a mixture: ngram=0.3,lstm=0.7."
         ),
     ],
+    file: ListsArgument,
     weights: Annotated[
-        str, typer.Option(help="Signed weights of the features, such as lm=0.7,am=1,words=0.2.")
-    ] = "lm=1",
-    length_exponent: Annotated[float, typer.Option(help="Divide lm by tokens to this power.")] = 0.0,
+        str | None,
+        typer.Option(help="Signed weights of the features, such as lm=0.7,am=1,words=0.2 [default: lm=1]."),
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="Weights that were tuned and saved under this name.")
+    ] = None,
+    models: Annotated[
+        str | None, typer.Option(help="Further models with features of their own: old=small@3 adds lm:old.")
+    ] = None,
+    length_exponent: Annotated[
+        float | None, typer.Option(help="Divide lm by tokens to this power [default: 0].")
+    ] = None,
+    posterior_scale: Annotated[
+        float | None, typer.Option(help="Multiply totals by this to make posteriors [default: 1].")
+    ] = None,
+    mbr: Annotated[
+        Literal["wer", "chrf", "bleu"] | None,
+        typer.Option(help="Order by this, expected under the posteriors."),
+    ] = None,
+    confidences: Annotated[
+        bool, typer.Option(help="Tell how sure each word of the best candidate is.")
+    ] = False,
+    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="How finely to report.")] = "none",
+    bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True,
+    eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True,
+    drop_duplicates: Annotated[bool, typer.Option(help="Leave out candidates of equal text.")] = False,
+    top: Annotated[int | None, typer.Option(help="Print so many candidates of each list.")] = None,
+    format_name: FormatOption = None,
+    output_format: Annotated[
+        str | None,
+        typer.Option(
+            help="Write the lists in any of these formats, best candidate first. Default: as /v1/rerank replies."
+        ),
+    ] = None,
+    output: Annotated[str, typer.Option(help="File to write; a folder for SRILM's and Kaldi's.")] = "-",
+    references: ReferencesOption = None,
+    reference_layout: ReferenceLayoutOption = None,
+    beam_size: BeamSizeOption = None,
+    scores: ScoresOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = "auto",
 ) -> None:
-    """Put candidates in a better order; prints one JSON list a line."""
-    from service import local
+    """Put candidates in a better order; prints one JSON list a line.
 
-    loaded = local.load(registry, model, device, precision)
-    options = {"weights": local.parse_weights(weights), "length_exponent": length_exponent}
-    for number, line in enumerate(file, start=1):
-        if line.strip():
-            print_json(local.rerank_line(loaded, line, options, place=f"{file.name}:{number}"), indent=None)
+    A feature of a file with the name of one that is computed, such as Moses' lm, becomes old_lm. With references, the
+    word error rates before and after are told on standard error.
+    """
+    from service import local, rerank_files
+
+    asked = local.asked_to_rerank(
+        {
+            "mixture" if "=" in model else "model": model,
+            "weights": weights,
+            "profile": profile,
+            "models": models,
+            "length_exponent": length_exponent,
+            "posterior_scale": posterior_scale,
+            "mbr": mbr,
+            "confidences": confidences,
+            "detail": detail,
+            "bos": bos,
+            "eos": eos,
+            "drop_duplicates": drop_duplicates,
+            "top": top,
+        },
+        registry,
+        device,
+        precision,
+    )
+    items = read_items(
+        file,
+        format_name=format_name,
+        references=references,
+        reference_layout=reference_layout,
+        beam_size=beam_size,
+        scores=scores,
+        reserved=functools.partial(rerank_files.is_reserved, asked),
+    )
+    lists = good_lists(items, file)
+    rerank_files.rerank_file(asked, lists, file=file, target=output, output_format=output_format)

@@ -26,9 +26,9 @@ from service.client_calls import (
     LineReader,
     NotFoundError,
     OverloadedError,
-    RerankOptions,
     ScoreOptions,
     ServerError,
+    StateElsewhereError,
     UnavailableError,
     UnreachableError,
     check,
@@ -40,18 +40,27 @@ from service.client_calls import (
     read_event,
     read_floats,
     read_outcome,
-    rerank_call,
     score_call,
     score_lines_call,
     unreachable,
     wait_s,
 )
+from service.client_reranking import (
+    RerankOptions,
+    TuneOptions,
+    read_ranked,
+    rerank_call,
+    rerank_lines_call,
+    tune_call,
+)
+from service.client_states import AsyncStates, States
 from service.schemas.replies import (
     ErrorBody,
     GenerateReply,
     ModelCard,
     ModelList,
     NextTokenReply,
+    RankedListResult,
     RerankReply,
     ScoreReply,
     SequenceScoreResult,
@@ -67,6 +76,7 @@ __all__ = [
     "NotFoundError",
     "OverloadedError",
     "ServerError",
+    "StateElsewhereError",
     "UnavailableError",
     "UnreachableError",
 ]
@@ -118,6 +128,11 @@ class Client:
         """Where the service is."""
         return str(self._http.base_url)
 
+    @property
+    def states(self) -> States:
+        """States of texts that the service keeps, for decoders."""
+        return States(self._ask, self._send)
+
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
@@ -153,6 +168,17 @@ class Client:
     def rerank(self, lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]) -> RerankReply:
         """Lists of candidates in a better order."""
         return self._ask(rerank_call(lists, options))
+
+    def rerank_lines(
+        self, lists: Iterable[Mapping[str, Any]], **options: Unpack[RerankOptions]
+    ) -> Iterator[RankedListResult | ErrorBody]:
+        """Each list in a better order, or an error, in order; for thousands of lists."""
+        for line in self._lines(rerank_lines_call(lists, options)):
+            yield read_ranked(line)
+
+    def tune(self, lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]) -> dict[str, Any]:
+        """Weights to re-rank with, found on lists with a `reference`, and what they are worth."""
+        return self._ask(tune_call(lists, options))
 
     def generate(self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]) -> GenerateReply:
         """A continuation."""
@@ -244,6 +270,11 @@ class AsyncClient:
         """Where the service is."""
         return str(self._http.base_url)
 
+    @property
+    def states(self) -> AsyncStates:
+        """States of texts that the service keeps, for decoders."""
+        return AsyncStates(self._ask, self._send)
+
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
@@ -281,6 +312,19 @@ class AsyncClient:
     ) -> RerankReply:
         """Lists of candidates in a better order."""
         return await self._ask(rerank_call(lists, options))
+
+    async def rerank_lines(
+        self, lists: Iterable[Mapping[str, Any]], **options: Unpack[RerankOptions]
+    ) -> AsyncIterator[RankedListResult | ErrorBody]:
+        """Each list in a better order, or an error, in order; for thousands of lists."""
+        async for line in self._lines(rerank_lines_call(lists, options)):
+            yield read_ranked(line)
+
+    async def tune(
+        self, lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]
+    ) -> dict[str, Any]:
+        """Weights to re-rank with, found on lists with a `reference`, and what they are worth."""
+        return await self._ask(tune_call(lists, options))
 
     async def generate(
         self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]

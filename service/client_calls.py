@@ -3,7 +3,8 @@
 GramophoneError
 ├ BadRequestError      400, 408, 413: the request is wrong; `param` says where
 ├ AccessError          401, 403: the key is missing, unknown, or not good for this
-├ NotFoundError        404: no such model
+├ NotFoundError        404: no such model, or state
+├ StateElsewhereError  409: another process has the state; the message says which
 ├ OverloadedError      429, after all retries
 ├ UnavailableError     503, after all retries: not ready, or shutting down
 ├ DeadlineError        504: out of time
@@ -29,7 +30,6 @@ from service.schemas.replies import (
     ModelCard,
     ModelList,
     NextTokenReply,
-    RerankReply,
     ScoreReply,
     SequenceScoreResult,
 )
@@ -38,7 +38,9 @@ R = TypeVar("R")
 Contexts: TypeAlias = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
 _RETRIED = frozenset({429, 503})
 _LONGEST_WAIT_S = 30.0
-_LINES = "application/x-ndjson"
+LINES = "application/x-ndjson"
+"""The type of a body of lines."""
+
 _DONE = "[DONE]"
 
 
@@ -71,7 +73,11 @@ class AccessError(GramophoneError):
 
 
 class NotFoundError(GramophoneError):
-    """There is no such model."""
+    """There is no such model, or state."""
+
+
+class StateElsewhereError(GramophoneError):
+    """Another process has the state; its handle begins with that one's name."""
 
 
 class OverloadedError(GramophoneError):
@@ -100,6 +106,7 @@ _ERRORS: dict[int, type[GramophoneError]] = {
     403: AccessError,
     404: NotFoundError,
     408: BadRequestError,
+    409: StateElsewhereError,
     413: BadRequestError,
     429: OverloadedError,
     503: UnavailableError,
@@ -120,15 +127,6 @@ class ScoreOptions(TypedDict, total=False):
     bos: bool
     eos: bool
     detail: str
-
-
-class RerankOptions(TypedDict, total=False):
-    """How candidates are weighed; see POST /v1/rerank."""
-
-    model: str
-    weights: Mapping[str, float]
-    length_exponent: float
-    score_mode: Literal["normalised", "unnormalised"]
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -198,7 +196,6 @@ class Call(Generic[R]):
 _NEXT_TOKEN = TypeAdapter(NextTokenReply)
 _SCORE = TypeAdapter(ScoreReply)
 _LINE: TypeAdapter[SequenceScoreResult | ErrorReply] = TypeAdapter(SequenceScoreResult | ErrorReply)
-_RERANK = TypeAdapter(RerankReply)
 _GENERATE = TypeAdapter(GenerateReply)
 _MODELS = TypeAdapter(ModelList)
 _MODEL = TypeAdapter(ModelCard)
@@ -240,12 +237,7 @@ def score_lines_call(
 ) -> Call[SequenceScoreResult | ErrorReply]:
     """POST /v1/score with a line for each item."""
     body = "\n".join(map(json.dumps, items)).encode()
-    return Call("POST", "/v1/score", _LINE, body, {"content-type": _LINES}, options)
-
-
-def rerank_call(lists: Sequence[Mapping[str, Any]], options: RerankOptions) -> Call[RerankReply]:
-    """POST /v1/rerank."""
-    return Call("POST", "/v1/rerank", _RERANK, {"lists": lists, **options})
+    return Call("POST", "/v1/score", _LINE, body, {"content-type": LINES}, options)
 
 
 def generate_call(

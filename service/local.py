@@ -4,26 +4,33 @@ import dataclasses
 import itertools
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from models.checkpoint.load import load_checkpoint
+from models.checkpoint.profiles import ProfileStore
 from models.checkpoint.registry import Registry
 from models.errors import InvalidInputError
+from models.reranking.features import ListFeatures
+from models.reranking.lists import CandidateList
 from service.engine.host import LoadedModel
 from service.engine.job import Work, items, result_of
 from service.schemas.generate import GenerateRequest, generate_reply
 from service.schemas.next_token import NextTokenRequest, next_token_reply
-from service.schemas.rerank import RerankRequest, rerank_reply
+from service.schemas.rerank_query import read_query
 from service.schemas.score import ScoreRequest, score_reply
 from service.schemas.wire import parse_json
+from service.use_cases import candidate_features
 from service.use_cases import generate as generating
 from service.use_cases.continuation import Continuation, Piece
 from service.use_cases.limits import Limits
 from service.use_cases.next_token import next_tokens
-from service.use_cases.rerank import rerank
+from service.use_cases.rerank import RerankOptions
+from service.use_cases.rerank_lines import Line, Outcome, next_lines, outcomes
 from service.use_cases.score import score as score_texts
+from service.use_cases.scoring_models import ModelChoice, ScoringModels
 
 Json = dict[str, Any]
 _UNLIMITED = Limits(
@@ -85,41 +92,56 @@ def _pieces(work: Work[Piece | Continuation, generating.Generated]) -> Iterator[
             yield item.value.rest
 
 
-def rerank_line(loaded: LoadedModel, line: str, options: Mapping[str, Any], *, place: str) -> Json:
-    """As POST /v1/rerank, for one list in JSON.
+def load_models(registry: Path, choice: ModelChoice, device: str, precision: str) -> ScoringModels:
+    """Load the models that are to score candidates, each once; an address of None cannot be loaded here.
 
     Raises:
-        InvalidInputError: the line is wrong; the message starts with its place.
+        LanguageModelError: there is no such registry or model, it is damaged, or parts cannot be mixed.
     """
-    try:
-        one = json.loads(line)
-        command = parse_json(RerankRequest, _body({"lists": [one], **options})).command(_UNLIMITED)
-        reply = rerank_reply(loaded, result_of(rerank(loaded, command, _UNLIMITED)))
-    except json.JSONDecodeError as error:
-        raise InvalidInputError(f"{place}: not JSON: {error}") from None
-    except RecursionError:
-        raise InvalidInputError(f"{place}: nested too deeply") from None
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{place}: {error}", parameter=error.parameter) from None
-    return dataclasses.asdict(reply.lists[0])
+
+    @cache
+    def loaded(address: str | None) -> LoadedModel:
+        if address is None:
+            raise InvalidInputError("name the model", parameter="model")
+        return load(registry, address, device, precision)
+
+    return choice.resolved(loaded)
 
 
-def parse_weights(text: str) -> dict[str, float]:
-    """`lm=0.7,am=1` as a mapping.
+def features_of(models: ScoringModels, lists: Sequence[CandidateList]) -> ListFeatures:
+    """The features that models compute of all candidates.
 
     Raises:
-        InvalidInputError: a weight is not NAME=NUMBER.
+        InvalidInputError: a list cannot be scored.
     """
-    weights = {}
-    for part in text.split(","):
-        name, _, value = part.partition("=")
-        try:
-            weights[name.strip()] = float(value)
-        except ValueError:
-            raise InvalidInputError(
-                f"--weights takes NAME=NUMBER,…, given {part.strip()!r}", parameter="weights"
-            ) from None
-    return weights
+    return result_of(candidate_features.features_of(models, lists, _UNLIMITED))
+
+
+class RerankAsked(NamedTuple):
+    """What `gramophone rerank` was asked to do: with which models, and how."""
+
+    models: ScoringModels
+    options: RerankOptions
+
+
+def asked_to_rerank(settings: Mapping[str, Any], registry: Path, device: str, precision: str) -> RerankAsked:
+    """Read settings as the query string of POST /v1/rerank holds them, None for what is not set, and load the models.
+
+    Raises:
+        InvalidInputError: a setting is wrong, or there is no such profile.
+        LanguageModelError: there is no such registry or model, or it is damaged.
+    """
+    read = read_query({name: value for name, value in settings.items() if value is not None})
+    profile = None if read.profile is None else ProfileStore(registry).read(read.profile)
+    options = read.options(profile)
+    return RerankAsked(load_models(registry, read.choice(profile), device, precision), options)
+
+
+def rerank_lists(models: ScoringModels, lists: Iterable[Line], options: RerankOptions) -> Iterator[Outcome]:
+    """Re-rank lists, some at a time; for one that cannot be, the error why."""
+    lines = iter(lists)
+    while batch := result_of(next_lines(lines)):
+        yield from result_of(outcomes(models, batch, options, _UNLIMITED))
 
 
 def _body(request: Mapping[str, Any]) -> bytes:

@@ -13,8 +13,8 @@ from service.engine.precisions import read_precisions
 
 PREFIX = "GRAMOPHONE_"
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
-_OTHERS = frozenset({"GRAMOPHONE_DATA"})
-"""Variables of ours that are no setting of the service: where the tests find public data."""
+_OTHERS = frozenset({"GRAMOPHONE_API_KEY", "GRAMOPHONE_DATA"})
+"""Variables of ours that are no setting of the service: a client's key, and where the tests find public data."""
 
 
 class Settings(BaseSettings):
@@ -126,6 +126,28 @@ class Settings(BaseSettings):
         default=64 * 2**20,
         ge=0,
         description="memory for the states of each model after texts that were read before; 0 keeps none",
+    )
+    max_states: int = Field(
+        default=65_536,
+        ge=1,
+        description="states of texts kept for decoders, `/v1/states`, at most; more are answered 429",
+    )
+    max_state_bytes: ByteSize = Field(
+        default=ByteSize(512 * 2**20),
+        ge=1,
+        description="memory that these states may take, in bytes or such as `2GiB`",
+    )
+    state_ttl_s: float = Field(
+        default=300.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="after so long without use a state is forgotten",
+    )
+    process_name: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_-]{1,63}$",
+        description="name of this process in the handles of states, by which a proxy can send requests to it; unset "
+        "makes one up",
     )
     request_timeout_ms: int = Field(
         default=60_000, ge=1, description="after which a request is given up and answered 504"

@@ -72,6 +72,11 @@ class History:
         """What each of them followed [N, W], not to be written."""
         return self.buffer.features[self.begin : self.end]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that tokens and features take; other histories may share them."""
+        return self.tokens.nbytes + self.features.nbytes
+
     def extended(self, tokens: npt.NDArray[np.integer], features: FloatArray) -> "History":
         """This history and more tokens [K] with their features [K, W]; what leaves the window is forgotten."""
         if len(tokens) == 0:

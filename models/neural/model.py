@@ -11,7 +11,7 @@ from models.arrays import Array, FloatArray, TokenIds
 from models.neural.device import resolve_device
 from models.neural.network import Network
 from models.neural.recorded_steps import MAX_ROWS, RecordedSteps, record_on_cuda
-from models.neural.sequences import features_ragged, prefill_ragged, read_even, score_ragged
+from models.neural.sequences import choose, features_ragged, prefill_ragged, read_even, score_ragged
 from models.neural.served import NetworkModel
 from models.neural.state import NeuralState
 from models.neural.stepping import step
@@ -101,6 +101,20 @@ class NeuralModel(NetworkModel[NeuralState]):
         Only the tokens' own are computed, so the size of the vocabulary costs nothing.
         """
         return score_ragged(self._network, state, tokens, lengths, normalised=False)
+
+    @torch.inference_mode()
+    def score_choices(self, state: NeuralState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
+        """Log-probabilities of tokens that may come next, at the cost of a distribution for each row of the state.
+
+        Args:
+            state: B rows; it is not changed.
+            rows: of each token, never falling [C].
+            tokens: ids [C].
+
+        Returns:
+            Natural-log probabilities [C].
+        """
+        return choose(self._network, state.top, rows, tokens)
 
     @torch.inference_mode()
     def prefill(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:

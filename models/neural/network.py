@@ -92,6 +92,10 @@ class Network(nn.Module):
         """Unnormalised log-probabilities [N] of given next tokens, ids [N], after outputs [N, W]."""
         return self.output.target_logits(self.features(outputs), ids)
 
+    def choice_log_probs(self, outputs: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
+        """Natural-log probabilities [C] of ids [C] after outputs [N, W], by number in `rows` [C], never falling."""
+        return self.output.choice_log_probs(self.features(outputs), rows, ids)
+
     def target_log_probs(self, outputs: Tensor, ids: Tensor) -> Tensor:
         """Natural-log probabilities [N] of given next tokens, ids [N], after outputs [N, W]."""
         return self.output.target_log_probs(self.features(outputs), ids)

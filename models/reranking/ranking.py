@@ -5,13 +5,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from models.errors import InvalidInputError
+
+MAX_SCALE = 1e6
+
 
 class Ranking(NamedTuple):
     """Candidates in their new order.
 
     Attributes:
         order: place in the list as given, the best first [C].
-        posteriors: exp(total) of each, normalised over the list, in the new order [C].
+        posteriors: exp(scale · total) of each, normalised over the list, in the new order [C].
     """
 
     order: npt.NDArray[np.int64]
@@ -23,9 +27,36 @@ class Ranking(NamedTuple):
         return int(self.order[0]) == 0
 
 
-def rank(totals: npt.NDArray[np.float64]) -> Ranking:
+def check_scale(scale: float) -> None:
+    """Refuse a scale of posteriors that is none.
+
+    Raises:
+        InvalidInputError: it is negative, too large, or no number.
+    """
+    if not 0 <= scale <= MAX_SCALE:
+        raise InvalidInputError(
+            f"posterior_scale is {scale}; it must be from 0 to {MAX_SCALE:g}", parameter="posterior_scale"
+        )
+
+
+def posteriors_of(totals: npt.NDArray[np.float64], scale: float = 1.0) -> npt.NDArray[np.float64]:
+    """exp(scale · total) of each candidate, normalised over the list [C]: all alike at 0, the sharper the larger."""
+    mass: npt.NDArray[np.float64] = np.exp(scale * (totals - totals.max()))
+    mass /= mass.sum()
+    return mass
+
+
+def rank(totals: npt.NDArray[np.float64], scale: float = 1.0) -> Ranking:
     """Order candidates by falling total [C]; equal ones stay in the order they came in."""
-    order = np.argsort(-totals, kind="stable")
-    ranked = totals[order]
-    mass = np.exp(ranked - ranked[0])
-    return Ranking(order, mass / mass.sum())
+    return rank_by(totals, posteriors_of(totals, scale))
+
+
+def rank_by(values: npt.NDArray[np.float64], posteriors: npt.NDArray[np.float64]) -> Ranking:
+    """Order candidates by falling value [C], such as an expected utility; equal ones stay in the order they came in.
+
+    Args:
+        values: what to order by.
+        posteriors: of the candidates in the order given [C].
+    """
+    order = np.argsort(-values, kind="stable")
+    return Ranking(order, posteriors[order])

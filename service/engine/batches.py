@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
-from service.engine.calls import ModelCall, QuickCall, Read
+from service.engine.calls import ModelCall, QuickCall, Read, SlicedCall
 from service.engine.job import Job
 
 Asked = Sequence[tuple[Job, ModelCall]]
@@ -20,7 +20,7 @@ _ROWS = 64
 _FIRST_GUESS_S = 2e-5
 """Seconds a token is taken to cost before any was read."""
 
-_LEAST_TOKENS, _LEAST_BULK_TOKENS = 128, 16
+_LEAST_TOKENS, _LEAST_BULK_TOKENS, _LEAST_LEISURE_TOKENS = 128, 16, 128
 """In a slice, however slow the model is; a network reads few tokens hardly faster than many."""
 
 _MODELS = 256
@@ -42,7 +42,8 @@ class Batch:
         self.calls = [call for _, call in asked]
         self.is_long = is_long
         self.num_rows = sum(len(call.state) for call in self.calls)
-        self._reading = Read.begun(self._reads) if isinstance(self.calls[0], Read) else None
+        first = self.calls[0]
+        self._progress = first.begun(self.calls) if isinstance(first, SlicedCall) else None
         self._answers: list[Any] | None = None
 
     @property
@@ -56,18 +57,18 @@ class Batch:
         return self._answers is not None
 
     def go_on(self, tokens: int) -> int:
-        """Read so many more tokens, or answer at once what cannot be cut.
+        """Do so many more tokens or rows, or answer at once what cannot be cut.
 
         Returns:
             How many tokens or distributions it were.
         """
-        if self._reading is None:
+        if self._progress is None:
             quick = [call for call in self.calls if isinstance(call, QuickCall)]
             self._answers = type(quick[0]).answers(quick)
             return self.num_rows
-        count = self._reading.go_on(tokens)
-        if self._reading.done:
-            self._answers = self._reading.answers()
+        count = self._progress.go_on(tokens)
+        if self._progress.done:
+            self._answers = self._progress.answers()
         return count
 
     def answers(self) -> list[Any]:
@@ -78,10 +79,6 @@ class Batch:
         """Each call in a batch of its own, from the beginning."""
         return [Batch([one], is_long=False) for one in zip(self.jobs, self.calls, strict=True)]
 
-    @property
-    def _reads(self) -> list[Read]:
-        return [call for call in self.calls if isinstance(call, Read)]
-
 
 class Batches:
     """Makes batches and knows how fast each model is, so that a slice takes the time it should.
@@ -90,11 +87,18 @@ class Batches:
         clock: seconds, monotonic.
         slice_s: what a slice of interactive jobs' texts should take.
         bulk_slice_s: what one of bulk should take.
+        leisure_slice_s: the same while nobody else is about.
+
+    Attributes:
+        at_leisure: whether nobody interactive is about, so that bulk may work in pieces as large as serve it best.
     """
 
-    def __init__(self, *, clock: Callable[[], float], slice_s: float, bulk_slice_s: float) -> None:
+    def __init__(
+        self, *, clock: Callable[[], float], slice_s: float, bulk_slice_s: float, leisure_slice_s: float
+    ) -> None:
         self._clock = clock
-        self._slice_s, self._bulk_slice_s = slice_s, bulk_slice_s
+        self._slice_s, self._bulk_slice_s, self._leisure_slice_s = slice_s, bulk_slice_s, leisure_slice_s
+        self.at_leisure = False
         self._seconds_each: dict[Hashable, float] = {}
 
     def of(self, asked: Asked) -> Iterator[Batch]:
@@ -153,14 +157,16 @@ class Batches:
 
     def _made(self, run: Asked) -> Batch:
         job, call = run[0]
-        reads = isinstance(call, Read)
-        size = sum(call.size for _, call in run) if reads else 0
+        size = sum(call.size for _, call in run) if isinstance(call, SlicedCall) else 0
         return Batch(run, is_long=size > self._budget(call, bulk=job.bulk))
 
     def _budget(self, call: ModelCall, *, bulk: bool) -> int:
         """Tokens in a slice."""
-        seconds = self._bulk_slice_s if bulk else self._slice_s
-        least = _LEAST_BULK_TOKENS if bulk else _LEAST_TOKENS
+        seconds, least = self._slice_s, _LEAST_TOKENS
+        if bulk and self.at_leisure:
+            seconds, least = self._leisure_slice_s, _LEAST_LEISURE_TOKENS
+        elif bulk:
+            seconds, least = self._bulk_slice_s, _LEAST_BULK_TOKENS
         return max(int(seconds / self._seconds_each.get(call.kind, _FIRST_GUESS_S)), least)
 
 

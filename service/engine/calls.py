@@ -7,7 +7,7 @@ the answer. Whether it was computed alone or with those of others it cannot tell
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -65,6 +65,33 @@ class QuickCall(ModelCall):
         """The answers to calls of one kind, each what it would be alone."""
 
 
+class Progress(Protocol):
+    """Calls of one kind under way."""
+
+    @property
+    def done(self) -> bool:
+        """Whether all is done."""
+        ...
+
+    def go_on(self, count: int) -> int:
+        """Do about so many tokens or rows more; how many it were."""
+        ...
+
+    def answers(self) -> list[Any]:
+        """One a call, once all is done."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlicedCall(ModelCall):
+    """A computation that can be done in slices."""
+
+    @staticmethod
+    @abstractmethod
+    def begun(calls: Sequence[Any]) -> Progress:
+        """Calls of one kind under way, not yet begun."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Step(QuickCall):
     """Read one token a row [R] and tell what may come next."""
@@ -117,7 +144,7 @@ class Rank(QuickCall):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Read(ModelCall):
+class Read(SlicedCall):
     """Read tokens [R, T], of which row r has lengths[r]; tell how probable they are, or what is then remembered.
 
     Attributes:
@@ -143,7 +170,7 @@ class Read(ModelCall):
         return int(self.lengths.sum())
 
     @staticmethod
-    def begun(calls: Sequence["Read"]) -> Reading:
+    def begun(calls: Sequence["Read"]) -> Progress:
         """Calls of one kind under way, not yet begun."""
         states = [call.state for call in calls]
         return Reading(
@@ -207,11 +234,11 @@ def alone(call: ModelCall) -> Any:
     """The answer to one call."""
     if isinstance(call, QuickCall):
         return type(call).answers([call])[0]
-    if isinstance(call, Read):
-        reading = call.begun([call])
-        while not reading.done:
-            reading.go_on(call.size)
-        return reading.answers()[0]
+    if isinstance(call, SlicedCall):
+        progress = call.begun([call])
+        while not progress.done:
+            progress.go_on(call.size)
+        return progress.answers()[0]
     raise TypeError(f"{type(call).__name__} is no call that a model can answer")
 
 

@@ -41,6 +41,8 @@ class SchedulerLimits:
         retry_after_s: what is told to those who are turned away.
         slice_s: how long interactive jobs wait for texts of others like them at most, roughly.
         bulk_slice_s: how long they wait for bulk.
+        leisure_slice_s: how long the first of them waits that comes after a pause; bulk is done the faster the longer.
+        leisure_after_s: how long a pause is.
         round_s: how long they may go on before that has its slice.
     """
 
@@ -50,6 +52,8 @@ class SchedulerLimits:
     retry_after_s: float = 1.0
     slice_s: float = 0.01
     bulk_slice_s: float = 0.0012
+    leisure_slice_s: float = 0.03
+    leisure_after_s: float = 1.0
     round_s: float = 0.0075
 
 
@@ -79,7 +83,13 @@ class Scheduler:
         self._ready_bulk: deque[Job] = deque()
         self._cancelled: list[Job] = []
         # of the model's thread alone
-        self._batches = Batches(clock=clock, slice_s=limits.slice_s, bulk_slice_s=limits.bulk_slice_s)
+        self._batches = Batches(
+            clock=clock,
+            slice_s=limits.slice_s,
+            bulk_slice_s=limits.bulk_slice_s,
+            leisure_slice_s=limits.leisure_slice_s,
+        )
+        self._interactive_s = -math.inf
         self._long: deque[Batch] = deque()
         self._bulk: deque[Batch] = deque()
         self._bulk_next = False
@@ -171,6 +181,8 @@ class Scheduler:
         until = self._clock() + self._limits.round_s
         jobs = self._popped(self._ready, None)
         worked = bool(jobs)
+        if worked:
+            self._interactive_s = until
         while jobs:  # a keystroke asks twice or thrice: there is no slice of others' work between
             jobs = self._ask(jobs)
             if self._clock() >= until:
@@ -183,6 +195,8 @@ class Scheduler:
         """Give what is long, or bulk, a slice, the two by turns; whether there was any."""
         long_first = bool(self._long) and not self._bulk_next
         self._bulk_next = long_first
+        pause_s = self._clock() - self._interactive_s
+        self._batches.at_leisure = not self._long and pause_s > self._limits.leisure_after_s
         if not long_first and self._serve_bulk_jobs():
             return True
         if self._long:

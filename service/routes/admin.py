@@ -54,10 +54,15 @@ async def load_model(request: Request) -> Response:
 
 @router.post("/admin/models/unload", responses=replies_of(AdminModel), openapi_extra=body_of(UnloadRequest))
 async def unload_model(request: Request) -> Response:
-    """Serve a model no longer. Requests that have it are answered by it; then its memory is given back."""
+    """Serve a model no longer. Requests that have it are answered by it; then its memory is given back.
+
+    States that clients keep of it are forgotten.
+    """
     services = services_of(request)
     wire = parse_json(UnloadRequest, await request.body())
     model = await asyncio.shield(services.keeper.unload(wire.model))
+    if model.loaded is not None:
+        services.states.free_version(model.loaded)
     in_flight = model.loaded.use.in_flight if model.loaded is not None else 0
     state = "draining" if in_flight else "published"
     return _reply(AdminModel(id=model.address, state=state, requests_in_flight=in_flight))

@@ -25,6 +25,9 @@ from models.errors import (
     NotReadyError,
     OverloadedError,
     RegistryError,
+    StateElsewhereError,
+    StatesFullError,
+    UnknownStateError,
 )
 from service.schemas.replies import ErrorBody
 
@@ -41,6 +44,8 @@ class Answer(NamedTuple):
 
 ANSWERS: dict[type[LanguageModelError], Answer] = {
     InvalidInputError: Answer(400, "invalid_request_error"),
+    UnknownStateError: Answer(404, "invalid_request_error"),
+    StateElsewhereError: Answer(409, "invalid_request_error"),
     ModelNotFoundError: Answer(404, "invalid_request_error"),
     RegistryError: Answer(503, "service_unavailable_error"),
     CheckpointError: Answer(503, "service_unavailable_error"),
@@ -130,7 +135,7 @@ def nothing_at(path: str) -> Response:
 async def _on_language_model_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, LanguageModelError)  # noqa: S101 - registered for this class
     status = answer_to(error).status
-    if isinstance(error, NotReadyError):  # what the scheduler refuses, it counts itself
+    if isinstance(error, (NotReadyError, StatesFullError)):  # what the scheduler refuses, it counts itself
         _count(request, error.code)
     headers = {}
     if status in {429, 503}:

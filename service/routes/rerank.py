@@ -1,27 +1,109 @@
 """POST /v1/rerank."""
 
+from collections.abc import AsyncGenerator, Iterator
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from models.errors import LanguageModelError
+from models.reranking.profiles import Profile
+from service.engine.job import Work
+from service.routes.errors import error_body, error_json
 from service.routes.openapi import body_of, replies_of
-from service.routes.serving import resolve, run, services_of, terms_of, to_json
+from service.routes.serving import (
+    ClosingStream,
+    Services,
+    begin,
+    is_quick,
+    owner_of,
+    resolve,
+    run,
+    services_of,
+    terms_of,
+)
 from service.schemas.replies import RerankReply
-from service.schemas.rerank import RerankRequest, rerank_reply
+from service.schemas.rerank import RerankRequest, RerankSettings, rerank_items
+from service.schemas.rerank_query import read_query
+from service.schemas.rerank_replies import address_of, list_pieces, reply_pieces
 from service.schemas.wire import parse_json
-from service.use_cases.rerank import rerank
+from service.use_cases.rerank import RankedList, rerank
+from service.use_cases.rerank_lines import Outcome, rerank_lines
+from service.use_cases.scoring_models import ScoringModels
+from service.use_cases.states import Place
 
 router = APIRouter()
+_LINES = "application/x-ndjson"
 
 
-@router.post("/v1/rerank", responses=replies_of(RerankReply), openapi_extra=body_of(RerankRequest))
+@router.post("/v1/rerank", responses=replies_of(RerankReply, _LINES), openapi_extra=body_of(RerankRequest))
 async def rerank_lists(request: Request) -> Response:
-    """Order lists of candidates by Σ weight · feature, the language model's score among the features."""
+    """Order lists of candidates by Σ weight · feature, the language model's score among the features.
+
+    With `Content-Type: application/x-ndjson` every line of the body is one of the `lists`; all else stands in the query
+    string, `weights=lm=0.5,am=1`, `mixture=a=0.3,b=0.7` and `models=old=small@3` as pairs. The answer has one line for
+    each list, in order: a result, or `{"error": …}`; should the service fail on the way, an error is the last line.
+    """
     services = services_of(request)
+    if request.headers.get("content-type", "").startswith(_LINES):
+        return await _rerank_lines(request, services)
     body = await request.body()
     wire = parse_json(RerankRequest, body)
-    command = wire.command(services.limits)
-    loaded = resolve(request, command.model)
-    work = rerank(loaded, command, services.limits)
-    return await run(
-        request, work, lambda lists: to_json(rerank_reply(loaded, lists)), terms_of(request, wire, body)
+    items = wire.items(services.limits)
+    profile = _profile(services, wire)
+    options = wire.options(profile)
+    models = _models(request, wire, profile)
+
+    def written() -> Work[None, bytes]:
+        states = Place(services.states, owner_of(request))
+        ranked = yield from rerank(models, items, options, services.limits, states=states)
+        pieces = []
+        for piece in reply_pieces(ranked, models, options, services.limits):
+            pieces.append(piece)
+            yield None
+        return b"".join(pieces)
+
+    quick = all(is_quick(loaded, body) for loaded in models.all)
+    return await run(request, written(), bytes, terms_of(request, wire, body), quick=quick)
+
+
+async def _rerank_lines(request: Request, services: Services) -> Response:
+    settings = read_query(request.query_params)
+    profile = _profile(services, settings)
+    options = settings.options(profile)
+    models = _models(request, settings, profile)
+    body = await request.body()
+
+    def write(outcome: Outcome) -> Iterator[bytes]:
+        if isinstance(outcome, RankedList):
+            yield from list_pieces(outcome, models, options)
+        else:
+            yield error_json(error_body(outcome))
+        yield b"\n"
+
+    work = rerank_lines(
+        models,
+        rerank_items(body, services.limits),
+        options,
+        services.limits,
+        write=write,
+        states=Place(services.states, owner_of(request)),
     )
+    stream = services.engine.stream(work, terms_of(request, settings, body, bulk=True))
+    lines = _with_error(await begin(request, stream))
+    return ClosingStream(lines, media_type=_LINES, headers={"x-model": address_of(models) or ""})
+
+
+async def _with_error(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    try:
+        async for piece in pieces:
+            yield piece
+    except LanguageModelError as error:  # the status has gone out: the last line must tell
+        yield error_json(error_body(error)) + b"\n"
+
+
+def _profile(services: Services, settings: RerankSettings) -> Profile | None:
+    return None if settings.profile is None else services.profiles.read(settings.profile)
+
+
+def _models(request: Request, settings: RerankSettings, profile: Profile | None) -> ScoringModels:
+    return settings.choice(profile).resolved(lambda address: resolve(request, address))

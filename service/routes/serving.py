@@ -13,12 +13,14 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Send
 
+from models.checkpoint.profiles import ProfileStore
 from service.engine.engine import Engine, Terms
 from service.engine.host import LoadedModel, ModelHost
 from service.engine.job import Work
 from service.engine.keeping import Keeper
 from service.engine.metrics import Metrics
-from service.routes.facts import note
+from service.engine.states import StateStore
+from service.routes.facts import facts_of, note
 from service.routes.leasing import lease
 from service.schemas.wire import TimedRequest
 from service.use_cases.limits import Limits
@@ -43,6 +45,8 @@ class Services:
     host: ModelHost
     keeper: Keeper
     engine: Engine
+    states: StateStore
+    profiles: ProfileStore
     metrics: Metrics
     limits: Limits
 
@@ -61,9 +65,19 @@ def resolve(request: Request, address: str | None) -> LoadedModel:
         NotReadyError: it is still being loaded, or could not be.
     """
     loaded = services_of(request).host.resolve(address)
+    take(request, loaded)
+    return loaded
+
+
+def take(request: Request, loaded: LoadedModel) -> None:
+    """Count a model as used by a request until that is answered; the request's log line names it."""
     lease(request.scope, loaded)
     note(request, model=loaded.address)
-    return loaded
+
+
+def owner_of(request: Request) -> str:
+    """Whose request it is: the name of its key, or nothing where the service asks for none."""
+    return str(facts_of(request.scope).get("key", ""))
 
 
 @cache

@@ -88,7 +88,8 @@ class ScoreReply:
 class RankedCandidate:
     """A candidate in its new place; `index` is its place in the list as it was given.
 
-    `total` = Σ weight · feature, where `lm` is first divided by `tokens` ** length_exponent.
+    `total` = Σ weight · feature, over the features that have weights. `features` are those given and those computed.
+    `expected_utility` is null unless `mbr` was asked for; `tokens` and `words` are filled as `detail` asks.
     """
 
     index: int
@@ -96,23 +97,54 @@ class RankedCandidate:
     total: float
     posterior: float
     features: dict[str, float]
+    expected_utility: float | None = None
+    tokens: list[TokenScore] = field(default_factory=list)
+    words: list[WordScore] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class WordConfidence:
+    """A word of the best candidate, from `start` to `end` in characters.
+
+    `confidence` is the posterior mass of candidates that have it at this place.
+    """
+
+    text: str
+    start: int
+    end: int
+    confidence: float
 
 
 @dataclass(frozen=True, slots=True)
 class RankedListResult:
-    """One list, best candidate first; `unchanged` if that is the one that came first."""
+    """One list, best candidate first; `unchanged` if that is the one that came first.
+
+    `session` is for the list after it, null where it belongs to none. `confidences` are of the best candidate's words,
+    if they were asked for.
+    """
 
     id: str | None
     unchanged: bool
     ranking: list[RankedCandidate]
+    session: str | None = None
+    confidences: list[WordConfidence] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class RerankReply:
-    """One result a list, in order."""
+    """One result a list, in order.
 
-    model: str
+    `model` made `lm`; of a mixture all parts are named with their weights, and null says that no model was asked.
+    `models` are the further ones, by the names that features call them. Weights, exponent and scale are those that
+    counted, whether given, of a profile, or by default.
+    """
+
+    model: str | None
     lists: list[RankedListResult]
+    models: dict[str, str] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+    length_exponent: float = 0.0
+    posterior_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

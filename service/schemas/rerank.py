@@ -1,20 +1,38 @@
-"""POST /v1/rerank."""
+"""POST /v1/rerank: what is asked."""
 
-from pydantic import Field
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Self
 
-from models.reranking.log_linear import LM, LogLinearModel
-from service.engine.host import LoadedModel
-from service.schemas.replies import RankedCandidate, RankedListResult, RerankReply
-from service.schemas.wire import TimedRequest, WireModel
+from pydantic import Field, model_validator, with_config
+from pydantic_core import PydanticCustomError
+
+from models.errors import InvalidInputError
+from models.reranking.features import LM, feature_of
+from models.reranking.lists import Candidate, CandidateList
+from models.reranking.log_linear import LogLinearModel
+from models.reranking.mbr import Utility
+from models.reranking.profiles import Profile
+from models.reranking.ranking import check_scale
+from service.schemas.wire import TimedRequest, WireModel, parse_json
+from service.use_cases.candidate_features import ScoreMode, ScoringOptions
 from service.use_cases.limits import Limits
-from service.use_cases.rerank import Candidate, CandidateList, RankedList, RerankCommand, ScoreMode
+from service.use_cases.rerank import RerankItem, RerankOptions
+from service.use_cases.rerank_sessions import Turn
+from service.use_cases.score import Detail
+from service.use_cases.scoring_models import ModelChoice
+
+_DetailName = Annotated[Detail, Field(strict=False)]  # in JSON a detail is its name
 
 
-class CandidateIn(WireModel):
+@with_config(WireModel.model_config)
+@dataclass(frozen=True, slots=True)
+class CandidateIn(Candidate):
     """A hypothesis: its text, and features such as an acoustic score."""
 
     text: str
-    features: dict[str, float] = Field(default_factory=dict)
+    features: dict[str, float] = field(default_factory=dict)
+    """Natural logarithms, larger is better, unless the weights say otherwise."""
 
 
 class CandidateListIn(WireModel):
@@ -23,71 +41,188 @@ class CandidateListIn(WireModel):
     candidates: list[CandidateIn] = Field(min_length=1)
     """Whole sentences; a space is put after the context if neither side has one."""
     context: str = ""
-    """What stands before each candidate."""
+    """What stands before each candidate; not scored."""
+    continuation: str | None = None
+    """If given, each candidate is itself a context, and what is scored is this text after it: query likelihood."""
+    session: str | None = None
+    """Instead of a context: what the reply to the list before gave."""
+    commit: str | None = None
+    """The text that was chosen of the list before: it is read before the candidates, and begins a session or goes on
+    with one."""
     id: str | None = None
     """Given back in the reply."""
 
+    @model_validator(mode="after")
+    def _either(self) -> Self:
+        if self._has_turn and (self.context or self.continuation is not None):
+            raise PydanticCustomError(
+                "either",
+                "a list with session or commit takes neither context nor continuation: commit the context",
+            )
+        return self
 
-class RerankRequest(TimedRequest):
+    @property
+    def _has_turn(self) -> bool:
+        return self.session is not None or self.commit is not None
+
+    def item(self) -> RerankItem:
+        """The list as the use case takes it."""
+        given = CandidateList(self.id, self.context, tuple(self.candidates), continuation=self.continuation)
+        return RerankItem(given, Turn(self.session, self.commit) if self._has_turn else None)
+
+
+class MixturePart(WireModel):
+    """A model whose probabilities are mixed with those of others at every token."""
+
+    model: str
+    """`name`, `name@7` or `name@champion`; all parts have the same tokenizer."""
+    weight: float
+    """Positive; all together sum to 1."""
+
+
+class FurtherModel(WireModel):
+    """A model with features of its own: `lm:NAME`, `tokens:NAME`, `unk:NAME`."""
+
+    model: str
+    """`name`, `name@7` or `name@champion`."""
+    name: str
+    """What it is called in features."""
+    weight: float | None = None
+    """The same as a weight of `lm:NAME`; negative to take away what the model says."""
+
+
+class RerankSettings(TimedRequest):
+    """How lists are re-ranked."""
+
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    mixture: list[MixturePart] | None = Field(default=None, min_length=1)
+    """Instead of `model`: models whose probabilities are mixed at every token."""
+    models: list[FurtherModel] = Field(default_factory=list)
+    """Further models, each with features of its own."""
+    weights: dict[str, float] | None = None
+    """Signed weights, by feature: total = Σ weight · feature. `lm`, `words`, `tokens` and `unk` are computed; `rank`
+    and others are derived; all others are given with the candidates. A feature that is not named does not count. `lm`
+    alone, with weight 1, if left out."""
+    profile: str | None = None
+    """Weights that were tuned and saved under this name, with length exponent, posterior scale and models, as far as
+    the request does not give them itself."""
+    length_exponent: float | None = None
+    """`lm` is the sum of the tokens' log-probabilities divided by their number to this power: 0 (default) the sum, 1
+    the mean. If it is not 0, `lm_sum` is the sum."""
+    posterior_scale: float | None = None
+    """posterior = exp(scale · total), normalised over the list; 1 if left out, 0 makes all alike."""
+    mbr: Utility | None = None
+    """Order by the utility that is expected under the posteriors, instead of the total: fewest word errors (`wer`), or
+    highest sentence `chrf` or `bleu`."""
+    confidences: bool = False
+    """Whether to tell how sure the list is of each word of the best candidate."""
+    detail: _DetailName = Detail.NONE
+    """How finely to report what the main model says: `none`, `token` or `word`."""
+    bos: bool = True
+    """Whether `<s>` stands before each candidate, or before its context."""
+    eos: bool = True
+    """Whether `</s>` after each is scored too."""
+    score_mode: ScoreMode = "normalised"
+    """`unnormalised`: `lm` is the sum of the tokens' logits, which a model that was trained for it gives
+    faster, as it spares the sum over the vocabulary; they come near log-probabilities but are none."""
+    drop_duplicates: bool = False
+    """Whether a candidate of the same text as one before it is left out."""
+    top: Annotated[int, Field(ge=1)] | None = None
+    """How many candidates of each list to report; all if left out."""
+    commit_eos: bool = False
+    """Whether `</s>` is read after what a session commits, as models of running text expect between sentences."""
+
+    def options(self, profile: Profile | None) -> RerankOptions:
+        """How to re-rank.
+
+        Args:
+            profile: what `profile` names.
+
+        Raises:
+            InvalidInputError: a weight, an exponent or a scale is outside its limits.
+        """
+        weights = self.weights
+        if weights is None:
+            weights = {LM: 1.0} if profile is None else dict(profile.weights)
+        exponent, scale = self.length_exponent, self.posterior_scale
+        if exponent is None:
+            exponent = 0.0 if profile is None else profile.length_exponent
+        if scale is None:
+            scale = 1.0 if profile is None else profile.posterior_scale
+        check_scale(scale)
+        return RerankOptions(
+            weighting=LogLinearModel(weights={**weights, **self._model_weights()}, length_exponent=exponent),
+            scoring=ScoringOptions(bos=self.bos, eos=self.eos, score_mode=self.score_mode),
+            posterior_scale=scale,
+            mbr=self.mbr,
+            confidences=self.confidences,
+            detail=self.detail,
+            drop_duplicates=self.drop_duplicates,
+            top=self.top,
+            commit_eos=self.commit_eos,
+        )
+
+    def choice(self, profile: Profile | None) -> ModelChoice:
+        """Which models score.
+
+        Args:
+            profile: what `profile` names; its models count where the request names none.
+
+        Raises:
+            InvalidInputError: a mixture is given beside a model, or is none; or there are too many models.
+        """
+        if self.model is not None and self.mixture is not None:
+            raise InvalidInputError("give either model or mixture", parameter="mixture")
+        if profile is not None and self.model is None and self.mixture is None and not self.models:
+            main = tuple((one.address, one.weight) for one in profile.models if not one.name)
+            return ModelChoice(main, tuple((one.name, one.address) for one in profile.models if one.name))
+        parts: tuple[tuple[str | None, float], ...] = ((self.model, 1.0),)
+        if self.mixture is not None:
+            parts = tuple((part.model, part.weight) for part in self.mixture)
+        return ModelChoice(parts, tuple((one.name, one.model) for one in self.models))
+
+    def _model_weights(self) -> dict[str, float]:
+        """Weights that are given beside their models.
+
+        Raises:
+            InvalidInputError: one is given in `weights` as well.
+        """
+        given = {feature_of(LM, one.name): one.weight for one in self.models if one.weight is not None}
+        twice = next((name for name in given if name in (self.weights or {})), None)
+        if twice is not None:
+            raise InvalidInputError(
+                f"the weight of {twice} is given twice, in models and in weights", parameter="models"
+            )
+        return given
+
+
+class RerankRequest(RerankSettings):
     """Order lists of candidates by a weighted sum of features."""
 
     lists: list[CandidateListIn] = Field(min_length=1)
     """One or more lists."""
-    weights: dict[str, float] = Field(default_factory=lambda: {LM: 1.0})
-    """Signed weights; `lm`, `words` and `tokens` are computed, others are given with the candidates.
-    A feature that is not named does not count."""
-    length_exponent: float = 0.0
-    """`lm` is divided by the number of tokens to this power."""
-    score_mode: ScoreMode = "normalised"
-    """`unnormalised`: `lm` is the sum of the tokens' logits, which a model that was trained for it gives
-    faster, as it spares the sum over the vocabulary; they come near log-probabilities but are none."""
-    model: str | None = None
-    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
 
-    def command(self, limits: Limits) -> RerankCommand:
-        """The request as its use case takes it.
+    def items(self, limits: Limits) -> list[RerankItem]:
+        """What to re-rank.
 
         Raises:
-            InvalidInputError: there are too many candidates, or features and weights do not fit.
+            InvalidInputError: there are too many candidates.
         """
         limits.check_count(sum(len(one.candidates) for one in self.lists), parameter="lists[].candidates")
-        weighting = LogLinearModel(weights=self.weights, length_exponent=self.length_exponent)
-        for i, one in enumerate(self.lists):
-            for j, candidate in enumerate(one.candidates):
-                place = f"lists[{i}].candidates[{j}].features"
-                weighting.check_features(candidate.features, parameter=place)
-        return RerankCommand(
-            tuple(
-                CandidateList(
-                    one.id, one.context, tuple(Candidate(c.text, c.features) for c in one.candidates)
-                )
-                for one in self.lists
-            ),
-            weighting,
-            self.model,
-            self.score_mode,
-        )
+        return [one.item() for one in self.lists]
 
 
-def rerank_reply(loaded: LoadedModel, lists: list[RankedList]) -> RerankReply:
-    """The rankings as they go over the wire."""
-    return RerankReply(loaded.address, [_list(one) for one in lists])
-
-
-def _list(ranked: RankedList) -> RankedListResult:
-    return RankedListResult(
-        ranked.given.name,
-        ranked.ranking.unchanged,
-        [
-            RankedCandidate(
-                index,
-                ranked.given.candidates[index].text,
-                float(ranked.totals[index]),
-                posterior,
-                ranked.features[index],
-            )
-            for index, posterior in zip(
-                ranked.ranking.order.tolist(), ranked.ranking.posteriors.tolist(), strict=True
-            )
-        ],
-    )
+def rerank_items(body: bytes, limits: Limits) -> Iterator[RerankItem | InvalidInputError]:
+    """What each line asks to re-rank, as it is needed; an error for a line that is wrong."""
+    at, end = 0, len(body) - body.endswith(b"\n")
+    while at <= end:
+        line_end = body.find(b"\n", at, end)
+        line_end = end if line_end < 0 else line_end
+        try:
+            one = parse_json(CandidateListIn, body[at:line_end])
+            limits.check_count(len(one.candidates), parameter="candidates")
+            yield one.item()
+        except InvalidInputError as error:
+            yield error
+        at = line_end + 1

@@ -3,9 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Self
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from models.arrays import TokenIds
 from models.errors import InvalidInputError
 from models.scoring import bits_per, finite, perplexity
 from models.vocabulary import EOS, UNK
@@ -142,29 +145,32 @@ def score_result(loaded: LoadedModel, score: SequenceScore, detail: Detail) -> S
         score.num_oov,
         perplexity(logprob, count),
         bits_per(logprob, score.num_bytes),
-        _tokens(loaded, score) if detail is Detail.TOKEN else [],
-        _words(loaded, score) if detail is Detail.WORD else [],
+        token_scores(loaded, score.ids, score.log_probs) if detail is Detail.TOKEN else [],
+        word_scores(loaded, score.ids, score.log_probs) if detail is Detail.WORD else [],
     )
 
 
-def _tokens(loaded: LoadedModel, score: SequenceScore) -> list[TokenScore]:
+def token_scores(
+    loaded: LoadedModel, given: TokenIds, log_probs: npt.NDArray[np.floating]
+) -> list[TokenScore]:
+    """Scored tokens [T] one by one."""
     texts = loaded.token_texts
     return [
         TokenScore(i, texts[i], finite(logprob))
-        for i, logprob in zip(score.ids.tolist(), score.log_probs.tolist(), strict=True)
+        for i, logprob in zip(given.tolist(), log_probs.tolist(), strict=True)
     ]
 
 
-def _words(loaded: LoadedModel, score: SequenceScore) -> list[WordScore]:
-    """Tokens joined up to the next one that begins with white space; `</s>` stands alone."""
+def word_scores(loaded: LoadedModel, given: TokenIds, log_probs: npt.NDArray[np.floating]) -> list[WordScore]:
+    """Scored tokens [T] joined up to the next one that begins with white space; `</s>` stands alone."""
     spelled = loaded.tokenizer.token_bytes
-    ids = score.ids.tolist()
+    ids = given.tolist()
     starts = [k for k, i in enumerate(ids) if k == 0 or i == EOS or spelled[i][:1].isspace()]
     words = []
     for first, last in zip(starts, [*starts[1:], len(ids)], strict=True):
         part = ids[first:last]
         text = b"".join(spelled[i] for i in part).decode("utf-8", errors="replace").strip()
-        logprob = float(score.log_probs[first:last].sum(dtype=float))
+        logprob = float(log_probs[first:last].sum(dtype=float))
         name = loaded.token_texts[EOS] if part[0] == EOS else text
         words.append(WordScore(name, finite(logprob), len(part), UNK in part))
     return words

@@ -38,12 +38,17 @@ def as_read(loaded: LoadedModel, sequence: Sequence, *, parameter: str) -> Seque
     if not loaded.reads_backward:
         return sequence
     if len(sequence.context):
-        raise UnsupportedParameterError(
-            f"model {loaded.address} reads from right to left; it cannot take the context of {parameter}, "
-            "which stands before the text",
-            parameter="context",
-        )
+        raise takes_no_context(loaded, parameter=parameter)
     return sequence._replace(text=np.ascontiguousarray(sequence.text[::-1]))
+
+
+def takes_no_context(loaded: LoadedModel, *, parameter: str) -> UnsupportedParameterError:
+    """The error where a text after a context is given to a model that reads backward."""
+    return UnsupportedParameterError(
+        f"model {loaded.address} reads from right to left; it cannot take the context of {parameter}, "
+        "which stands before the text",
+        parameter="context",
+    )
 
 
 def in_reading_order(loaded: LoadedModel, values: npt.NDArray[V], *, ends: bool) -> npt.NDArray[V]:

@@ -1,138 +1,290 @@
 """Putting candidates in a better order."""
 
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import FloatArray, TokenIds
-from models.errors import UnsupportedParameterError
-from models.protocol import LanguageModel, UnnormalisedScorer, is_self_normalised
-from models.reranking.log_linear import LogLinearModel, Scored
-from models.reranking.ranking import Ranking, rank
-from models.scoring import score_sequences
-from models.vocabulary import EOS
-from service.engine.host import LoadedModel
+from models.errors import InvalidInputError
+from models.reranking import derived
+from models.reranking.confidence import WordConfidence, word_confidences
+from models.reranking.features import ListFeatures, check_given, derived_values, given_column, offsets_of
+from models.reranking.lists import CandidateList
+from models.reranking.log_linear import LogLinearModel
+from models.reranking.mbr import Utility, expected_utilities
+from models.reranking.ranking import Ranking, posteriors_of, rank_by
 from service.engine.job import Work
-from service.engine.reading import Scorer
+from service.use_cases.candidate_features import (
+    NO_STARTS,
+    CandidateScores,
+    ScoringOptions,
+    TokenScores,
+    score_candidates,
+)
 from service.use_cases.limits import Limits
-from service.use_cases.reading_order import as_read
-from service.use_cases.sequence_scores import score_all
-from service.use_cases.tokens import Sequence, SharedContexts, encode_after, in_steps
+from service.use_cases.rerank_sessions import Turn, carry
+from service.use_cases.score import Detail
+from service.use_cases.scoring_models import ScoringModels
+from service.use_cases.states import Place
 
-ScoreMode = Literal["normalised", "unnormalised"]
-"""Whether `lm` is a log-probability, or what a self-normalised model says without dividing by a sum."""
+MAX_COMPARED = 1000
+"""Candidates of a list of which each is compared with each, as risks, agreement and confidences ask for."""
 
+CANDIDATES_PER_STEP = 256
+"""Candidates that are looked at before other requests have their turn."""
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A hypothesis with the features the caller gave it."""
-
-    text: str
-    features: dict[str, float]
+Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateList:
-    """The hypotheses for one input; at least one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerankOptions:
+    """How lists are re-ranked.
 
     Attributes:
-        name: the caller's id for it.
-        context: what stands before each candidate; may be empty.
-        candidates: in first-pass order.
+        weighting: weights of features.
+        scoring: how models score.
+        posterior_scale: what totals are multiplied by to make posteriors.
+        mbr: what to choose by, expected under the posteriors; None chooses by the total.
+        confidences: whether to tell how sure each word of the best candidate is.
+        detail: how finely to report scores.
+        drop_duplicates: whether a candidate of the same text as one before it is left out.
+        top: how many candidates of each list to report; None is all.
+        commit_eos: whether `</s>` is read after what a session commits.
     """
 
-    name: str | None
-    context: str
-    candidates: tuple[Candidate, ...]
+    weighting: LogLinearModel = field(default_factory=LogLinearModel)
+    scoring: ScoringOptions = field(default_factory=ScoringOptions)
+    posterior_scale: float = 1.0
+    mbr: Utility | None = None
+    confidences: bool = False
+    detail: Detail = Detail.NONE
+    drop_duplicates: bool = False
+    top: int | None = None
+    commit_eos: bool = False
+
+    @property
+    def compares(self) -> bool:
+        """Whether each candidate of a list is compared with each other one."""
+        made = (name for name in self.weighting.weights if name.startswith(derived.CONSENSUS))
+        return self.mbr is not None or self.confidences or any(made)
 
 
-@dataclass(frozen=True, slots=True)
-class RerankCommand:
-    """A valid request to re-rank; every candidate has the features that have weights."""
+class RerankItem(NamedTuple):
+    """A list to re-rank.
 
-    lists: tuple[CandidateList, ...]
-    weighting: LogLinearModel
-    model: str | None
-    score_mode: ScoreMode = "normalised"
+    Attributes:
+        given: the list; its context is empty where it belongs to a session.
+        turn: what it says of that session; None where it belongs to none.
+    """
+
+    given: CandidateList
+    turn: Turn | None = None
 
 
 class RankedList(NamedTuple):
     """A list in its new order.
 
     Attributes:
-        given: the list.
+        given: the list, without the duplicates that were dropped.
+        indices: where its candidates stood before any were dropped [C].
         ranking: its order and posteriors.
         totals: of the candidates in the order given [C].
-        features: of the candidates in the order given, the computed ones included.
+        feature_names: of what was computed.
+        feature_values: of the candidates in the order given [C, F].
+        utilities: expected, of the candidates in the order given [C]; None if not asked for.
+        confidences: of the best candidate's words; none if not asked for.
+        tokens: of one candidate, by its place as given; None where no model was asked.
+        session: for the list after it; None where it belongs to none.
     """
 
     given: CandidateList
+    indices: npt.NDArray[np.int64]
     ranking: Ranking
-    totals: npt.NDArray[np.float64]
-    features: list[dict[str, float]]
+    totals: Floats
+    feature_names: tuple[str, ...]
+    feature_values: Floats
+    utilities: Floats | None
+    confidences: list[WordConfidence]
+    tokens: Callable[[int], TokenScores] | None
+    session: str | None
+
+    @property
+    def chosen(self) -> int:
+        """The place of the best candidate in the list as it was given."""
+        return int(self.indices[self.ranking.order[0]])
+
+    def features(self, place: int) -> dict[str, float]:
+        """A candidate's features, given and computed, by its place."""
+        computed = zip(self.feature_names, self.feature_values[place].tolist(), strict=True)
+        return {**self.given.candidates[place].features, **dict(computed)}
 
 
-def rerank(loaded: LoadedModel, command: RerankCommand, limits: Limits) -> Work[Any, list[RankedList]]:
-    """Score every candidate as a whole sentence after its context, and order each list anew.
+def rerank(
+    models: ScoringModels,
+    items: Sequence[RerankItem],
+    options: RerankOptions,
+    limits: Limits,
+    *,
+    states: Place | None = None,
+    name: Callable[[int], str] = "lists[{}].".format,
+) -> Work[Any, list[RankedList]]:
+    """Score every candidate as a whole sentence after its context, and order each list anew. A use case.
 
-    Candidates of the same text after the same context are scored once.
+    Args:
+        models: who scores.
+        items: lists, at least one.
+        options: how.
+        limits: of one text with its context.
+        states: where sessions are kept; None where there are none.
+        name: what stands before `candidates` in a message about list i.
 
     Raises:
+        InvalidInputError: a weight has no feature, a feature is wrong, a list is too long to be compared, or a
+            session cannot go on.
         ContextLengthError: a candidate with its context has too many tokens.
-        UnsupportedParameterError: there is a context, and the model reads from right to left; or
+        UnsupportedParameterError: there is a context, and a model reads from right to left; or
             unnormalised scores are asked of a model that was not trained for them.
+        StatesFullError: there is no room for another session.
     """
-    scorer = _scorer(loaded, command.score_mode)
-    named: dict[tuple[str, str], str] = {}
-    for i, given in enumerate(command.lists):
-        for j, candidate in enumerate(given.candidates):
-            named.setdefault((given.context, candidate.text), f"lists[{i}].candidates[{j}].text")
-    places = {key: place for place, key in enumerate(named)}
-    contexts = SharedContexts()
-
-    def prepare(item: tuple[tuple[str, str], str]) -> Sequence:
-        (context, text), parameter = item
-        return contexts.share(_sequence(loaded, context, text, parameter=parameter, limits=limits))
-
-    sequences = yield from in_steps(named.items(), prepare, size=lambda item: sum(map(len, item[0])))
-    scores = yield from score_all(loaded, sequences, bos=True, scorer=scorer)
-    sums = [(float(s.sum(dtype=np.float64)), len(s)) for s in scores]
-    answers = []
-    for given in command.lists:
-        features = [
-            Scored(c.text, *sums[places[given.context, c.text]], c.features).all_features()
-            for c in given.candidates
-        ]
-        totals = command.weighting.totals(features)
-        answers.append(RankedList(given, rank(totals), totals, features))
-        yield None
-    return answers
+    given = _checked(models, [item.given for item in items], options, name)
+    yield None
+    carried = None
+    if states is not None and any(item.turn for item in items):
+        bos, eos, turns = options.scoring.bos, options.commit_eos, [item.turn for item in items]
+        carried = yield from carry(models, turns, states, limits, bos=bos, eos=eos, name=name)
+    kept = [_distinct(item.given) if options.drop_duplicates else _whole(item.given) for item in items]
+    given = _left(given, kept, [item.given for item in items]) if options.drop_duplicates else given
+    lists = [one.given for one in kept]
+    starts = carried.starts if carried else NO_STARTS
+    scores = yield from score_candidates(models, lists, limits, options.scoring, starts=starts, place=name)
+    features = scores.features.normalised(options.weighting.length_exponent)
+    features = yield from _with_derived(lists, features, options, name)
+    totals = options.weighting.totals(features.matrix(list(options.weighting.weights), given))
+    ranked = yield from _ranked(kept, features, totals, scores, options)
+    if carried is None:
+        return ranked
+    return [one._replace(session=s) for one, s in zip(ranked, carried.sessions(), strict=True)]
 
 
-def _scorer(loaded: LoadedModel, mode: ScoreMode) -> Scorer:
-    if mode == "normalised":
-        return score_sequences
-    if not is_self_normalised(loaded.model):
-        raise UnsupportedParameterError(
-            f"score_mode is {mode!r}, but model {loaded.address} was not trained for unnormalised scores "
-            "(train.self_normalise or train.loss=nce); use 'normalised'",
-            parameter="score_mode",
+class _Kept(NamedTuple):
+    """A list, perhaps without duplicates, and where its candidates stood before."""
+
+    given: CandidateList
+    indices: npt.NDArray[np.int64]
+
+
+def _whole(one: CandidateList) -> _Kept:
+    return _Kept(one, np.arange(len(one.candidates)))
+
+
+def _distinct(one: CandidateList) -> _Kept:
+    """The first candidate of each text."""
+    first: dict[str, int] = {}
+    for place, candidate in enumerate(one.candidates):
+        first.setdefault(candidate.text, place)
+    if len(first) == len(one.candidates):
+        return _whole(one)
+    candidates = tuple(one.candidates[place] for place in first.values())
+    given = CandidateList(one.name, one.context, candidates, one.references, one.continuation)
+    return _Kept(given, np.array(list(first.values())))
+
+
+def _left(
+    given: Mapping[str, Floats], kept: Sequence[_Kept], lists: Sequence[CandidateList]
+) -> dict[str, Floats]:
+    """Given features of the candidates that were not dropped."""
+    offsets = offsets_of(lists)
+    rows = np.concatenate([first + one.indices for first, one in zip(offsets, kept, strict=False)])
+    return {name: column[rows] for name, column in given.items()}
+
+
+def _checked(
+    models: ScoringModels,
+    lists: Sequence[CandidateList],
+    options: RerankOptions,
+    name: Callable[[int], str],
+) -> dict[str, Floats]:
+    """The given features that have weights; what could not be weighed is refused before anything is scored."""
+    options.weighting.check(models.further)
+    check_given(lists, models=models.further, place=name)
+    longest = max(range(len(lists)), key=lambda i: len(lists[i].candidates))
+    count = len(lists[longest].candidates)
+    if options.compares and count > MAX_COMPARED:
+        raise InvalidInputError(
+            f"{name(longest)}candidates has {count} entries; where each is compared with each (mbr, confidences, "
+            f"consensus), at most {MAX_COMPARED} are accepted in a list",
+            parameter=f"{name(longest)}candidates",
         )
-    return _unnormalised
+    return {feature: given_column(lists, feature, place=name) for feature in options.weighting.given}
 
 
-def _unnormalised(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-    scores: FloatArray = cast("UnnormalisedScorer[Any]", model).score_unnormalised(state, tokens, lengths)
-    return scores
+def _with_derived(
+    lists: Sequence[CandidateList], features: ListFeatures, options: RerankOptions, name: Callable[[int], str]
+) -> Work[Any, ListFeatures]:
+    """With the derived features that have weights."""
+    made = tuple(feature for feature in options.weighting.weights if derived.is_derived(feature))
+    if not made:
+        return features
+    parts = []
+    read = 0
+    for number, one in enumerate(lists):
+        parts.append(derived_values(one, features.of_list(number), made, place=name(number)))
+        read += len(one.candidates)
+        if options.compares or read > CANDIDATES_PER_STEP:
+            read = 0
+            yield None
+    return features.extended(made, np.concatenate(parts))
 
 
-def _sequence(loaded: LoadedModel, context: str, text: str, *, parameter: str, limits: Limits) -> Sequence:
-    apart = not context or not text or context[-1].isspace() or text[0].isspace()
-    limits.check_characters(context, text, parameter=parameter)
-    encoded = encode_after(loaded, context if apart else context + " ", text, parameter=parameter)
-    before, ids = as_read(loaded, encoded, parameter=parameter)
-    ids = np.append(ids, EOS)
-    limits.check_length(len(before) + len(ids), parameter=parameter)
-    return Sequence(before, ids)
+def _ranked(
+    kept: Sequence[_Kept],
+    features: ListFeatures,
+    totals: Floats,
+    scores: CandidateScores,
+    options: RerankOptions,
+) -> Work[Any, list[RankedList]]:
+    ranked = []
+    done = 0
+    for number, (given, indices) in enumerate(kept):
+        first, end = features.offsets[number : number + 2].tolist()
+        ranked.append(_one(given, indices, features, totals[first:end], first, scores, options))
+        done += len(indices)
+        if options.compares or done > CANDIDATES_PER_STEP:
+            done = 0
+            yield None
+    return ranked
+
+
+def _one(
+    given: CandidateList,
+    indices: npt.NDArray[np.int64],
+    features: ListFeatures,
+    totals: Floats,
+    first: int,
+    scores: CandidateScores,
+    options: RerankOptions,
+) -> RankedList:
+    posteriors = posteriors_of(totals, options.posterior_scale)
+    utilities = None
+    if options.mbr is not None:
+        utilities = expected_utilities([c.text for c in given.candidates], posteriors, options.mbr)
+    ranking = rank_by(totals if utilities is None else utilities, posteriors)
+    confidences: list[WordConfidence] = []
+    if options.confidences:
+        texts = [c.text for c in given.candidates]
+        (confidences,) = word_confidences(texts, posteriors, chosen=[int(ranking.order[0])])
+    tokens = scores.tokens
+    return RankedList(
+        given,
+        indices,
+        ranking,
+        totals,
+        features.names,
+        features.values[first : first + len(totals)],
+        utilities,
+        confidences,
+        None if tokens is None else (lambda place: tokens(first + place)),
+        None,
+    )

@@ -12,6 +12,10 @@ import pytest
     [
         ("service.app", {"torch", "numba", "matplotlib", "training"}),
         ("service.client", {"torch", "numpy", "fastapi", "models", "sentencepiece"}),
+        (
+            "service.fusion",
+            {"torch", "numpy", "fastapi", "models", "sentencepiece", "pyctcdecode", "torchaudio"},
+        ),
     ],
 )
 def test_heavy_packages_are_not_imported(module, unwanted):

@@ -10,6 +10,7 @@ anything that is not so ends the run with an error. Nothing is written outside a
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -20,8 +21,12 @@ import time
 import urllib.request
 from pathlib import Path
 
-from bench_latency import GRAMOPHONE, QUIET, lists_of, texts_of, train
-from http_client import Connection, free_port, wait_until_ready
+from bench_latency import GRAMOPHONE, QUIET, texts_of, train
+from ports import free_port, wait_until_ready
+
+from service.load.connection import Connection
+from service.load.target import Request, Target
+from service.load.workloads import Shape, requests_of
 
 _EQUAL = 20
 """Connections over which the equal requests come."""
@@ -29,47 +34,48 @@ _EQUAL = 20
 
 def mixed(texts, generator):
     """Requests of every kind, for ever."""
-    lists = lists_of(texts)
-    while True:
-        text = " ".join(generator.choice(texts))
-        yield "/v1/score", {"texts": [text, text[:20]], "model": "mixture", "detail": "token"}
-        yield "/v1/next-token", {"context": text[:40], "model": "mixture"}
-        yield "/v1/generate", {"prompt": text[:30], "max_tokens": 30, "model": "mixture", "seed": 5}
-        yield "/v1/generate", {"prompt": text[:30], "max_tokens": 30, "model": "mixture", "stream": True}
-        yield "/v1/score", {"texts": [text], "model": "ngram"}
-        few = json.loads(next(lists))["lists"][:1]
-        yield "/v1/rerank", {"lists": few, "model": "mixture"}
+    lists = requests_of("rerank", Shape(texts=texts, model="mixture", seed=generator.randrange(1000)), 50)
+    for rerank in itertools.cycle(lists):
+        text = generator.choice(texts)
+        yield request("score", texts=[text, text[:20]], detail="token")
+        yield request("next-token", context=text[:40])
+        yield request("generate", prompt=text[:30], max_tokens=30, seed=5)
+        yield request("generate", prompt=text[:30], max_tokens=30, stream=True)
+        yield request("score", texts=[text], model="ngram")
+        yield rerank
 
 
-async def answer(connection, path, body):
-    """The whole reply, streamed or not."""
-    if body.get("stream"):
-        return [event async for event in connection.events(path, json.dumps(body).encode())]
-    return await connection.ask(path, json.dumps(body).encode())
+def request(endpoint, **body):
+    """A request to the mixture, unless it names another model."""
+    return Request(f"/v1/{endpoint}", json.dumps({"model": "mixture", **body}).encode())
 
 
-async def company(port, texts, count):
+async def answer(connection, asked):
+    """The body of the answer, which must be one."""
+    reply = await connection.ask(asked)
+    assert (reply.status, reply.error) == (200, None), reply.body
+    return reply.body
+
+
+async def company(target, texts, count):
     """Equal requests beside 64 clients; how many different answers there are, the idle one included."""
     stop = False
 
     async def client(seed):
-        connection = await Connection.open(port)
-        for path, body in mixed(texts, random.Random(seed)):
+        connection = await Connection.open(target)
+        for asked in mixed(texts, random.Random(seed)):
             if stop:
                 return
-            await answer(connection, path, body)
+            await answer(connection, asked)
 
-    body = json.dumps(
-        {"texts": [" ".join(t) for t in texts[:3]], "detail": "token", "model": "mixture"}
-    ).encode()
-    connection = await Connection.open(port)
-    answers = {await connection.ask("/v1/score", body)}
+    same = request("score", texts=texts[:3], detail="token")
+    answers = {await answer(await Connection.open(target), same)}
     clients = [asyncio.create_task(client(seed)) for seed in range(64)]
 
     async def equal():
-        connection = await Connection.open(port)
+        connection = await Connection.open(target)
         for _ in range(count // _EQUAL):
-            answers.add(await connection.ask("/v1/score", body))
+            answers.add(await answer(connection, same))
 
     began = time.perf_counter()
     await asyncio.gather(*(equal() for _ in range(_EQUAL)))
@@ -80,7 +86,7 @@ async def company(port, texts, count):
     assert len(answers) == 1
 
 
-async def hang_ups(port, texts, count):
+async def hang_ups(target, texts, count):
     """Requests of which three in ten end when the client hangs up."""
     generator = random.Random(0)
     requests = mixed(texts, generator)
@@ -90,16 +96,16 @@ async def hang_ups(port, texts, count):
         nonlocal count, gone
         while count > 0:
             count -= 1
-            path, body = next(requests)
-            connection = await Connection.open(port)
+            asked = next(requests)
+            connection = await Connection.open(target)
             if generator.random() < 0.3:
                 gone += 1
-                task = asyncio.create_task(answer(connection, path, body))
+                task = asyncio.create_task(answer(connection, asked))
                 await asyncio.sleep(generator.expovariate(100))
                 connection.close()
                 await asyncio.gather(task, return_exceptions=True)
             else:
-                await answer(connection, path, body)
+                await answer(connection, asked)
                 connection.close()
 
     await asyncio.gather(*(client() for _ in range(16)))
@@ -136,11 +142,12 @@ def main():
         )
         try:
             wait_until_ready(port)
-            asyncio.run(company(port, texts, given.equal))
-            asyncio.run(hang_ups(port, texts, 500))
+            target = Target.parse(f"http://127.0.0.1:{port}")
+            asyncio.run(company(target, texts, given.equal))
+            asyncio.run(hang_ups(target, texts, 500))
             time.sleep(1)
             before = state_of(port, server.pid)
-            gone = asyncio.run(hang_ups(port, texts, given.requests))
+            gone = asyncio.run(hang_ups(target, texts, given.requests))
             time.sleep(1)
             after = state_of(port, server.pid)
             print(f"{given.requests} requests, {gone} of them hung up on")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from http_client import Connection, free_port, wait_until_ready
+from ports import free_port, wait_until_ready
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Registry
@@ -29,6 +29,8 @@ from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
+from service.load.connection import Connection
+from service.load.target import Request, Target
 
 ROWS = 32
 
@@ -66,17 +68,12 @@ def bare_loop(registry, precision, tokens):
 
 async def generate(port, tokens, stream):
     """One connection's request; how many tokens came."""
-    connection = await Connection.open(port)
+    connection = await Connection.open(Target.parse(f"http://127.0.0.1:{port}"))
     body = {"prompt": "w5 w6", "max_tokens": tokens, "ignore_eos": True, "stream": stream, "seed": 1}
-    if not stream:
-        reply = json.loads(await connection.ask("/v1/generate", json.dumps(body).encode()))
-        count = reply["usage"]["completion_tokens"]
-    else:
-        count = 0
-        async for event in connection.events("/v1/generate", json.dumps(body).encode()):
-            count += b'"finish_reason":null' in event
+    reply = await connection.ask(Request("/v1/generate", json.dumps(body).encode()))
     connection.close()
-    return count
+    assert reply.status == 200, reply.body
+    return reply.num_tokens
 
 
 async def served(port, tokens, stream):

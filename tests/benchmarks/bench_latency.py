@@ -10,12 +10,9 @@ outside a temporary folder unless --registry names one, whose models are used ag
 """
 
 import argparse
-import asyncio
 import json
 import lzma
 import os
-import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,11 +20,18 @@ import time
 from pathlib import Path
 
 from bench_service import NO_OP
-from http_client import Connection, free_port, wait_until_ready
+from ports import free_port, wait_until_ready
+
+from service.load.driver import measure
+from service.load.loads import OpenLoop, Terms
+from service.load.summary import summarise
+from service.load.target import Request, Target
+from service.load.texts import default_texts
+from service.load.workloads import Shape, requests_of
 
 GRAMOPHONE = (sys.executable, "-m", "service.cli")
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-SAYING = ["it", "was", "the", "best", "of", "times", "and", "it", "was", "the", "worst", "of", "times", "too"]
+WARMUP_S = 1
 
 
 def train(registry, data):
@@ -49,87 +53,49 @@ def train(registry, data):
 def texts_of(data):
     """Sentences that people may be typing."""
     if data is None:
-        return [SAYING]
+        return default_texts()
     with lzma.open(data / "novels-1m" / "test.txt.xz", "rt", encoding="utf-8") as lines:
-        return [words for line, _ in zip(lines, range(2000), strict=False) if len(words := line.split()) > 8]
+        return [line.strip() for line, _ in zip(lines, range(2000), strict=False) if len(line.split()) > 8]
 
 
-def typed(texts, count):
-    """Bodies of requests, each a word longer than the one before."""
-    bodies = []
-    for words in texts:
-        for end in range(1, len(words)):
-            request = {"context": " ".join(words[:end]) + " ", "top_k": 10, "entropy": False}
-            bodies.append(request)
-        if len(bodies) >= count:
-            break
-    return bodies[:count]
-
-
-async def open_loop(port, bodies, rate):
-    """Seconds from when each request should have left to its answer."""
-    idle, seconds, generator = [await Connection.open(port) for _ in range(16)], [], random.Random(0)
-    began = due = time.perf_counter() + 0.05
-
-    async def one(body, due):
-        connection = idle.pop() if idle else await Connection.open(port)
-        await connection.ask("/v1/next-token", body)
-        seconds.append(time.perf_counter() - due)
-        idle.append(connection)
-
-    async with asyncio.TaskGroup() as tasks:
-        for body in bodies:
-            await asyncio.sleep(max(due - time.perf_counter() - TIMER_S, 0))
-            while time.perf_counter() < due:  # noqa: ASYNC110 - for the clock
-                await asyncio.sleep(0)
-            tasks.create_task(one(body, due))
-            due += generator.expovariate(rate)
-    return seconds, len(bodies) / (time.perf_counter() - began)
-
-
-def lists_of(texts):
-    """Bodies of re-ranking requests: 100 variants of a sentence, alike as those of a decoder are."""
-    generator = random.Random(1)
-    words = [word for text in texts[:50] for word in text]
-    while True:
-        lists = []
-        for _ in range(10):
-            text = generator.choice(texts)[:25]
-            variants = []
-            for _ in range(100):
-                variant = list(text)
-                for _ in range(2):
-                    variant[generator.randrange(len(variant))] = generator.choice(words)
-                variants.append({"text": " ".join(variant)})
-            lists.append({"candidates": variants})
-        yield json.dumps({"lists": lists, "model": "mixture"}).encode()
-
-
-async def bulk(port, texts, seconds):
-    """Closed loop of four re-ranking requests; candidates a second."""
-    bodies, until, done = lists_of(texts), time.perf_counter() + seconds, 0
-
-    async def client():
-        nonlocal done
-        connection = await Connection.open(port)
-        while time.perf_counter() < until:
-            await connection.ask("/v1/rerank", next(bodies))
-            done += 1000
-
-    await asyncio.gather(*(client() for _ in range(4)))
-    print(done / seconds)
-
-
-def measure(title, port, bodies, rate):
+def open_loop(title, port, requests, rate, seconds):
     """Print the percentiles of one open loop."""
-    seconds, achieved = asyncio.run(open_loop(port, bodies, rate))
-    cut = statistics.quantiles(seconds, n=1000)
-    times = "   ".join(f"{name} {1e3 * cut[place]:6.2f} ms" for name, place in PERCENTILES.items())
-    print(f"{title:44} {times}   at {achieved:5.0f}/s", flush=True)
+    terms = Terms(duration_s=seconds, warmup_s=WARMUP_S)
+    target = Target.parse(f"http://127.0.0.1:{port}")
+    summary = summarise(measure(target, requests, OpenLoop(rate), terms))
+    assert not summary.errors, summary.errors
+    latency = summary.latency
+    found = {"p50": latency.p50_s, "p90": latency.p90_s, "p99": latency.p99_s, "p99.9": latency.p999_s}
+    times = "   ".join(f"{name} {1e3 * time_s:6.2f} ms" for name, time_s in found.items() if time_s)
+    late = f"late by {1e3 * summary.lateness.highest_s:.2f} ms"
+    print(f"{title:44} {times}   at {summary.achieved_per_s:5.0f}/s, {late}", flush=True)
 
 
-TIMER_S = 0.002  # an event loop's timers are this coarse, or nearly
-PERCENTILES = {"p50": 499, "p90": 899, "p99": 989, "p99.9": 998}
+def start_reranking(port, texts, seconds):
+    """A closed loop of four requests with ten lists of 100 candidates each, in a process of its own."""
+    command = [*GRAMOPHONE, "bench", f"http://127.0.0.1:{port}", "--model", "mixture", "--text", str(texts)]
+    options = ["--workload", "rerank", "--items", "1000", "--clients", "4", "--duration", f"{seconds}s"]
+    return subprocess.Popen(
+        [*command, *options, "--warmup", "0", "--json"], stdout=subprocess.PIPE, text=True
+    )
+
+
+def run(port, texts, given, folder):
+    """The figures of the service."""
+    num_typed = int(given.typing_rate * (given.seconds + WARMUP_S)) + 100
+    quick = requests_of("next-token", Shape(texts=texts, model="ngram"), 30_000)
+    slow = requests_of("next-token", Shape(texts=texts, model="mixture"), 2 * num_typed)
+    open_loop("n-gram", port, quick, given.ngram_rate, given.seconds)
+    open_loop("mixture, a word more each time", port, slow[:num_typed], given.typing_rate, given.seconds)
+    texts_file = folder / "texts"
+    short = (" ".join(text.split()[:25]) for text in texts)  # as long as what is recognised or translated
+    texts_file.write_text("\n".join(short), encoding="utf-8")
+    rival = start_reranking(port, texts_file, 2 * given.seconds + 6)
+    time.sleep(5)
+    open_loop("the same beside re-ranking", port, slow[num_typed:], given.typing_rate, given.seconds)
+    open_loop("n-gram beside re-ranking", port, quick, given.ngram_rate, given.seconds)
+    (bulk,) = json.loads(rival.communicate()[0])["runs"]
+    print(f"re-ranking meanwhile: {bulk['items_per_s']:,.0f} candidates/s", flush=True)
 
 
 def main():
@@ -138,16 +104,12 @@ def main():
     parser.add_argument("--ngram-rate", type=float, default=300)
     parser.add_argument("--typing-rate", type=float, default=20)
     parser.add_argument("--registry", type=Path, default=None)
-    parser.add_argument("--bulk", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     root = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - a benchmark, not the service
     data = None if root is None else Path(root)
-    texts = texts_of(data)
-    if given.bulk:
-        asyncio.run(bulk(given.bulk, texts, given.seconds))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        registry = given.registry or Path(folder)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        registry = given.registry or folder
         registry.mkdir(parents=True, exist_ok=True)
         train(registry, data)
         ports = free_port(), free_port()
@@ -157,36 +119,13 @@ def main():
         try:
             for port in ports:
                 wait_until_ready(port)
-            bodies = [b"{}"] * int(given.ngram_rate * given.seconds)
-            measure("a route that does nothing", ports[0], bodies, given.ngram_rate)
-            run(ports[1], texts, given)
+            empty = [Request("/v1/next-token", b"{}")]
+            open_loop("a route that does nothing", ports[0], empty, given.ngram_rate, given.seconds)
+            run(ports[1], texts_of(data), given, folder)
         finally:
             for process in (nothing, server):
                 process.terminate()
                 process.wait()
-
-
-def run(port, texts, given):
-    """The three figures."""
-    quick = [json.dumps({**body, "model": "ngram"}).encode() for body in typed(texts, 30_000)]
-    slow = [json.dumps({**body, "model": "mixture"}).encode() for body in typed(texts, 30_000)]
-    asyncio.run(open_loop(port, quick[:300], 300))
-    asyncio.run(open_loop(port, slow[:100], 50))
-    measure("n-gram", port, quick[: int(given.ngram_rate * given.seconds)], given.ngram_rate)
-    some = slow[100 : 100 + int(given.typing_rate * given.seconds)]
-    measure("mixture, a word more each time", port, some, given.typing_rate)
-    rival = subprocess.Popen(
-        [sys.executable, __file__, "--bulk", str(port), "--seconds", str(2 * given.seconds + 4)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    time.sleep(3)
-    some = slow[10_000 : 10_000 + int(given.typing_rate * given.seconds)]
-    measure("the same beside re-ranking", port, some, given.typing_rate)
-    measure(
-        "n-gram beside re-ranking", port, quick[: int(given.ngram_rate * given.seconds)], given.ngram_rate
-    )
-    print(f"re-ranking meanwhile: {float(rival.communicate()[0]):,.0f} candidates/s", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,16 +8,19 @@ temporary folder, from Python's own documentation. Nothing is written elsewhere.
 """
 
 import argparse
-import asyncio
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from http_client import Connection, free_port, wait_until_ready
+from ports import free_port, wait_until_ready
+
+from service.load.driver import measure
+from service.load.loads import ClosedLoop, Terms
+from service.load.summary import summarise
+from service.load.target import Request, Target
 
 NO_OP = """
 import fastapi, sys, uvicorn
@@ -50,31 +53,23 @@ WORDS = (
 )
 
 
-async def closed_loop(port, path, bodies, connections):
-    """Requests per second, and the seconds of each."""
-    pending = iter(bodies)
-    seconds = []
-
-    async def client():
-        connection = await Connection.open(port)
-        for body in pending:
-            began = time.perf_counter()
-            await connection.ask(path, body)
-            seconds.append(time.perf_counter() - began)
-        connection.close()
-
-    began = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(connections)))
-    return len(seconds) / (time.perf_counter() - began), seconds
+def closed_loop(port, path, bodies, clients, count):
+    """What came of so many requests."""
+    target, requests = Target.parse(f"http://127.0.0.1:{port}"), [Request(path, body) for body in bodies]
+    summary = summarise(measure(target, requests, ClosedLoop(clients), Terms(num_requests=count)))
+    assert not summary.errors, summary.errors
+    return summary
 
 
-def measure(name, port, path, bodies, baseline=None):
+def compare(name, port, path, bodies, baseline=None):
     """Print p50 and p99 of one connection and the throughput of sixteen; the median of three rounds."""
-    asyncio.run(closed_loop(port, path, bodies[:50], 1))
-    rounds = [asyncio.run(closed_loop(port, path, bodies, 1))[1] for _ in range(3)]
-    p50 = statistics.median(statistics.median(seconds) for seconds in rounds)
-    p99 = statistics.median(statistics.quantiles(seconds, n=100)[98] for seconds in rounds)
-    rate = statistics.median(asyncio.run(closed_loop(port, path, bodies, 16))[0] for _ in range(3))
+    closed_loop(port, path, bodies, 1, 50)
+    rounds = [closed_loop(port, path, bodies, 1, len(bodies)).latency for _ in range(3)]
+    p50 = statistics.median(latency.p50_s for latency in rounds)
+    p99 = statistics.median(latency.highest_s for latency in rounds)
+    rate = statistics.median(
+        closed_loop(port, path, bodies, 16, len(bodies)).achieved_per_s for _ in range(3)
+    )
     ratio = "" if baseline is None else f"   {rate / baseline:5.2f} x no-op"
     print(
         f"{name:34} p50 {1e3 * p50:6.2f} ms   p99 {1e3 * p99:6.2f} ms   16 connections {rate:7,.0f}/s{ratio}",
@@ -110,12 +105,12 @@ def main():
             for port in ports:
                 wait_until_ready(port)
             bodies = [json.dumps({"context": c, "top_k": 10, "model": "ngram"}).encode() for c in contexts]
-            baseline = measure("no-op route", ports[0], "/v1/next-token", bodies)
+            baseline = compare("no-op route", ports[0], "/v1/next-token", bodies)
             for model in ("ngram", "lstm", "mixture"):
                 bodies = [json.dumps({"context": c, "top_k": 10, "model": model}).encode() for c in contexts]
-                measure(f"next-token, {model}", ports[1], "/v1/next-token", bodies, baseline)
+                compare(f"next-token, {model}", ports[1], "/v1/next-token", bodies, baseline)
                 few = [json.dumps({"texts": [c], "model": model}).encode() for c in contexts[: count // 4]]
-                measure(f"score one text, {model}", ports[1], "/v1/score", few, baseline)
+                compare(f"score one text, {model}", ports[1], "/v1/score", few, baseline)
         finally:
             for server in servers:
                 server.kill()

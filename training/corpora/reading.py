@@ -4,19 +4,14 @@ A file that is empty, binary or not UTF-8 is refused with its path and the byte 
 (in the decompressed text) of the first bad byte; nothing is guessed or replaced.
 """
 
-import gzip
 import hashlib
-import lzma
 import re
-import zlib
 from collections.abc import Iterator, Sequence
-from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
-
-import zstandard
+from typing import NamedTuple
 
 from models.errors import FormatError, InvalidInputError
+from models.packed_files import UNPACKING_ERRORS, unpacked
 from training.corpora.sentences import paragraphs, split_sentences
 from training.progress import Progress
 
@@ -126,7 +121,7 @@ def _decode(path: Path, block: bytes, offset: int) -> str:
 def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:
     try:
         with path.open("rb") as raw:
-            stream = _unpacked(raw)
+            stream = unpacked(raw)
             seen = 0
             while chunk := stream.read(_CHUNK_BYTES):
                 yield chunk
@@ -138,19 +133,7 @@ def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:
         raise FormatError(path, "there is no such file") from None
     except IsADirectoryError:
         raise FormatError(path, "is a folder", hint="name the files in it") from None
-    except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError, EOFError) as error:
+    except UNPACKING_ERRORS as error:
         raise FormatError(path, f"is damaged: {error}", hint="compress or download it again") from None
     except OSError as error:
         raise FormatError(path, f"cannot be read: {error.strerror or error}") from None
-
-
-def _unpacked(raw: BufferedReader) -> BinaryIO:
-    """What the file holds; packed files are known by their first bytes, whatever their names."""
-    magic = raw.peek(8)
-    if magic.startswith(b"\x1f\x8b"):
-        return cast("BinaryIO", gzip.GzipFile(fileobj=raw))
-    if magic.startswith(b"\xfd7zXZ"):
-        return cast("BinaryIO", lzma.LZMAFile(raw))
-    if magic.startswith(b"\x28\xb5\x2f\xfd"):
-        return cast("BinaryIO", zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
-    return raw

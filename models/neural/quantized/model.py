@@ -1,5 +1,8 @@
 """A network in integers as a language model."""
 
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
 import numpy as np
 import torch
 
@@ -11,6 +14,9 @@ from models.neural.quantized.state import QuantizedState
 from models.neural.served import NetworkModel
 from models.protocol import FeaturedReading, FeaturedScores, ReadScores
 from models.vocabulary import Vocabulary
+
+_ROWS_A_THREAD = 32
+"""Fewer distributions are not worth a thread."""
 
 
 class QuantizedModel(NetworkModel[QuantizedState]):
@@ -75,6 +81,33 @@ class QuantizedModel(NetworkModel[QuantizedState]):
         """The logits of given tokens [B, T], which spare the sum over the vocabulary; see `score`."""
         scores = np.zeros(tokens.shape, np.float32)
         self._read(state, tokens, lengths, Wanted(scores, normalised=False))
+        return scores
+
+    def score_choices(self, state: QuantizedState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
+        """Log-probabilities of tokens that may come next, at the cost of a distribution for each row of the state.
+
+        Args:
+            state: B rows; it is not changed.
+            rows: of each token, never falling [C].
+            tokens: ids [C].
+
+        Returns:
+            Natural-log probabilities [C].
+        """
+        top, scores = state.top, np.empty(len(tokens), np.float32)
+
+        def choose(some: slice) -> None:
+            cut = slice(*np.searchsorted(rows, [some.start, some.stop]))
+            scores[cut] = self._network.choice_log_probs(top[some], rows[cut] - some.start, tokens[cut])
+
+        shares = max(1, min(torch.get_num_threads(), len(top) // _ROWS_A_THREAD))
+        ends = np.linspace(0, len(top), shares + 1).astype(int).tolist()
+        stretches = [slice(*pair) for pair in pairwise(ends)]
+        if shares == 1:
+            choose(stretches[0])
+        else:
+            with ThreadPoolExecutor(shares) as pool:
+                list(pool.map(choose, stretches))
         return scores
 
     def prefill(self, state: QuantizedState, tokens: TokenIds, lengths: TokenIds) -> QuantizedState:

@@ -100,7 +100,7 @@ class QuantizedNetwork:
         log_probs = np.empty((len(outputs), self.vocab_size), np.float32)
         self._predict(
             _rounded(outputs),
-            log_probs,
+            len(log_probs),
             lambda logits, log_sums, cut: subtract(logits, log_sums, log_probs[cut]),
         )
         return log_probs
@@ -109,8 +109,20 @@ class QuantizedNetwork:
         """Natural-log probabilities [N] of given next tokens, ids [N], after outputs as `Rows`."""
         log_probs = np.empty(len(ids), np.float32)
         self._predict(
-            rows, log_probs, lambda logits, log_sums, cut: pick(logits, log_sums, ids[cut], log_probs[cut])
+            rows, len(ids), lambda logits, log_sums, cut: pick(logits, log_sums, ids[cut], log_probs[cut])
         )
+        return log_probs
+
+    def choice_log_probs(self, outputs: FloatArray, rows: TokenIds, ids: TokenIds) -> FloatArray:
+        """Natural-log probabilities [C] of ids [C] after outputs [B, W], by number in `rows` [C], never falling."""
+        log_probs = np.empty(len(ids), np.float32)
+
+        def write(logits: FloatArray, log_sums: FloatArray, cut: slice) -> None:
+            first, end = np.searchsorted(rows, [cut.start, cut.stop])
+            here = rows[first:end] - cut.start
+            log_probs[first:end] = logits[here, ids[first:end]] - log_sums[here]
+
+        self._predict(_rounded(outputs), len(outputs), write)
         return log_probs
 
     def target_logits(self, rows: Rows, ids: TokenIds) -> FloatArray:
@@ -119,11 +131,11 @@ class QuantizedNetwork:
         multiply_one_each(self.output.matrix, self.output.bias, self._features(rows), ids, logits)
         return logits
 
-    def _predict(self, rows: Rows, log_probs: FloatArray, write: Callable[[Any, Any, slice], None]) -> None:
+    def _predict(self, rows: Rows, count: int, write: Callable[[Any, Any, slice], None]) -> None:
         """Call `write` with logits, the logarithms of their sums, and the rows they are of, few at a time."""
         rows = self._features(rows)
-        for start in range(0, len(log_probs), TOGETHER):
-            cut = slice(start, min(start + TOGETHER, len(log_probs)))
+        for start in range(0, count, TOGETHER):
+            cut = slice(start, min(start + TOGETHER, count))
             logits = np.empty((cut.stop - start, len(self.output.bias)), np.float32)
             log_sums = np.empty(cut.stop - start, np.float32)
             score_rows(self.output.matrix, self.output.bias, rows, start, logits, log_sums)

@@ -3,22 +3,20 @@
 The next block is read and unpacked by a thread of its own while one is parsed.
 """
 
-import gzip
 import hashlib
-import lzma
 import re
-import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from io import BufferedReader
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, NoReturn, Self, cast
+from typing import NoReturn, Self, cast
 
 import numpy as np
 import numpy.typing as npt
-import zstandard
 
 from models.errors import FormatError
+from models.packed_files import UNPACKING_ERRORS, unpacked
 
 BLOCK_BYTES = 1 << 22
 MAX_LINE_BYTES = 1 << 20
@@ -77,7 +75,7 @@ class ArpaSource:
         except OSError as error:
             raise FormatError(self.path, f"cannot be read: {error.strerror or error}") from None
         self._thread = ThreadPoolExecutor(1)
-        self._stream = _unpacked(self._file)
+        self._stream = unpacked(cast("BufferedReader", self._file))
         self._next = self._thread.submit(self._stream.read, BLOCK_BYTES)
         return self
 
@@ -162,7 +160,7 @@ class ArpaSource:
     def _read(self) -> bytes:
         try:
             chunk = self._next.result()
-        except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError, EOFError) as error:
+        except UNPACKING_ERRORS as error:
             raise FormatError(self.path, f"is damaged: {error}", hint=_DAMAGED_HINT) from None
         except OSError as error:
             raise FormatError(self.path, f"cannot be read: {error.strerror or error}") from None
@@ -184,9 +182,9 @@ class _HashedFile:
         self.digest = hashlib.sha256()
         self.num_bytes = 0
 
-    def peek(self) -> bytes:
-        """The first bytes; they stay to be read."""
-        return self._raw.peek(8)
+    def peek(self, size: int) -> bytes:
+        """The next bytes, some; they stay to be read."""
+        return self._raw.peek(size)
 
     def read(self, size: int = -1) -> bytes:
         """Up to so many bytes; none at the end."""
@@ -198,15 +196,3 @@ class _HashedFile:
     def close(self) -> None:
         """Close the file."""
         self._raw.close()
-
-
-def _unpacked(file: _HashedFile) -> BinaryIO:
-    """The bytes that a file holds, once unpacked, as a stream."""
-    raw, magic = cast("BinaryIO", file), file.peek()
-    if magic.startswith(b"\x1f\x8b"):
-        return cast("BinaryIO", gzip.GzipFile(fileobj=raw, mode="rb"))
-    if magic.startswith(b"\xfd7zXZ"):
-        return cast("BinaryIO", lzma.LZMAFile(raw))
-    if magic.startswith(b"\x28\xb5\x2f\xfd"):
-        return cast("BinaryIO", zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
-    return raw

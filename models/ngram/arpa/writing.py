@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from models.ngram.arpa.decimals import MAX_NUMBER_BYTES, write_number
 from models.ngram.arpa.header import BACKWARD, DATA, END, LOG_ZERO, MARK, section_heading
-from models.ngram.arpa.target import writing
 from models.ngram.arpa.words import ESCAPES, escaped
 from models.ngram.build import NGrams, Weights
+from models.packed_files import writing
 from models.vocabulary import BOS, Vocabulary
 
 _START_LOG10 = -99.0

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import zstandard
 
+from models import packed_files
 from models.errors import FormatError
-from models.ngram.arpa import target as arpa_target
 from models.ngram.arpa.reading import read_arpa
 from models.ngram.arpa.writing import write_arpa
 from models.ngram.build import NGrams, Weights
@@ -180,8 +180,8 @@ def test_a_full_disk_is_one_error_that_names_the_file(tmp_path, small, monkeypat
         def flush(self):
             pass
 
-    original = arpa_target._packing
-    monkeypatch.setattr(arpa_target, "_packing", lambda ending, _: original(ending, Full()))
+    original = packed_files._packing
+    monkeypatch.setattr(packed_files, "_packing", lambda ending, _: original(ending, Full()))
     path = tmp_path / f"out.arpa{suffix}"
     with pytest.raises(FormatError, match=rf"out\.arpa{suffix}: cannot be written: No space left on device"):
         write_arpa(path, small.vocabulary, small.orders)

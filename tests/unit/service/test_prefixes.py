@@ -64,6 +64,10 @@ class Counted:
     def __getattr__(self, name):
         return getattr(self.model, name)
 
+    def advance(self, state, tokens):
+        self.tokens += len(tokens)
+        return self.model.advance(state, tokens)
+
     def prefill(self, state, tokens, lengths):
         self.tokens += int(lengths.sum())
         return self.model.prefill(state, tokens, lengths)

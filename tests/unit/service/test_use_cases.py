@@ -7,7 +7,6 @@ import pytest
 
 from models.decoding.parameters import DecodingParameters
 from models.errors import ContextLengthError, InvalidInputError
-from models.reranking.log_linear import LogLinearModel
 from models.vocabulary import UNK
 from service.engine.calls import consume
 from service.engine.job import items
@@ -19,11 +18,9 @@ from service.use_cases.generate import GenerateCommand, generate
 from service.use_cases.limits import Limits
 from service.use_cases.next_token import NextTokenCommand, distributions, next_tokens
 from service.use_cases.prefill import prefill
-from service.use_cases.rerank import Candidate, CandidateList, RerankCommand, rerank
 from service.use_cases.score import Detail, ScoreItem, ScoreOptions, score
 from service.use_cases.sequence_scores import score_all
 from service.use_cases.tokens import Sequence, SharedContexts, encode_after
-from tests.fakes import WORDS
 
 LIMITS = Limits(max_texts=10_000, max_tokens_per_sequence=100_000, max_new_tokens=100)
 
@@ -205,9 +202,6 @@ def test_tokenising_a_long_context_for_each_of_many_texts_gives_others_their_tur
     options = ScoreOptions(None, bos=True, eos=True, detail=Detail.NONE)
     items = [ScoreItem(f"texts[{i}]", "cat", "the " * 10_000) for i in range(10)]
     assert finish(score(words, items, options, LIMITS))[1] >= 5
-    given = CandidateList(None, "the " * 10_000, tuple(Candidate(word, {}) for word in WORDS))
-    command = RerankCommand((given,), LogLinearModel(), None)
-    assert finish(rerank(words, command, LIMITS))[1] >= 5
 
 
 def test_a_text_of_too_many_characters_is_refused_before_it_is_tokenised(words, finish):

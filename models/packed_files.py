@@ -1,20 +1,70 @@
-"""A file being written, plain, .gz, .xz or .zst, that has its name only once it is whole."""
+"""Files that may be packed: known by their first bytes when read, packed by their name's ending when written."""
 
 import contextlib
 import gzip
 import lzma
 import os
 import uuid
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import zstandard
 
 from models.errors import FormatError
 
+PACKED_SUFFIXES = (".gz", ".xz", ".zst")
+UNPACKING_ERRORS = (lzma.LZMAError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError, EOFError)
+"""What reading a damaged packed file raises."""
+
+_ZSTD_PIECE_BYTES = 1 << 10  # a piece may unpack to 30,000 times its size
+_ZSTD_BUFFER_BYTES = 1 << 18
 _GZIP_LEVEL, _XZ_PRESET, _ZSTD_LEVEL = 6, 1, 3
+
+
+def unpacked(raw: BufferedReader) -> BinaryIO:
+    """What a file holds, whatever its name; reading may raise one of `UNPACKING_ERRORS`."""
+    magic = raw.peek(8)
+    if magic.startswith(b"\x1f\x8b"):
+        return cast("BinaryIO", gzip.GzipFile(fileobj=raw, mode="rb"))
+    if magic.startswith(b"\xfd7zXZ"):
+        return cast("BinaryIO", lzma.LZMAFile(raw))
+    if magic.startswith(b"\x28\xb5\x2f\xfd"):
+        return BufferedReader(_ZstandardReader(raw), _ZSTD_BUFFER_BYTES)
+    return raw
+
+
+class _ZstandardReader(RawIOBase):
+    """What a Zstandard file holds; the library's own reader does not see that a file was cut off."""
+
+    def __init__(self, raw: BufferedReader) -> None:
+        self._raw = raw
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._begun = False
+        self._unpacked = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, or some of it; 0 at the end."""
+        while not self._unpacked:
+            packed = self._frame.unused_data or self._raw.read(_ZSTD_PIECE_BYTES)
+            if self._frame.eof:
+                self._frame, self._begun = zstandard.ZstdDecompressor().decompressobj(), False
+            if not packed:
+                if self._begun:
+                    raise EOFError("it ends in the middle of a frame")
+                return 0
+            self._begun = True
+            self._unpacked = memoryview(self._frame.decompress(packed))
+        size = min(len(buffer), len(self._unpacked))
+        buffer[:size] = self._unpacked[:size]
+        self._unpacked = self._unpacked[size:]
+        return size
 
 
 @contextlib.contextmanager
@@ -54,7 +104,7 @@ def writing(path: Path) -> Iterator[Callable[[bytes], None]]:
 
 def _packing(suffix: str, file: BinaryIO) -> contextlib.AbstractContextManager[BinaryIO]:
     """A stream into a file that leaves the file open when it is closed itself."""
-    if suffix == ".gz":  # no name and time in it: equal models give equal files
+    if suffix == ".gz":  # no name and time in it: equal contents give equal files
         packed = gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=file, mtime=0)
         return cast("BinaryIO", packed)
     if suffix == ".xz":

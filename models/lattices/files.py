@@ -1,0 +1,133 @@
+"""Files of lattices: plain, .gz, .xz or .zst."""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path, PurePath
+from typing import BinaryIO, Literal
+
+from models.errors import FormatError, InvalidInputError
+from models.lattices.kaldi import read_kaldi, write_kaldi
+from models.lattices.lattice import Lattice
+from models.lattices.slf import read_slf, write_slf
+from models.lattices.words import SymbolTable, read_symbols
+from models.packed_files import PACKED_SUFFIXES, writing
+from models.reranking.formats.interface import BadLine
+from models.reranking.formats.lines import read_blocks
+
+LatticeFormat = Literal["slf", "kaldi"]
+MAX_LINE_BYTES = 1 << 24
+"""An arc of Kaldi's has the number of a transition for each frame."""
+
+
+def read_lattices(
+    source: Path | BinaryIO,
+    form: LatticeFormat,
+    *,
+    name: str,
+    symbols: SymbolTable | None,
+    no_words: Collection[str],
+) -> Iterator[Lattice | BadLine]:
+    """The lattices of a file as they come, and what could not be read between them.
+
+    Args:
+        source: a file, or a stream.
+        form: slf has one lattice a file, which is called after it if it does not say otherwise.
+        name: what it is called in messages.
+        symbols: words by number, for kaldi.
+        no_words: labels that stand for no word.
+
+    Raises:
+        FormatError: the file is missing, damaged, or has lines longer than any lattice's.
+    """
+    lines = _lines(source, name)
+    if form == "slf":
+        lattice = read_slf(lines, name, no_words=no_words)
+        if isinstance(lattice, Lattice) and lattice.name is None:
+            path = PurePath(name)
+            lattice = replace(lattice, name=path.stem if path.suffix in PACKED_SUFFIXES else path.name)
+        yield lattice
+    else:
+        yield from read_kaldi(lines, name, symbols=symbols, no_words=no_words)
+
+
+def read_symbol_file(path: Path) -> SymbolTable:
+    """Kaldi's words.txt.
+
+    Raises:
+        FormatError: the file is missing, damaged, or no symbol table.
+    """
+    return read_symbols(_lines(path, str(path)), str(path))
+
+
+def write_lattices(
+    lattices: Iterable[Lattice], target: Path | BinaryIO, form: LatticeFormat, *, symbols: SymbolTable | None
+) -> None:
+    """Write lattices as they come.
+
+    Args:
+        lattices: for slf with a folder, of names that differ.
+        target: a stream; a folder for slf, a file for kaldi, packed as its name's ending says.
+        form: slf has one lattice a file; in a stream, they are told apart by their first lines.
+        symbols: numbers by word, for kaldi; None: words are written as they are.
+
+    Raises:
+        FormatError: the file system refuses.
+        InvalidInputError: a word has no number, or a lattice no name that a file may have.
+    """
+    texts = ((lattice, _text(lattice, form, symbols)) for lattice in lattices)
+    if not isinstance(target, Path):
+        for _, text in texts:
+            target.write(text)
+    elif form == "kaldi":
+        with writing(target) as write:
+            for _, text in texts:
+                write(text)
+    else:
+        _write_files(texts, target)
+
+
+def _text(lattice: Lattice, form: LatticeFormat, symbols: SymbolTable | None) -> bytes:
+    text = StringIO()
+    if form == "slf":
+        write_slf(lattice, text)
+    else:
+        write_kaldi(lattice, text, symbols=symbols)
+    return text.getvalue().encode()
+
+
+def _write_files(texts: Iterable[tuple[Lattice, bytes]], folder: Path) -> None:
+    """A file for each lattice, called after it."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise FormatError(folder, f"cannot be made: {error.strerror or error}") from None
+    written: set[str] = set()
+    for lattice, text in texts:
+        name = f"{lattice.name}.slf"
+        if (
+            lattice.name is None
+            or "/" in name
+            or not name.isprintable()
+            or name.startswith(".")
+            or name in written
+        ):
+            raise InvalidInputError(
+                f"the lattice {lattice.name!r} cannot have a file of its own called after it"
+            )
+        written.add(name)
+        with writing(folder / name) as write:
+            write(text)
+
+
+def _lines(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
+    rest = b""
+    for block in read_blocks(source, name):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from lines
+        if len(rest) > MAX_LINE_BYTES:
+            raise FormatError(
+                name, f"has a line of more than {MAX_LINE_BYTES:,} bytes", hint="is it a lattice?"
+            )
+    if rest:
+        yield rest

@@ -1,0 +1,218 @@
+"""Kaldi's lattices as text: `utterance`, then an arc or a final state on each line, then an empty line.
+
+Both types are read. CompactLattice: `source target word graph,acoustic,ids`, final states `state graph,acoustic,ids`.
+Lattice: `source target transition-id word graph,acoustic`, final states `state graph,acoustic`. What is omitted is 0.
+Costs are negative natural logarithms; acoustic ones are unscaled. Graph costs become `old_lm`: besides the language
+model's they hold those of transitions and pronunciations.
+
+Source: Kaldi's lat/kaldi-lattice.cc and "Lattices in Kaldi".
+"""
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TextIO
+
+import numpy as np
+
+from models.errors import InvalidInputError
+from models.lattices.connecting import Arcs, by_level, connected, depths
+from models.lattices.lattice import NO_WORD, Lattice, Scores
+from models.lattices.words import NO_WORDS, SymbolTable, decoded, spoken
+from models.reranking.formats.interface import BadLine
+
+FRAME_S = 0.01
+"""How far Kaldi's frames are apart by default."""
+
+_EPSILON = "<eps>"
+_NEEDS_SYMBOLS = "words are numbers here: give Kaldi's words.txt"
+
+
+class _Arc(NamedTuple):
+    """An arc, or a final state, which has no target."""
+
+    source: int
+    target: int | None
+    word: str
+    am: float
+    old_lm: float
+    alignment: str
+
+
+def read_kaldi(
+    lines: Iterable[bytes],
+    source: str,
+    *,
+    symbols: SymbolTable | None = None,
+    no_words: Collection[str] = NO_WORDS,
+    frame_s: float = FRAME_S,
+) -> Iterator[Lattice | BadLine]:
+    """Read lattices one after the other.
+
+    In the place of one that is none comes a complaint about the line; those after it are read all the same.
+
+    Args:
+        lines: of the file.
+        source: its name, for messages.
+        symbols: words by number; None: the file has the words themselves.
+        no_words: labels that stand for no word.
+        frame_s: seconds that a transition-id stands for.
+    """
+    for first, block in _blocks(lines):
+        number = first
+        try:
+            name = _utterance(decoded(block[0]))
+            arcs: list[_Arc] = []
+            for number, line in enumerate(block[1:], start=first + 1):  # noqa: B007 - named by the complaint
+                arcs.append(_arc(decoded(line).split(), symbols, no_words))
+            number = first
+            lattice = _lattice(name, arcs, frame_s)
+        except InvalidInputError as error:
+            yield BadLine(source, number, str(error), loses_list=True)
+        else:
+            yield lattice
+
+
+def write_kaldi(lattice: Lattice, target: TextIO, *, symbols: SymbolTable | None = None) -> None:
+    """Write a CompactLattice, with all digits that it takes to read it back.
+
+    Args:
+        lattice: arcs without a word into its end become final states.
+        target: where to.
+        symbols: numbers by word; None: words are written as they are.
+
+    Raises:
+        InvalidInputError: a word has no number, or the lattice's name has white space in it.
+    """
+    name = _utterance(lattice.name or "utterance")
+    labels = [_written(word or _EPSILON, symbols) for word in lattice.words]
+    end = lattice.num_nodes - 1
+    final = (lattice.targets == end) & (lattice.labels == NO_WORD)
+    one_each = len(np.unique(lattice.sources[final])) == np.count_nonzero(final)
+    ends_in_states = bool(one_each and (final == (lattice.targets == end)).all())
+    alignments = lattice.alignments or ("",) * lattice.num_arcs
+    columns = (lattice.sources, lattice.targets, lattice.labels, 0.0 - lattice.old_lm, 0.0 - lattice.am)
+    target.write(f"{name}\n")
+    for begin, node, label, graph, acoustic, alignment in zip(
+        *(column.tolist() for column in columns), alignments, strict=True
+    ):
+        arc = str(begin) if ends_in_states and node == end else f"{begin} {node} {labels[label]}"
+        target.write(f"{arc} {graph!r},{acoustic!r},{alignment}\n")
+    target.write("\n" if ends_in_states else f"{end}\n\n")
+
+
+def _blocks(lines: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    """Runs of lines that are not blank, each with the number of its first."""
+    block: list[bytes] = []
+    number = 0
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            block.append(line)
+        elif block:
+            yield number - len(block), block
+            block = []
+    if block:
+        yield number - len(block) + 1, block
+
+
+def _utterance(line: str) -> str:
+    name = line.strip()
+    if len(name.split()) > 1:
+        raise InvalidInputError(f"the utterance id {name[:40]!r} has white space in it")
+    return name
+
+
+def _arc(fields: Sequence[str], symbols: SymbolTable | None, no_words: Collection[str]) -> _Arc:
+    """A line's arc; of a Lattice if it has an input label besides the word."""
+    costs = fields[-1] if len(fields) in {2, 4, 5} and "," in fields[-1] else ""
+    states = fields[: len(fields) - 1] if costs else fields
+    if len(states) not in {1, 3, 4}:
+        raise InvalidInputError(f"is neither an arc nor a final state: it has {len(fields)} fields")
+    graph, acoustic, alignment = _costs(costs)
+    source = _state(states[0])
+    if len(states) == 1:
+        return _Arc(source, None, "", 0.0 - acoustic, 0.0 - graph, alignment)  # not −0
+    if not (math.isfinite(graph) and math.isfinite(acoustic)):
+        raise InvalidInputError(f"the cost {costs[:40]} of an arc must be finite")
+    if len(states) == 4:
+        alignment = "" if states[2] == "0" else states[2]
+    word = _word(states[-1], symbols, no_words)
+    return _Arc(source, _state(states[1]), word, 0.0 - acoustic, 0.0 - graph, alignment)
+
+
+def _costs(text: str) -> tuple[float, float, str]:
+    """Graph cost, acoustic cost and transition-ids."""
+    if not text:
+        return 0.0, 0.0, ""
+    parts = text.split(",")
+    try:
+        graph, acoustic = float(parts[0] or 0), float(parts[1] or 0)
+    except ValueError:
+        raise InvalidInputError(f"the cost {text[:40]} is not of the form graph,acoustic,ids") from None
+    if len(parts) > 3 or math.isnan(graph + acoustic):
+        raise InvalidInputError(f"the cost {text[:40]} is not of the form graph,acoustic,ids")
+    return graph, acoustic, parts[2] if len(parts) == 3 else ""
+
+
+def _state(text: str) -> int:
+    if not text.isdecimal():
+        raise InvalidInputError(f"the state {text[:40]!r} is no number")
+    return int(text)
+
+
+def _word(label: str, symbols: SymbolTable | None, no_words: Collection[str]) -> str:
+    if symbols is None:
+        if label.isdecimal() and label != "0":
+            raise InvalidInputError(_NEEDS_SYMBOLS)
+        return "" if label == "0" else spoken(label, no_words)
+    if not label.isdecimal() or int(label) not in symbols.words:
+        raise InvalidInputError(f"the word {label[:40]!r} is no number that words.txt has")
+    return spoken(symbols.words[int(label)], no_words)
+
+
+def _written(word: str, symbols: SymbolTable | None) -> str:
+    if symbols is None:
+        return word
+    if word not in symbols.ids:
+        raise InvalidInputError(f"words.txt has no {word!r}", parameter="words")
+    return str(symbols.ids[word])
+
+
+def _lattice(name: str, arcs: Sequence[_Arc], frame_s: float) -> Lattice:
+    """The lattice of an utterance: its final states lead to one more node."""
+    if not arcs:
+        raise InvalidInputError("the lattice has no arcs")
+    if all(arc.target is not None for arc in arcs):
+        raise InvalidInputError("no state is final")
+    numbers = np.unique(
+        [arc.source for arc in arcs] + [arc.source if arc.target is None else arc.target for arc in arcs]
+    )
+    end = len(numbers)
+    start = int(np.searchsorted(numbers, arcs[0].source))
+    arcs = [
+        arc for arc in arcs if math.isfinite(arc.am + arc.old_lm)
+    ]  # a state whose cost is infinite is not final
+    sources = np.searchsorted(numbers, [arc.source for arc in arcs])
+    targets = np.array([end if arc.target is None else np.searchsorted(numbers, arc.target) for arc in arcs])
+    columns = Arcs(
+        sources,
+        targets,
+        [arc.word for arc in arcs],
+        [arc.am for arc in arcs],
+        [arc.old_lm for arc in arcs],
+        alignments=[arc.alignment for arc in arcs] if any(arc.alignment for arc in arcs) else (),
+    )
+    lattice = connected(columns, name=name, start=start, end=end, times=np.full(end + 1, math.nan))
+    return replace(lattice, times=_times(lattice, frame_s)) if lattice.alignments else lattice
+
+
+def _times(lattice: Lattice, frame_s: float) -> Scores:
+    """When each node is reached: in these lattices it takes the same number of transitions on every path."""
+    counts = np.array([text.count("_") + 1 if text else 0 for text in lattice.alignments])
+    depth = depths(lattice.sources, lattice.targets, lattice.num_nodes)
+    levels = by_level(depth[lattice.sources], int(depth.max()))
+    frames = np.zeros(lattice.num_nodes, dtype=np.int64)
+    for level in range(levels.num_levels):
+        arcs = levels.of(level)
+        np.maximum.at(frames, lattice.targets[arcs], frames[lattice.sources[arcs]] + counts[arcs])
+    return frames.astype(np.float64) * frame_s

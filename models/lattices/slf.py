@@ -1,0 +1,272 @@
+"""HTK's standard lattice format (SLF): one lattice a file.
+
+Words and acoustic scores stand on links, or on the node that a link ends in (begins in, if `dir=b`). Scores are
+logarithms to `base` (e if none is given; 0: probabilities) and become natural ones; `acscale`, `lmscale` and
+`wdpenalty` are kept beside them. A pronunciation's score `r=`, scaled by `prscale`, becomes part of the acoustic
+one; an n-gram's score `n=` is taken where there is no `l=`. Other fields are passed over. Sub-lattices are refused.
+
+Source: the HTK Book 3.4, chapter 20; SRILM's lattice-tool.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple, TextIO
+
+import numpy as np
+
+from models.errors import InvalidInputError
+from models.lattices.connecting import Arcs, connected
+from models.lattices.lattice import NO_VARIANT, Indices, Lattice, Scales, check_size
+from models.lattices.slf_fields import escaped, fields_of
+from models.lattices.words import NO_WORDS, decoded, spoken
+from models.reranking.formats.interface import BadLine
+
+_SHORT = {
+    "UTTERANCE": "U", "NODES": "N", "LINKS": "L", "time": "t", "WORD": "W", "var": "v",
+    "START": "S", "END": "E", "acoustic": "a", "ngram": "n", "language": "l",
+}  # fmt: skip
+_NULL = "!NULL"
+
+Fields = Mapping[str, str]
+
+
+class _Line(NamedTuple):
+    """What stands in a line, and its number."""
+
+    number: int
+    fields: Fields
+
+
+class _File(NamedTuple):
+    """The lines of a file by kind; nodes by their number."""
+
+    header: dict[str, str]
+    nodes: dict[int, _Line]
+    links: list[_Line]
+
+
+class _LineError(Exception):
+    """What is wrong with a line."""
+
+    def __init__(self, number: int, problem: object) -> None:
+        super().__init__(str(problem))
+        self.number = number
+
+
+def read_slf(
+    lines: Iterable[bytes], source: str, *, no_words: Collection[str] = NO_WORDS
+) -> Lattice | BadLine:
+    """Read a lattice, or complain of a line; of the first, if the whole is no lattice.
+
+    Args:
+        lines: of the file.
+        source: its name, for messages.
+        no_words: labels that stand for no word.
+    """
+    file = _File({}, {}, [])
+    number = 0
+    try:
+        for number, line in enumerate(lines, start=1):
+            if line.strip() and not line.startswith(b"#"):
+                fields = fields_of(decoded(line))
+                _sort_in(file, number, {_SHORT.get(name, name): value for name, value in fields.items()})
+        number = 1
+        return _lattice(file, no_words)
+    except _LineError as error:
+        return BadLine(source, error.number, str(error), loses_list=True)
+    except InvalidInputError as error:
+        return BadLine(source, number, str(error), loses_list=True)
+
+
+def write_slf(lattice: Lattice, target: TextIO) -> None:
+    """Write a lattice: words on links, natural logarithms, with all digits that it takes to read them back."""
+    scales = lattice.scales
+    target.write("VERSION=1.1\n")
+    if lattice.name is not None:
+        target.write(f"UTTERANCE={escaped(lattice.name)}\n")
+    target.write(f"acscale={scales.am!r} lmscale={scales.lm!r} wdpenalty={scales.words!r}\n")
+    target.write(f"start=0 end={lattice.num_nodes - 1}\nN={lattice.num_nodes} L={lattice.num_arcs}\n")
+    times = ("" if math.isnan(time_s) else f" t={time_s!r}" for time_s in lattice.times.tolist())
+    target.writelines(f"I={node}{time}\n" for node, time in enumerate(times))
+    words = [escaped(word) or _NULL for word in lattice.words]
+    variants = np.full(lattice.num_arcs, NO_VARIANT) if lattice.variants is None else lattice.variants
+    columns = (lattice.sources, lattice.targets, lattice.labels, variants, lattice.am, lattice.old_lm)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for number, (begin, end, label, variant, am, old_lm) in enumerate(rows):
+        which = "" if variant == NO_VARIANT else f" v={variant}"
+        target.write(f"J={number} S={begin} E={end} W={words[label]}{which} a={am!r} l={old_lm!r}\n")
+
+
+def _sort_in(file: _File, number: int, fields: Fields) -> None:
+    """Keep a line with others of its kind."""
+    if "SUBLAT" in fields or ("I" in fields and "L" in fields):
+        raise _sub_lattice()
+    if "J" in fields:
+        file.links.append(_Line(number, fields))
+    elif "I" in fields:
+        node = _integer(fields, "I")
+        if node in file.nodes:
+            raise InvalidInputError(f"node {node} is there a second time")
+        _number(fields, "t", 0.0)
+        file.nodes[node] = _Line(number, fields)
+    elif file.links:
+        raise InvalidInputError(f"{next(iter(fields))}= stands after the links; give one lattice a file")
+    else:
+        if "S" in fields:
+            raise _sub_lattice()
+        file.header.update(fields)
+
+
+def _sub_lattice() -> InvalidInputError:
+    return InvalidInputError("sub-lattices are not supported; expand them first")
+
+
+def _lattice(file: _File, no_words: Collection[str]) -> Lattice:
+    header = file.header
+    num_nodes, num_links = _integer(header, "N"), _integer(header, "L")
+    if num_links != len(file.links):
+        raise InvalidInputError(f"L= says that there are {num_links} links, but {len(file.links)} are there")
+    check_size(num_nodes, num_links)
+    log_base = _log_base(header)
+    acoustic = _number(header, "acscale", 1.0)
+    links = _Links(file, num_nodes, log_base, _number(header, "prscale", 1.0) / acoustic if acoustic else 0.0)
+    arcs = links.arcs(no_words)
+    times = np.full(num_nodes, math.nan)
+    for node, line in file.nodes.items():
+        if not 0 <= node < num_nodes:
+            raise _LineError(line.number, f"node {node} is outside 0 to {num_nodes - 1}, which N= allows")
+        times[node] = _number(line.fields, "t", math.nan)
+    start = _terminal(header, "start", np.asarray(arcs.targets), num_nodes)
+    end = _terminal(header, "end", np.asarray(arcs.sources), num_nodes)
+    _check_unused_word(file, start if _reads_forward(header) else end, no_words)
+    penalty = _log_score(header, "wdpenalty", log_base)
+    scales = Scales(acoustic, _number(header, "lmscale", 1.0), 0.0 if penalty is None else penalty)
+    return connected(arcs, name=header.get("U"), start=start, end=end, times=times, scales=scales)
+
+
+class _Links(NamedTuple):
+    """The links of a file, to be read with what the header says.
+
+    Attributes:
+        file: it.
+        num_nodes: as the header says.
+        log_base: see `_log_base`.
+        pronunciation: weight of a pronunciation's score, where that of the acoustic one is 1.
+    """
+
+    file: _File
+    num_nodes: int
+    log_base: float
+    pronunciation: float
+
+    def arcs(self, no_words: Collection[str]) -> Arcs:
+        """All of them."""
+        rows = []
+        for line in self.file.links:
+            try:
+                rows.append(self._row(line.fields, no_words))
+            except InvalidInputError as error:
+                raise _LineError(line.number, error) from None
+        begins, ends, words, am, old_lm, variants = zip(*rows, strict=True)
+        return Arcs(begins, ends, words, am, old_lm, variants)
+
+    def _row(self, link: Fields, no_words: Collection[str]) -> tuple[int, int, str, float, float, int]:
+        """Nodes, word, acoustic and language model's score, and variant of a link."""
+        ends = self._node(link, "S"), self._node(link, "E")
+        labelled = self.file.nodes.get(ends[_reads_forward(self.file.header)])
+        node: Fields = {} if labelled is None else labelled.fields
+        label = link.get("W", _NULL)
+        if label == _NULL:
+            label = node.get("W", label)
+        if "W" not in link and "W" not in node:
+            raise InvalidInputError("there is no word, neither W= here nor at the node")
+        scores = {name: _log_score(link, name, self.log_base) for name in ("a", "r", "l", "n")}
+        for name in ("a", "r"):
+            if scores[name] is None:
+                scores[name] = _log_score(node, name, self.log_base)
+        old_lm = scores["n"] if scores["l"] is None else scores["l"]
+        variant = _number(link, "v", _number(node, "v", NO_VARIANT))
+        am = (scores["a"] or 0.0) + self.pronunciation * (scores["r"] or 0.0)
+        return *ends, spoken(label, no_words), am, old_lm or 0.0, int(variant)
+
+    def _node(self, link: Fields, name: str) -> int:
+        node = _integer(link, name)
+        if not 0 <= node < self.num_nodes:
+            raise InvalidInputError(f"{name}={node} is outside 0 to {self.num_nodes - 1}, which N= allows")
+        return node
+
+
+def _reads_forward(header: Fields) -> bool:
+    """Whether a node's word is that of links which end there, not of those which begin there."""
+    return not header.get("dir", "f").startswith("b")
+
+
+def _check_unused_word(file: _File, terminal: int, no_words: Collection[str]) -> None:
+    """Refuse a word that would be lost: one at the node that no link ends (or begins) in."""
+    node = file.nodes.get(terminal)
+    if node is None or any("W" in line.fields for line in file.links):
+        return
+    label = node.fields.get("W", _NULL)
+    if label not in no_words:
+        raise _LineError(
+            node.number, f"the word {label!r} is on no path: no link takes it from node {terminal}"
+        )
+
+
+def _terminal(header: Fields, name: str, touched: Indices, num_nodes: int) -> int:
+    """The start or end node: as the header says, else the one that no link ends or begins in."""
+    if name in header:
+        node = _integer(header, name)
+        if not 0 <= node < num_nodes:
+            raise InvalidInputError(f"{name}={node} is outside 0 to {num_nodes - 1}, which N= allows")
+        return node
+    free = np.setdiff1d(np.arange(num_nodes), touched)
+    if len(free) == 1:
+        return int(free[0])
+    some = ", ".join(map(str, free[:3]))
+    raise InvalidInputError(
+        f"there must be one {name} node, but there are {len(free)} ({some}…); say which by {name}="
+    )
+
+
+def _log_base(header: Fields) -> float:
+    """The natural logarithm of the base of scores; 0 where they are probabilities."""
+    base = _number(header, "base", math.e)
+    if base and base <= 1:
+        raise InvalidInputError(f"base={base} is not 0 and not above 1")
+    return math.log(base) if base else 0.0
+
+
+def _log_score(fields: Fields, name: str, log_base: float) -> float | None:
+    """A score as a natural logarithm; None if it is not given."""
+    if name not in fields:
+        return None
+    value = _number(fields, name, 0.0)
+    if log_base:
+        return value * log_base
+    if value <= 0:
+        raise InvalidInputError(
+            f"{name}={fields[name]} must be above 0: base=0 says that it is a probability"
+        )
+    return math.log(value)
+
+
+def _integer(fields: Fields, name: str) -> int:
+    try:
+        return int(fields[name])
+    except KeyError:
+        raise InvalidInputError(f"{name}= is missing") from None
+    except ValueError:
+        raise InvalidInputError(f"{name}={fields[name][:40]} is no whole number") from None
+
+
+def _number(fields: Fields, name: str, default: float) -> float:
+    if name not in fields:
+        return default
+    try:
+        value = float(fields[name])
+    except ValueError:
+        raise InvalidInputError(f"{name}={fields[name][:40]} is no number") from None
+    if not math.isfinite(value):
+        raise InvalidInputError(f"{name}={value} is not finite")
+    return value

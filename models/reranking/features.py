@@ -1,0 +1,237 @@
+"""What a candidate is judged by: features by name, as columns over all candidates of some lists.
+
+Some are given with the candidates, such as an acoustic score. Some are derived from what is given
+(`models.reranking.derived`). Those computed with models are: `lm`, the natural-log probability; `tokens`,
+as many as it sums over; `unk`, how many of those are unknown; and `words`, runs between white space.
+Further models have features of their own, such as `lm:old` and `tokens:old` of a model that is called `old`.
+
+Where a length exponent is given, `lm` is divided by `tokens` to that power, and `lm_sum` is the sum itself:
+so whatever is weighed is a feature that the client is told.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from models.errors import InvalidInputError
+from models.reranking import derived
+from models.reranking.lists import CandidateList
+
+LM, LM_SUM, TOKENS, UNK, WORDS = "lm", "lm_sum", "tokens", "unk", "words"
+OF_A_MODEL = (LM, TOKENS, UNK)
+"""What is computed with each model."""
+
+COMPUTED = frozenset({*OF_A_MODEL, LM_SUM, WORDS})
+MAX_FEATURE = 1e12
+"""Beyond it, in either direction, totals would no longer be exact, and at last not finite."""
+
+Column: TypeAlias = npt.NDArray[np.float64]
+_OF_MODEL = ":"
+_MODEL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def feature_of(kind: str, model: str) -> str:
+    """The name of a feature, such as `lm`, of a model called so; of the main model if that is empty."""
+    return kind + _OF_MODEL + model if model else kind
+
+
+def model_of(feature: str) -> str | None:
+    """The further model that a feature is computed with, by the name it is called; None if with no such."""
+    kind, colon, name = feature.partition(_OF_MODEL)
+    return name if colon and kind in {*OF_A_MODEL, LM_SUM} else None
+
+
+def is_computed(feature: str, models: Collection[str]) -> bool:
+    """Whether a feature is computed with models, of which the further ones are called so."""
+    return feature in COMPUTED or model_of(feature) in models
+
+
+def check_model_names(names: Sequence[str], *, parameter: str) -> None:
+    """Refuse names of further models that features could not be called by.
+
+    Raises:
+        InvalidInputError: one has other characters than letters, digits and `_.-`, is too long, or is given twice.
+    """
+    for place, name in enumerate(names):
+        where = f"{parameter}[{place}].name"
+        if _MODEL_NAME.fullmatch(name) is None:
+            raise InvalidInputError(
+                f"{where} is {name[:80]!r}; a name has 1 to 64 letters, digits, '_', '.' or '-'",
+                parameter=where,
+            )
+        if name in names[:place]:
+            raise InvalidInputError(f"{where} is {name!r}, as another model is called", parameter=where)
+
+
+class ListFeatures(NamedTuple):
+    """Computed features of the candidates of L lists: N rows, one list after the other.
+
+    Attributes:
+        names: of the columns; `lm` is the sum of the tokens' log-probabilities, whatever the length exponent.
+        values: float64 [N, F].
+        offsets: where each list's rows begin, and N at the end [L + 1].
+    """
+
+    names: tuple[str, ...]
+    values: npt.NDArray[np.float64]
+    offsets: npt.NDArray[np.int64]
+
+    def column(self, name: str) -> Column:
+        """One feature of all candidates [N]."""
+        values: Column = self.values[:, self.names.index(name)]
+        return values
+
+    def matrix(self, names: Sequence[str], given: Mapping[str, Column]) -> npt.NDArray[np.float64]:
+        """Features by name, those that are not computed as they were given, of all candidates [N, len(names)]."""
+        columns = [self.column(name) if name in self.names else given[name] for name in names]
+        return np.column_stack(columns) if columns else np.zeros((len(self.values), 0), dtype=np.float64)
+
+    def of_list(self, number: int) -> "ListFeatures":
+        """The features of one list's candidates."""
+        rows = slice(int(self.offsets[number]), int(self.offsets[number + 1]))
+        return ListFeatures(self.names, self.values[rows], np.array([0, rows.stop - rows.start]))
+
+    def extended(self, names: Sequence[str], values: npt.NDArray[np.float64]) -> "ListFeatures":
+        """The same with further columns [N, len(names)]."""
+        return ListFeatures((*self.names, *names), np.column_stack([self.values, values]), self.offsets)
+
+    def normalised(self, length_exponent: float) -> "ListFeatures":
+        """The same with each model's sum divided by its tokens to a power, and the undivided sums beside them."""
+        if not length_exponent:
+            return self
+        models = [model_of(name) or "" for name in self.names if name.partition(_OF_MODEL)[0] == LM]
+        values, sums = self.values.copy(), []
+        for model in models:
+            place = self.names.index(feature_of(LM, model))
+            tokens = np.maximum(self.column(feature_of(TOKENS, model)), 1.0)
+            sums.append(self.values[:, place])
+            values[:, place] /= tokens**length_exponent
+        names = (*self.names, *(feature_of(LM_SUM, model) for model in models))
+        return ListFeatures(names, np.column_stack([values, *sums]), self.offsets)
+
+
+def offsets_of(lists: Sequence[CandidateList]) -> npt.NDArray[np.int64]:
+    """Where each list's candidates begin if all lie one after the other, and their number [L + 1]."""
+    offsets = np.zeros(len(lists) + 1, dtype=np.int64)
+    np.cumsum([len(one.candidates) for one in lists], out=offsets[1:])
+    return offsets
+
+
+def feature_matrix(
+    lists: Sequence[CandidateList],
+    computed: ListFeatures,
+    names: Sequence[str],
+    *,
+    length_exponent: float = 0.0,
+) -> npt.NDArray[np.float64]:
+    """Features by name, whether computed, derived or given, of all candidates [N, len(names)].
+
+    Args:
+        lists: whose candidates.
+        computed: features of them.
+        names: of the columns.
+        length_exponent: `lm` is divided by `tokens` to this power.
+
+    Raises:
+        InvalidInputError: a feature is not given, is outside its limits, or cannot be derived.
+    """
+    features = computed.normalised(length_exponent)
+    made = tuple(name for name in names if derived.is_derived(name))
+    parts = [derived_values(one, features.of_list(i), made) for i, one in enumerate(lists)]
+    parts = parts or [np.zeros((0, len(made)))]
+    return weighed(lists, features.extended(made, np.concatenate(parts)), names)
+
+
+def derived_values(
+    one: CandidateList, computed: ListFeatures, names: Sequence[str], *, place: str = ""
+) -> npt.NDArray[np.float64]:
+    """Features that are made of one list's texts, order and given features [C, len(names)].
+
+    Args:
+        one: the list.
+        computed: features of its candidates.
+        names: of derived features.
+        place: what stands before `candidates` in a message about the list.
+
+    Raises:
+        InvalidInputError: there is no such feature, or what it needs is not given.
+    """
+    texts = [c.text for c in one.candidates]
+    tokens = computed.column(TOKENS) if TOKENS in computed.names else None
+
+    def given(base: str) -> Column:
+        return given_column([one], base, place=lambda _: place)
+
+    columns = [derived.derive(name, texts, given, tokens) for name in names]
+    return np.column_stack(columns) if columns else np.zeros((len(texts), 0), dtype=np.float64)
+
+
+def weighed(
+    lists: Sequence[CandidateList],
+    features: ListFeatures,
+    names: Sequence[str],
+    *,
+    place: Callable[[int], str] = "lists[{}].".format,
+) -> npt.NDArray[np.float64]:
+    """Features by name, those that are not computed or derived as they are given, of all candidates [N, len(names)].
+
+    Raises:
+        InvalidInputError: a feature is not given, or is outside its limits.
+    """
+    given = {name: given_column(lists, name, place=place) for name in names if name not in features.names}
+    return features.matrix(names, given)
+
+
+def given_column(
+    lists: Sequence[CandidateList], name: str, *, place: Callable[[int], str] = "lists[{}].".format
+) -> Column:
+    """A given feature of all candidates [N].
+
+    Raises:
+        InvalidInputError: a candidate lacks it, or it is outside its limits.
+    """
+    try:
+        values = np.array([c.features[name] for one in lists for c in one.candidates], dtype=np.float64)
+    except KeyError:
+        where = next(w for w, features in _places(lists, place) if name not in features)
+        raise InvalidInputError(f"{where} has no {name!r}, which has a weight", parameter=where) from None
+    wrong = np.flatnonzero(~(np.abs(values) <= MAX_FEATURE))
+    if wrong.size:
+        where = next(w for i, (w, _) in enumerate(_places(lists, place)) if i == wrong[0]) + f".{name}"
+        raise InvalidInputError(
+            f"{where} is {values[wrong[0]]}; it must be from {-MAX_FEATURE:g} to {MAX_FEATURE:g}",
+            parameter=where,
+        )
+    return values
+
+
+def check_given(
+    lists: Sequence[CandidateList],
+    *,
+    models: Collection[str],
+    place: Callable[[int], str] = "lists[{}].".format,
+) -> None:
+    """Refuse given features that have the name of one that is computed here.
+
+    Raises:
+        InvalidInputError: there is one.
+    """
+    names: set[str] = set().union(*(c.features for one in lists for c in one.candidates))
+    for name in sorted(names):
+        if is_computed(name, models) or derived.is_derived(name):
+            where = next(w for w, features in _places(lists, place) if name in features) + f".{name}"
+            raise InvalidInputError(
+                f"{where} is given, but {name} is computed by the service", parameter=where
+            )
+
+
+def _places(
+    lists: Sequence[CandidateList], place: Callable[[int], str]
+) -> Iterator[tuple[str, Mapping[str, float]]]:
+    """The name of each candidate's features in the request, and the features."""
+    for i, one in enumerate(lists):
+        for j, candidate in enumerate(one.candidates):
+            yield f"{place(i)}candidates[{j}].features", candidate.features

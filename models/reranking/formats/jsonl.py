@@ -1,0 +1,112 @@
+"""Lists as POST /v1/rerank takes them, one JSON object a line, with references where they are known.
+
+    {"id": "u1", "context": "", "candidates": [{"text": "…", "features": {"am": -12.5}}, …], "reference": "…"}
+
+`references` is a list of several ways to say it; `continuation` is what is scored after each candidate. An id may be a
+number. Other keys are left out. This format alone carries all that a list has, texts to the last space.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from models.errors import InvalidInputError
+from models.reranking.formats.fields import parsed
+from models.reranking.formats.interface import (
+    MAX_CANDIDATES,
+    MAX_LIST_BYTES,
+    BadLine,
+    Format,
+    Item,
+    Lines,
+    ReadOptions,
+)
+from models.reranking.formats.json_values import (
+    Object,
+    dumped,
+    list_in,
+    load_object,
+    name_in,
+    number_in,
+    object_in,
+    text_of,
+)
+from models.reranking.lists import Candidate, CandidateList
+
+
+def read(lines: Lines, options: ReadOptions) -> Iterator[Item]:  # noqa: ARG001 - nothing to say
+    """A list a line."""
+    for row in parsed(lines, _list):
+        yield row._replace(loses_list=True) if isinstance(row, BadLine) else row[1]
+
+
+def _list(line: str) -> CandidateList:
+    value = load_object(line)
+    candidates = list_in(value.get("candidates"), "candidates")
+    if len(candidates) > MAX_CANDIDATES:
+        raise InvalidInputError(f"candidates has {len(candidates):,} members; {MAX_CANDIDATES:,} are allowed")
+    continuation = value.get("continuation")
+    return CandidateList(
+        name_in(value.get("id"), "id"),
+        text_of(value.get("context", ""), "context"),
+        tuple(_candidate(candidate, f"candidates[{i}]") for i, candidate in enumerate(candidates)),
+        _references(value),
+        None if continuation is None else text_of(continuation, "continuation"),
+    )
+
+
+def _candidate(value: Any, field: str) -> Candidate:
+    candidate = object_in(value, field)
+    features = object_in(candidate.get("features", {}), f"{field}.features")
+    return Candidate(
+        text_of(candidate.get("text"), f"{field}.text"),
+        {
+            text_of(name, f"a name in {field}.features"): number_in(number, f"{field}.features.{name}")
+            for name, number in features.items()
+        },
+    )
+
+
+def _references(value: Object) -> tuple[str, ...]:
+    if value.get("references"):
+        several = list_in(value["references"], "references")
+        return tuple(text_of(text, f"references[{i}]") for i, text in enumerate(several))
+    reference = value.get("reference")
+    return () if reference is None else (text_of(reference, "reference"),)
+
+
+def write(lists: Iterable[CandidateList]) -> Iterator[str]:
+    """A list a line.
+
+    Raises:
+        InvalidInputError: a feature is not finite.
+    """
+    for place, one in enumerate(lists):
+        value: Object = {} if one.name is None else {"id": one.name}
+        if one.context:
+            value["context"] = one.context
+        value["candidates"] = [
+            {"text": c.text, "features": dict(c.features)} if c.features else {"text": c.text}
+            for c in one.candidates
+        ]
+        if len(one.references) == 1:
+            value["reference"] = one.references[0]
+        elif one.references:
+            value["references"] = list(one.references)
+        if one.continuation is not None:
+            value["continuation"] = one.continuation
+        try:
+            yield dumped(value) + "\n"
+        except ValueError:
+            raise InvalidInputError(f"lists[{place}] has a feature that is not finite") from None
+
+
+FORMAT = Format(
+    name="jsonl",
+    read=read,
+    write=write,
+    names_are_own=True,
+    carries_context=True,
+    max_references=None,
+    max_line_bytes=MAX_LIST_BYTES,
+    media_types=("application/x-ndjson", "application/jsonl"),
+)

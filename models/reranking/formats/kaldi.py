@@ -1,0 +1,169 @@
+"""Kaldi's n-best lists: words in one text archive, and a cost of each hypothesis in each of some others.
+
+    utt-1 the first hypothesis            (words_text)
+    utt-1 1523.4                          (acwt, lmwt.lmonly, …)
+
+A hypothesis is called by its utterance and its place, from 1; lists are sorted by it, as sorted archives
+have utt-10 before utt-2. Costs are negated natural logarithms: what becomes a feature is minus the cost. Several
+costs on a line, as the neural models' scripts write them for the words, are added up. Archives are read in step
+with the words, so that those in the same order take no memory.
+
+Sources: kaldi src/latbin/lattice-to-nbest.cc (keys), nbest-to-linear.cc (archives), egs/wsj/s5/steps/pytorchnn/
+lmrescore_nbest_pytorchnn.sh (file names), compute_sentence_scores.py (several costs on a line).
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from models.errors import InvalidInputError
+from models.reranking.formats.fields import named, number_of, one_line, parsed, shortened, shown, words_of
+from models.reranking.formats.grouping import Row, grouped
+from models.reranking.formats.interface import BadLine, Format, Item, Lines, ReadOptions
+from models.reranking.lists import Candidate, CandidateList
+
+WORD_FILES = ("words_text", "text")
+"""What the archive of words is called in a folder."""
+SCORE_FILES = {
+    "acwt": "am",
+    "lmwt.lmonly": "old_lm",
+    "lmwt.nolm": "graph",
+    "lmwt.nn": "nn",
+    "lmwt.rnn": "rnn",
+}
+"""Archives of costs in a folder, and the features that they become; `lmwt.withlm` is a sum of others."""
+
+_OTHER_FEATURE = re.compile(r"score\.([A-Za-z0-9_.:*+-]{1,100})")
+_PLACE = re.compile(r"[0-9]{1,9}")
+
+
+def feature_of_file(file: str) -> str | None:
+    """The feature that an archive of a folder holds, by its name; None if it is none."""
+    other = _OTHER_FEATURE.fullmatch(file)
+    return other[1] if other else SCORE_FILES.get(file)
+
+
+def file_of_feature(feature: str) -> str:
+    """What the archive of a feature is called.
+
+    Raises:
+        InvalidInputError: the feature's name is no name of a file.
+    """
+    known = (file for file, name in SCORE_FILES.items() if name == feature)
+    file = next(known, f"score.{feature}")
+    if feature_of_file(file) != feature:
+        raise InvalidInputError(
+            f"a feature is called {shortened(feature)!r}, which cannot be the name of a file"
+        )
+    return file
+
+
+def read(lines: Lines, options: ReadOptions) -> Iterator[Item]:
+    """Lists of lines with the same utterance; a hypothesis without one of the scores is left out."""
+    archives = {feature: _Costs(scores) for feature, scores in options.scores.items()}
+    return grouped(_rows(lines, archives), lines)
+
+
+def _rows(lines: Lines, archives: Mapping[str, "_Costs"]) -> Iterator[tuple[int, Row] | BadLine]:
+    for row in parsed(lines, _row):
+        if isinstance(row, BadLine):
+            yield row
+            continue
+        number, (utterance, place, text) = row
+        features: dict[str, float] = {}
+        for feature, archive in archives.items():
+            cost = archive.cost(f"{utterance}-{place}")
+            yield from archive.complaints()
+            if cost is None:
+                yield lines.bad(number, f"{utterance}-{place} has no score in {archive.source}")
+                break
+            features[feature] = 0.0 - cost
+        else:
+            yield number, (utterance, place, Candidate(text, features))
+
+
+def _row(line: str) -> tuple[str, int, str]:
+    key, *words = words_of(line)
+    utterance, dash, place = key.rpartition("-")
+    if not (dash and utterance and _PLACE.fullmatch(place)):
+        raise InvalidInputError(
+            f"begins with {shortened(key)!r}, but must begin with an utterance and a number, as utt-1"
+        )
+    return utterance, int(place), " ".join(words)
+
+
+class _Costs:
+    """An archive of costs, read as far as they were asked for."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.source = lines.source
+        self._rows = parsed(lines, _cost)
+        self._waiting: dict[str, float] = {}
+        self._bad: list[BadLine] = []
+
+    def cost(self, key: str) -> float | None:
+        """What a hypothesis costs; None if the archive does not say it."""
+        if key in self._waiting:
+            return self._waiting.pop(key)
+        for row in self._rows:
+            if isinstance(row, BadLine):
+                self._bad.append(row)
+                continue
+            _, (found, cost) = row
+            if found == key:
+                return cost
+            self._waiting[found] = cost
+        return None
+
+    def complaints(self) -> list[BadLine]:
+        """Bad lines that were met since the last call."""
+        bad, self._bad = self._bad, []
+        return bad
+
+
+def _cost(line: str) -> tuple[str, float]:
+    key, *costs = (field for field in words_of(line) if field not in {"[", "]"})
+    if not costs:
+        raise InvalidInputError(f"{shortened(key)} has no cost")
+    utterance, dash, place = key.rpartition("-")
+    normal = f"{utterance}-{int(place)}" if dash and _PLACE.fullmatch(place) else key
+    return normal, sum(number_of(cost, "a cost") for cost in costs)
+
+
+def write(lists: Iterable[CandidateList]) -> Iterator[str]:
+    """The words; scores are in files of their own, see `cost_lines`.
+
+    Raises:
+        InvalidInputError: an id could not be read back.
+    """
+    for name, one in named(lists):
+        yield from word_lines(name, one)
+
+
+def word_lines(name: str, one: CandidateList) -> Iterator[str]:
+    """The words of one list's candidates."""
+    for place, candidate in enumerate(one.candidates, start=1):
+        yield f"{name}-{place} {one_line(candidate.text)}".rstrip(" ") + "\n"
+
+
+def cost_lines(name: str, one: CandidateList, feature: str) -> Iterator[str]:
+    """The costs of one list's candidates.
+
+    Raises:
+        InvalidInputError: a candidate lacks the feature.
+    """
+    for place, candidate in enumerate(one.candidates, start=1):
+        if feature not in candidate.features:
+            raise InvalidInputError(
+                f"{name}-{place} has no {feature!r}, but others have: its archive needs it"
+            )
+        yield f"{name}-{place} {shown(0.0 - candidate.features[feature])}\n"
+
+
+FORMAT = Format(
+    name="kaldi",
+    read=read,
+    write=write,
+    scores_apart=True,
+    reference_layout="utterance",
+    media_types=("text/x-kaldi-nbest",),
+)

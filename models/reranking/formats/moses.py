@@ -1,0 +1,164 @@
+"""Moses' n-best lists: `id ||| hypothesis ||| name= value value … ||| total`.
+
+Values are natural logarithms, larger is better. A feature with several values gives `name_0`, `name_1`, …,
+as in MERT's feature map; the total is the feature `score`, or `total` where the file has a `score` of its own.
+
+Read leniently: spaces around `|||` and the total may be missing; labels may be `name=`, `name:` (of old versions) or
+`name=value` (Joshua, Marian), or missing (`-labeled-n-best-list false`: `feature_0`, …). Left out are alignments,
+after the total in Moses and before the features in Marian, and Marian's `WordScores=`. Marian's scorer appends
+its feature to the field, as is done here. Ids are the places of the input's sentences, from 0, but may be anything
+without white space. Escapes such as `&quot;` stay.
+
+Sources: statmt.org/moses/?n=Advanced.Search, "Generating n-Best Lists"; mosesdecoder/mert/Data.cpp
+(`loadNBest`, `InitFeatureMap`); marian-dev/src/translator/output_printer.h.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+
+from models.errors import InvalidInputError
+from models.reranking.formats.fields import (
+    SPACE,
+    has_space,
+    is_number,
+    named,
+    number_of,
+    one_line,
+    parsed,
+    shortened,
+    shown,
+    words_of,
+)
+from models.reranking.formats.grouping import Row, grouped
+from models.reranking.formats.interface import Format, Item, Lines, ReadOptions
+from models.reranking.lists import Candidate, CandidateList
+
+_BAR = "|||"
+_WORD_SCORES = "WordScores"
+_UNNAMED = "feature"
+_SCORE, _TOTAL = "score", "total"
+
+
+def read(lines: Lines, options: ReadOptions) -> Iterator[Item]:  # noqa: ARG001 - nothing to say
+    """Lists of lines with the same id."""
+    return grouped(parsed(lines, _row), lines)
+
+
+def _row(line: str) -> Row:
+    fields = [field.strip(SPACE) for field in line.split(_BAR)]
+    if len(fields) < 2:
+        raise InvalidInputError(
+            f"there is no {_BAR} in it; a line is 'id ||| hypothesis ||| name= value … ||| total'"
+        )
+    name, text, *scores = fields
+    if has_space(name):
+        raise InvalidInputError(f"the id is {shortened(name)!r}; it must be one word")
+    return name, 0, Candidate(text, _features(scores))
+
+
+def _features(fields: list[str]) -> dict[str, float]:
+    tokens = [words_of(field) for field in fields]
+    start = next((place for place, some in enumerate(tokens) if _is_labelled(some)), 0)
+    if len(fields) == 1 and len(tokens[0]) == 1 and not _is_labelled(tokens[0]):
+        return {_SCORE: number_of(fields[0], "the total")}
+    features = _values(tokens[start]) if fields else {}
+    if len(fields) > start + 1 and fields[start + 1]:
+        total = number_of(fields[start + 1], "the total")
+        features[_TOTAL if _SCORE in features else _SCORE] = total
+    return features
+
+
+def _is_labelled(tokens: list[str]) -> bool:
+    label = _label(tokens[0])[0] if tokens else None
+    return label is not None and label != _WORD_SCORES
+
+
+def _label(token: str) -> tuple[str | None, str]:
+    """A label's name and the value that hangs on it; no name if it is not a label."""
+    if len(token) > 1 and token[-1] in "=:":
+        return token[:-1], ""
+    name, _, value = token.rpartition("=")
+    return (name, value) if name and not name[0].isdigit() and is_number(value) else (None, "")
+
+
+def _values(tokens: list[str]) -> dict[str, float]:
+    by_label: dict[str | None, list[float]] = {}
+    current = None
+    for token in tokens:
+        label, value = _label(token)
+        if label is not None:
+            if label in by_label:
+                raise InvalidInputError(f"the feature {shortened(label)!r} is there twice")
+            current = label
+            by_label[label] = [number_of(value, label)] if value else []
+        else:
+            by_label.setdefault(current, []).append(number_of(token, current or "a feature"))
+    features: dict[str, float] = {}
+    for label, values in by_label.items():
+        if not values:
+            raise InvalidInputError(f"the feature {shortened(str(label))!r} has no value")
+        one = label is not None and len(values) == 1
+        names = [str(label)] if one else [f"{label or _UNNAMED}_{i}" for i in range(len(values))]
+        features.update(zip(names, values, strict=True))
+    if len(features) < sum(map(len, by_label.values())):
+        raise InvalidInputError("two features have the same name")
+    return features
+
+
+def write(lists: Iterable[CandidateList]) -> Iterator[str]:
+    """A line a candidate.
+
+    Raises:
+        InvalidInputError: an id, text or feature's name could not be read back.
+    """
+    for name, one in named(lists):
+        if _BAR in name:
+            raise InvalidInputError(f"list {name!r}: its id has {_BAR} in it, which separates fields")
+        for candidate in one.candidates:
+            yield f"{name} ||| {_text(candidate.text, name)} ||| {_scores(candidate.features)}\n"
+
+
+def _text(text: str, name: str) -> str:
+    if _BAR in text:
+        raise InvalidInputError(f"list {name!r}: a text has {_BAR} in it, which separates fields")
+    return one_line(text)
+
+
+def _scores(features: Mapping[str, float]) -> str:
+    total = _TOTAL if _TOTAL in features and _SCORE in features else _SCORE
+    labelled = " ".join(
+        f"{label}= {' '.join(shown(value) for value in values)}"
+        for label, values in _labels({name: v for name, v in features.items() if name != total}).items()
+    )
+    return f"{labelled} ||| {shown(features[total])}" if total in features else labelled
+
+
+def _labels(features: Mapping[str, float]) -> dict[str, list[float]]:
+    """Values by label: `d_0`, `d_1`, … under the one label `d`, as Moses has them."""
+    bases = {name.removesuffix("_0") for name in features if name.endswith("_0")} - features.keys() - {""}
+    runs = {base: run for base in bases if len(run := _run(features, base)) > 1}
+    covered = {f"{base}_{i}" for base, run in runs.items() for i in range(len(run))}
+    labels: dict[str, list[float]] = {}
+    for name, value in features.items():
+        if name not in covered:
+            labels[name] = [value]
+        elif name.endswith("_0") and (base := name.removesuffix("_0")) in runs:
+            labels[base] = runs[base]
+    for label in labels:
+        if has_space(label) or _BAR in label or label == _WORD_SCORES:
+            raise InvalidInputError(f"a feature is called {shortened(label)!r}, which this format cannot say")
+    return labels
+
+
+def _run(features: Mapping[str, float], base: str) -> list[float]:
+    names = (f"{base}_{i}" for i in itertools.count())
+    return [features[name] for name in itertools.takewhile(features.__contains__, names)]
+
+
+FORMAT = Format(
+    name="moses",
+    read=read,
+    write=write,
+    numbered=True,
+    media_types=("text/x-moses-nbest",),
+)

@@ -1,0 +1,208 @@
+"""SRILM's three formats of n-best lists, each with one list a file.
+
+- its own: `ascore lscore nwords w1 w2 …`, acoustic and language model scores as logarithms to base 10;
+- `NBestList1.0` of the Decipher recogniser: `(score) w1 w2 …`, one composite score;
+- `NBestList2.0`: `(score) w1 ( st: 0.1 et: 0.4 g: -52 a: -318 ) w2 …`, with times, language model (g) and
+  acoustic (a) scores of every word. Phones and HMM states among the words are left out, as SRILM does it:
+  their times lie within the word before, or their names end in a hyphen and a digit.
+
+Decipher's scores are bytelogs: logarithms to base 1.0001 divided by 1024, so 1024 / 10000.5 = 0.1024 of a
+natural logarithm, rounded to integers when written. All become natural logarithms here: `am`, `old_lm`, the
+composite `score`; `nwords` stays a count. Sentence boundaries and pauses (`-pau-`) are dropped from the words.
+
+Sources: SRILM's nbest-format(5), lm/src/NBest.cc (`NBestHyp::parse`), lm/src/Prob.h (`BytelogToLogP`).
+"""
+
+import functools
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from models.errors import InvalidInputError
+from models.reranking.formats.fields import is_number, number_of, one_line, shortened, shown, words_of
+from models.reranking.formats.interface import MAX_CANDIDATES, BadLine, Format, Item, Lines, ReadOptions
+from models.reranking.lists import Candidate, CandidateList
+
+BYTELOG = 1024 / 10000.5
+"""One bytelog as a natural logarithm."""
+
+_HEADER = re.compile(r"NBestList([0-9])\.[0-9]+\s*")
+_COMPOSITE = re.compile(r"\((.*)\)")
+_HMM_STATE = re.compile(r".*-[0-9]", re.DOTALL)
+_FIELDS_A_WORD = 11
+_WORD_LABELS = {1: "(", 2: "st:", 4: "et:", 6: "g:", 8: "a:", 10: ")"}
+_BOUNDARIES, _PAUSE = ("<s>", "</s>"), "-pau-"
+
+
+def read(lines: Lines, options: ReadOptions) -> Iterator[Item]:  # noqa: ARG001 - nothing to say
+    """The list of a file, in any of the three formats; it is called as the file is."""
+    candidates: list[Candidate] = []
+    version = None
+    for line in lines:
+        if isinstance(line, BadLine):
+            yield line
+            continue
+        if version is None and (header := _HEADER.fullmatch(line.text)):
+            version = header[1]
+            continue
+        version = version or "0"
+        if len(candidates) == MAX_CANDIDATES:
+            yield lines.bad(line.number, f"a list has at most {MAX_CANDIDATES:,} candidates")
+            continue
+        try:
+            candidates.append(_candidate(line.text, version))
+        except InvalidInputError as error:
+            yield lines.bad(line.number, str(error))
+    if candidates:
+        yield CandidateList(lines.list_name, "", tuple(candidates))
+
+
+def _candidate(line: str, version: str) -> Candidate:
+    first, *rest = words_of(line)
+    composite = _COMPOSITE.fullmatch(first)
+    if version == "0" and composite is None:
+        return _scored_apart(first, rest)
+    if version not in {"0", "1", "2"}:
+        raise InvalidInputError(f"the file says NBestList{version}, which is unknown")
+    if composite is None:
+        raise InvalidInputError(
+            f"begins with {shortened(first)!r}, but must begin with a score in parentheses"
+        )
+    score = BYTELOG * number_of(composite[1], "the score")
+    if version != "2":
+        return Candidate(_text(rest), {"score": score})
+    words, language, acoustic = _words_with_scores(rest)
+    return Candidate(_text(words), {"score": score, "am": BYTELOG * acoustic, "old_lm": BYTELOG * language})
+
+
+def _scored_apart(first: str, rest: list[str]) -> Candidate:
+    if len(rest) < 2:
+        raise InvalidInputError(
+            "has no acoustic score, language model score and number of words before the words"
+        )
+    return Candidate(
+        _text(rest[2:]),
+        {
+            "am": number_of(first, "the acoustic score") * math.log(10),
+            "old_lm": number_of(rest[0], "the language model score") * math.log(10),
+            "nwords": number_of(rest[1], "the number of words"),
+        },
+    )
+
+
+def _words_with_scores(fields: list[str]) -> tuple[list[str], float, float]:
+    """The words, and the sums of their language model and acoustic scores, in bytelogs."""
+    if len(fields) % _FIELDS_A_WORD:
+        raise InvalidInputError("not every word is followed by ( st: … et: … g: … a: … )")
+    words, language, acoustic, last_end_s = list[str](), 0.0, 0.0, -1.0
+    for place in range(0, len(fields), _FIELDS_A_WORD):
+        word, *_ = entry = fields[place : place + _FIELDS_A_WORD]
+        if any(entry[i] != label for i, label in _WORD_LABELS.items()):
+            raise InvalidInputError(
+                f"the word {shortened(word)!r} is not followed by ( st: … et: … g: … a: … )"
+            )
+        start_s, end_s = (number_of(entry[i], "a time") for i in (3, 5))
+        if start_s <= last_end_s or _HMM_STATE.fullmatch(word):
+            continue
+        last_end_s = end_s
+        words.append(word)
+        language += number_of(entry[7], "a language model score")
+        acoustic += number_of(entry[9], "an acoustic score")
+    return words, language, acoustic
+
+
+def _text(words: list[str]) -> str:
+    start = 1 if words and words[0] == _BOUNDARIES[0] else 0
+    end = len(words) - 1 if words and words[-1] == _BOUNDARIES[1] else len(words)
+    return " ".join(word for word in words[start:end] if word != _PAUSE)
+
+
+def write(lists: Iterable[CandidateList], version: str) -> Iterator[str]:
+    """The lines of one list; a score that it lacks is 0. In `2`, an empty text has its composite score only.
+
+    Args:
+        lists: not more than one.
+        version: `0` for SRILM's own format, `1` or `2` for Decipher's.
+
+    Raises:
+        InvalidInputError: there are several lists, or a text has words that would be dropped in reading.
+    """
+    for place, one in enumerate(lists):
+        if place:
+            raise InvalidInputError("there are several lists, but a file of SRILM's holds one: give a folder")
+        if version != "0":
+            yield f"NBestList{version}.0\n"
+        for candidate in one.candidates:
+            yield _line(candidate, version)
+
+
+def _line(candidate: Candidate, version: str) -> str:
+    words, features = words_of(candidate.text), candidate.features
+    if _text(words) != one_line(candidate.text):
+        raise InvalidInputError(
+            f"{shortened(candidate.text)!r} has sentence boundaries or {_PAUSE} among its words"
+        )
+    if version == "0":
+        scores = [
+            shown(features.get("am", 0.0) / math.log(10)),
+            shown(features.get("old_lm", 0.0) / math.log(10)),
+            shown(features["nwords"]) if "nwords" in features else str(len(words)),
+        ]
+        return " ".join([*scores, *words]) + "\n"
+    scored = words if version == "1" else _with_scores(words, features)
+    return " ".join([f"({_bytelog(features, 'score')})", *scored]) + "\n"
+
+
+def _with_scores(words: list[str], features: Mapping[str, float]) -> Iterator[str]:
+    """Words with times and scores: times are made up, a second a word, and the first word has all of the score."""
+    for second, word in enumerate(words):
+        if _HMM_STATE.fullmatch(word):
+            raise InvalidInputError(
+                f"{shortened(word)!r} would be read as the state of an HMM, not as a word"
+            )
+        language, acoustic = (_bytelog(features, name) if second == 0 else 0 for name in ("old_lm", "am"))
+        yield f"{word} ( st: {second}.00 et: {second}.99 g: {language} a: {acoustic} )"
+
+
+def _bytelog(features: Mapping[str, float], name: str) -> int:
+    value = features.get(name, 0.0)
+    shown(value)  # finite
+    return round(value / BYTELOG)
+
+
+def looks_like(line: str) -> bool:
+    """Whether a file's first line is one of SRILM's: a header, a score in parentheses, or three numbers."""
+    fields = words_of(line)
+    composite = _COMPOSITE.fullmatch(fields[0])
+    return (
+        _HEADER.fullmatch(line) is not None
+        or (composite is not None and is_number(composite[1]))
+        or (len(fields) >= 3 and all(is_number(field) for field in fields[:3]))
+    )
+
+
+FORMAT = Format(
+    name="srilm",
+    read=read,
+    write=functools.partial(write, version="0"),
+    features=frozenset({"am", "old_lm", "nwords"}),
+    one_list_a_file=True,
+    reference_layout="utterance",
+    media_types=("text/x-srilm-nbest",),
+)
+DECIPHER_1 = Format(
+    name="nbestlist1.0",
+    read=read,
+    write=functools.partial(write, version="1"),
+    features=frozenset({"score"}),
+    one_list_a_file=True,
+    reference_layout="utterance",
+)
+DECIPHER_2 = Format(
+    name="nbestlist2.0",
+    read=read,
+    write=functools.partial(write, version="2"),
+    features=frozenset({"score", "am", "old_lm"}),
+    one_list_a_file=True,
+    reference_layout="utterance",
+)

@@ -1,0 +1,55 @@
+"""Metrics by name."""
+
+from collections.abc import Callable
+
+from models.errors import InvalidInputError
+from models.reranking.metrics.cer import CharacterErrorRate
+from models.reranking.metrics.interface import Metric
+from models.reranking.metrics.normalisers import NORMALISERS, UNCHANGED
+from models.reranking.metrics.wer import WordErrorRate
+
+
+def _bleu(num_references: int | None, _normaliser: str) -> Metric:
+    from models.reranking.metrics.bleu import Bleu  # compiles kernels: only where it is asked for
+
+    return Bleu(num_references)
+
+
+def _chrf(num_references: int | None, _normaliser: str) -> Metric:
+    from models.reranking.metrics.chrf import ChrF
+
+    return ChrF(num_references)
+
+
+_MAKERS: dict[str, Callable[[int | None, str], Metric]] = {
+    "wer": WordErrorRate,
+    "cer": CharacterErrorRate,
+    "bleu": _bleu,
+    "chrf": _chrf,
+}
+METRICS = tuple(_MAKERS)
+_WITH_NORMALISERS = ("wer", "cer")
+
+
+def metric_of(name: str, *, num_references: int | None = 1, normaliser: str = UNCHANGED) -> Metric:
+    """The metric of a name.
+
+    Args:
+        name: one of `METRICS`.
+        num_references: of each input, for the signature only; None where it varies.
+        normaliser: what is done to texts and references first; error rates alone have it.
+
+    Raises:
+        InvalidInputError: there is no such metric or normaliser, or the metric has none.
+    """
+    if name not in _MAKERS:
+        raise InvalidInputError(
+            f"metric is {name!r}; it must be one of {', '.join(METRICS)}", parameter="metric"
+        )
+    allowed = tuple(NORMALISERS) if name in _WITH_NORMALISERS else (UNCHANGED,)
+    if normaliser not in allowed:
+        raise InvalidInputError(
+            f"normaliser is {normaliser!r}; for {name} it must be one of {', '.join(allowed)}",
+            parameter="normaliser",
+        )
+    return _MAKERS[name](num_references, normaliser)

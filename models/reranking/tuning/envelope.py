@@ -1,0 +1,93 @@
+"""Which candidate of each list wins along a line in weight space: the upper envelope of straight lines, compiled.
+
+On the line w + γ·d a candidate's total is a straight line in γ: value (f·w) + γ slope (f·d). The winners
+from γ = −∞ to ∞ are the pieces of the upper envelope, of which a list of K candidates has at most K
+(Och 2003, Minimum Error Rate Training in Statistical Machine Translation, §5).
+"""
+
+from typing import Any
+
+import numba
+from numba import types
+
+NONE = -1
+
+
+@numba.njit(nogil=True)
+def _flattest(values: Any, slopes: Any, begin: Any, end: Any) -> Any:
+    """Who wins at −∞: the least slope, of those the greatest value, of those the first."""
+    winner = begin
+    for other in range(begin + 1, end):
+        if slopes[other] < slopes[winner] or (
+            slopes[other] == slopes[winner] and values[other] > values[winner]
+        ):
+            winner = other
+    return winner
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def _overtaking(values: Any, slopes: Any, begin: Any, end: Any, winner: Any) -> Any:
+    """Who overtakes the winner first, the steepest of those who do at once, and where; NONE if nobody does."""
+    following, at = NONE, 0.0
+    for other in range(begin, end):
+        if slopes[other] > slopes[winner]:
+            crossing = (values[winner] - values[other]) / (slopes[other] - slopes[winner])
+            if (
+                following == NONE
+                or crossing < at
+                or (
+                    crossing == at
+                    and (
+                        slopes[other] > slopes[following]
+                        or (slopes[other] == slopes[following] and values[other] > values[following])
+                    )
+                )
+            ):
+                following, at = other, crossing
+    return following, at
+
+
+@numba.njit(
+    types.int64(
+        types.float64[::1],
+        types.float64[::1],
+        types.int64[::1],
+        types.int64[::1],
+        types.float64[::1],
+        types.int64[::1],
+        types.int64[::1],
+    ),
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
+def walk_envelopes(
+    values: Any, slopes: Any, offsets: Any, first: Any, breaks: Any, leaving: Any, entering: Any
+) -> Any:
+    """Write each list's winner at γ = −∞, and where its winner changes.
+
+    Args:
+        values: total of each candidate at γ = 0 [C].
+        slopes: of each candidate [C].
+        offsets: where lists begin in those, and the last ends [N+1]; no list is empty.
+        first: room for the first winners [N].
+        breaks: room for the γ at which winners change, list by list [C].
+        leaving: room for who won up to there [C].
+        entering: room for who wins from there on [C].
+
+    Returns:
+        How many changes there are.
+    """
+    count = 0
+    for one in range(len(offsets) - 1):
+        begin, end = offsets[one], offsets[one + 1]
+        winner = _flattest(values, slopes, begin, end)
+        first[one] = winner
+        while True:
+            following, at = _overtaking(values, slopes, begin, end, winner)
+            if following == NONE:
+                break
+            breaks[count], leaving[count], entering[count] = at, winner, following
+            count += 1
+            winner = following
+    return count

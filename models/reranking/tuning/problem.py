@@ -1,0 +1,115 @@
+"""What weights are sought for: candidates as rows of features and of counts that a metric sums."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from models.reranking.metrics import Metric
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_ORACLE_ROUNDS = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """Lists of candidates, end to end.
+
+    Attributes:
+        names: of the features [D].
+        features: of the candidates, as a weight finds them [C, D]; all finite.
+        statistics: counts of each candidate against its list's references [C, S].
+        offsets: where lists begin, and the last ends [N+1]; none is empty.
+        metric: what sums of counts mean.
+    """
+
+    names: tuple[str, ...]
+    features: Floats
+    statistics: Ints
+    offsets: Ints
+    metric: Metric
+
+    @property
+    def num_lists(self) -> int:
+        """N."""
+        return len(self.offsets) - 1
+
+    def of(self, lists: Ints) -> "Problem":
+        """The problem of some of its lists, by their numbers."""
+        begins, lengths = self.offsets[lists], np.diff(self.offsets)[lists]
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        rows = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
+        return Problem(self.names, self.features[rows], self.statistics[rows], offsets, self.metric)
+
+    def having(self, names: Sequence[str]) -> "Problem":
+        """The problem with some of its features only."""
+        columns = [self.names.index(name) for name in names]
+        return Problem(
+            tuple(names),
+            np.ascontiguousarray(self.features[:, columns]),
+            self.statistics,
+            self.offsets,
+            self.metric,
+        )
+
+    def chosen(self, weights: Floats) -> Ints:
+        """The candidate of each list with the greatest total, the first of equal ones [N]."""
+        return first_greatest(self.features @ weights, self.offsets)
+
+    def first_pass(self) -> Ints:
+        """The candidate of each list that came first [N]."""
+        return self.offsets[:-1]
+
+    def losses(self, totals: Ints) -> Floats:
+        """What sums of counts [..., S] cost: the score, turned round where more is better [...]."""
+        scores = self.metric.score(totals)
+        return -scores if self.metric.higher_is_better else scores
+
+    def score(self, chosen: Ints) -> float:
+        """The metric's figure for a choice of candidates [N], in percent."""
+        return float(self.metric.score(self.statistics[chosen].sum(axis=0)))
+
+    def oracle(self) -> Ints:
+        """The candidates that a seer would choose [N]."""
+        return self._extreme(1.0)
+
+    def anti_oracle(self) -> Ints:
+        """The worst choice [N]."""
+        return self._extreme(-1.0)
+
+    def costs(self, totals: Ints) -> Floats:
+        """What a candidate adds to the loss where the sums of counts are `totals` [S], to first order [C].
+
+        A corpus score is no sum over lists, so a count is worth the loss's slope at the sums.
+        """
+        steps = np.eye(len(totals), dtype=np.int64)
+        answer: Floats = self.statistics @ (self.losses(totals + steps) - self.losses(totals))
+        return answer
+
+    def _extreme(self, sign: float) -> Ints:
+        """The choice of least loss, or of greatest.
+
+        Chosen is by cost at the sums of the choice so far, again and again, as long as that gets better.
+        Exact for word and character errors against one reference each; for BLEU and chrF a better choice may exist.
+        """
+        best = self.first_pass()
+        totals = self.statistics[best].sum(axis=0)
+        for _ in range(_ORACLE_ROUNDS):
+            choice = first_greatest(-sign * self.costs(totals), self.offsets)
+            new_totals = self.statistics[choice].sum(axis=0)
+            if not sign * self.losses(new_totals) < sign * self.losses(totals):
+                break
+            best, totals = choice, new_totals
+        return best
+
+
+def first_greatest(values: Floats, offsets: Ints) -> Ints:
+    """The place of each list's greatest value, the first of equal ones; [C] → [N]."""
+    greatest = np.maximum.reduceat(values, offsets[:-1])
+    is_greatest = values == np.repeat(greatest, np.diff(offsets))
+    places = np.where(is_greatest, np.arange(len(values)), len(values))
+    answer: Ints = np.minimum.reduceat(places, offsets[:-1])
+    return answer

@@ -1,0 +1,107 @@
+"""What commands that read n-best lists have in common: options, and what they tell of lines they cannot read."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, BinaryIO, TextIO, TypeVar
+
+import typer
+
+from models.errors import FormatError, InvalidInputError
+from models.reranking.formats import FORMAT_NAMES, BadLine, Item, ReferenceLayout, read_lists
+
+T = TypeVar("T")
+MAX_COMPLAINTS = 20
+_FORMATS = ", ".join(FORMAT_NAMES)
+
+ListsArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="n-best lists (.gz, .xz, .zst too); a folder for SRILM's and Kaldi's; - reads standard input.",
+    ),
+]
+FormatOption = Annotated[
+    str | None, typer.Option("--format", help=f"{_FORMATS}. Default: as its first lines look.")
+]
+ReferencesOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="References: a line a list in order, id and tab, Kaldi's text, or NeMo's manifest; may be repeated."
+    ),
+]
+ReferenceLayoutOption = Annotated[
+    ReferenceLayout | None, typer.Option(help="How references stand in their file. Default: as it looks.")
+]
+BeamSizeOption = Annotated[int | None, typer.Option(help="Candidates of each list, for format nemo.")]
+ScoresOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=FILE", help="Archive of costs, for format kaldi: am=acwt; may be repeated."),
+]
+
+
+def read_items(
+    file: str,
+    *,
+    format_name: str | None,
+    references: Sequence[Path] | None,
+    reference_layout: ReferenceLayout | None,
+    beam_size: int | None,
+    scores: Sequence[str] | None,
+    reserved: Callable[[str], bool] | None = None,
+) -> Iterator[Item]:
+    """Lists as the options say; see `models.reranking.formats.read_lists`.
+
+    Raises:
+        FormatError: a file is missing or damaged, of no known format, or references do not fit.
+        InvalidInputError: an option is wrong, or does not belong to the format.
+    """
+    return read_lists(
+        binary_stream(sys.stdin, "input") if file == "-" else Path(file),
+        format_name=format_name,
+        references=references or (),
+        reference_layout=reference_layout,
+        beam_size=beam_size,
+        scores=dict(_score_file(one) for one in scores or ()),
+        reserved=reserved,
+        source_name="<stdin>" if file == "-" else file,
+    )
+
+
+def good_lists(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
+    """Lists alone, or lattices; lines that could not be read are told on standard error, the first of them one by one.
+
+    Raises:
+        FormatError: there are such lines, but not one list.
+    """
+    num_bad, any_good = 0, False
+    for item in items:
+        if isinstance(item, BadLine):
+            num_bad += 1
+            if num_bad <= MAX_COMPLAINTS:
+                typer.echo(f"gramophone: {item}", err=True)
+        else:
+            any_good = True
+            yield item
+    if num_bad > MAX_COMPLAINTS:
+        typer.echo(f"gramophone: {file}: {num_bad - MAX_COMPLAINTS:,} more bad lines", err=True)
+    if num_bad and not any_good:
+        raise FormatError(file, "has no list that can be read", hint="is --format right?")
+
+
+def binary_stream(stream: TextIO | None, name: str) -> BinaryIO:
+    """A standard stream as bytes.
+
+    Raises:
+        InvalidInputError: it is closed.
+    """
+    if stream is None:
+        raise InvalidInputError(f"standard {name} is closed; name a file instead of -")
+    return stream.buffer
+
+
+def _score_file(option: str) -> tuple[str, Path]:
+    name, equals, path = option.partition("=")
+    if not (name and equals and path):
+        raise InvalidInputError(f"--scores takes NAME=FILE, given {option!r}", parameter="scores")
+    return name, Path(path)

@@ -1,0 +1,58 @@
+"""What `gramophone tune` prints for people."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from service.schemas.tune_replies import TuneReply
+
+_console = Console()
+
+
+def busy(what: str) -> AbstractContextManager[object]:
+    """Tell on standard error that something goes on; a line that moves, where that is a terminal."""
+    return Console(stderr=True).status(what)
+
+
+def show_tuning(reply: TuneReply, saved: str | None, report: Path | None) -> None:
+    """Scores, weights by fold, and what to do."""
+    scores = Table(box=None, header_style="dim")
+    for heading in (reply.metric.upper(), "first pass", "tuned, held out", "oracle", "lists"):
+        scores.add_column(heading, justify="left" if heading == reply.metric.upper() else "right")
+    rows = [(f"fold {i + 1}", f.baseline, f.tuned, f.oracle, f.num_lists) for i, f in enumerate(reply.folds)]
+    for name, *values, count in [
+        *rows,
+        ("all", reply.baseline, reply.tuned, reply.oracle, reply.counts.lists),
+    ]:
+        scores.add_row(str(name), *(f"{value:.2f}" for value in values), f"{count:,}")
+    _console.print(scores)
+    _console.print(_weights(reply))
+    test = reply.significance
+    _console.print(
+        f"difference {test.difference:+.2f}, 95 % interval {test.low:+.2f} … {test.high:+.2f}, p = {test.p_value:.3f}"
+    )
+    _console.print(f"[dim]{reply.signature}[/]", highlight=False)
+    if reply.ignored_features:
+        _console.print(f"not with every candidate, so left out: {', '.join(reply.ignored_features)}")
+    _console.print(f"[bold]{reply.reason}[/]")
+    if saved is not None:
+        _console.print(f"saved as profile [bold]{saved}[/]: gramophone rerank … --profile {saved}")
+    if report is not None:
+        _console.print(f"report: {report / 'report.html'}")
+
+
+def _weights(reply: TuneReply) -> Table:
+    table = Table(box=None, header_style="dim")
+    table.add_column("feature")
+    columns = [(reply.weights, reply.length_exponent)]
+    columns += [(fold.weights, fold.length_exponent) for fold in reply.folds]
+    for heading in ("weight", *(f"fold {i + 1}" for i in range(len(reply.folds)))):
+        table.add_column(heading, justify="right")
+    for name in reply.features:
+        if any(weights.get(name) for weights, _ in columns):
+            table.add_row(name, *(f"{weights.get(name, 0):.4g}" for weights, _ in columns))
+    table.add_row("[dim]length exponent[/]", *(f"[dim]{exponent:g}[/]" for _, exponent in columns))
+    table.add_row("[dim]posterior scale[/]", f"[dim]{reply.posterior_scale:.4g}[/]")
+    return table

@@ -1,0 +1,131 @@
+"""A served model as pyctcdecode's language model.
+
+    from pyctcdecode import Alphabet, BeamSearchDecoderCTC
+    lm = PyCTCDecodeLM(client, unigrams=words, model="lstm")
+    decoder = BeamSearchDecoderCTC(Alphabet.build_alphabet(labels), lm)
+    decoder.decode(logits)
+
+Scores follow pyctcdecode 0.5's `LanguageModel`: alpha · ln p + beta a word, with an offset for unknown words.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Collection
+from typing import NoReturn, Self
+
+from service.client import Client
+from service.fusion.word_tree import Text, WordTree
+
+_LN_10 = math.log(10)
+_USUAL_LENGTH = 6
+"""Characters of a word; the offset of longer pieces of unknown words grows with their length."""
+
+_PARAMETERS = ("alpha", "beta", "unk_score_offset", "score_boundary")
+
+
+class PyCTCDecodeLM:
+    """What pyctcdecode asks of an `AbstractLanguageModel`, answered by a service. For one thread at a time.
+
+    Beams share what was asked, and states are freed as the decoder drops them. Pools of processes, as
+    `decode_batch` may be given, need a model of their own each.
+
+    Args:
+        client: of the service.
+        unigrams: words that may be recognised; others have the offset, and so have beginnings of no word.
+            Without them only words unknown to the model have it.
+        model: address; None for the service's default.
+        context: what was said before, to which each recording is the next.
+        alpha: weight of the model.
+        beta: added for each word.
+        unk_score_offset: added for an unknown word, in base 10, before it is weighed.
+        score_boundary: whether `<s>` stands before a recording and `</s>` after it is scored.
+        order: how many words decide what comes next; beams that differ further back only may be merged.
+        companions: words that came up lately and are asked about along with another.
+
+    Every method raises GramophoneError.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        unigrams: Collection[str] | None = None,
+        model: str | None = None,
+        context: str = "",
+        alpha: float = 0.5,
+        beta: float = 1.5,
+        unk_score_offset: float = -10.0,
+        score_boundary: bool = True,
+        order: int = 100,
+        companions: int = 16,
+    ) -> None:
+        self._tree = WordTree(
+            client, model=model, context=context, words=sorted(set(unigrams or ())), companions=companions
+        )
+        self._known = self._tree.known_words(bos=score_boundary) if unigrams else set()
+        self._sorted = sorted(self._known)
+        self._order = order
+        self.alpha = alpha
+        self.beta = beta
+        self.unk_score_offset = unk_score_offset
+        self.score_boundary = score_boundary
+
+    @property
+    def order(self) -> int:
+        """How many words decide what comes next, the last one included."""
+        return self._order
+
+    def get_start_state(self) -> Text:
+        """The state before the first word."""
+        return self._tree.start(bos=self.score_boundary)
+
+    def score_partial_token(self, partial_token: str) -> float:
+        """What is charged for the beginning of a word; 0 where some known word begins so."""
+        self._tree.mention(partial_token)
+        if not self._known or self._begins_a_word(partial_token):
+            return 0.0
+        return self.unk_score_offset * max(len(partial_token) / _USUAL_LENGTH, 1.0)
+
+    def score(self, prev_state: Text, word: str, is_last_word: bool = False) -> tuple[float, Text]:
+        """The weighed score of a word, with that of the end after the last one, and the state before that end."""
+        ends = is_last_word and self.score_boundary
+        if not word:  # a recording that ends in a space: its last word has been scored
+            return self.alpha * (self._tree.end(prev_state) if ends else 0.0), prev_state
+        text = self._tree.longer(prev_state, word, eos=ends)
+        log_prob = text.said.logprob
+        if text.said.is_oov or (self._known and word not in self._known):
+            log_prob += self.unk_score_offset * _LN_10
+        if ends:
+            log_prob += self._tree.end(text)
+        return self.alpha * log_prob + self.beta, text
+
+    def reset_params(self, **params: float | bool) -> None:
+        """Change `alpha`, `beta`, `unk_score_offset` or `score_boundary`; others are ignored, as by pyctcdecode."""
+        for name in _PARAMETERS:
+            if params.get(name) is not None:
+                setattr(self, name, params[name])
+
+    def save_to_dir(self, filepath: str) -> NoReturn:
+        """Refuse: the model is with the service, and there is no file of it.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(f"nothing is saved to {filepath}: the model is with the service")
+
+    @classmethod
+    def load_from_dir(cls, filepath: str) -> Self:
+        """Refuse: see `save_to_dir`.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(f"nothing is loaded from {filepath}: the model is with the service")
+
+    def close(self) -> None:
+        """Free the states that the decoder has dropped."""
+        self._tree.close()
+
+    def _begins_a_word(self, beginning: str) -> bool:
+        place = bisect_left(self._sorted, beginning)
+        return place < len(self._sorted) and self._sorted[place].startswith(beginning)

@@ -1,0 +1,188 @@
+"""Texts that a decoder grows word by word, as states of a service, in few round trips.
+
+A decoder asks for one word after one text at a time, but texts that compete are followed by much the
+same words. So each question takes the words along that came up lately. And where a model's every word
+is known, all others are one unknown word to it, and are asked about as one.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from service.client import Client
+from service.client_states import ContinuationOptions
+from service.fusion.dropped import Dropped, Held
+from service.fusion.vocabulary import NO_WORDS, FirstWords, Said, ask_first_words
+from service.schemas.state_replies import AdvancedState
+
+_UNKNOWN = "\0"
+"""Stands for every word that a model does not know."""
+
+
+class Text:
+    """A text that a decoder has reached; what was asked about it is remembered as long as it is.
+
+    Made by `WordTree`. It knows longer texts, or the shorter one that it came from, but not both, so that what
+    a decoder drops is gone at once.
+
+    Attributes:
+        said: of its last word.
+        eos_logprob: of `</s>` after it; None while nobody asked.
+        later: longer texts by their last word, whose states the service keeps.
+        told: what was said of words that are not among those.
+        first: the same of the words of the tree, where it is the start.
+    """
+
+    __slots__ = ("_held", "_origin", "eos_logprob", "first", "later", "said", "told")
+
+    def __init__(
+        self, said: Said, *, held: Held | None = None, origin: "tuple[Text, str] | None" = None
+    ) -> None:
+        self.said = said
+        self.eos_logprob = said.eos_logprob
+        self.later: dict[str, Text] = {}
+        self.told: dict[str, Said] = {}
+        self.first: dict[str, Said] = {}
+        self._held = held
+        self._origin = origin
+
+    @property
+    def handle(self) -> str | None:
+        """Of its state; None while the service keeps none."""
+        return None if self._held is None else self._held.handle
+
+    @property
+    def origin(self) -> "tuple[Text, str]":
+        """The text before its last word, and that word; of a text without a state."""
+        assert self._origin is not None  # noqa: S101 - a text has the one or the other
+        return self._origin
+
+    def settle(self, held: Held) -> None:
+        """From now on the service keeps its state."""
+        self._held, self._origin = held, None
+
+    def knows(self, word: str) -> bool:
+        """Whether a word was asked about after it."""
+        return word in self.later or word in self.told or word in self.first
+
+
+class WordTree:
+    """Texts of one model. For one thread at a time.
+
+    Args:
+        client: of the service.
+        model: address; None for the service's default.
+        context: what stands before every text.
+        words: whose probabilities at the start are asked for all at once, when they are first needed.
+        companions: other words that a question about one takes along at most.
+
+    Every method raises GramophoneError.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        model: str | None = None,
+        context: str = "",
+        words: Sequence[str] = (),
+        companions: int = 16,
+    ) -> None:
+        self._client = client
+        self._states = client.states
+        self._model = model
+        self._context = context
+        self._words = words
+        self._companions = companions
+        self._dropped = Dropped()
+        self._recent: OrderedDict[str, str] = OrderedDict()
+        self._first: dict[bool, FirstWords] = {}
+        self._whole: frozenset[str] | None = None
+
+    def start(self, *, bos: bool = True) -> Text:
+        """The text before the first word, after `<s>` or nothing."""
+        reply = self._states.open(self._context, model=self._model, bos=bos)
+        text = Text(Said(0.0, is_oov=False, num_tokens=0), held=Held(reply.states[0].state, self._dropped))
+        if self._words:
+            text.first = self._first_words(reply.model, text, bos=bos).said
+        return text
+
+    def mention(self, word: str) -> None:
+        """A word has come up: it may soon be asked about."""
+        name = self._name(word)
+        self._recent[name] = word
+        self._recent.move_to_end(name)
+        if len(self._recent) > self._companions:
+            self._recent.popitem(last=False)
+
+    def longer(self, text: Text, word: str, *, eos: bool = False) -> Text:
+        """A text and one more word.
+
+        Args:
+            text: of this tree.
+            word: without spaces around it.
+            eos: whether `end` will be asked of it next.
+        """
+        name = self._name(word)
+        longer = text.later.get(name)
+        if longer is None:
+            said = text.told.get(name) or text.first.get(name)
+            if said is None or (eos and said.eos_logprob is None):
+                longer = self._asked(text, word, eos=eos)
+            else:  # not put into `later`: see `Text`
+                longer = Text(said, origin=(text, word))
+        self.mention(word)
+        return longer
+
+    def end(self, text: Text) -> float:
+        """Natural logarithm of the probability that the text ends here."""
+        if text.eos_logprob is None:
+            asked: ContinuationOptions = {"state": self._handle(text), "eos": True, "keep": False}
+            (result,) = self._states.advance([asked], free=self._dropped.take()).results
+            text.eos_logprob = result.eos_logprob
+        return text.eos_logprob or 0.0
+
+    def known_words(self, *, bos: bool = True) -> set[str]:
+        """Those of the words that the model knows."""
+        self.start(bos=bos)
+        return self._first.get(bos, NO_WORDS).known
+
+    def close(self) -> None:
+        """Free the states that were let go of."""
+        if dropped := self._dropped.take():
+            self._states.free(dropped)
+
+    def _asked(self, text: Text, word: str, *, eos: bool) -> Text:
+        """A text and a word that was not asked about after it, which is told of other words too."""
+        name, handle = self._name(word), self._handle(text)
+        others = {o: w for o, w in self._recent.items() if o != name and not text.knows(o)}
+        asked: list[ContinuationOptions] = [{"state": handle, "text": word, "eos": eos}]
+        asked += [{"state": handle, "text": other, "keep": False} for other in others.values()]
+        result, *results = self._states.advance(asked, free=self._dropped.take()).results
+        text.told.update({other: Said.of(told) for other, told in zip(others, results, strict=True)})
+        longer = text.later[name] = Text(Said.of(result), held=self._held(result))
+        return longer
+
+    def _name(self, word: str) -> str:
+        """The word, or what stands for it among all that are unknown."""
+        return word if self._whole is None or word in self._whole else _UNKNOWN
+
+    def _first_words(self, model: str, start: Text, *, bos: bool) -> FirstWords:
+        """What is said of the words at a start; of one version, until another answers."""
+        first = self._first.get(bos, NO_WORDS)
+        if first.model != model:
+            first = self._first[bos] = ask_first_words(self._client, model, self._handle(start), self._words)
+            self._whole = first.whole
+            self._recent.clear()
+        return first
+
+    def _handle(self, text: Text) -> str:
+        if text.handle is None:
+            before, word = text.origin
+            asked: ContinuationOptions = {"state": self._handle(before), "text": word}
+            (result,) = self._states.advance([asked], free=self._dropped.take()).results
+            text.settle(self._held(result))
+        return text.handle or ""
+
+    def _held(self, result: AdvancedState) -> Held:
+        assert result.state is not None  # noqa: S101 - it was asked to be kept
+        return Held(result.state, self._dropped)

@@ -1,0 +1,221 @@
+"""One HTTP/1.1 connection and one request at a time, for little more than the parser's cost.
+
+The generator shares a machine with the server more often than not; a client library takes more of it
+than a small model does.
+"""
+
+import asyncio
+import functools
+import re
+import ssl
+import time
+from array import array
+from typing import Self
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from service.load.events import EventSplitter, read_event
+from service.load.target import Request, Target
+
+_EVENTS = b"text/event-stream"
+_USAGE = re.compile(rb'"completion_tokens": *(\d+)')
+_FRAMED = frozenset({b"content-length", b"transfer-encoding"})
+
+
+class ExchangeError(Exception):
+    """There was no whole answer.
+
+    Attributes:
+        kind: `cut` where the connection ended, `protocol` where it was not HTTP.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Reply:
+    """An answer as it arrives.
+
+    Attributes:
+        status: of HTTP.
+        streamed: whether it is server-sent events, whose body is not kept.
+        num_tokens: generated; of a reply that is not streamed, as its usage says.
+        token_times_s: when an event came that brought tokens, by `time.perf_counter`.
+        ended_s: when it was whole.
+        error: reported in the middle of a stream.
+    """
+
+    __slots__ = (
+        "_pieces",
+        "_splitter",
+        "ended_s",
+        "error",
+        "num_tokens",
+        "status",
+        "streamed",
+        "token_times_s",
+    )
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.streamed = False
+        self.num_tokens = 0
+        self.token_times_s = array("d")
+        self.ended_s = 0.0
+        self.error: str | None = None
+        self._pieces: list[bytes] = []
+        self._splitter: EventSplitter | None = None
+
+    @property
+    def body(self) -> bytes:
+        """The whole body; nothing of a stream."""
+        return b"".join(self._pieces)
+
+    def push(self, piece: bytes, now_s: float) -> None:
+        """Take a piece of the body that came at that time."""
+        if not self.streamed:
+            self._pieces.append(piece)
+            return
+        if self._splitter is None:
+            self._splitter = EventSplitter()
+        for payload in self._splitter.push(piece):
+            event = read_event(payload)
+            if event.num_tokens:
+                self.token_times_s.append(now_s)
+                self.num_tokens += event.num_tokens
+            if event.usage_tokens:
+                self.num_tokens = event.usage_tokens
+            self.error = self.error or event.error
+
+    def end(self, now_s: float) -> None:
+        """Note that it is whole."""
+        self.ended_s = now_s
+        if not self.streamed and (found := _USAGE.search(self.body)):
+            self.num_tokens = int(found[1])
+
+
+class Connection(asyncio.Protocol):
+    """A connection to a target; made by `open`."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._parser = HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._done: asyncio.Future[Reply] | None = None
+        self._reply = Reply()
+        self._framed = False
+        self._head_done = False
+        self._now_s = 0.0
+        self._keeps_alive = True
+
+    @classmethod
+    async def open(cls, target: Target) -> Self:
+        """Connect.
+
+        Raises:
+            OSError: nobody answers there, or the certificate is not to be trusted.
+        """
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: cls(target), target.host, target.port, ssl=_tls() if target.tls else None
+        )
+        return connection
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether another request can be sent."""
+        return self._transport is not None and self._done is None and self._keeps_alive
+
+    async def ask(self, request: Request) -> Reply:
+        """Send a request; its whole reply.
+
+        Raises:
+            ExchangeError: there was none.
+        """
+        return await self.exchange(self._target.encode(request))
+
+    async def exchange(self, data: bytes) -> Reply:
+        """Send the bytes of a request, as the target encodes it; the whole reply.
+
+        Raises:
+            ExchangeError: there was none.
+        """
+        if self._transport is None:
+            raise ExchangeError("cut", "the connection was closed before the request")
+        self._reply, self._head_done, self._framed = Reply(), False, False
+        self._done = asyncio.get_running_loop().create_future()
+        self._transport.write(data)
+        return await self._done
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- called by the event loop ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
+        """Keep the transport."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came; all of it came at one time."""
+        self._now_s = time.perf_counter()
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            self._fail("protocol", f"the answer is not HTTP/1.1: {error}")
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the request under way, unless the end of the connection is the end of its answer."""
+        self._transport = None
+        if self._head_done and not self._framed and exc is None and self._done is not None:
+            self._now_s = time.perf_counter()
+            self._finish()
+        else:
+            self._fail("cut", f"the connection ended before the answer was whole{f': {exc}' if exc else ''}")
+        del self._parser  # it and this object hold each other, and nobody may be collecting garbage
+
+    # --- called by the parser -------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Note what says how the body is to be read."""
+        name = name.lower()
+        if name == b"content-type":
+            self._reply.streamed = value.startswith(_EVENTS)
+        elif name in _FRAMED:
+            self._framed = True
+
+    def on_headers_complete(self) -> None:
+        """Note the status."""
+        self._reply.status = self._parser.get_status_code()
+        self._head_done = self._reply.status >= 200
+
+    def on_body(self, piece: bytes) -> None:
+        """Hand the piece on."""
+        self._reply.push(piece, self._now_s)
+
+    def on_message_complete(self) -> None:
+        """Answer who waits; what is only informational (1xx) is no answer."""
+        if self._head_done:
+            self._keeps_alive = self._parser.should_keep_alive()
+            self._finish()
+
+    def _finish(self) -> None:
+        done, self._done = self._done, None
+        if done is None:  # an answer that nobody asked for: what comes next could not be told apart
+            self.close()
+        elif not done.cancelled():
+            self._reply.end(self._now_s)
+            done.set_result(self._reply)
+
+    def _fail(self, kind: str, message: str) -> None:
+        done, self._done = self._done, None
+        if done is not None and not done.done():
+            done.set_exception(ExchangeError(kind, message))
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()

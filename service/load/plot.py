@@ -1,0 +1,62 @@
+"""A picture of a sweep: latency by load."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from models.errors import InvalidInputError
+from service.load.loads import OpenLoop
+from service.load.spread import Spread
+from service.load.summary import Summary
+
+_KINDS = frozenset({".png", ".svg", ".pdf"})
+_PERCENTILES: dict[str, Callable[[Spread], float | None]] = {
+    "p50": lambda spread: spread.p50_s,
+    "p90": lambda spread: spread.p90_s,
+    "p99": lambda spread: spread.p99_s,
+    "p99.9": lambda spread: spread.p999_s,
+}
+
+
+def check_plot_path(path: Path) -> None:
+    """See that a picture can be written there, before minutes are spent on it.
+
+    Raises:
+        InvalidInputError: it is no kind of picture that is drawn, or its folder is not there.
+    """
+    if path.suffix.lower() not in _KINDS:
+        raise InvalidInputError(
+            f"plot is {str(path)!r}; its name must end in {', '.join(sorted(_KINDS))}", parameter="plot"
+        )
+    if not path.parent.is_dir():
+        raise InvalidInputError(f"plot is {str(path)!r}; there is no folder {path.parent}", parameter="plot")
+
+
+def plot_sweep(summaries: Sequence[Summary], path: Path) -> None:
+    """Draw the percentiles of latency over the load, and write the picture; invalid points are hollow."""
+    from matplotlib.figure import Figure  # slow to import; no global state: not pyplot
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, percentile in _PERCENTILES.items():
+        points = [
+            (_size(summary), 1e3 * value, summary.valid)
+            for summary in summaries
+            if summary.latency is not None and (value := percentile(summary.latency)) is not None
+        ]
+        if points:
+            loads, times_ms, _ = zip(*sorted(points), strict=True)
+            (line,) = axes.plot(loads, times_ms, marker="o", label=name)
+            for load, time_ms, valid in points:
+                if not valid:
+                    axes.plot(load, time_ms, "o", color="white", markeredgecolor=line.get_color())
+    is_open = any(isinstance(summary.load, OpenLoop) for summary in summaries)
+    axes.set_xlabel("requests offered a second" if is_open else "clients")
+    axes.set_ylabel("latency, ms")
+    axes.set_yscale("log")
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def _size(summary: Summary) -> float:
+    return summary.load.rate_per_s if isinstance(summary.load, OpenLoop) else summary.load.clients

@@ -1,0 +1,128 @@
+"""What is asked, where the user does not say it: requests of the service, and of OpenAI's completions."""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count as numbers_from
+from itertools import cycle, islice
+from typing import Any, NamedTuple
+
+from models.errors import InvalidInputError
+from service.load.target import Request
+from service.load.texts import beginnings, default_texts, shuffled, variants
+
+_NUM_REQUESTS = range(100, 2049)
+_NUM_ITEMS = 10_000
+"""Different requests, within these bounds about so many items in all; they come again after that."""
+_LIST_LENGTH = 100
+"""Candidates in a list to re-rank, at most."""
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What the requests of a workload are like.
+
+    Attributes:
+        texts: to ask about; none means Python's documentation.
+        model: that is asked; None leaves it to the server.
+        num_items: contexts, texts or candidates in a request; None means the workload's own number.
+        max_tokens: to generate.
+        fields: put into each body, over what is there.
+        seed: of the order of the texts, and of what is drawn.
+    """
+
+    texts: Sequence[str] = ()
+    model: str | None = None
+    num_items: int | None = None
+    max_tokens: int = 32
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+
+def _next_token(texts: Sequence[str], num_items: int, _shape: Shape) -> Iterator[Body]:
+    contexts = beginnings(cycle(texts))
+    while True:
+        some = list(islice(contexts, num_items))
+        yield {"context": some if num_items > 1 else some[0], "top_k": 10, "entropy": False}
+
+
+def _score(texts: Sequence[str], num_items: int, _shape: Shape) -> Iterator[Body]:
+    source = cycle(texts)
+    while True:
+        yield {"texts": list(islice(source, num_items))}
+
+
+def _rerank(texts: Sequence[str], num_items: int, shape: Shape) -> Iterator[Body]:
+    generator = random.Random(shape.seed)
+    words = [word for text in texts[:200] for word in text.split()]
+    source = cycle(texts)
+    while True:
+        lists = []
+        for start in range(0, num_items, _LIST_LENGTH):
+            candidates = variants(next(source), words, min(_LIST_LENGTH, num_items - start), generator)
+            lists.append({"candidates": [{"text": text} for text in candidates]})
+        yield {"lists": lists}
+
+
+def _generate(texts: Sequence[str], _num_items: int, shape: Shape) -> Iterator[Body]:
+    for seed, prompt in zip(numbers_from(shape.seed), beginnings(cycle(texts)), strict=False):
+        body = {"prompt": prompt, "max_tokens": shape.max_tokens, "ignore_eos": True}
+        yield {**body, "seed": seed, "stream": True}
+
+
+def _completions(texts: Sequence[str], _num_items: int, shape: Shape) -> Iterator[Body]:
+    for seed, prompt in zip(numbers_from(shape.seed), beginnings(cycle(texts)), strict=False):
+        body = {"prompt": prompt, "max_tokens": shape.max_tokens, "temperature": 1.0, "seed": seed}
+        yield {**body, "stream": True, "stream_options": {"include_usage": True}}
+
+
+class _Workload(NamedTuple):
+    """A path, its bodies for ever, and how many items are in each; None where there is always one."""
+
+    path: str
+    bodies: Callable[[Sequence[str], int, Shape], Iterator[Body]]
+    num_items: int | None
+
+
+_WORKLOADS = {
+    "next-token": _Workload("/v1/next-token", _next_token, 1),
+    "score": _Workload("/v1/score", _score, 1),
+    "rerank": _Workload("/v1/rerank", _rerank, _LIST_LENGTH),
+    "generate": _Workload("/v1/generate", _generate, None),
+    "completions": _Workload("/v1/completions", _completions, None),
+}
+WORKLOADS = tuple(_WORKLOADS)
+"""Names of the workloads; `generate` and `completions` are streamed."""
+
+
+def requests_of(name: str, shape: Shape, count: int | None = None) -> list[Request]:
+    """Requests of a workload, all different as far as the texts go.
+
+    Args:
+        name: of the workload.
+        shape: of the requests.
+        count: how many; some hundreds to thousands, the fewer the larger they are, if it is left out.
+
+    Raises:
+        InvalidInputError: there is no such workload, or a number is wrong for it.
+    """
+    if name not in _WORKLOADS:
+        raise InvalidInputError(
+            f"workload is {name!r}; it must be one of {', '.join(WORKLOADS)}", parameter="workload"
+        )
+    workload = _WORKLOADS[name]
+    if shape.num_items is not None and workload.num_items is None:
+        raise InvalidInputError(
+            f"items is {shape.num_items}; {name} has one prompt a request", parameter="items"
+        )
+    num_items = shape.num_items or workload.num_items or 1
+    if count is None:
+        count = min(max(_NUM_ITEMS // num_items, _NUM_REQUESTS[0]), _NUM_REQUESTS[-1])
+    more = dict(shape.fields) if shape.model is None else {"model": shape.model, **shape.fields}
+    texts = shuffled(shape.texts or default_texts(), shape.seed)
+    return [
+        Request(workload.path, json.dumps(body | more).encode(), num_items=num_items)
+        for body in islice(workload.bodies(texts, num_items, shape), count)
+    ]

@@ -1,0 +1,209 @@
+"""Rescore files of lattices with a published model in this process."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from models.errors import UnsupportedParameterError
+from models.lattices.files import LatticeFormat, read_lattices, write_lattices
+from models.lattices.lattice import Lattice
+from models.lattices.oracle import oracle_path
+from models.lattices.paths import candidates_of
+from models.lattices.rescoring import RescoredLattice, rescore
+from models.lattices.spelling import Speller
+from models.lattices.token_passing import Search
+from models.lattices.weights import Weights
+from models.lattices.words import NO_WORDS, SymbolTable
+from models.packed_files import writing
+from models.protocol import LanguageModel
+from models.reranking.formats import BadLine, ReferenceLayout, format_called, write_lists
+from models.reranking.formats.references import References
+from models.reranking.lists import CandidateList
+from models.reranking.metrics import metric_of
+from service.engine.host import LoadedModel
+
+_ARCS_AT_ONCE = 1 << 15
+"""Lattices are walked together up to so many arcs: more of them share each call of the model."""
+
+LATTICE_FORMATS: dict[str, LatticeFormat] = {"slf-lattice": "slf", "kaldi-lattice": "kaldi"}
+"""Output formats that are lattices."""
+
+_TEXT = "text"
+
+Source = tuple[Path | BinaryIO, str]
+"""A file or stream, and what it is called in messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatticeFiles:
+    """How lattices stand in files.
+
+    Attributes:
+        form: of the files.
+        symbols: Kaldi's words by number; None where files have the words themselves.
+        no_words: labels that stand for no word, besides the usual ones.
+    """
+
+    form: LatticeFormat
+    symbols: SymbolTable | None = None
+    no_words: Collection[str] = ()
+
+    def read(self, sources: Iterable[Source]) -> Iterator[Lattice | BadLine]:
+        """The lattices of files, one after the other.
+
+        Raises:
+            FormatError: a file is missing or damaged.
+        """
+        silent = NO_WORDS.union(self.no_words)
+        for source, name in sources:
+            yield from read_lattices(source, self.form, name=name, symbols=self.symbols, no_words=silent)
+
+
+def rescore_lattices(
+    loaded: LoadedModel, lattices: Iterable[Lattice | BadLine], weights: Mapping[str, float], search: Search
+) -> Iterator[RescoredLattice | BadLine]:
+    """Rescore lattices, some at a time, in order.
+
+    Args:
+        loaded: whose model.
+        lattices: those that could not be read stay in their places.
+        weights: by feature; where none are given, the lattices' own.
+        search: how thoroughly.
+
+    Raises:
+        InvalidInputError: there is no feature that a weight names.
+        UnsupportedParameterError: the model reads backward, or its tokenizer does not keep words apart.
+    """
+    if loaded.reads_backward:
+        raise UnsupportedParameterError(
+            f"model {loaded.address} reads from right to left; lattices are walked from left to right",
+            parameter="model",
+        )
+    speller = Speller(loaded.tokenizer)
+    waiting: list[Lattice | BadLine] = []
+    num_arcs = 0
+    for item in lattices:
+        waiting.append(item)
+        num_arcs += item.num_arcs if isinstance(item, Lattice) else 0
+        if num_arcs >= _ARCS_AT_ONCE:
+            yield from _together(loaded.model, speller, waiting, weights, search)
+            waiting, num_arcs = [], 0
+    yield from _together(loaded.model, speller, waiting, weights, search)
+
+
+def _together(
+    model: LanguageModel[Any],
+    speller: Speller,
+    items: Sequence[Lattice | BadLine],
+    weights: Mapping[str, float],
+    search: Search,
+) -> Iterator[RescoredLattice | BadLine]:
+    lattices = [item for item in items if isinstance(item, Lattice)]
+    weighings = [Weights.of(weights, lattice.scales) for lattice in lattices]
+    rescored = iter(rescore(lattices, model, speller, weights=weighings, search=search))
+    for item in items:
+        yield next(rescored) if isinstance(item, Lattice) else item
+
+
+class Comparison:
+    """Word errors of lattices against references, as far as there are any.
+
+    Args:
+        files: of references.
+        layout: see `References`.
+
+    Raises:
+        FormatError: a file cannot be read, or has another layout.
+    """
+
+    def __init__(self, files: Sequence[Path], layout: ReferenceLayout | None) -> None:
+        self._files = [References(path, layout=layout, usual="utterance", numbered=False) for path in files]
+        self._num_lattices = self._num_words = self._oracle_errors = 0
+        self._best: list[tuple[str, str]] = []
+
+    def lists(
+        self, items: Iterable[RescoredLattice | BadLine], count: int
+    ) -> Iterator[CandidateList | BadLine]:
+        """The n-best lists of lattices, with their references.
+
+        Raises:
+            FormatError: a file of references has too few.
+        """
+        for item in items:
+            if isinstance(item, BadLine):
+                self._num_lattices += item.loses_list
+                yield item
+                continue
+            one = candidates_of(item, count)
+            found = tuple(
+                text for file in self._files if (text := file.of(one, self._num_lattices)) is not None
+            )
+            self._num_lattices += 1
+            if found:
+                self._add(item.lattice, one, found[0])
+            yield replace(one, references=found)
+
+    def figures(self) -> dict[str, float]:
+        """Percentages of word errors, and the words that they are of; nothing without references.
+
+        Raises:
+            FormatError: a file of references does not belong to the lattices.
+        """
+        for file in self._files:
+            file.check_all_used(self._num_lattices)
+        if not self._best:
+            return {}
+        metric = metric_of("wer")
+        statistics = sum(metric.statistics([text], [reference])[0] for text, reference in self._best)
+        return {
+            "reference_words": self._num_words,
+            "wer": float(metric.score(statistics)),
+            "oracle_wer": 100.0 * self._oracle_errors / max(1, self._num_words),
+        }
+
+    def _add(self, lattice: Lattice, one: CandidateList, reference: str) -> None:
+        oracle = oracle_path(lattice, reference)
+        self._num_words += oracle.reference_words
+        self._oracle_errors += oracle.errors
+        self._best.append((one.candidates[0].text, reference))
+
+
+class LatticeOutput:
+    """Where what was found goes.
+
+    Args:
+        target: a file, a folder for formats of several files, or a stream.
+        output_format: of n-best lists; `text`: the best words after each lattice's id; or a key of `LATTICE_FORMATS`.
+        symbols: Kaldi's words by number.
+
+    Attributes:
+        lattice_format: of lattices to be written; None where lists are.
+
+    Raises:
+        InvalidInputError: there is no such format.
+    """
+
+    def __init__(self, target: Path | BinaryIO, output_format: str, symbols: SymbolTable | None) -> None:
+        self.lattice_format = LATTICE_FORMATS.get(output_format)
+        self._target, self._format, self._symbols = target, output_format, symbols
+        if self.lattice_format is None and output_format != _TEXT:
+            format_called(output_format)
+
+    def write_lattices(self, rescored: Iterable[RescoredLattice]) -> None:
+        """Write lattices with their new scores."""
+        lattices = (one.as_lattice() for one in rescored)
+        write_lattices(lattices, self._target, self.lattice_format or "slf", symbols=self._symbols)
+
+    def write_lists(self, lists: Iterable[CandidateList]) -> None:
+        """Write n-best lists, or the best of each."""
+        if self._format != _TEXT:
+            write_lists(lists, self._target, self._format)
+            return
+        lines = (f"{one.name or ''} {one.candidates[0].text}".strip().encode() + b"\n" for one in lists)
+        if isinstance(self._target, Path):
+            with writing(self._target) as write:
+                for line in lines:
+                    write(line)
+        else:
+            self._target.writelines(lines)

@@ -1,0 +1,1 @@
+"""Pages about a run, for people: one HTML file that needs nothing else."""

@@ -1,0 +1,168 @@
+"""POST /v1/states and what is done with the handles that it gives."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from models.arrays import FloatArray
+from service.engine.engine import Terms
+from service.routes.facts import add
+from service.routes.openapi import body_of, replies_of
+from service.routes.serving import (
+    ClosingStream,
+    accepts,
+    begin,
+    is_quick,
+    json_response,
+    owner_of,
+    resolve,
+    run,
+    services_of,
+    take,
+    terms_of,
+    to_json,
+)
+from service.schemas.state_replies import AdvanceReply, FreeReply, NextReply, OpenStatesReply
+from service.schemas.states import (
+    AdvanceRequest,
+    FreeRequest,
+    NextRequest,
+    OpenStatesRequest,
+    advance_reply,
+    next_reply,
+    open_reply,
+)
+from service.schemas.wire import TimedRequest, parse_json
+from service.use_cases.state_scores import following, following_all
+from service.use_cases.states import (
+    Advanced,
+    Opened,
+    Place,
+    advance_states,
+    asked_tokens,
+    one_version,
+    open_states,
+)
+
+router = APIRouter()
+_BINARY = "application/octet-stream"
+_QUICK = 64
+"""Continuations that a table reads sooner than they are handed to the model thread."""
+
+_BULK = 512
+"""Continuations or states from which on a request gives way to others."""
+
+_HANDLE_BYTES = 128
+"""Of a body, roughly, for each state that it names, with a word that follows: they tell little of its work."""
+
+
+@router.post("/v1/states", responses=replies_of(OpenStatesReply), openapi_extra=body_of(OpenStatesRequest))
+async def open_(request: Request) -> Response:
+    """Keep the state of a model after each context, and give handles to them.
+
+    A handle is good for whoever has the same key, until it is freed, not used for a while, or its model is
+    unloaded. It stays with the version that read the context, whatever its address means by then.
+    """
+    services = services_of(request)
+    body = await request.body()
+    wire = parse_json(OpenStatesRequest, body)
+    command = wire.command(services.limits)
+    loaded = resolve(request, command.model)
+    place = Place(services.states, owner_of(request))
+
+    def write(opened: list[Opened]) -> bytes:
+        tokens = sum(one.num_tokens for one in opened)
+        services.metrics.prompt_tokens.labels(loaded.address).inc(tokens)
+        add(request, prompt_tokens=tokens)
+        return to_json(open_reply(loaded, opened))
+
+    work = open_states(loaded, command, place, services.limits)
+    terms = terms_of(request, wire, body)
+    return await run(request, work, write, terms, quick=is_quick(loaded, body))
+
+
+@router.post("/v1/states/advance", responses=replies_of(AdvanceReply), openapi_extra=body_of(AdvanceRequest))
+async def advance(request: Request) -> Response:
+    """Score continuations of states and keep the states after them, all in one go.
+
+    A state is a value: continuing it changes nothing for its other handles, and a continuation of nothing is
+    a fork. `text` is whole words, tokenised as they are after a space; parts of words are given as ids.
+    """
+    services = services_of(request)
+    body = await request.body()
+    wire = parse_json(AdvanceRequest, body)
+    wire.check(services.limits)
+    owner = owner_of(request)
+    services.states.check_here(wire.free, parameter="free[]")
+    found = services.states.find(owner, wire.handles, parameter="continuations[].state")
+    loaded = one_version(found, parameter="continuations[].state")
+    take(request, loaded)
+    command = wire.command(found)
+
+    def write(advanced: list[Advanced]) -> bytes:
+        tokens = sum(len(one.ids) for one in advanced)
+        services.metrics.scored_tokens.labels(loaded.address).inc(tokens)
+        add(request, scored_tokens=tokens)
+        return to_json(advance_reply(loaded, advanced))
+
+    work = advance_states(loaded, command, Place(services.states, owner), services.limits)
+    count = len(found)
+    few = count <= _QUICK and not wire.next_token_ids and len(body) <= _QUICK * 256
+    quick = few and loaded.model.family == "ngram"
+    return await run(request, work, write, _terms(request, wire, body, count), quick=quick)
+
+
+@router.post("/v1/states/next", responses=replies_of(NextReply, _BINARY), openapi_extra=body_of(NextRequest))
+async def next_(request: Request) -> Response:
+    """Log-probabilities of what may come next after each of some states.
+
+    With `Accept: application/octet-stream` they come as little-endian float32 [B, K], row after row; the
+    header `x-shape` says `B,K`, and `x-model` which model it was.
+    """
+    services = services_of(request)
+    body = await request.body()
+    wire = parse_json(NextRequest, body)
+    wire.check(services.limits)
+    found = services.states.find(owner_of(request), wire.states, parameter="states[]")
+    loaded = one_version(found, parameter="states[]")
+    take(request, loaded)
+    ids = asked_tokens(loaded, wire.token_ids)
+    states = [kept.state for kept in found]
+    terms = _terms(request, wire, body, len(states))
+    if not accepts(request, _BINARY):
+        wire.check_reply(loaded, services.limits)
+        work = following_all(loaded, states, ids)
+        return await run(request, work, lambda log_probs: to_json(next_reply(loaded, log_probs)), terms)
+    rows = services.engine.stream(following(loaded, states, ids), terms)
+    shape = (len(states), loaded.vocab_size if ids is None else len(ids))
+    headers = {
+        "x-shape": f"{shape[0]},{shape[1]}",
+        "x-model": loaded.address,
+        "content-length": str(4 * shape[0] * shape[1]),
+    }
+    return ClosingStream(_little_endian(await begin(request, rows)), media_type=_BINARY, headers=headers)
+
+
+@router.post("/v1/states/free", responses=replies_of(FreeReply), openapi_extra=body_of(FreeRequest))
+async def free(request: Request) -> Response:
+    """Forget states; handles that lead nowhere do not matter."""
+    services = services_of(request)
+    wire = parse_json(FreeRequest, await request.body())
+    wire.check(services.limits)
+    services.states.check_here(wire.states, parameter="states[]")
+    freed = services.states.free(owner_of(request), wire.states)
+    return json_response(to_json(FreeReply(freed)))
+
+
+def _terms(request: Request, wire: TimedRequest, body: bytes, count: int) -> Terms:
+    """Of a request about so many states."""
+    terms = terms_of(request, wire, body)
+    return replace(terms, bulk=count > _BULK or (terms.bulk and len(body) > _HANDLE_BYTES * count))
+
+
+async def _little_endian(rows: AsyncGenerator[FloatArray, None]) -> AsyncGenerator[bytes, None]:
+    async for some in rows:
+        yield np.ascontiguousarray(some, dtype="<f4").tobytes()

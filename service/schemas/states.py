@@ -1,0 +1,197 @@
+"""POST /v1/states, /v1/states/advance, /v1/states/next and /v1/states/free."""
+
+from collections.abc import Sequence
+from typing import Annotated, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from models.arrays import FloatArray
+from models.scoring import LOG_ZERO, finite
+from service.engine.host import LoadedModel
+from service.engine.states import KeptState
+from service.schemas.state_replies import (
+    AdvancedState,
+    AdvanceReply,
+    NextReply,
+    OpenedState,
+    OpenStatesReply,
+)
+from service.schemas.wire import OneOrMoreContexts, TimedRequest, WireModel, text_or_ids
+from service.use_cases.limits import Limits
+from service.use_cases.states import AdvanceCommand, Advanced, Continuation, OpenCommand, Opened
+from service.use_cases.tokens import TextOrIds
+
+Handle = Annotated[str, Field(min_length=1, max_length=200)]
+"""What leads to a state; clients need not know what it is made of."""
+
+
+class OpenStatesRequest(TimedRequest):
+    """Keep the state of a model after one or more contexts."""
+
+    context: OneOrMoreContexts = ""
+    """A text, texts, token ids, or lists of them; empty for the start of a sentence."""
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    bos: bool = True
+    """Whether `<s>` stands before each."""
+
+    def command(self, limits: Limits) -> OpenCommand:
+        """The request as its use case takes it.
+
+        Raises:
+            InvalidInputError: there are too many contexts.
+        """
+        contexts = self._contexts()
+        limits.check_count(len(contexts), parameter="context")
+        return OpenCommand(contexts, self.bos, self.model)
+
+    def _contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
+        given = self.context
+        if isinstance(given, str):
+            return (("context", given),)
+        if not given or isinstance(given[0], int):
+            return (("context", tuple(given)),)  # type: ignore[arg-type]  # a list of one kind by its type
+        return tuple((f"context[{i}]", text_or_ids(one)) for i, one in enumerate(given))  # type: ignore[arg-type]
+
+
+class ContinuationIn(WireModel):
+    """What follows a state; with neither text nor ids it is a fork."""
+
+    state: Handle
+    """The state before it, which stays as it is."""
+    text: str | None = None
+    """Words, tokenised as they are after a space; or else `token_ids`."""
+    token_ids: list[int] | None = None
+    """Token ids, which may be parts of words; or else `text`."""
+    eos: bool = False
+    """Whether `</s>` after it is scored too; the new state stands before it."""
+    keep: bool = True
+    """Whether the state after it is kept; without, it is scored only."""
+
+    @model_validator(mode="after")
+    def _not_both(self) -> Self:
+        if self.text is not None and self.token_ids is not None:
+            raise PydanticCustomError("one_of", "give either text or token_ids, or neither")
+        return self
+
+
+class AdvanceRequest(TimedRequest):
+    """Continue states: score what follows each, and keep the states after it."""
+
+    continuations: list[ContinuationIn] = Field(min_length=1)
+    """Of states of one version of one model; a state may be continued in several ways."""
+    next_token_ids: list[int] = Field(default_factory=list)
+    """Tokens whose log-probabilities, if they came next, are told after each continuation."""
+    free: list[Handle] = Field(default_factory=list)
+    """States that are not needed any more once this is answered."""
+
+    @property
+    def handles(self) -> list[str]:
+        """Of the states that are continued."""
+        return [one.state for one in self.continuations]
+
+    def check(self, limits: Limits) -> None:
+        """Refuse a request that names too many states.
+
+        Raises:
+            InvalidInputError: it does.
+        """
+        limits.check_count(len(self.continuations), parameter="continuations")
+        limits.check_count(len(self.free), parameter="free")
+
+    def command(self, found: Sequence[KeptState]) -> AdvanceCommand:
+        """The request as its use case takes it, with the states that its handles lead to."""
+        continuations = tuple(
+            _continuation(place, one, before)
+            for place, (one, before) in enumerate(zip(self.continuations, found, strict=True))
+        )
+        return AdvanceCommand(continuations, tuple(self.next_token_ids), tuple(self.free))
+
+
+class NextRequest(TimedRequest):
+    """What may come next after each of some states."""
+
+    states: list[Handle] = Field(min_length=1)
+    """Of one version of one model."""
+    token_ids: Annotated[list[int], Field(min_length=1)] | None = None
+    """The tokens that are asked about; all if they are left out."""
+
+    def check(self, limits: Limits) -> None:
+        """Refuse a request that names too many states.
+
+        Raises:
+            InvalidInputError: it does.
+        """
+        limits.check_count(len(self.states), parameter="states")
+
+    def check_reply(self, loaded: LoadedModel, limits: Limits) -> None:
+        """Refuse a reply in JSON that would be too long.
+
+        Raises:
+            InvalidInputError: it would.
+        """
+        each = loaded.vocab_size if self.token_ids is None else len(self.token_ids)
+        limits.check_entries(
+            len(self.states) * each,
+            parameter="token_ids",
+            asked=f"{each} tokens after {len(self.states)} states",
+            instead="accept application/octet-stream for more",
+        )
+
+
+class FreeRequest(WireModel):
+    """Forget states."""
+
+    states: list[Handle] = Field(min_length=1)
+    """Handles; those that lead nowhere do not matter."""
+
+    def check(self, limits: Limits) -> None:
+        """Refuse a request that names too many states.
+
+        Raises:
+            InvalidInputError: it does.
+        """
+        limits.check_count(len(self.states), parameter="states")
+
+
+def open_reply(loaded: LoadedModel, opened: Sequence[Opened]) -> OpenStatesReply:
+    """The opened states as they go over the wire."""
+    return OpenStatesReply(loaded.address, [OpenedState(*one) for one in opened])
+
+
+def advance_reply(loaded: LoadedModel, advanced: Sequence[Advanced]) -> AdvanceReply:
+    """The results as they go over the wire."""
+    return AdvanceReply(
+        loaded.address,
+        [
+            AdvancedState(
+                one.handle,
+                finite(one.logprob),
+                len(one.ids),
+                one.num_oov,
+                one.ids.tolist(),
+                _finite(one.log_probs),
+                None if one.eos_log_prob is None else finite(one.eos_log_prob),
+                one.next_log_probs.tolist(),
+            )
+            for one in advanced
+        ],
+    )
+
+
+def next_reply(loaded: LoadedModel, log_probs: FloatArray) -> NextReply:
+    """Log-probabilities [N, K], none of them infinite, as they go over the wire."""
+    return NextReply(loaded.address, log_probs.tolist())
+
+
+def _continuation(place: int, one: ContinuationIn, before: KeptState) -> Continuation:
+    name = "token_ids" if one.text is None else "text"
+    given = text_or_ids(one.text or one.token_ids or "")
+    return Continuation(f"continuations[{place}].{name}", before, given, eos=one.eos, keep=one.keep)
+
+
+def _finite(log_probs: FloatArray) -> list[float]:
+    values: list[float] = np.maximum(log_probs, np.float32(LOG_ZERO)).tolist()
+    return values

@@ -1,0 +1,161 @@
+"""POST /v1/rerank/tune: what is asked."""
+
+from collections.abc import Generator
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from models.errors import InvalidInputError
+from models.reranking.lists import Candidate, CandidateList
+from models.reranking.metrics import metric_of
+from models.reranking.metrics.normalisers import UNCHANGED
+from models.reranking.tuning.settings import TuningSettings
+from service.schemas.rerank import CandidateIn, MixturePart
+from service.schemas.wire import TimedRequest, WireModel
+from service.use_cases.scoring_models import ModelChoice
+from service.use_cases.tune import TuneCommand, check_candidates
+
+_DEFAULTS = TuningSettings()
+_CANDIDATES_PER_STEP = 512
+
+
+class ReferredListIn(WireModel):
+    """The hypotheses for one input, in first-pass order, and what is right."""
+
+    candidates: list[CandidateIn] = Field(min_length=1)
+    """Whole sentences, as in /v1/rerank."""
+    reference: str | None = None
+    """What is right. A list without it is left out."""
+    references: list[str] | None = Field(default=None, min_length=1)
+    """Instead, where there are several ways to say it."""
+    context: str = ""
+    """What stands before each candidate; not scored."""
+    continuation: str | None = None
+    """If given, each candidate is itself a context, and what is scored is this text after it."""
+    id: str | None = None
+    """For your own use."""
+
+    @model_validator(mode="after")
+    def _either(self) -> Self:
+        if self.reference is not None and self.references is not None:
+            raise PydanticCustomError("either", "give either reference or references")
+        return self
+
+    def given(self) -> CandidateList:
+        """The list as the use case takes it."""
+        references = tuple(self.references or ()) if self.reference is None else (self.reference,)
+        candidates = tuple(Candidate(c.text, c.features) for c in self.candidates)
+        return CandidateList(self.id, self.context, candidates, references, self.continuation)
+
+
+class TunedModel(WireModel):
+    """A model with features of its own: `lm:NAME`, `unk:NAME`."""
+
+    model: str
+    """`name`, `name@7` or `name@champion`."""
+    name: str
+    """What it is called in features."""
+
+
+class TuneSettings(TimedRequest):
+    """How weights are sought and judged."""
+
+    metric: Literal["wer", "cer", "bleu", "chrf"] = "wer"
+    """What to tune for."""
+    normaliser: str = UNCHANGED
+    """What is done to texts before words or characters are compared, of `wer` and `cer`: `none`, `lower` or
+    `lower-unpunctuated`."""
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    mixture: list[MixturePart] | None = Field(default=None, min_length=1)
+    """Instead of `model`: models whose probabilities are mixed at every token."""
+    models: list[TunedModel] = Field(default_factory=list)
+    """Further models, each with features of its own."""
+    given_only: bool = False
+    """Whether no model scores: only what is given with the candidates, and what is derived of it, gets weights."""
+    features: list[str] | None = None
+    """What may have a weight. If left out: `rank` and `rank:log`; what is given with every candidate, and, if it looks
+    like a mean over the text, also times its words and characters; `lm` and `unk` of each model; `words`."""
+    length_exponents: list[float] = Field(default_factory=lambda: list(_DEFAULTS.length_exponents))
+    """Of `lm`, to choose from, the simplest first."""
+    folds: int = _DEFAULTS.folds
+    """Parts of the lists, each of which is held out once."""
+    seed: int = _DEFAULTS.seed
+    """Of folds and random starts: equal seeds give equal replies."""
+    restarts: int = _DEFAULTS.restarts
+    """Random starts of a search, beside those from each feature alone."""
+    resamples: int = _DEFAULTS.resamples
+    """Resamples of the lists; the weights are the mean of what is best for each."""
+    max_p_value: float = _DEFAULTS.max_p_value
+    """How probable by chance a gain may be at most for the weights to be used; 1 takes what is better at all."""
+    bootstrap_samples: int = _DEFAULTS.bootstrap_samples
+    """That this probability is told from."""
+
+    def command(self, lists: tuple[CandidateList, ...]) -> TuneCommand:
+        """What to tune.
+
+        Args:
+            lists: to tune on.
+
+        Raises:
+            InvalidInputError: a value is outside its limits.
+        """
+        counts = {len(one.references) for one in lists if one.references}
+        return TuneCommand(
+            lists=lists,
+            metric=metric_of(
+                self.metric,
+                num_references=counts.pop() if len(counts) == 1 else None,
+                normaliser=self.normaliser,
+            ),
+            features=None if self.features is None else tuple(self.features),
+            settings=TuningSettings(
+                folds=self.folds,
+                seed=self.seed,
+                restarts=self.restarts,
+                resamples=self.resamples,
+                length_exponents=tuple(self.length_exponents),
+                max_p_value=self.max_p_value,
+                bootstrap_samples=self.bootstrap_samples,
+            ),
+        )
+
+    def choice(self) -> ModelChoice:
+        """Which models score.
+
+        Raises:
+            InvalidInputError: a mixture is given beside a model, or is none; a model, where none is to score.
+        """
+        if self.given_only and (self.model is not None or self.mixture is not None or self.models):
+            raise InvalidInputError("given_only is true, but models are given", parameter="given_only")
+        if self.model is not None and self.mixture is not None:
+            raise InvalidInputError("give either model or mixture", parameter="mixture")
+        parts: tuple[tuple[str | None, float], ...] = () if self.given_only else ((self.model, 1.0),)
+        if self.mixture is not None:
+            parts = tuple((part.model, part.weight) for part in self.mixture)
+        return ModelChoice(parts, tuple((one.name, one.model) for one in self.models))
+
+
+class TuneRequest(TuneSettings):
+    """Find weights to re-rank with, and tell what they are worth."""
+
+    lists: list[ReferredListIn] = Field(min_length=1)
+    """As for /v1/rerank, with references."""
+
+    def given(self) -> Generator[None, None, tuple[CandidateList, ...]]:
+        """The lists as the use case takes them, made in steps.
+
+        Raises:
+            InvalidInputError: they have more candidates than one request may.
+        """
+        check_candidates(sum(len(one.candidates) for one in self.lists))
+        lists: list[CandidateList] = []
+        made = 0
+        for one in self.lists:
+            lists.append(one.given())
+            made += len(one.candidates)
+            if made > _CANDIDATES_PER_STEP:
+                made = 0
+                yield
+        return tuple(lists)

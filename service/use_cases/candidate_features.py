@@ -1,0 +1,218 @@
+"""What models say of the candidates of some lists: features, and if need be every token's probability."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import FloatArray, TokenIds
+from models.protocol import LanguageModel, UnnormalisedScorer
+from models.reranking.features import LM, TOKENS, UNK, WORDS, ListFeatures, feature_of, offsets_of
+from models.reranking.lists import CandidateList
+from models.scoring import LOG_ZERO, count_words, score_sequences
+from models.vocabulary import UNK as UNKNOWN
+from service.engine.hosted import LoadedModel
+from service.engine.job import Work
+from service.engine.reading import Scorer
+from service.engine.states import KeptState
+from service.use_cases.candidate_texts import DistinctTexts, RaggedTexts, distinct_texts, tokenised
+from service.use_cases.limits import Limits
+from service.use_cases.reading_order import in_reading_order
+from service.use_cases.scoring_models import ScoringModels
+from service.use_cases.text_scores import score_texts
+
+ScoreMode = Literal["normalised", "unnormalised"]
+"""Whether `lm` is a log-probability, or what a self-normalised model says without dividing by a sum."""
+
+LogProbs: TypeAlias = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringOptions:
+    """How candidates are scored.
+
+    Attributes:
+        bos: whether `<s>` stands before each, or before its context.
+        eos: whether `</s>` after each is scored too.
+        score_mode: what `lm` sums up.
+    """
+
+    bos: bool = True
+    eos: bool = True
+    score_mode: ScoreMode = "normalised"
+
+
+class Starts(NamedTuple):
+    """States that candidates follow.
+
+    Attributes:
+        of_lists: which state each list follows; None for its context.
+        of_models: the states of each model, in the order of `ScoringModels.all`.
+    """
+
+    of_lists: Sequence[int | None] = ()
+    of_models: Sequence[Sequence[KeptState]] = ()
+
+
+class TokenScores(NamedTuple):
+    """What the main model says of the tokens of one candidate, in reading order.
+
+    Attributes:
+        ids: the scored tokens [T].
+        log_probs: of each [T].
+    """
+
+    ids: TokenIds
+    log_probs: LogProbs
+
+
+class CandidateScores(NamedTuple):
+    """What models say of N candidates.
+
+    Attributes:
+        features: of all.
+        tokens: of one candidate, by its row; None without a main model.
+    """
+
+    features: ListFeatures
+    tokens: Callable[[int], TokenScores] | None
+
+
+class _Told(NamedTuple):
+    """What one model says of U texts, or several as a mixture: their ids, and the log-probability of each id."""
+
+    texts: RaggedTexts
+    log_probs: LogProbs
+
+
+NO_STARTS = Starts()
+_COMMON = ScoringOptions()
+
+
+def features_of(
+    models: ScoringModels, lists: Sequence[CandidateList], limits: Limits, options: ScoringOptions = _COMMON
+) -> Work[Any, ListFeatures]:
+    """Compute the features of all candidates; a use case.
+
+    Raises:
+        ContextLengthError: a candidate with its context has too many tokens.
+        UnsupportedParameterError: there is a context, and a model reads from right to left; or unnormalised scores
+            are asked of a model that was not trained for them.
+    """
+    return (yield from score_candidates(models, lists, limits, options)).features
+
+
+def score_candidates(
+    models: ScoringModels,
+    lists: Sequence[CandidateList],
+    limits: Limits,
+    options: ScoringOptions,
+    *,
+    starts: Starts = NO_STARTS,
+    place: Callable[[int], str] = "lists[{}].".format,
+) -> Work[Any, CandidateScores]:
+    """Score every candidate as a whole; those of equal text in equal surroundings once. A use case.
+
+    Args:
+        models: who scores.
+        lists: at least one.
+        limits: of one text with its context.
+        options: how it is scored.
+        starts: states that some lists follow instead of a context.
+        place: what stands before `candidates` in a message about list i.
+
+    Raises:
+        ContextLengthError, UnsupportedParameterError: see `features_of`.
+    """
+    models.check_score_mode(options.score_mode)
+    distinct = yield from distinct_texts(lists, starts.of_lists, place)
+    kept = starts.of_models or [()] * len(models.all)
+    main = None
+    columns: dict[str, npt.NDArray[np.float64]] = {}
+    if models.parts:
+        main = yield from _mixed(models, distinct, limits, options, kept)
+        columns |= _columns(main, "")
+    for number, (name, loaded) in enumerate(models.further.items(), start=len(models.parts)):
+        texts = yield from tokenised(loaded, distinct, limits, eos=options.eos, starts=kept[number])
+        columns |= _columns((yield from _told(loaded, texts, distinct, options, kept[number])), name)
+    words = None if main is None else main.texts.words
+    if words is None:
+        words = np.array([count_words(text) for text in distinct.texts])
+    columns[WORDS] = words.astype(np.float64)
+    values = np.column_stack(list(columns.values()))[distinct.places]
+    features = ListFeatures(tuple(columns), values, offsets_of(lists))
+    if main is None:
+        return CandidateScores(features, None)
+    told, first = main, models.parts[0]
+    return CandidateScores(
+        features, lambda row: _tokens(told, first, int(distinct.places[row]), ends=options.eos)
+    )
+
+
+def _mixed(
+    models: ScoringModels,
+    distinct: DistinctTexts,
+    limits: Limits,
+    options: ScoringOptions,
+    kept: Sequence[Sequence[KeptState]],
+) -> Work[Any, _Told]:
+    """What the main model says, or the parts of a mixture, which read the same tokens."""
+    first = models.parts[0]
+    texts = yield from tokenised(first, distinct, limits, eos=options.eos, starts=kept[0])
+    total = yield from _told(first, texts, distinct, options, kept[0])
+    if len(models.parts) == 1:
+        return total
+    log_probs = total.log_probs + np.log(models.mixture_weights[0])
+    for number, part in enumerate(models.parts[1:], start=1):
+        told = yield from _told(part, texts, distinct, options, kept[number])
+        np.logaddexp(log_probs, told.log_probs + np.log(models.mixture_weights[number]), out=log_probs)
+    return _Told(texts, log_probs)
+
+
+def _told(
+    loaded: LoadedModel,
+    texts: RaggedTexts,
+    distinct: DistinctTexts,
+    options: ScoringOptions,
+    starts: Sequence[KeptState],
+) -> Work[Any, _Told]:
+    scorer: Scorer = score_sequences if options.score_mode == "normalised" else _unnormalised
+    scores = yield from score_texts(
+        loaded, texts, distinct.list_of, bos=options.bos, starts=starts, scorer=scorer
+    )
+    return _Told(texts, scores.astype(np.float64))
+
+
+def _unnormalised(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+    scores: FloatArray = cast("UnnormalisedScorer[Any]", model).score_unnormalised(state, tokens, lengths)
+    return scores
+
+
+def _columns(told: _Told, name: str) -> dict[str, npt.NDArray[np.float64]]:
+    """The features of one model, of U texts."""
+    ids, offsets = told.texts.ids, told.texts.offsets
+    sums = _ragged_sums(told.log_probs, offsets)
+    return {
+        feature_of(LM, name): np.where(np.isneginf(sums), LOG_ZERO, sums),
+        feature_of(TOKENS, name): np.diff(offsets).astype(np.float64),
+        feature_of(UNK, name): _ragged_sums((ids == UNKNOWN).astype(np.float64), offsets),
+    }
+
+
+def _ragged_sums(values: npt.NDArray[np.float64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """The sum of each text's values [U]."""
+    sums = np.zeros(len(offsets) - 1)
+    filled = np.flatnonzero(np.diff(offsets))
+    if filled.size:
+        sums[filled] = np.add.reduceat(values, offsets[filled])
+    return sums
+
+
+def _tokens(told: _Told, loaded: LoadedModel, text: int, *, ends: bool) -> TokenScores:
+    cut = slice(int(told.texts.offsets[text]), int(told.texts.offsets[text + 1]))
+    ids, log_probs = told.texts.ids[cut], told.log_probs[cut]
+    return TokenScores(
+        in_reading_order(loaded, ids, ends=ends), in_reading_order(loaded, log_probs, ends=ends)
+    )

@@ -1,0 +1,276 @@
+"""From lists of candidates to the distinct texts that are to be scored, as ids that lie one after the other."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import TokenIds
+from models.reranking.features import offsets_of
+from models.reranking.lists import CandidateList
+from models.tokenizers import WordTokenizer
+from models.vocabulary import EOS
+from service.engine.hosted import LoadedModel
+from service.engine.job import Work
+from service.engine.states import KeptState
+from service.use_cases.limits import Limits
+from service.use_cases.reading_order import takes_no_context
+from service.use_cases.states import ids_after
+from service.use_cases.tokens import Sequence, SharedContexts, encode, encode_after, in_steps
+
+Indices = npt.NDArray[np.int64]
+_CANDIDATES_PER_STEP = 2048
+_CHARACTERS = (1 << 13, 1 << 16)
+"""Characters tokenised at once, and by a compiled word tokenizer."""
+
+_NOTHING: TokenIds = np.zeros(0, dtype=np.int64)
+
+
+class Setting(NamedTuple):
+    """What stands around the candidates of a list.
+
+    Attributes:
+        context: before them.
+        continuation: what is scored after each, instead of the candidate itself; None scores the candidate.
+        start: which of the kept states they follow, if not a context; None for a context.
+    """
+
+    context: str
+    continuation: str | None
+    start: int | None
+
+
+class DistinctTexts(NamedTuple):
+    """The candidates of some lists, those of the same text in the same setting counted once.
+
+    Attributes:
+        texts: U of them.
+        settings: that occur.
+        setting_of: which of those each text stands in [U].
+        list_of: the list in which it occurs first, never falling [U].
+        places: which of the texts each candidate is [N].
+        names: tells what a text is called in messages.
+    """
+
+    texts: list[str]
+    settings: list[Setting]
+    setting_of: Indices
+    list_of: Indices
+    places: Indices
+    names: Callable[[int], str]
+
+
+class RaggedTexts(NamedTuple):
+    """U texts as ids in the order in which the model reads them, one after the other.
+
+    Attributes:
+        contexts: ids that stand before texts, K of them.
+        context_of: which of those stands before each text; K + s for what kept state s remembers [U].
+        ids: to be scored, `</s>` included where it is [T].
+        offsets: where each text's ids begin, and T at the end [U + 1].
+        words: in each candidate, where counting tokens has counted them [U]; else None.
+    """
+
+    contexts: list[TokenIds]
+    context_of: Indices
+    ids: TokenIds
+    offsets: Indices
+    words: Indices | None = None
+
+
+def distinct_texts(
+    lists: Seq[CandidateList], starts: Seq[int | None], place: Callable[[int], str]
+) -> Work[Any, DistinctTexts]:
+    """Find equal candidates; a use case.
+
+    Args:
+        lists: with candidates.
+        starts: of each list, which of the kept states it follows; none if that is not given.
+        place: what stands before `candidates` in a message about list i.
+    """
+    settings: dict[Setting, int] = {}
+    seen: dict[tuple[int, str], int] = {}
+    places: list[int] = []
+    list_of: list[int] = []
+    read = 0
+    for number, one in enumerate(lists):
+        key = Setting(one.context, one.continuation, starts[number] if starts else None)
+        setting = settings.setdefault(key, len(settings))
+        places += [seen.setdefault((setting, c.text), len(seen)) for c in one.candidates]
+        list_of += [number] * (len(seen) - len(list_of))
+        read += len(one.candidates)
+        if read > _CANDIDATES_PER_STEP:
+            read = 0
+            yield None
+    places_of = np.array(places, dtype=np.int64)
+    offsets = offsets_of(lists)
+
+    def name(text: int) -> str:
+        row = int(np.flatnonzero(places_of == text)[0])
+        number = int(np.searchsorted(offsets, row, side="right")) - 1
+        return f"{place(number)}candidates[{row - offsets[number]}].text"
+
+    return DistinctTexts(
+        [text for _, text in seen],
+        list(settings),
+        np.array([setting for setting, _ in seen], dtype=np.int64),
+        np.array(list_of, dtype=np.int64),
+        places_of,
+        name,
+    )
+
+
+def tokenised(
+    loaded: LoadedModel, distinct: DistinctTexts, limits: Limits, *, eos: bool, starts: Seq[KeptState] = ()
+) -> Work[Any, RaggedTexts]:
+    """The ids of texts; a use case.
+
+    Args:
+        loaded: whose tokens.
+        distinct: the texts; a space stands between a context and a candidate, and before a continuation.
+        limits: of one text with its context.
+        eos: whether `</s>` is scored too.
+        starts: the model's states that texts may follow.
+
+    Raises:
+        ContextLengthError: a text with its context is too long.
+        UnsupportedParameterError: there is a context or a continuation, and the model reads from right to left.
+    """
+    _check_characters(distinct, limits)
+    if loaded.reads_backward:
+        _check_no_contexts(loaded, distinct)
+    if _is_simple(loaded, distinct):
+        texts = yield from _encoded_at_once(loaded, distinct)
+    else:
+        texts = yield from _encoded_one_by_one(loaded, distinct, starts)
+    if loaded.reads_backward:
+        texts = _reversed(texts)
+    if eos:
+        texts = _ended(texts)
+    _check_lengths(texts, distinct, limits, starts)
+    return texts
+
+
+def _check_no_contexts(loaded: LoadedModel, distinct: DistinctTexts) -> None:
+    for number, setting in enumerate(distinct.settings):
+        if setting.context or setting.continuation is not None or setting.start is not None:
+            text = int(np.flatnonzero(distinct.setting_of == number)[0])
+            raise takes_no_context(loaded, parameter=distinct.names(text))
+
+
+def _is_simple(loaded: LoadedModel, distinct: DistinctTexts) -> bool:
+    """Whether contexts and candidates can be tokenised apart, all at once: where nothing crosses a space."""
+    if any(s.continuation is not None for s in distinct.settings):
+        return False
+    tokenizer = loaded.tokenizer
+    splits_at_spaces = isinstance(tokenizer, WordTokenizer) and tokenizer.pattern is None
+    return splits_at_spaces or not any(s.context or s.start is not None for s in distinct.settings)
+
+
+def _encoded_at_once(loaded: LoadedModel, distinct: DistinctTexts) -> Work[Any, RaggedTexts]:
+    tokenizer, settings = loaded.tokenizer, distinct.settings
+    befores = [s.context for s in settings if s.start is None]
+    contexts = yield from in_steps(befores, partial(encode, loaded, parameter="context"), size=len)
+    parts = []
+    for piece in _pieces(distinct.texts, _CHARACTERS[isinstance(tokenizer, WordTokenizer)]):
+        parts.append(tokenizer.encode_ragged(piece))
+        yield None
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    ids = np.concatenate([part.ids for part in parts]).astype(np.int64)
+    numbers = itertools.count()
+    before = [next(numbers) if s.start is None else len(contexts) + s.start for s in settings]
+    context_of = np.array(before, dtype=np.int64)[distinct.setting_of]
+    words = lengths if isinstance(tokenizer, WordTokenizer) and tokenizer.pattern is None else None
+    return RaggedTexts(contexts, context_of, ids, _offsets(lengths), words)
+
+
+def _pieces(texts: list[str], most: int) -> Iterator[list[str]]:
+    """Texts in runs of about so many characters."""
+    first = size = 0
+    for last, text in enumerate(texts):
+        if size > most:
+            yield texts[first:last]
+            first, size = last, 0
+        size += len(text)
+    yield texts[first:]
+
+
+def _encoded_one_by_one(
+    loaded: LoadedModel, distinct: DistinctTexts, starts: Seq[KeptState]
+) -> Work[Any, RaggedTexts]:
+    shared = SharedContexts()
+
+    def encoded(text: int) -> Sequence:
+        candidate, setting = distinct.texts[text], distinct.settings[distinct.setting_of[text]]
+        if setting.start is not None:
+            return shared.share(Sequence(_NOTHING, ids_after(starts[setting.start], candidate)))
+        before, after = setting.context, candidate
+        if setting.continuation is not None:
+            before, after = _spaced(before, candidate) + candidate, setting.continuation
+        return shared.share(
+            encode_after(loaded, _spaced(before, after), after, parameter=distinct.names(text))
+        )
+
+    def size(text: int) -> int:
+        context, continuation, _ = distinct.settings[distinct.setting_of[text]]
+        return len(distinct.texts[text]) + len(context) + len(continuation or "")
+
+    sequences = yield from in_steps(range(len(distinct.texts)), encoded, size=size)
+    places: dict[int, int] = {}
+    context_of = np.array([places.setdefault(id(s.context), len(places)) for s in sequences], dtype=np.int64)
+    contexts = list({id(s.context): s.context for s in sequences}.values())
+    follows = np.array([-1 if s.start is None else s.start for s in distinct.settings])[distinct.setting_of]
+    context_of = np.where(follows < 0, context_of, len(contexts) + follows)
+    lengths = np.array([len(s.text) for s in sequences], dtype=np.int64)
+    return RaggedTexts(contexts, context_of, np.concatenate([s.text for s in sequences]), _offsets(lengths))
+
+
+def _offsets(lengths: Indices) -> Indices:
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+
+
+def _spaced(before: str, after: str) -> str:
+    """What stands before a text, with a space at its end where neither side has one."""
+    apart = not before or not after or before[-1].isspace() or after[0].isspace()
+    return before if apart else before + " "
+
+
+def _reversed(texts: RaggedTexts) -> RaggedTexts:
+    lengths = np.diff(texts.offsets)
+    ends = np.repeat(texts.offsets[:-1] + texts.offsets[1:] - 1, lengths)
+    return texts._replace(ids=texts.ids[ends - np.arange(len(texts.ids))])
+
+
+def _ended(texts: RaggedTexts) -> RaggedTexts:
+    """With `</s>` behind each."""
+    rows = np.arange(len(texts.context_of))
+    ids = np.full(len(texts.ids) + len(rows), EOS, dtype=np.int64)
+    ids[np.arange(len(texts.ids)) + np.repeat(rows, np.diff(texts.offsets))] = texts.ids
+    return texts._replace(ids=ids, offsets=texts.offsets + np.arange(len(texts.offsets)))
+
+
+def _check_characters(distinct: DistinctTexts, limits: Limits) -> None:
+    around = np.array([len(s.context) + len(s.continuation or "") for s in distinct.settings], dtype=np.int64)
+    sizes = np.fromiter(map(len, distinct.texts), np.int64, len(distinct.texts)) + around[distinct.setting_of]
+    longest = int(np.argmax(sizes))
+    setting = distinct.settings[distinct.setting_of[longest]]
+    limits.check_characters(
+        setting.context,
+        distinct.texts[longest],
+        setting.continuation or "",
+        parameter=distinct.names(longest),
+    )
+
+
+def _check_lengths(
+    texts: RaggedTexts, distinct: DistinctTexts, limits: Limits, starts: Seq[KeptState]
+) -> None:
+    before = [*map(len, texts.contexts), *(kept.num_tokens for kept in starts)]
+    lengths = np.diff(texts.offsets) + np.array(before, dtype=np.int64)[texts.context_of]
+    longest = int(np.argmax(lengths))
+    if lengths[longest] > limits.max_tokens_per_sequence:
+        limits.check_length(int(lengths[longest]), parameter=distinct.names(longest))

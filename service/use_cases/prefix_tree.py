@@ -1,0 +1,180 @@
+"""Scoring texts that begin alike as a tree of tokens: each beginning is read once, and predicts once.
+
+Level by level, the beginnings of one length are the rows of a state. What follows them is scored when enough rows have
+gathered, whichever levels they are of, since products of many rows are what costs least.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import FloatArray, TokenIds
+from models.protocol import LanguageModel
+from service.engine.calls import consume
+from service.engine.choices import score_choices
+from service.engine.job import Work
+from service.engine.rows import concatenated
+
+Indices = npt.NDArray[np.int64]
+
+ROWS_AT_ONCE = 256
+"""Beginnings whose next tokens are scored together, and which are read together."""
+
+_WORTH = 0.85
+"""The share of all tokens that beginnings must not exceed."""
+
+
+class Level(NamedTuple):
+    """What follows the beginnings of one length.
+
+    Attributes:
+        rows: of each choice, the beginning that it follows, never falling [C].
+        tokens: of each choice [C].
+        choices: of each text, its choice; −1 where it has ended [N].
+        going_on: choices that something follows, which are the beginnings of the next level.
+    """
+
+    rows: Indices
+    tokens: TokenIds
+    choices: Indices
+    going_on: Indices
+
+
+def tree_of(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> list[Level]:
+    """The levels of texts, as many as the longest has tokens.
+
+    Args:
+        contexts: which context stands before each text [N].
+        tokens: ids [N, T].
+        lengths: of the texts [N].
+    """
+    levels: list[Level] = []
+    nodes = contexts
+    for depth in range(int(lengths.max(initial=0))):
+        level = _level(nodes, tokens[:, depth], lengths - depth)
+        levels.append(level)
+        after = np.full(len(level.tokens), -1, dtype=np.int64)
+        after[level.going_on] = np.arange(len(level.going_on))
+        nodes = after[level.choices]
+    return levels
+
+
+def spares_work(levels: list[Level], num_contexts: int, lengths: TokenIds) -> bool:
+    """Whether reading beginnings once spares enough to be worth its turns."""
+    beginnings = num_contexts + sum(len(level.going_on) for level in levels)
+    return bool(beginnings <= _WORTH * lengths.sum())
+
+
+def score_tree(
+    model: LanguageModel[Any], state: Any, levels: list[Level], shape: tuple[int, ...]
+) -> Work[Any, FloatArray]:
+    """Natural-log probabilities [N, T] of texts; 0 past a text's length. A use case.
+
+    Args:
+        model: any; it gains most where it is a `ChoiceScorer`.
+        state: after each context [K].
+        levels: of the texts.
+        shape: N and T.
+    """
+    scores = np.zeros(shape, dtype=np.float32)
+    waiting: list[_Waiting] = []
+    for depth, level in enumerate(levels):
+        waiting.append(_Waiting(depth, state, level.rows, level.tokens, level.choices))
+        while sum(len(some.state) for some in waiting) >= ROWS_AT_ONCE:
+            waiting = yield from _scored(model, waiting, scores)
+        if level.going_on.size:
+            parents, read = level.rows[level.going_on], level.tokens[level.going_on]
+            state = yield from _advanced(model, state, parents, read)
+    while waiting:
+        waiting = yield from _scored(model, waiting, scores)
+    return scores
+
+
+class _Waiting(NamedTuple):
+    """Choices of one level that are still to be scored.
+
+    Attributes:
+        depth: of the level.
+        state: the beginnings.
+        rows: of each choice.
+        tokens: of each choice.
+        choices: of each text; negative where it has none of these.
+    """
+
+    depth: int
+    state: Any
+    rows: Indices
+    tokens: TokenIds
+    choices: Indices
+
+    def split(self, count: int) -> "tuple[_Waiting, _Waiting | None]":
+        """The choices after the first so many beginnings, and the others."""
+        if count >= len(self.state):
+            return self, None
+        cut = int(np.searchsorted(self.rows, count))
+        first = self._replace(
+            state=self.state.select(np.arange(count)),
+            rows=self.rows[:cut],
+            tokens=self.tokens[:cut],
+            choices=np.where(self.choices < cut, self.choices, -1),
+        )
+        rest = self._replace(
+            state=self.state.select(np.arange(count, len(self.state))),
+            rows=self.rows[cut:] - count,
+            tokens=self.tokens[cut:],
+            choices=self.choices - cut,
+        )
+        return first, rest
+
+
+def _level(nodes: Indices, tokens: TokenIds, left: TokenIds) -> Level:
+    """The choices after the beginnings that texts have come to [N].
+
+    Args:
+        nodes: the beginning of each text; any where none is left.
+        tokens: that come next [N].
+        left: how many tokens each text has left, the next included.
+    """
+    alive = np.flatnonzero(left > 0)
+    width = int(tokens.max()) + 1
+    pairs, places = np.unique(nodes[alive] * width + tokens[alive], return_inverse=True)
+    choices = np.full(len(nodes), -1, dtype=np.int64)
+    choices[alive] = places
+    return Level(pairs // width, pairs % width, choices, np.unique(choices[left > 1]))
+
+
+def _advanced(model: LanguageModel[Any], state: Any, rows: Indices, tokens: TokenIds) -> Work[Any, Any]:
+    """The state after one token each, a bounded number of rows at a time."""
+    parts = []
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        some = slice(first, first + ROWS_AT_ONCE)
+        read = tokens[some, None]
+        parts.append(
+            (yield from consume(model, state.select(rows[some]), read, np.ones(len(read), np.int64)))
+        )
+    return parts[0] if len(parts) == 1 else concatenated(parts)
+
+
+def _scored(
+    model: LanguageModel[Any], waiting: list[_Waiting], scores: FloatArray
+) -> Work[Any, list[_Waiting]]:
+    """Score what follows the first beginnings that wait; what waits then."""
+    taken: list[_Waiting] = []
+    room, left = ROWS_AT_ONCE, list(waiting)
+    while left and room:
+        some, rest = left.pop(0).split(room)
+        taken.append(some)
+        room -= len(some.state)
+        if rest is not None:
+            left.insert(0, rest)
+    firsts = np.cumsum([0, *(len(some.state) for some in taken)])
+    state = taken[0].state if len(taken) == 1 else concatenated([some.state for some in taken])
+    rows = np.concatenate([some.rows + first for some, first in zip(taken, firsts, strict=False)])
+    told = yield from score_choices(model, state, rows, np.concatenate([some.tokens for some in taken]))
+    begin = 0
+    for some in taken:
+        texts = np.flatnonzero(some.choices >= 0)
+        scores[texts, some.depth] = told[begin + some.choices[texts]]
+        begin += len(some.tokens)
+    return left

@@ -1,0 +1,141 @@
+"""Finding weights for re-ranking from lists of which is known what is right."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from models.errors import InvalidInputError
+from models.reranking.derived import CONSENSUS, is_derived
+from models.reranking.features import ListFeatures, check_given
+from models.reranking.lists import CandidateList
+from models.reranking.metrics import Metric
+from models.reranking.tuning.cross_fitting import tune as cross_fit
+from models.reranking.tuning.features import TuningData, tuning_data, with_references
+from models.reranking.tuning.folds import fold_numbers
+from models.reranking.tuning.outcome import Outcome
+from models.reranking.tuning.problem import Ints
+from models.reranking.tuning.settings import TuningSettings
+from service.engine.job import Work
+from service.use_cases.candidate_features import features_of
+from service.use_cases.limits import Limits
+from service.use_cases.rerank import MAX_COMPARED
+from service.use_cases.scoring_models import ScoringModels
+
+MAX_CANDIDATES = 65_536
+"""Candidates of all lists of one request; the command line takes any number."""
+
+MAX_SEARCHES = 4096
+"""Searches of one request: folds and one more, times exponents, times restarts and resamples."""
+
+
+_LISTS_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneCommand:
+    """A valid request to tune.
+
+    Attributes:
+        lists: with references, or they are left out.
+        metric: to tune for.
+        features: that may have weights; None for what lists and models have.
+        settings: how to look.
+    """
+
+    lists: tuple[CandidateList, ...]
+    metric: Metric
+    features: tuple[str, ...] | None = None
+    settings: TuningSettings = field(default_factory=TuningSettings)
+
+    def check_searches(self) -> None:
+        """Refuse more searches than one request may ask of the service.
+
+        Raises:
+            InvalidInputError: there are too many.
+        """
+        asked = self.settings
+        searches = (asked.folds + 1) * len(asked.length_exponents) * (asked.restarts + asked.resamples)
+        if searches > MAX_SEARCHES:
+            raise InvalidInputError(
+                f"(folds + 1) · length_exponents · (restarts + resamples) is {searches}; at most {MAX_SEARCHES} "
+                "searches are made in one request",
+                parameter="restarts",
+            )
+
+
+def check_candidates(count: int) -> None:
+    """Refuse more candidates than one request may ask the service to tune on.
+
+    Raises:
+        InvalidInputError: there are too many.
+    """
+    if count > MAX_CANDIDATES:
+        raise InvalidInputError(
+            f"lists[].candidates has {count} entries; at most {MAX_CANDIDATES} are tuned on in one request: "
+            "use `gramophone tune` for more",
+            parameter="lists",
+        )
+
+
+class Tuned(NamedTuple):
+    """What came of it.
+
+    Attributes:
+        data: the lists as a problem.
+        folds: of each list [N].
+        outcome: weights, and what they are worth.
+    """
+
+    data: TuningData
+    folds: Ints
+    outcome: Outcome
+
+
+def tune(models: ScoringModels, command: TuneCommand, limits: Limits) -> Work[Any, Tuned]:
+    """Score the candidates, seek weights, and judge them; a use case.
+
+    Raises:
+        InvalidInputError: no list has references, a feature is missing, or there are too few lists.
+        ContextLengthError: a candidate with its context has too many tokens.
+    """
+    _, told = with_references(command.lists)
+    yield from _check(command, told, models)
+    computed = yield from features_of(models, told, limits)
+    return (yield from judge(command, computed))
+
+
+def judge(command: TuneCommand, computed: ListFeatures) -> Work[Any, Tuned]:
+    """Seek weights, and judge them; a use case.
+
+    Args:
+        command: what to tune.
+        computed: features of the candidates of all lists that have references.
+
+    Raises:
+        InvalidInputError: a feature is missing, or there are too few lists.
+    """
+    data = yield from tuning_data(
+        command.lists,
+        computed,
+        command.metric,
+        features=command.features,
+        length_exponents=command.settings.length_exponents,
+    )
+    folds = fold_numbers(data.lists, folds=command.settings.folds, seed=command.settings.seed)
+    yield None
+    outcome = yield from cross_fit(data, folds, command.settings)
+    return Tuned(data, folds, outcome)
+
+
+def _check(command: TuneCommand, lists: Sequence[CandidateList], models: ScoringModels) -> Work[Any, None]:
+    for begin in range(0, len(lists), _LISTS_AT_ONCE):
+        some = lists[begin : begin + _LISTS_AT_ONCE]
+        check_given(some, models=models.further, place=lambda i, begin=begin: f"lists[{begin + i}].")
+        yield None
+    compares = any(name.startswith(CONSENSUS) and is_derived(name) for name in command.features or ())
+    longest = max(len(one.candidates) for one in lists)
+    if compares and longest > MAX_COMPARED:
+        raise InvalidInputError(
+            f"a list has {longest} candidates; at most {MAX_COMPARED} are compared with each other for {CONSENSUS}",
+            parameter="features",
+        )

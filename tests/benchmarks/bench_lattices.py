@@ -1,0 +1,234 @@
+"""How fast lattices are read and rescored, beside a token-passing loop of Python over KenLM.
+
+    GRAMOPHONE_DATA=… python tests/benchmarks/bench_lattices.py [--lattices 200] [--vocab-size 16000]
+
+The lattices are made of the public n-best lists: each utterance's words, with what any of the recogniser's words was
+taken for elsewhere as alternatives, each at several times. Speeds are arcs of the lattices a second; a way is an arc
+gone by a token, what the model is asked for. Figures are medians; on a shared machine only ratios mean anything.
+Nothing is written but to a temporary folder.
+"""
+
+import argparse
+import io
+import math
+import os
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import kenlm
+import numpy as np
+import torch
+from rapidfuzz.distance import Levenshtein
+
+from models.lattices.connecting import Arcs, connected
+from models.lattices.kaldi import read_kaldi, write_kaldi
+from models.lattices.paths import candidates_of
+from models.lattices.rescoring import rescore
+from models.lattices.slf import read_slf, write_slf
+from models.lattices.spelling import Speller
+from models.lattices.token_passing import Search
+from models.lattices.weights import Weights
+from models.neural.config import NetworkConfig
+from models.neural.model import NeuralModel
+from models.neural.network import Network
+from models.neural.quantized.model import QuantizedModel
+from models.ngram.arpa.writing import write_arpa
+from models.ngram.build import list_ngrams
+from models.tokenizers import WordTokenizer
+from models.vocabulary import Vocabulary
+from tests.nbest_data import recognised
+from training.corpora.encoded import EncodedCorpus
+from training.ngram.estimate import estimate
+from training.progress import Silent
+
+WEIGHTS = Weights(am=0.1, lm=1.0)
+TIMES = 3
+"""Nodes at which a word may end."""
+CHOICES = 5
+"""Words that it may be taken for, besides itself."""
+
+
+def confusions(lists):
+    """What each word was taken for, in any list, most often first."""
+    counts = defaultdict(lambda: defaultdict(int))
+    for one in lists:
+        first = one.texts[0].split()
+        for text in one.texts[1:]:
+            other = text.split()
+            for step in Levenshtein.opcodes(first, other):
+                if step.tag == "replace":
+                    for word, heard in zip(
+                        first[step.src_start : step.src_end], other[step.dest_start :], strict=False
+                    ):
+                        counts[word][heard] += 1
+                        counts[heard][word] += 1
+    return {word: sorted(heard, key=heard.get, reverse=True) for word, heard in counts.items()}
+
+
+def made_lattice(words, heard, common, random, name):
+    """Words one after the other, each with alternatives, ending at one of several times."""
+    rows = []
+    for place, word in enumerate(words):
+        others = [*heard.get(word, [])[:CHOICES]]
+        others += random.choice(common, CHOICES - len(others)).tolist()
+        starts = range(1 + (place - 1) * TIMES, 1 + place * TIMES) if place else [0]
+        for choice in [word, *others]:
+            rows += [(start, 1 + place * TIMES + int(random.integers(TIMES)), choice) for start in starts]
+    end = 1 + len(words) * TIMES
+    rows += [(end - TIMES + time_, end, "") for time_ in range(TIMES)]
+    sources, targets, labels = zip(*rows, strict=True)
+    am = random.normal(-60, 15, len(rows)) + [20 * (label in words) for label in labels]
+    arcs = Arcs(sources, targets, labels, am, random.normal(-6, 2, len(rows)))
+    return connected(arcs, name=name, start=0, end=end, times=np.full(end + 1, np.nan))
+
+
+def timed(work, repeats=3):
+    """Median seconds, and what was answered."""
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        answer = work()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds), answer
+
+
+def python_loop(lattice, oracle):
+    """The total of the best path by token passing with KenLM, a token and an arc at a time; exact, as ours."""
+    start = kenlm.State()
+    oracle.BeginSentenceWrite(start)
+    tokens = [{} for _ in range(lattice.num_nodes)]
+    tokens[0][start] = 0.0
+    for arc in range(lattice.num_arcs):
+        word = lattice.words[lattice.labels[arc]]
+        known = WEIGHTS.am * lattice.am[arc]
+        there = tokens[lattice.targets[arc]]
+        for state, total in tokens[lattice.sources[arc]].items():
+            after = state
+            new = total + known
+            if word:
+                after = kenlm.State()
+                new += oracle.BaseScore(state, word, after) * math.log(10)
+            if new > there.get(after, -math.inf):
+                there[after] = new
+    end = kenlm.State()
+    return max(
+        total + oracle.BaseScore(state, "</s>", end) * math.log(10) for state, total in tokens[-1].items()
+    )
+
+
+def in_batches(lattices, size, model, speller, search):
+    """All of them rescored, some at a time."""
+    answers = []
+    for begin in range(0, len(lattices), size):
+        some = lattices[begin : begin + size]
+        answers += rescore(some, model, speller, weights=[WEIGHTS] * len(some), search=search)
+    return answers
+
+
+def report(title, lattices, seconds, rescored):
+    arcs = sum(one.num_arcs for one in lattices)
+    ways = sum(len(one.tokens.ways.arcs) for one in rescored)
+    print(f"{title:44s} {arcs / seconds:12,.0f} arcs/s {ways / seconds:12,.0f} ways/s")
+
+
+def bench_files(lattices):
+    for name, write, read in (
+        ("SLF", write_slf, lambda lines: [read_slf(lines, "made")]),
+        ("Kaldi", write_kaldi, lambda lines: list(read_kaldi(lines, "made"))),
+    ):
+        texts = []
+        for one in lattices:
+            text = io.StringIO()
+            write(one, text)
+            texts.append(text.getvalue().encode().split(b"\n"))
+        seconds, _ = timed(lambda texts=texts, read=read: [read(lines) for lines in texts])
+        print(f"{'read ' + name:44s} {sum(one.num_arcs for one in lattices) / seconds:12,.0f} arcs/s")
+
+
+def bench_ngram(lattices, model, oracle, speller):
+    few = lattices[: max(1, len(lattices) // 10)]
+    seconds, totals = timed(lambda: [python_loop(one, oracle) for one in few], repeats=1)
+    arcs = sum(one.num_arcs for one in few)
+    print(f"{'4-gram, Python loop over KenLM':44s} {arcs / seconds:12,.0f} arcs/s")
+    unpruned = Search(max_tokens_per_node=1 << 30)
+    rescored = in_batches(few, 64, model, speller, unpruned)
+    ours = [one.tokens.forward[-1] for one in rescored]
+    print(f"  largest difference of the best totals: {np.abs(np.array(ours) - totals).max():.1e}")
+    for title, search in (
+        ("all tokens", unpruned),
+        ("64 tokens a node", Search()),
+        ("64 tokens a node, beam 10", Search(beam=10.0)),
+    ):
+        for size in (1, 64):
+            seconds, rescored = timed(
+                lambda search=search, size=size: in_batches(lattices, size, model, speller, search)
+            )
+            report(f"4-gram, {title}, {size} at once", lattices, seconds, rescored)
+    for count in (1, 10, 100):
+        seconds, _ = timed(lambda count=count: [candidates_of(one, count) for one in rescored])
+        print(f"{f'{count}-best of each, ms a lattice':44s} {1000 * seconds / len(rescored):12.1f}")
+
+
+def bench_networks(lattices, tokenizer):
+    speller = Speller(tokenizer)
+    torch.manual_seed(0)
+    shape = NetworkConfig(cell="lstm", layers=2, embedding_size=512, hidden_size=512)
+    network = Network(shape, len(tokenizer.vocabulary))
+    for name, model in (
+        ("float32", NeuralModel(network, tokenizer.vocabulary)),
+        ("int8", QuantizedModel(network, tokenizer.vocabulary)),
+    ):
+        for title, search in (
+            ("64 tokens a node, by 4 words", Search()),
+            ("8 tokens a node, by 3 words", Search(max_tokens_per_node=8, recombination_order=3)),
+            (
+                "8 tokens a node, by 3 words, beam 10",
+                Search(max_tokens_per_node=8, recombination_order=3, beam=10.0),
+            ),
+        ):
+            seconds, rescored = timed(
+                lambda model=model, search=search: in_batches(lattices, 64, model, speller, search),
+                repeats=1,
+            )
+            report(f"LSTM {name}, {title}", lattices, seconds, rescored)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--lattices", type=int, default=200)
+    parser.add_argument("--network-lattices", type=int, default=16)
+    parser.add_argument("--vocab-size", type=int, default=16_000)
+    options = parser.parse_args()
+    lists = recognised(Path(os.environ["GRAMOPHONE_DATA"]), "librispeech-clean")  # noqa: TID251 - a benchmark
+    references = [one.reference for one in lists]
+    common = sorted({word for text in references for word in text.split()})
+    padding = [f"word{i}" for i in range(max(0, options.vocab_size - len(common)))]
+    tokenizer = WordTokenizer(Vocabulary([*common, *padding][: options.vocab_size]))
+    speller = Speller(tokenizer)
+    heard, random = confusions(lists), np.random.default_rng(0)
+    lattices = [
+        made_lattice(text.split(), heard, common, random, str(number))
+        for number, text in enumerate(references[: options.lattices])
+    ]
+    print(
+        f"{len(lattices)} lattices, {sum(one.num_nodes for one in lattices):,} nodes, "
+        f"{sum(one.num_arcs for one in lattices):,} arcs, words {len(tokenizer.vocabulary):,}"
+    )
+    bench_files(lattices)
+    rows = [np.array(tokenizer.encode(text)) for text in references[options.lattices :]]
+    corpus = EncodedCorpus.from_sentences(rows, num_words=sum(map(len, rows)), num_bytes=1)
+    model = estimate(corpus, tokenizer.vocabulary, order=4, progress=Silent()).model
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "made.arpa")
+        write_arpa(path, model.vocabulary, list_ngrams(model.automaton))
+        bench_ngram(lattices, model, kenlm.Model(str(path)), speller)
+    bench_networks(lattices[: options.network_lattices], tokenizer)
+
+
+if __name__ == "__main__":
+    main()

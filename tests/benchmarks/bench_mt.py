@@ -1,0 +1,138 @@
+"""Choosing among nine systems' translations: by agreement alone, and with a language model, tuned on one half.
+
+    GRAMOPHONE_DATA=… python -m tests.benchmarks.bench_mt [--every 6]
+
+Minimum-Bayes-risk choice by chrF is the feature `consensus:chrf` alone. With the language model (order 4, on a part
+of the novels and the references of the half that is tuned on) and the number of words, weights are found on one half
+of the segments and choose in the other. Told are chrF and BLEU of all segments, beside the best single system.
+"""
+
+import argparse
+import lzma
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from models.reranking.features import ListFeatures, offsets_of
+from models.reranking.lists import Candidate, CandidateList
+from models.reranking.metrics import Metric, metric_of
+from models.reranking.metrics.significance import paired_bootstrap
+from models.reranking.tuning.cross_fitting import tune
+from models.reranking.tuning.features import tuning_data
+from models.reranking.tuning.folds import fold_numbers
+from models.reranking.tuning.settings import TuningSettings
+from models.reranking.tuning.steps import finish
+from models.scoring import pad
+from models.tokenizers import WordTokenizer
+from models.vocabulary import EOS, UNK, Vocabulary
+from tests.nbest_data import translated
+from training.corpora.encoded import EncodedCorpus
+from training.ngram.estimate import estimate
+from training.progress import Silent
+
+ORDER = 4
+BATCH = 512
+WORDS = re.compile(r"\w+(?:['\u2019]\w+)*|[^\w\s]")
+TUNED = {
+    "consensus": ("consensus:chrf",),
+    "consensus, lm": ("consensus:chrf", "lm"),
+    "consensus, lm, words": ("consensus:chrf", "lm", "words"),
+    "consensus (2), lm, words, unk": ("consensus:chrf", "consensus:bleu", "lm", "words", "unk"),
+}
+Choice = np.ndarray
+"""A candidate of each segment, by its row among all."""
+
+
+def spaced(text: str) -> str:
+    return " ".join(WORDS.findall(text))
+
+
+def model_features(corpus: Sequence[str], texts: Sequence[str]) -> np.ndarray:
+    """`lm`, `tokens`, `unk` of each text under an n-gram of a text; words seen once are unknown."""
+    counts = Counter(word for line in corpus for word in line.split())
+    tokenizer = WordTokenizer(Vocabulary(sorted(word for word, count in counts.items() if count > 1)))
+    encoded = EncodedCorpus.from_sentences(tokenizer.encode_all(corpus))
+    model = estimate(encoded, tokenizer.vocabulary, order=ORDER, progress=Silent()).model
+    rows = []
+    for begin in range(0, len(texts), BATCH):
+        some = texts[begin : begin + BATCH]
+        tokens, lengths = pad([[*ids, EOS] for ids in tokenizer.encode_all(some)])
+        scores = model.score(model.initial_state(len(some)), tokens, lengths)
+        inside = np.arange(tokens.shape[1]) < lengths[:, None]
+        rows.append(
+            np.column_stack(
+                [(scores * inside).sum(axis=1, dtype=float), lengths, ((tokens == UNK) & inside).sum(axis=1)]
+            )
+        )
+    return np.concatenate(rows)
+
+
+def computed_features(
+    folder: Path, lists: Sequence[CandidateList], folds: np.ndarray, every: int
+) -> ListFeatures:
+    with lzma.open(folder / "novels" / "novels.train.txt.xz", "rt") as lines:
+        novels = [spaced(line) for number, line in enumerate(lines) if number % every == 0]
+    texts = [spaced(c.text) for one in lists for c in one.candidates]
+    of_candidates = np.repeat(folds, np.diff(offsets_of(lists)))
+    values = np.zeros((len(texts), 4))
+    for fold in range(int(folds.max()) + 1):
+        told = [spaced(one.references[0]) for one, own in zip(lists, folds, strict=True) if own != fold]
+        rows = np.flatnonzero(of_candidates == fold)
+        values[rows, :3] = model_features([*told, *told, *novels], [texts[row] for row in rows])
+    values[:, 3] = [len(c.text.split()) for one in lists for c in one.candidates]
+    return ListFeatures(("lm", "tokens", "unk", "words"), values, offsets_of(lists))
+
+
+def show(label: str, choice: Choice, best: Choice, statistics: dict[str, np.ndarray]) -> None:
+    told = []
+    for name, counts in statistics.items():
+        test = paired_bootstrap(metric_of(name), counts[best], counts[choice])
+        score = float(metric_of(name).score(counts[choice].sum(axis=0)))
+        told.append(
+            f"{name} {score:6.2f} {test.difference:+.2f} [{test.low:+.2f}, {test.high:+.2f}] p = {test.p_value:.3f}"
+        )
+    print(f"{label:40} {'   '.join(told)}")
+
+
+def counts_of(metric: Metric, lists: Sequence[CandidateList]) -> np.ndarray:
+    return np.concatenate(
+        [metric.statistics([c.text for c in one.candidates], one.references) for one in lists]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--every", type=int, default=6, help="take one of so many lines of the novels")
+    arguments = parser.parse_args()
+    folder = Path(os.environ["GRAMOPHONE_DATA"])  # noqa: TID251 - a benchmark is no part of the service
+    lists = [
+        CandidateList(str(i), "", tuple(map(Candidate, one.texts)), (one.reference,))
+        for i, one in enumerate(translated(folder))
+    ]
+    statistics = {name: counts_of(metric_of(name), lists) for name in ("chrf", "bleu")}
+    for name in statistics:
+        print(name, metric_of(name).signature)
+    begins = offsets_of(lists)[:-1]
+    systems = [begins + system for system in range(len(lists[0].candidates))]
+    best = max(systems, key=lambda rows: float(metric_of("chrf").score(statistics["chrf"][rows].sum(axis=0))))
+    show("best single system (by chrF)", best, best, statistics)
+    folds = fold_numbers(lists, folds=2, seed=0)
+    computed = computed_features(folder, lists, folds, arguments.every)
+    for name in statistics:
+        for label, features in TUNED.items():
+            began = time.process_time()
+            data = finish(
+                tuning_data(lists, computed, metric_of(name), features=features, length_exponents=(0.0, 1.0))
+            )
+            outcome = finish(tune(data, folds, TuningSettings()))
+            chosen = begins + data.places[outcome.held_out]
+            show(f"{label}; for {name}, {time.process_time() - began:.0f} s", chosen, best, statistics)
+
+
+if __name__ == "__main__":
+    main()

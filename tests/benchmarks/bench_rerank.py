@@ -1,0 +1,217 @@
+"""Re-ranking 1,000 lists of 100 candidates in one call of lines: an n-gram model, and an LSTM beside a torch loop.
+
+    GRAMOPHONE_DATA=… python tests/benchmarks/bench_rerank.py [--lists 1000] [--neural-lists 20] [--rounds 5]
+
+The lists are made from the hypotheses of data/nbest by word substitutions and deletions of a fixed seed. The torch
+loop has the same weights and scores a list after the other as one padded batch; it runs in a process of its own that
+does nothing else, and the service shares the machine with its client. Rounds alternate: read the ratios. Nothing is
+written outside a temporary folder.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import torch
+from peers.network import Network as TorchNetwork
+from ports import free_port, wait_until_ready
+
+from models.checkpoint.load import load_checkpoint
+from models.checkpoint.registry import Registry
+from models.checkpoint.write import Description, write_checkpoint
+from models.neural.config import NetworkConfig
+from models.neural.model import NeuralModel
+from models.neural.network import Network
+from models.tokenizers import WordTokenizer
+from models.vocabulary import EOS, Vocabulary
+
+GRAMOPHONE = (sys.executable, "-m", "service.cli")
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+CANDIDATES = 100
+VOCAB_SIZE, LAYERS, HIDDEN = 16_000, 2, 512
+LINES = "application/x-ndjson"
+
+
+def hypotheses(data):
+    """The recognisers' lists, as words."""
+    for name in ("common-voice.json", "librispeech-clean.json"):
+        for one in json.loads((data / "nbest" / name).read_text(encoding="utf-8")):
+            yield [text.split() for text in dict.fromkeys(one["input"]) if text.split()]
+
+
+def edited(words, frequent, random):
+    """A hypothesis with one to three of its words deleted or changed for frequent ones."""
+    words = list(words)
+    for _ in range(random.integers(1, 4)):
+        place = int(random.integers(len(words)))
+        if random.random() < 0.3 and len(words) > 1:
+            del words[place]
+        else:
+            words[place] = frequent[int(random.zipf(1.3)) % len(frequent)]
+    return words
+
+
+def make_lists(data, count):
+    """Lists of 100 candidates, the recogniser's own first, each with a made-up acoustic score."""
+    random = np.random.default_rng(0)
+    given = [one for one in hypotheses(data) if one]
+    counts = Counter(word for one in given for words in one for word in words)
+    frequent = [word for word, _ in counts.most_common(VOCAB_SIZE - 3)]
+    lists = []
+    for number in range(count):
+        own = given[int(random.integers(len(given)))]
+        more = [edited(own[int(random.integers(len(own)))], frequent, random) for _ in range(CANDIDATES)]
+        texts = [" ".join(words) for words in [*own, *more][:CANDIDATES]]
+        scores = np.sort(random.normal(-50, 5, CANDIDATES))[::-1].round(3).tolist()
+        candidates = [{"text": t, "features": {"am": s}} for t, s in zip(texts, scores, strict=True)]
+        lists.append({"id": f"utt-{number}", "candidates": candidates})
+    return lists, frequent
+
+
+def publish_lstm(root, words):
+    """A random LSTM over these words."""
+    torch.manual_seed(0)
+    vocabulary = Vocabulary([*words, *(f"<{i}>" for i in range(VOCAB_SIZE - 3 - len(words)))])
+    config = NetworkConfig(cell="lstm", layers=LAYERS, embedding_size=HIDDEN, hidden_size=HIDDEN)
+    model = NeuralModel(Network(config, VOCAB_SIZE), vocabulary)
+    about = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
+    tokenizer = WordTokenizer(vocabulary)
+    Registry(root).publish("lstm", lambda folder: write_checkpoint(folder, model, tokenizer, about))
+
+
+class Service:
+    """A service in a process of its own.
+
+    Args:
+        registry: what it serves.
+        options: of `gramophone serve`.
+    """
+
+    def __init__(self, registry, *options):
+        self.port = free_port()
+        command = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", str(self.port), *options]
+        self._process = subprocess.Popen(command, **QUIET)
+        wait_until_ready(self.port)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.terminate()
+        self._process.wait()
+
+    def rerank(self, body, model):
+        """Candidates a second of one call of lines, and the answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        began = time.perf_counter()
+        path = f"/v1/rerank?model={model}&weights=lm=0.5,am=1,words=0.3"
+        connection.request("POST", path, body, {"content-type": LINES})
+        reply = connection.getresponse()
+        pieces = []
+        while piece := reply.read(1 << 20):
+            pieces.append(piece)
+        took = time.perf_counter() - began
+        connection.close()
+        answer = b"".join(pieces)
+        count = answer.count(b'"index":')
+        assert reply.status == 200, answer[:500]
+        assert b'{"error"' not in answer, answer[:500]
+        assert count == CANDIDATES * (body.count(b"\n") + 1), count
+        return count / took, answer
+
+
+def torch_loop(folder, body):
+    """Candidates a second of the padded-batch loop, and the scores of the first list."""
+    checkpoint = load_checkpoint(folder, device="cpu", precision="float32")
+    network, encode = TorchNetwork(folder), checkpoint.tokenizer.encode
+    lists = [json.loads(line)["candidates"] for line in body.split(b"\n")]
+    texts = [[[*encode(c["text"]), EOS] for c in one] for one in lists]
+    network.score(texts[0])
+    began = time.perf_counter()
+    scores = [network.score(one) for one in texts]
+    return len(texts) * CANDIDATES / (time.perf_counter() - began), scores[0]
+
+
+def in_own_process(folder, body):
+    """What `torch_loop` gives, in a process that does nothing else."""
+    command = [sys.executable, __file__, "--torch-loop", str(folder)]
+    done = subprocess.run(command, input=body, check=True, capture_output=True)
+    return json.loads(done.stdout)
+
+
+def report(name, rates, than=None):
+    """A line; the ratio is to the median of other rates."""
+    median = statistics.median(rates)
+    spread = f"{min(rates):,.0f} to {max(rates):,.0f}"
+    ratio = "" if than is None else f"   {median / statistics.median(than):5.2f} x the torch loop"
+    print(f"{name:28} {median:10,.0f} candidates/s ({spread}){ratio}", flush=True)
+
+
+def bench_ngram(registry, body, rounds):
+    with Service(registry) as service:
+        service.rerank(body, "ngram")
+        report("n-gram, one call of lines", [service.rerank(body, "ngram")[0] for _ in range(rounds)])
+
+
+def bench_lstm(registry, body, rounds):
+    folder = Registry(registry).resolve("lstm").path
+    rates = {"torch loop": [], "float32": [], "int8": []}
+    with (
+        Service(registry, "--precision", "float32") as exact,
+        Service(registry, "--precision", "int8") as int8,
+    ):
+        for _ in range(rounds):
+            rate, scores = in_own_process(folder, body)
+            rates["torch loop"].append(rate)
+            for name, service in (("float32", exact), ("int8", int8)):
+                rate, answer = service.rerank(body, "lstm")
+                rates[name].append(rate)
+                if name == "float32":
+                    ranking = json.loads(answer.split(b"\n")[0])["ranking"]
+                    for c in ranking:
+                        assert abs(c["features"]["lm"] - scores[c["index"]]) < 1e-3
+    report("LSTM, torch padded batches", rates["torch loop"])
+    report("LSTM, service, float32", rates["float32"], rates["torch loop"])
+    report("LSTM, service, int8", rates["int8"], rates["torch loop"])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lists", type=int, default=1000)
+    parser.add_argument("--neural-lists", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=["ngram", "lstm"])
+    parser.add_argument("--torch-loop", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.torch_loop:
+        print(json.dumps(torch_loop(given.torch_loop, sys.stdin.buffer.read())))
+        return
+    data = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - a benchmark, not the service
+    if data is None:
+        sys.exit("this benchmark needs the public data: set GRAMOPHONE_DATA")
+    lists, words = make_lists(Path(data), given.lists)
+    body = "\n".join(map(json.dumps, lists)).encode()
+    few = "\n".join(map(json.dumps, lists[: given.neural_lists])).encode()
+    with tempfile.TemporaryDirectory() as folder:
+        registry = Path(folder)
+        corpus = Path(data) / "novels-1m" / "train.txt.xz"
+        train = [*GRAMOPHONE, "train", "ngram", "--name", "ngram", "--registry", folder]
+        subprocess.run([*train, "--corpus", str(corpus), "--set", "tokenizer.kind=word"], check=True, **QUIET)
+        publish_lstm(registry, words)
+        if given.only != "lstm":
+            bench_ngram(registry, body, given.rounds)
+        if given.only != "ngram":
+            bench_lstm(registry, few, given.rounds)
+
+
+if __name__ == "__main__":
+    main()

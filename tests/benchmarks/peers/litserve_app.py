@@ -1,0 +1,96 @@
+"""A torch model behind LitServe, with its dynamic batching on.
+
+    ENVIRONMENT/bin/python tests/benchmarks/peers/litserve_app.py FOLDER score|generate --port 8001
+
+One endpoint a server: each has a worker process of its own, which looks for requests a thousand times a second
+even when there are none.
+"""
+
+import argparse
+from pathlib import Path
+
+import litserve
+import torch
+from network import Network
+
+
+class Served(litserve.LitAPI):
+    """What the two endpoints share: the network, loaded in the worker process."""
+
+    def __init__(self, folder, threads, **options):
+        super().__init__(**options)
+        self.folder, self.threads = folder, threads
+
+    def setup(self, _device):
+        torch.set_num_threads(self.threads)
+        self.network = Network(self.folder)
+
+    def batch(self, inputs):
+        return inputs
+
+    def unbatch(self, output):
+        return output
+
+
+class Score(Served):
+    """Log-probabilities of a batch of texts."""
+
+    def predict(self, requests):
+        return self.network.score([request["ids"] for request in requests])
+
+    def encode_response(self, output):
+        return {"logprob": output}
+
+
+class Generate(Served):
+    """Continuations of a batch of prompts, stepped together."""
+
+    def predict(self, requests):
+        longest = max(request["max_tokens"] for request in requests)
+        prompts, seeds = zip(*((request["ids"], request["seed"]) for request in requests), strict=True)
+        rows = self.network.generate(prompts, longest, seeds)
+        return [row[: request["max_tokens"]] for row, request in zip(rows, requests, strict=True)]
+
+    def encode_response(self, output):
+        return {"ids": output}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("endpoint", choices=["score", "generate"])
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--threads", type=int, default=1, help="of torch, in each worker process")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument(
+        "--batch-timeout", type=float, default=0.005, help="seconds a batch waits for company"
+    )
+    parser.add_argument("--fast-queue", action="store_true", help="ZeroMQ between the processes")
+    given = parser.parse_args()
+    api = {"score": Score, "generate": Generate}[given.endpoint](
+        given.folder,
+        given.threads,
+        api_path=f"/{given.endpoint}",
+        max_batch_size=given.batch_size,
+        batch_timeout=given.batch_timeout,
+    )
+    server = litserve.LitServer(
+        api,
+        accelerator="cpu",
+        workers_per_device=given.workers,
+        healthcheck_path="/health/ready",
+        fast_queue=given.fast_queue,
+    )
+    server.run(
+        host="127.0.0.1",
+        port=given.port,
+        num_api_servers=1,
+        generate_client_file=False,
+        log_level="warning",
+        access_log=False,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""`gramophone bench` and a real service."""
+
+import json
+import sys
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from service import cli
+from service.security.keys import create_key
+from service.settings import Settings
+from tests.servers import running
+
+QUICK = ["--requests", "20", "--warmup", "0"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _silent_service():
+    """The service is in this process and would log to the command's output."""
+    with capture_logs():
+        yield
+
+
+@pytest.fixture
+def bench(capsys, monkeypatch):
+    """Run `gramophone bench …` as from a shell: exit code, standard output, standard error."""
+
+    def run(*argv):
+        monkeypatch.setattr(sys, "argv", ["gramophone", "bench", *map(str, argv)])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stopped:
+            code = stopped.code or 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def measured(bench, server):
+    """What the command tells programs, run against the service."""
+
+    def run(*argv):
+        code, out, err = bench(server.url, "--json", *QUICK, *argv)
+        assert code == 0, err
+        return json.loads(out)["runs"]
+
+    return run
+
+
+@pytest.mark.parametrize("workload", ["next-token", "score", "rerank", "generate", "completions"])
+def test_every_workload_is_answered(measured, workload):
+    (run,) = measured("--workload", workload, "--model", "mixture", "--clients", 4)
+    assert (run["requests"], run["answered"], run["errors"]) == (20, 20, {})
+    assert run["achieved_per_s"] > 0
+    assert run["latency_ms"]["p50"] > 0
+
+
+@pytest.mark.parametrize("workload", ["generate", "completions"])
+def test_tokens_are_counted_as_the_service_counts_them(measured, server, workload):
+    def generated():
+        lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+        return sum(
+            float(line.split()[1]) for line in lines if line.startswith("gramophone_generation_tokens_total")
+        )
+
+    before = generated()
+    (run,) = measured("--workload", workload, "--model", "chars", "--max-tokens", 9, "--clients", 2)
+    # the probe before it is the 21st request
+    assert run["tokens_per_s"] * run["duration_s"] == pytest.approx((generated() - before) * 20 / 21)
+    assert run["ttft_ms"]["count"] == 20
+    assert run["itl_ms"]["count"] == 20 * 8
+
+
+def test_a_sweep_measures_each_rate(measured):
+    runs = measured("--rate", "100,200", "--arrivals", "constant", "--objective", "latency=10s")
+    assert [run["offered_per_s"] for run in runs] == [100, 200]
+    assert all(run["goodput_per_s"] == pytest.approx(run["sent_per_s"]) for run in runs)
+    assert runs[0]["sent_per_s"] < runs[1]["sent_per_s"]
+
+
+def test_people_get_tables(bench, server):
+    options = ["--workload", "generate", "--model", "chars", "--max-tokens", 4, "--objective", "ttft=1us"]
+    code, out, _ = bench(server.url, *QUICK, *options, "--clients", "1,2")
+    assert code == 0
+    assert [line.split()[:2] for line in out.splitlines() if "clients" in line][:2] == [
+        ["1", "clients"],
+        ["2", "clients"],
+    ]
+    assert all(title in out for title in ("answers/s", "good/s", "first token", "between tokens"))
+
+
+def test_bodies_of_a_file_go_to_the_url_as_they_stand(bench, server, tmp_path):
+    (tmp_path / "bodies.jsonl").write_text('{"texts": ["the cat"]}\n{"texts": [""]}\n')
+    url = f"{server.url}/v1/score"
+    code, out, _ = bench(url, "--body", tmp_path / "bodies.jsonl", "--clients", 1, "--json", *QUICK)
+    (run,) = json.loads(out)["runs"]
+    assert code == 0
+    assert (run["answered"], run["errors"]["http_400"]["count"]) == (10, 10)
+    assert "texts[0] is empty" in run["errors"]["http_400"]["example"]
+
+
+def test_a_picture_is_drawn(bench, server, tmp_path):
+    options = ["--rate", "100,200", "--plot", tmp_path / "knee.svg"]
+    assert bench(server.url, *QUICK, *options)[0] == 0
+    assert "requests offered a second" in (tmp_path / "knee.svg").read_text()
+
+
+def test_a_key_is_an_option_or_in_the_environment(bench, registry, monkeypatch):
+    key = create_key("load", ["infer"])
+    with running(Settings(registry=registry.root, models=("mixture",), api_keys=(key.key.line,))) as server:
+        code, _, err = bench(server.url, *QUICK, "--clients", 1)
+        assert (code, err.count("\n")) == (1, 1)
+        assert "was answered 401" in err
+        assert bench(server.url, *QUICK, "--clients", 1, "--key", key.secret)[0] == 0
+        monkeypatch.setenv("GRAMOPHONE_API_KEY", key.secret)
+        assert bench(server.url, *QUICK, "--clients", 1)[0] == 0
+
+
+def test_nobody_there_ends_it_at_once(bench):
+    code, out, err = bench("http://127.0.0.1:1", "--rate", 10)
+    assert (code, out) == (1, "")
+    assert "POST /v1/next-token at 127.0.0.1:1 was not answered" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ([], "--rate (requests a second"),
+        (["--rate", "5", "--clients", "5"], "--rate (requests a second"),
+        (["--rate", "5,x"], "rate is '5,x'"),
+        (["--rate", "0"], "rate is 0"),
+        (["--clients", "1.5"], "clients is '1.5'"),
+        (["--clients", "1", "--objective", "p99=5ms"], "objective is 'p99=5ms'"),
+        (["--clients", "1", "--duration", "5"], "duration is '5'"),
+        (["--clients", "1", "--duration", "5s", "--requests", "5"], "either a duration or a number"),
+        (["--clients", "1", "--workload", "chat"], "workload is 'chat'"),
+        (["--clients", "1", "--workload", "score", "--body", "pyproject.toml"], "--workload shapes requests"),
+        (["--clients", "1", "--body", "pyproject.toml"], "pyproject.toml: line 1 is not JSON"),
+        (["--clients", "1", "--plot", "knee.bmp"], "plot is 'knee.bmp'"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_sent(bench, options, problem):
+    code, out, err = bench("http://127.0.0.1:1", *options)
+    assert (code, out) == (2, "")
+    assert problem in err
+    assert err.count("\n") == 1
+
+
+def test_a_bad_url_is_refused(bench):
+    assert bench("localhost:8000", "--rate", 5)[0] == 2

@@ -1,0 +1,207 @@
+"""/v1/states over HTTP: what is scored step by step is what is scored whole, for every kind of model."""
+
+import asyncio
+
+import httpx
+import numpy as np
+import pytest
+
+from models.checkpoint.registry import Registry
+from models.checkpoint.write import Description, write_checkpoint
+from service.client import AsyncClient, Client
+from service.settings import Settings
+from tests import families
+from tests.servers import running
+
+PARTS = {"ngram": (), "lstm": (), "mixture": ("ngram", "lstm"), "cache": ("lstm",)}
+ABOUT = Description("2026-01-01T00:00:00+00:00", {"int8": {"cost": 0.0}}, {}, [[3, 4]], {})
+WORDS = ["w3", "w5", "w9", "w10", "w3", "unheard-of", "w7"]
+V = len(families.WORDS) + 3
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory):
+    registry, made = Registry(tmp_path_factory.mktemp("states"), create=True), {}
+    for name, parts in PARTS.items():
+
+        def write(folder, name=name, parts=parts):
+            model, tokenizer = families.model(name), families.tokenizer()
+            write_checkpoint(folder, model, tokenizer, ABOUT, parts=[made[part] for part in parts])
+
+        made[name] = registry.publish(name, write).path
+    return registry
+
+
+@pytest.fixture(scope="module", params=["float32", "auto"])
+def http(registry, request):
+    """A service in single precision, or one in int8 as the models advise."""
+    settings = Settings(registry=registry.root, precision=request.param)
+    with running(settings) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+        yield client
+
+
+def ask(http, path, **body):
+    response = http.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def opened(http, **body):
+    return [one["state"] for one in ask(http, "/v1/states", **body)["states"]]
+
+
+def advanced(http, continuations, **body):
+    return ask(http, "/v1/states/advance", continuations=continuations, **body)["results"]
+
+
+def whole(http, model, words, **options):
+    """What /v1/score says of a text."""
+    return ask(http, "/v1/score", texts=[" ".join(words)], model=model, detail="token", **options)["results"][
+        0
+    ]
+
+
+def gauge(http, name):
+    lines = http.get("/metrics").text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"gramophone_{name} "))
+
+
+@pytest.mark.parametrize("model", PARTS)
+def test_word_by_word_is_the_same_as_the_whole(http, model):
+    (state,), logprobs, oov = opened(http, model=model), [], 0
+    for word in WORDS:
+        (result,) = advanced(http, [{"state": state, "text": word, "eos": True}])
+        state = result["state"]
+        logprobs += result["logprobs"]
+        oov += result["num_oov"]
+    scored = whole(http, model, WORDS)
+    assert [*logprobs, result["eos_logprob"]] == pytest.approx(
+        [token["logprob"] for token in scored["tokens"]], abs=1e-5
+    )
+    assert oov == scored["num_oov"] == 1
+
+
+@pytest.mark.parametrize("model", PARTS)
+def test_many_continuations_of_many_states_are_each_as_alone(http, model):
+    """Of unequal lengths, forks among them, with and without an end; and ten of one state, which share its row."""
+    contexts = ["", "w3 w5", "w9"]
+    states = opened(http, context=contexts, model=model)
+    asked = [
+        {"state": state, "text": text, "eos": place % 2 == 0}
+        for place, state in enumerate(states)
+        for text in ["", "w1", "w2 w2 w2", *(f"w{i} w{i + 1}" for i in range(10))]
+    ]
+    together = advanced(http, asked)
+    for one, result in zip(asked, together, strict=True):
+        context = contexts[states.index(one["state"])]
+        text = f"{context} {one['text']}".split()
+        if one["text"]:
+            expected = whole(http, model, text, eos=one["eos"])["logprob"]
+            expected -= whole(http, model, context.split(), eos=False)["logprob"] if context else 0
+            assert result["logprob"] + (result["eos_logprob"] or 0) == pytest.approx(expected, abs=1e-4)
+        assert (result["eos_logprob"] is not None) == one["eos"]
+        assert len(result["token_ids"]) == result["num_tokens"] == len(one["text"].split())
+    scored = advanced(http, [{**one, "keep": False} for one in asked])
+    assert [one["logprob"] for one in scored] == pytest.approx([r["logprob"] for r in together], abs=1e-5)
+    assert {one["state"] for one in scored} == {None}
+
+
+@pytest.mark.parametrize("model", PARTS)
+def test_forks_go_their_own_ways(http, model):
+    (state,) = opened(http, context="w3", model=model)
+    (fork,) = advanced(http, [{"state": state}])
+    assert (fork["logprob"], fork["num_tokens"], fork["logprobs"]) == (0.0, 0, [])
+    before = advanced(http, [{"state": state, "text": "w7"}])
+    for _ in range(3):
+        (fork,) = advanced(http, [{"state": fork["state"], "text": "w5"}])
+    ask(http, "/v1/states/free", states=[fork["state"]])
+    after = advanced(http, [{"state": state, "text": "w7"}])
+    assert after[0]["logprobs"] == before[0]["logprobs"]
+    assert after[0]["state"] != before[0]["state"]
+
+
+@pytest.mark.parametrize("model", PARTS)
+def test_what_comes_next_is_what_next_token_says(http, model):
+    contexts, ids = ["w3 w5", "w9", ""], [2, 9, 5, 0]
+    states = opened(http, context=contexts, model=model)
+    binary = {"accept": "application/octet-stream"}
+    rows = http.post("/v1/states/next", json={"states": states}, headers=binary)
+    assert (rows.headers["x-shape"], rows.headers["x-model"]) == (f"3,{V}", f"{model}@1")
+    rows = np.frombuffer(rows.content, "<f4").reshape(3, V)
+    expected = http.post("/v1/next-token", json={"context": contexts, "model": model}, headers=binary).content
+    np.testing.assert_allclose(rows, np.frombuffer(expected, "<f4").reshape(3, V), atol=1e-5)
+    some = ask(http, "/v1/states/next", states=states, token_ids=ids)
+    np.testing.assert_allclose(some["logprobs"], rows[:, ids], atol=1e-5)
+    after = advanced(http, [{"state": state, "keep": False} for state in states], next_token_ids=ids)
+    np.testing.assert_allclose([one["next_logprobs"] for one in after], rows[:, ids], atol=1e-5)
+    assert np.isfinite(rows).all()
+
+
+@pytest.mark.parametrize("model", PARTS)
+def test_ids_do_what_their_words_do(http, model):
+    (state,) = opened(http, context=[5, 9], model=model)
+    by_text, by_ids = advanced(
+        http, [{"state": state, "text": "w4 w0"}, {"state": state, "token_ids": [7, 3]}]
+    )
+    assert by_text["token_ids"] == by_ids["token_ids"] == [7, 3]
+    assert by_text["logprobs"] == by_ids["logprobs"]
+
+
+def test_without_bos_a_state_begins_with_nothing(http):
+    bare, after = (opened(http, model="ngram", bos=bos)[0] for bos in (False, True))
+    one, other = advanced(http, [{"state": bare, "text": "w1"}, {"state": after, "text": "w1"}])
+    assert one["logprob"] == pytest.approx(
+        whole(http, "ngram", ["w1"], bos=False, eos=False)["logprob"], abs=1e-5
+    )
+    assert one["logprob"] != other["logprob"]
+
+
+@pytest.mark.parametrize("model", PARTS)
+def test_memory_is_back_once_all_is_freed(http, model):
+    states = opened(http, context=["w1"] * 5, model=model)
+    results = advanced(http, [{"state": state, "text": "w2 w4"} for state in states], free=states)
+    assert gauge(http, "states_bytes") > 0
+    assert ask(http, "/v1/states/free", states=[*states, *(one["state"] for one in results)])["freed"] == 5
+    left = gauge(http, "states")
+    http.post("/v1/states/free", json={"states": states})
+    assert gauge(http, "states") == left
+
+
+def test_a_cache_counts_what_it_remembers(http):
+    before = gauge(http, "states_bytes")
+    (short,) = opened(http, context="w1", model="cache")
+    middle = gauge(http, "states_bytes")
+    opened(http, context="w1 w2 w3 w4 w5", model="cache")
+    assert gauge(http, "states_bytes") - middle > middle - before
+    ask(http, "/v1/states/free", states=[short])
+
+
+def test_both_clients_give_the_same_typed_replies(http):
+    contexts, words = ["w1", "w2"], [{"text": "w3", "eos": True}, {"token_ids": [4, 5], "keep": False}]
+
+    async def told(client, wait):
+        opened = await wait(client.states.open(contexts, model="lstm", bos=False))
+        states = [one.state for one in opened.states]
+        asked = [{"state": state, **word} for state, word in zip(states, words, strict=True)]
+        results = (await wait(client.states.advance(asked, next_token_ids=[7], free=states[1:]))).results
+        kept = [states[0], results[0].state]
+        following = await wait(client.states.next(kept, token_ids=[3, 4]))
+        rows = await wait(client.states.log_probs(kept))
+        freed = await wait(client.states.free([*kept, states[1]]))
+        values = [(r.logprob, r.eos_logprob, r.token_ids, r.next_logprobs) for r in results]
+        return opened.model, values, following, rows.shape, rows.tolist(), freed
+
+    async def at_once(value):
+        return value
+
+    async def later(value):
+        return await value
+
+    async def of_async_client():
+        async with AsyncClient(str(http.base_url)) as client:
+            return await told(client, later)
+
+    with Client(str(http.base_url)) as client:
+        mine = asyncio.run(told(client, at_once))
+    assert mine == asyncio.run(of_async_client())
+    assert mine[3:] == ((2, V), mine[4], 2)

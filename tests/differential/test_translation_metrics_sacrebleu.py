@@ -1,0 +1,101 @@
+"""BLEU, chrF and resampling against sacrebleu's."""
+
+import numpy as np
+import pytest
+import sacrebleu
+from hypothesis import given
+from hypothesis import strategies as st
+from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.significance import PairedTest
+from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
+from models.reranking.metrics import metric_of
+from models.reranking.metrics.bleu import sentence_score
+from models.reranking.metrics.significance import resampled_scores
+from models.reranking.metrics.tokenizer_13a import tokenize_13a
+from tests.nbest_data import translated
+
+THEIRS = {"bleu": BLEU, "chrf": CHRF}
+names = st.sampled_from(sorted(THEIRS))
+awkward = st.text("ab 19.,-'&;<>!\n\u00a0é\U0001f600", max_size=20) | st.sampled_from(
+    ["&quot;a&amp;lt;", "a-\nb <skipped>c", "1,000.5.", "a...b ..5", "", " "]
+)
+words = st.lists(st.sampled_from(["the", "a", "cat,", "sat", "3.5", "on"]), max_size=9).map(" ".join)
+texts = awkward | words
+segments = st.lists(st.tuples(texts, texts, texts), min_size=1, max_size=5)
+
+
+def totals(metric, hypotheses, references):
+    """Statistics of a corpus, [N, S]; references are by segment."""
+    return np.concatenate(
+        [metric.statistics([text], known) for text, known in zip(hypotheses, references, strict=True)]
+    )
+
+
+@given(awkward)
+def test_text_is_cut_into_the_same_tokens(text):
+    assert tokenize_13a(text) == Tokenizer13a()(text.rstrip()).split()
+
+
+@given(names, segments)
+def test_statistics_of_each_segment_are_the_same(name, rows):
+    hypotheses, *references = map(list, zip(*rows, strict=True))
+    expected = THEIRS[name]()._extract_corpus_statistics(hypotheses, references)
+    ours = totals(metric_of(name), hypotheses, zip(*references, strict=True))
+    assert ours.tolist() == expected
+
+
+@given(names, segments)
+def test_corpus_scores_are_the_same(name, rows):
+    hypotheses, *references = map(list, zip(*rows, strict=True))
+    metric = metric_of(name, num_references=2)
+    score = metric.score(totals(metric, hypotheses, zip(*references, strict=True)).sum(axis=0))
+    assert float(score) == pytest.approx(THEIRS[name]().corpus_score(hypotheses, references).score, abs=1e-9)
+
+
+@given(texts, texts)
+def test_sentence_scores_are_the_same(text, reference):
+    bleu, chrf = metric_of("bleu"), metric_of("chrf")
+    ours = (
+        sentence_score(bleu.statistics([text], [reference]))[0],
+        chrf.score(chrf.statistics([text], [reference]))[0],
+    )
+    theirs = (
+        sacrebleu.sentence_bleu(text, [reference]).score,
+        sacrebleu.sentence_chrf(text, [reference]).score,
+    )
+    assert ours == pytest.approx(theirs, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", THEIRS)
+@pytest.mark.parametrize("references", [1, 2, None])
+def test_signatures_are_the_same(name, references):
+    theirs = THEIRS[name]()
+    second = {1: [], 2: [["a", "b"]], None: [[None, "b"]]}[references]
+    theirs.corpus_score(["a", "b"], [["a", "b"], *second])
+    assert metric_of(name, num_references=references).signature == str(theirs.get_signature())
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("name", "known"), [("chrf", 58.67), ("bleu", 33.65)])
+def test_the_best_system_of_a_shared_task_has_the_same_score(name, known, data_dir):
+    texts, references = zip(*((one.texts[5], one.reference) for one in translated(data_dir)), strict=True)
+    metric = metric_of(name)
+    ours = float(metric.score(totals(metric, texts, [[one] for one in references]).sum(axis=0)))
+    assert ours == pytest.approx(THEIRS[name]().corpus_score(texts, [references]).score, abs=1e-9)
+    assert round(ours, 2) == known
+
+
+@pytest.mark.data
+def test_resampled_scores_are_the_same(data_dir):
+    lists = translated(data_dir)[:150]
+    hypotheses = [[one.texts[system] for one in lists] for system in (0, 1)]
+    references = [[one.reference] for one in lists]
+    metric = metric_of("bleu")
+    both = np.stack([totals(metric, texts, references) for texts in hypotheses])
+    ours = resampled_scores(metric, both, samples=200, seed=12345)
+    named = [("a", hypotheses[0]), ("b", hypotheses[1])]
+    _, theirs = PairedTest(
+        named, {"BLEU": BLEU()}, list(map(list, zip(*references, strict=True))), "bs", 200
+    )()
+    np.testing.assert_allclose(ours.mean(axis=0), [result.mean for result in theirs["BLEU"]], atol=1e-9)

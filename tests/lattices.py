@@ -1,0 +1,85 @@
+"""Small lattices for tests, and what their paths are worth, found by walking every one of them."""
+
+import numpy as np
+
+from models.lattices.connecting import Arcs, connected
+from models.lattices.lattice import Scales
+from models.scoring import pad, score_sequences
+from models.vocabulary import EOS
+
+
+def random_lattice(rng, *, words, num_nodes=6, num_arcs=12, name="utt", silence=0.2):
+    """A lattice with paths that share nodes, parallel arcs, and arcs without a word.
+
+    Args:
+        rng: draws everything.
+        words: to choose from.
+        num_nodes: at most.
+        num_arcs: besides those that hold it together.
+        name: of the utterance.
+        silence: the share of arcs without a word.
+    """
+    chain = [(node, node + 1) for node in range(num_nodes - 1)]
+    pairs = chain + [tuple(sorted(rng.choice(num_nodes, 2, replace=False).tolist())) for _ in range(num_arcs)]
+    count = len(pairs)
+    arcs = Arcs(
+        [a for a, _ in pairs],
+        [b for _, b in pairs],
+        ["" if rng.random() < silence else str(rng.choice(words)) for _ in pairs],
+        rng.normal(-20, 3, count).round(3),
+        rng.normal(-4, 1, count).round(3),
+    )
+    times = np.sort(rng.random(num_nodes)).round(2)
+    return connected(arcs, name=name, start=0, end=num_nodes - 1, times=times, scales=Scales(1.0, 2.0, -0.5))
+
+
+def all_paths(lattice):
+    """Every path from the start to the end, as a tuple of arcs."""
+    going = {0: [()]}
+    for arc in range(lattice.num_arcs):
+        source, target = int(lattice.sources[arc]), int(lattice.targets[arc])
+        going.setdefault(target, []).extend((*path, arc) for path in going.get(source, ()))
+    return going[lattice.num_nodes - 1]
+
+
+def sentence_log_probs(model, sentences):
+    """Of whole sentences from `<s>` to `</s>`, each a list of ids."""
+    tokens, lengths = pad([[*ids, EOS] for ids in sentences])
+    scores = score_sequences(model, model.initial_state(len(sentences)), tokens, lengths)
+    return scores.sum(axis=1, dtype=np.float64).tolist()
+
+
+def text_of(lattice, path):
+    """The words of a path."""
+    return " ".join(filter(None, (lattice.words[lattice.labels[arc]] for arc in path)))
+
+
+def brute_force(lattice, model, tokenizer, weights):
+    """The features and total of each distinct string's best path, {text: (total, features)}."""
+    paths, best = {path: text_of(lattice, path) for path in all_paths(lattice)}, {}
+    encoded = {text: tokenizer.encode(text) for text in paths.values()}
+    log_probs = dict(zip(encoded, sentence_log_probs(model, list(encoded.values())), strict=True))
+    for path, text in paths.items():
+        arcs, ids = list(path), encoded[text]
+        features = {
+            "am": float(lattice.am[arcs].sum()),
+            "old_lm": float(lattice.old_lm[arcs].sum()),
+            "lm": log_probs[text],
+            "words": float(len(text.split())),
+            "unk": float(ids.count(0)),
+        }
+        total = sum(weight * features[name] for name, weight in weights.as_mapping().items())
+        if text not in best or total > best[text][0]:
+            best[text] = (total, features)
+    return best
+
+
+def edit_distance(left, right):
+    """Fewest substitutions, insertions and deletions between two lists."""
+    rows = [list(range(len(right) + 1))]
+    for i, a in enumerate(left, start=1):
+        row = [i]
+        for j, b in enumerate(right, start=1):
+            row.append(min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (a != b)))
+        rows.append(row)
+    return rows[-1][-1]

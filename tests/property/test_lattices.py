@@ -1,0 +1,148 @@
+"""Lattices against every one of their paths: totals, n-best strings, the oracle; and files there and back."""
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.lattices.kaldi import read_kaldi, write_kaldi
+from models.lattices.oracle import oracle_path
+from models.lattices.paths import best_paths, candidates_of
+from models.lattices.rescoring import rescore
+from models.lattices.slf import read_slf, write_slf
+from models.lattices.spelling import Speller
+from models.lattices.token_passing import Search
+from models.lattices.weights import Weights
+from models.lattices.words import NO_WORDS, SymbolTable
+from tests import families
+from tests.lattices import all_paths, brute_force, edit_distance, random_lattice, text_of
+
+TOKENIZER = families.tokenizer()
+SPELLER = Speller(TOKENIZER)
+WORDS = [*families.WORDS[:6], "unheard", "of"]
+EXACT = Search(max_tokens_per_node=1_000_000, recombination_order=None)
+
+some_lattice = st.builds(
+    lambda seed, nodes, arcs, silence, words: random_lattice(
+        np.random.default_rng(seed), words=words, num_nodes=nodes, num_arcs=arcs, silence=silence
+    ),
+    st.integers(0, 2**32),
+    st.integers(2, 8),
+    st.integers(0, 12),
+    st.sampled_from([0.0, 0.2, 0.7]),
+    st.sampled_from([WORDS, WORDS[:2]]),
+)
+some_weights = st.builds(
+    lambda am, old_lm, lm, words, unk: Weights(am=am, old_lm=old_lm, lm=lm, words=words, unk=unk),
+    *[st.sampled_from([-0.7, 0.0, 0.3, 1.0, 2.5])] * 5,
+)
+
+
+@pytest.mark.parametrize("name", ["ngram", "lstm", "mixture by context"])
+@settings(max_examples=15, deadline=None)
+@given(lattice=some_lattice, weights=some_weights, count=st.integers(1, 12))
+def test_the_n_best_strings_are_those_of_all_paths(name, lattice, weights, count):
+    model = families.model(name)
+    [one] = rescore([lattice], model, SPELLER, weights=[weights], search=EXACT)
+    found = best_paths(one, count)
+    expected = brute_force(lattice, model, TOKENIZER, weights)
+    best = sorted((total for total, _ in expected.values()), reverse=True)
+    assert [path.total for path in found] == pytest.approx(best[:count], abs=1e-4)
+    assert len({path.text for path in found}) == min(count, len(expected))
+    for path in found:
+        assert path.total == pytest.approx(expected[path.text][0], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["ngram", "gru"])
+@settings(max_examples=25, deadline=None)
+@given(lattice=some_lattice)
+def test_log_probs_are_those_of_the_sentences_scored_whole(name, lattice):
+    model = families.model(name)
+    [one] = rescore([lattice], model, SPELLER, weights=[Weights()], search=EXACT)
+    expected = brute_force(lattice, model, TOKENIZER, Weights())
+    for candidate in candidates_of(one, 5).candidates:
+        assert candidate.features["lm"] == pytest.approx(expected[candidate.text][1]["lm"], abs=1e-5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(lattice=some_lattice, weights=some_weights)
+def test_features_add_up_to_the_total(lattice, weights):
+    model = families.model("ngram")
+    [one] = rescore([lattice], model, SPELLER, weights=[weights], search=EXACT)
+    expected = brute_force(lattice, model, TOKENIZER, weights)
+    given_list = candidates_of(one, 5)
+    for candidate, path in zip(given_list.candidates, best_paths(one, 5), strict=True):
+        total = sum(weight * candidate.features[name] for name, weight in weights.as_mapping().items())
+        assert total == pytest.approx(path.total, abs=1e-9)
+        for name in ("words", "unk"):
+            assert candidate.features[name] == expected[candidate.text][1][name]
+
+
+@settings(max_examples=25, deadline=None)
+@given(lattice=some_lattice, beam=st.floats(0, 20), most=st.integers(1, 4))
+def test_a_beam_never_beats_all_paths(lattice, beam, most):
+    model, weights = families.model("ngram"), Weights(am=0.3)
+    search = Search(beam=beam, max_tokens_per_node=most)
+    exact, pruned = (
+        rescore([lattice], model, SPELLER, weights=[weights], search=which)[0] for which in (EXACT, search)
+    )
+    totals = {path.text: path.total for path in best_paths(exact, 10_000)}
+    for path in best_paths(pruned, 3):
+        assert path.total <= totals[path.text] + 1e-9
+
+
+@settings(max_examples=30, deadline=None)
+@given(lattice=some_lattice, reference=st.lists(st.sampled_from([*WORDS[:4], "other"]), max_size=8))
+def test_the_oracle_is_the_best_of_all_paths(lattice, reference):
+    oracle = oracle_path(lattice, " ".join(reference))
+    strings = {text_of(lattice, path) for path in all_paths(lattice)}
+    assert oracle.errors == min(edit_distance(text.split(), reference) for text in strings)
+    assert oracle.text in strings
+    assert edit_distance(oracle.text.split(), reference) == oracle.errors
+
+
+def paths_of(lattice):
+    """All paths with their scores, to be compared."""
+    return sorted(
+        (text_of(lattice, path), float(lattice.am[list(path)].sum()), float(lattice.old_lm[list(path)].sum()))
+        for path in all_paths(lattice)
+    )
+
+
+words_of_files = st.lists(
+    st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1, max_size=6).filter(
+        lambda word: word not in NO_WORDS and word != "#0" and len(word.split()) == 1
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), words=words_of_files)
+def test_slf_is_read_back_as_it_was_written(seed, words):
+    lattice = random_lattice(np.random.default_rng(seed), words=words)
+    text = io.StringIO()
+    write_slf(lattice, text)
+    again = read_slf(text.getvalue().encode().split(b"\n"), "written")
+    assert (again.name, again.words, again.scales) == (lattice.name, lattice.words, lattice.scales)
+    for column in ("sources", "targets", "labels", "am", "old_lm", "times"):
+        assert np.array_equal(getattr(again, column), getattr(lattice, column))
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), words=words_of_files)
+def test_kaldi_is_read_back_as_it_was_written(seed, words):
+    lattice = random_lattice(np.random.default_rng(seed), words=words)
+    ids = {"<eps>": 0, **{word: number for number, word in enumerate(set(words), start=1)}}
+    symbols = SymbolTable({number: word for word, number in ids.items()}, ids)
+    text = io.StringIO()
+    write_kaldi(lattice, text, symbols=symbols)
+    write_kaldi(lattice, text, symbols=symbols)
+    again, twice = read_kaldi(text.getvalue().encode().split(b"\n"), "written", symbols=symbols)
+    assert paths_of(twice) == paths_of(again)
+    for (one, *scores), (other, *others) in zip(paths_of(again), paths_of(lattice), strict=True):
+        assert one == other
+        assert scores == pytest.approx(others)

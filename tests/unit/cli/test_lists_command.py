@@ -1,0 +1,133 @@
+"""`gramophone lists`: converting and looking at files of n-best lists."""
+
+import json
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from models.errors import FormatError, InvalidInputError
+from service import cli_list_options
+from service.cli import app
+
+MOSES = """\
+0 ||| a b ||| lm= -1 ||| -3
+bad
+0 ||| a c ||| lm= -2 ||| -4
+1 ||| x ||| lm= -3 ||| -5
+1 ||| x ||| lm= -3 ||| -5
+"""
+
+
+@pytest.fixture
+def moses(tmp_path):
+    (tmp_path / "lists.nbest").write_text(MOSES)
+    (tmp_path / "references").write_text("a c\nx\n")
+    return tmp_path / "lists.nbest"
+
+
+def run(command, *arguments, **options):
+    return CliRunner().invoke(
+        app, ["lists", command, *map(str, arguments)], catch_exceptions=False, **options
+    )
+
+
+def test_good_lists_are_written_and_bad_lines_told(moses):
+    done = run("convert", moses, "-")
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["0", "1"]
+    assert f"gramophone: {moses}:2: there is no |||" in done.stderr
+    assert done.exit_code == 0
+
+
+def test_what_has_no_place_is_told(moses, tmp_path):
+    done = run("convert", moses, tmp_path / "out.json.gz", "--output-format", "mlm-scoring")
+    assert done.stderr.splitlines()[-1] == "note: format mlm-scoring has no place for features.lm"
+    assert json.loads(run("show", tmp_path / "out.json.gz", "--json").stdout)["features"] == {"score": 4}
+
+
+def test_kaldis_words_alone_are_printed(moses):
+    done = run("convert", moses, "-", "--output-format", "kaldi")
+    assert done.stdout.splitlines()[0] == "0-1 a b"
+    assert done.stderr.splitlines()[-1] == "note: format kaldi has no place for features.lm, features.score"
+
+
+def test_standard_input_is_read():
+    done = run("convert", "-", "-", "--output-format", "moses", input="u-1 a\nu-2 b\n")
+    assert done.stdout == "u ||| a ||| \nu ||| b ||| \n"
+
+
+def test_references_go_into_the_file(moses, tmp_path):
+    done = run(
+        "convert",
+        moses,
+        "-",
+        "--references",
+        tmp_path / "references",
+        "--references",
+        tmp_path / "references",
+    )
+    assert json.loads(done.stdout.splitlines()[0])["references"] == ["a c", "a c"]
+
+
+def test_figures_of_a_file(moses, tmp_path):
+    done = run("show", moses, "--references", tmp_path / "references", "--json")
+    assert json.loads(done.stdout) == {
+        "lists": 2,
+        "candidates": 4,
+        "duplicates": 1,
+        "lists_of_one_text": 1,
+        "lists_with_references": 2,
+        "features": {"lm": 4, "score": 4},
+        "first_wer": pytest.approx(100 / 3),
+        "oracle_wer": 0.0,
+    }
+
+
+def test_figures_for_people(moses):
+    shown = run("show", moses).stdout
+    assert "candidates with lm" in shown
+    assert "wer" not in shown
+
+
+def test_scores_of_kaldi_and_beams_of_nemo(tmp_path):
+    (tmp_path / "text").write_text("u-1 a\n")
+    (tmp_path / "costs").write_text("u-1 2\n")
+    done = run("convert", tmp_path / "text", "-", "--format", "kaldi", "--scores", f"am={tmp_path}/costs")
+    assert json.loads(done.stdout)["candidates"] == [{"text": "a", "features": {"am": -2.0}}]
+    done = run("show", "-", "--beam-size", "2", "--json", input="a\t1\nb\t2\n")
+    assert json.loads(done.stdout)["lists"] == 1
+
+
+def test_complaints_have_an_end(monkeypatch):
+    monkeypatch.setattr(cli_list_options, "MAX_COMPLAINTS", 2)
+    done = run("show", "-", "--format", "moses", input="bad\n" * 5 + "0 ||| a\n")
+    assert done.stderr.splitlines()[2:] == ["gramophone: -: 3 more bad lines"]
+
+
+def test_a_file_without_a_good_list_is_refused():
+    with pytest.raises(FormatError, match="no list that can be read"):
+        run("show", "-", "--format", "moses", input="bad\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--format", "x"], "format is 'x', it can be jsonl"),
+        (["--output-format", "x"], "format is 'x', it can be jsonl"),
+        (["--scores", "am"], "--scores takes NAME=FILE, given 'am'"),
+        (["--output-format", "srilm"], "give a folder"),
+    ],
+)
+def test_wrong_options_are_refused(moses, options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        run("convert", moses, "-", *options)
+
+
+def test_a_closed_stream_is_told(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(InvalidInputError, match="standard input is closed"):
+        list(
+            cli_list_options.read_items(
+                "-", format_name=None, references=None, reference_layout=None, beam_size=None, scores=None
+            )
+        )

@@ -1,0 +1,153 @@
+"""`gramophone tune` and `gramophone fold-texts`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from models.errors import FormatError, InvalidInputError
+from service.cli import app
+from training.commands import run_train
+
+pytestmark = pytest.mark.usefixtures("logs_as_before")
+
+PEOPLE, DEEDS = (
+    ["the cat", "the dog", "an owl", "my hen"],
+    ["sat on the mat", "ran to the door", "saw a mouse"],
+)
+QUICK = ("--restarts", "1", "--resamples", "4", "--bootstrap-samples", "200")
+
+
+def right_texts(count, seed=0):
+    rng = np.random.default_rng(seed)
+    return [f"{PEOPLE[rng.integers(4)]} {DEEDS[rng.integers(3)]} {rng.integers(50)}" for _ in range(count)]
+
+
+def made_lists(count=40):
+    """What is right is second or third in most lists; the others are its words in another order."""
+    rng = np.random.default_rng(1)
+    for number, reference in enumerate(right_texts(count)):
+        words = reference.split()
+        texts = [" ".join(rng.permutation(words)) for _ in range(2)]
+        texts.insert(int(rng.choice([0, 1, 2], p=[0.3, 0.4, 0.3])), reference)
+        candidates = [{"text": text, "features": {"am": -1.0}} for text in texts]
+        yield {"id": f"u{number}", "candidates": candidates, "reference": reference}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tune")
+    (folder / "corpus").write_text("\n".join(right_texts(60, seed=2)))
+    for name in ("small", "other"):
+        run_train(
+            "ngram",
+            name=name,
+            registry=folder / "reg",
+            corpus=[folder / "corpus"],
+            assignments=["ngram.order=2"],
+        )
+    (folder / "lists.jsonl").write_text("\n".join(map(json.dumps, made_lists())))
+    return folder
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def tune(folder):
+    def run(*options, model="small", file="lists.jsonl"):
+        return invoke("tune", model, folder / file, "--registry", folder / "reg", *QUICK, *options)
+
+    return run
+
+
+def test_what_is_found_is_told_saved_and_used(tune, folder):
+    done = tune("--save", "mine")
+    assert "Use the weights: on lists held out, WER changes by -" in " ".join(done.stdout.split())
+    command = [
+        "rerank",
+        "small",
+        folder / "lists.jsonl",
+        "--profile",
+        "mine",
+        "--top",
+        "1",
+        "--registry",
+        folder / "reg",
+    ]
+    best = [json.loads(line)["ranking"][0]["text"] for line in invoke(*command).stdout.splitlines()]
+    references = [one["reference"] for one in made_lists()]
+    assert np.mean([a == b for a, b in zip(best, references, strict=True)]) > 0.8
+
+
+def test_programs_are_told_in_json(tune):
+    told = json.loads(tune("--json").stdout)
+    assert (told["decision"], told["model"], told["counts"]["lists"]) == ("tuned", "small@1", 40)
+    assert told["weights"]["lm"] > 0
+
+
+def test_a_report_is_written_for_people_and_programs(tune, tmp_path):
+    tune("--report", tmp_path / "made")
+    page = (tmp_path / "made" / "report.html").read_text()
+    assert page.count("<svg") == 4
+    assert "lists.jsonl: tuning report" in page
+    assert json.loads((tmp_path / "made" / "tuning.json").read_text())["decision"] == "tuned"
+
+
+def test_no_model_is_needed_for_what_is_given(tune):
+    told = json.loads(tune("--json", "--features", "rank,am,words", model="-").stdout)
+    assert (told["model"], told["features"]) == (None, ["rank", "am", "words"])
+
+
+def test_further_models_and_mixtures_score_too(tune):
+    told = json.loads(tune("--json", "--models", "old=other", model="small=0.5,other=0.5").stdout)
+    assert (told["model"], told["models"]) == ("0.5 small@1 + 0.5 other@1", {"old": "other@1"})
+    assert [one["weight"] for one in told["profile"]["models"] if not one.get("name")] == [0.5, 0.5]
+
+
+def test_models_by_fold_score_the_lists_and_the_weights_are_for_the_main_one(tune):
+    plain, same = (
+        json.loads(tune("--json", *more).stdout) for more in ((), ("--fold-models", "other,other"))
+    )
+    assert same["model"] == "small@1"
+    assert same["weights"] == plain["weights"]  # the two were trained on one text
+
+
+def test_each_fold_needs_a_model(tune):
+    with pytest.raises(InvalidInputError, match="--fold-models names 1 models; there are 2 folds"):
+        tune("--fold-models", "small")
+
+
+def test_texts_of_folds_hold_the_references_of_all_others(folder, tmp_path):
+    paths = invoke("fold-texts", folder / "lists.jsonl", tmp_path, "--folds", "3").stdout.split()
+    texts = [Path(path).read_text().splitlines() for path in paths]
+    assert sorted(line for text in texts for line in text) == sorted(2 * right_texts(40))
+    held_out = [set(right_texts(40)) - set(text) for text in texts]
+    assert sum(map(len, held_out)) == len(set(right_texts(40)))
+
+
+def test_a_bad_name_is_refused_before_anything_is_done(tune):
+    with pytest.raises(InvalidInputError, match="save is"):
+        tune("--save", "a/b", file="there is no such file")
+
+
+def test_a_wrong_option_is_told_by_its_name(tune):
+    with pytest.raises(InvalidInputError, match=r"length_exponents\[1\]"):
+        tune("--length-exponents", "0,x")
+
+
+def test_bad_lines_are_told_and_the_good_ones_tuned_on(tune, folder):
+    lines = (folder / "lists.jsonl").read_text().splitlines()
+    (folder / "bad.jsonl").write_text("\n".join([*lines, "{"]))
+    done = tune("--json", file="bad.jsonl")
+    assert "bad.jsonl:41" in done.stderr
+    assert json.loads(done.stdout)["counts"]["lists"] == 40
+
+
+def test_a_file_without_lists_is_refused(tune, folder):
+    (folder / "empty.jsonl").write_text("")
+    with pytest.raises((FormatError, InvalidInputError), match=r"empty\.jsonl"):
+        tune("--format", "jsonl", file="empty.jsonl")

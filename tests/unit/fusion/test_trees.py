@@ -1,0 +1,242 @@
+"""Texts that decoders grow: what is asked of the service, how often, and what is freed."""
+
+import math
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+
+from service.fusion import PyCTCDecodeLM, TorchaudioLM
+from service.fusion.token_tree import TokenTree
+from service.fusion.word_tree import WordTree
+from service.schemas.state_replies import AdvancedState, AdvanceReply, OpenedState, OpenStatesReply
+
+
+class FakeService:
+    """A service to which a word is as probable as e^−(its length and that of the text before it)."""
+
+    def __init__(self, *, known=None, lowercase=False):
+        self.kept, self.calls, self.numbers, self.address = {}, [], count(), "lm@1"
+        self.known, self.lowercase = known, lowercase
+        self.states = self
+
+    def model(self, address):  # noqa: ARG002 - the client's signature
+        return SimpleNamespace(vocab_size=1_000_000 if self.known is None else 3 + len(self.known))
+
+    def open(self, context="", *, model=None, bos=True):  # noqa: ARG002 - the client's signature
+        return OpenStatesReply(self.address, [OpenedState(self._keep(context), 0)])
+
+    def advance(self, continuations, *, next_token_ids=(), free=()):
+        self.calls.append([(self.kept[one["state"]], one.get("text", "")) for one in continuations])
+        results = []
+        for one in continuations:
+            before = self.kept[one["state"]]
+            added = one.get("text", "".join(chr(64 + i) for i in one.get("token_ids", ())))
+            text = f"{before} {added}".strip()
+            logprob = -float(len(before) + len(added)) if added else 0.0
+            eos = -0.5 if one.get("eos") else None
+            row = [-float(i) for i in next_token_ids]
+            state = self._keep(text) if one.get("keep", True) else None
+            results.append(AdvancedState(state, logprob, 1, int(self._is_oov(added)), [], [], eos, row))
+        self.free(free)
+        return AdvanceReply(self.address, results)
+
+    def free(self, handles):
+        for handle in list(handles):
+            del self.kept[handle]
+
+    def _keep(self, text):
+        handle = f"h{next(self.numbers)}"
+        self.kept[handle] = text
+        return handle
+
+    def _is_oov(self, word):
+        word = word.lower() if self.lowercase else word
+        return self.known is not None and word not in self.known
+
+
+@pytest.fixture
+def client():
+    return FakeService()
+
+
+def test_a_word_is_asked_for_once(client):
+    tree = WordTree(client)
+    start = tree.start()
+    first, again = tree.longer(start, "cat"), tree.longer(start, "cat")
+    assert first is again
+    assert (first.said.logprob, first.said.is_oov) == (-3.0, False)
+    assert client.calls == [[("", "cat")]]
+
+
+def test_words_that_came_up_lately_are_asked_along_and_need_no_call_of_their_own(client):
+    tree = WordTree(client)
+    start = tree.start()
+    cat, cap = tree.longer(start, "cat"), tree.longer(start, "cap")
+    tree.mention("sat")
+    assert [tree.longer(cat, word).said.logprob for word in ("on", "sat", "cap")] == [-5.0, -6.0, -6.0]
+    assert client.calls[2] == [("cat", "on"), ("cat", "cat"), ("cat", "cap"), ("cat", "sat")]
+    tree.longer(cap, "sat")
+    assert [len(call) for call in client.calls] == [1, 1, 4, 4]
+    assert len(client.kept) == 1 + 4  # of what was asked along no state is kept
+
+
+def test_a_text_that_was_asked_along_is_kept_once_it_is_continued(client):
+    tree = WordTree(client)
+    start = tree.start()
+    tree.mention("cat")
+    tree.longer(start, "the")
+    cat = tree.longer(start, "cat")
+    assert (len(client.calls), cat.handle) == (1, None)
+    assert tree.longer(cat, "sat").said.logprob == -6.0
+    assert client.kept[cat.handle] == "cat"
+
+
+@pytest.mark.parametrize(("companions", "sizes"), [(0, [1, 1, 1, 1]), (2, [1, 2, 3, 3])])
+def test_no_more_companions_than_allowed(client, companions, sizes):
+    tree = WordTree(client, companions=companions)
+    text = tree.start()
+    for word in "abcd":
+        text = tree.longer(text, word)
+    assert [len(call) for call in client.calls] == sizes
+
+
+def test_unknown_words_are_one_where_the_whole_vocabulary_is_known():
+    client = FakeService(known={"the", "cat"})
+    tree = WordTree(client, words=["cat", "the", "zzz"], companions=0)
+    start = tree.start()
+    assert tree.known_words() == {"the", "cat"}
+    calls = len(client.calls)
+    texts = [tree.longer(start, word) for word in ("xq", "yq", "zq", "zzz")]
+    assert (len(set(map(id, texts))), len(client.calls)) == (1, calls + 1)
+    assert texts[0].said.is_oov
+
+
+@pytest.mark.parametrize(
+    ("known", "lowercase", "words"),
+    [({"the", "cat", "dog"}, False, ["cat", "the"]), ({"the", "cat"}, True, ["cat", "the"])],
+)
+def test_unknown_words_differ_where_others_may_be_known(known, lowercase, words):
+    """The vocabulary has more words, or the tokenizer makes known words of others."""
+    tree = WordTree(FakeService(known=known, lowercase=lowercase), words=words, companions=0)
+    start = tree.start()
+    assert tree.longer(start, "Cat") is not tree.longer(start, "dog")
+
+
+def test_words_at_the_start_are_asked_for_all_at_once_and_once(client):
+    words = [f"w{i}" for i in range(1500)]
+    tree = WordTree(client, words=words)
+    for _ in range(2):
+        start = tree.start()
+        assert [tree.longer(start, word).said.logprob for word in words] == [-float(len(w)) for w in words]
+    assert [len(call) for call in client.calls] == [1000, 500]
+    assert tree.longer(tree.longer(start, "w7"), "on").said.logprob == -4.0
+    client.address = "lm@2"
+    tree.start()
+    assert [len(call) for call in client.calls[4:]] == [1000, 500]
+
+
+def test_the_end_is_asked_for_with_the_last_word_or_alone(client):
+    tree = WordTree(client)
+    start = tree.start()
+    assert tree.end(tree.longer(start, "cat", eos=True)) == -0.5
+    assert len(client.calls) == 1
+    dog = tree.longer(start, "dog")
+    assert [tree.end(dog), tree.end(dog)] == [-0.5, -0.5]
+    assert client.calls[2:] == [[("dog", "")]]
+
+
+def test_what_is_dropped_is_freed_with_the_next_question(client):
+    tree = WordTree(client, companions=0)
+    text = tree.start()
+    for word in ("the", "cat", "sat"):
+        text = tree.longer(text, word)
+    assert len(client.kept) == 3 + 1 - 2  # of what went before, two have been freed
+    text = None
+    tree.close()
+    assert client.kept == {}
+
+
+def test_tokens_are_asked_for_by_the_row_and_kept_when_they_are_continued(client):
+    tree = TokenTree(client, [4, 5, 6])
+    start = tree.start()
+    texts = [tree.longer(start, index) for index in range(3)]
+    assert [text.logprob for text in texts] == [-4.0, -5.0, -6.0]
+    assert len(client.kept) == len(client.calls) == 1
+    after = tree.longer(texts[1], 2)
+    assert (after.logprob, tree.end(texts[1]), tree.end(start)) == (-6.0, -2.0, -2.0)
+    assert sorted(client.kept.values()) == ["", "E"]
+    assert len(client.calls) == 2
+    start = texts = after = None
+    tree.close()
+    assert client.kept == {}
+
+
+class StateStandIn:
+    """A node of a decoder's tree, as flashlight's `LMState`."""
+
+    def __init__(self):
+        self.children = {}
+
+    def child(self, index):
+        return self.children.setdefault(index, StateStandIn())
+
+
+class DecoderLM:
+    """A decoder's base class of language models, which must be told that it is there."""
+
+    def __init__(self):
+        self.ready = True
+
+
+class ServedLM(TorchaudioLM, DecoderLM):
+    """As a user writes it."""
+
+
+def test_torchaudios_tree_leads_to_what_the_service_says(client):
+    lm = ServedLM(client, StateStandIn, words=["the", "cat"])
+    assert lm.ready
+    root = lm.start(start_with_nothing=False)
+    the, score = lm.score(root, 0)
+    assert (the, score) == (root.child(0), -3.0)
+    assert lm.score(root, 0) == (the, score)
+    cat, score = lm.score(the, 1)
+    assert (cat, score) == (the.child(1), -6.0)
+    assert lm.finish(cat) == (cat.child(-1), -0.5)
+
+
+def test_torchaudios_scores_may_be_in_base_10(client):
+    lm = ServedLM(client, StateStandIn, token_ids=[7, 8], log10=True)
+    root = lm.start(start_with_nothing=False)
+    assert lm.score(root, 1)[1] == pytest.approx(-8 / math.log(10))
+    assert lm.finish(root)[1] == pytest.approx(-2 / math.log(10))
+
+
+def test_a_new_start_forgets_and_frees(client):
+    lm = ServedLM(client, StateStandIn, words=["the", "cat"])
+    for _ in range(3):
+        state, _ = lm.score(lm.start(start_with_nothing=False), 0)
+        lm.score(state, 1)
+        assert len(client.kept) <= 4
+    lm.close()
+    assert client.kept == {}
+
+
+@pytest.mark.parametrize("options", [{}, {"words": ["a"], "token_ids": [3]}])
+def test_torchaudio_has_words_or_tokens(client, options):
+    with pytest.raises(ValueError, match="either words or token_ids"):
+        ServedLM(client, StateStandIn, **options)
+
+
+def test_pyctcdecodes_rule():
+    client = FakeService(known={"the", "cat", "dog"})
+    lm = PyCTCDecodeLM(client, unigrams=["the", "cat", "CAT"], alpha=0.5, beta=2.0, unk_score_offset=-10.0)
+    start = lm.get_start_state()
+    offset = 10 * math.log(10)
+    assert lm.score(start, "cat")[0] == pytest.approx(2 - 0.5 * 3)
+    assert lm.score(start, "dog")[0] == pytest.approx(2 - 0.5 * (3 + offset))
+    assert lm.score(start, "CAT")[0] == pytest.approx(2 - 0.5 * (3 + offset))  # unknown to the model
+    assert lm.score(start, "cat", is_last_word=True)[0] == pytest.approx(2 - 0.5 * 3.5)
+    assert lm.score(start, "", is_last_word=True)[0] == pytest.approx(-0.25)
+    partial = {piece: lm.score_partial_token(piece) for piece in ("t", "cat", "cats", "CA", "x", "xxxxxxxxx")}
+    assert partial == {"t": 0, "cat": 0, "cats": -10, "CA": -10, "x": -10, "xxxxxxxxx": -15}

@@ -1,0 +1,68 @@
+"""The built-in requests."""
+
+import json
+
+import pytest
+
+from models.errors import FormatError, InvalidInputError
+from service.load.texts import default_texts, read_texts
+from service.load.workloads import WORKLOADS, Shape, requests_of
+
+TEXTS = ["one two three four", "five six seven eight"]
+
+
+def bodies(name, **shape):
+    return [json.loads(request.body) for request in requests_of(name, Shape(**{"texts": TEXTS, **shape}))]
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_seed_makes_the_same_requests_again(name):
+    first, again, other = (requests_of(name, Shape(seed=seed)) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+    assert len(set(first)) >= 100
+
+
+def test_keystrokes_are_a_word_more_each_time():
+    contexts = [body["context"] for body in bodies("next-token")[:4]]
+    assert {"one ", "one two ", "one two three ", "five "} == set(contexts) or contexts[0] == "five "
+    assert contexts[1].startswith(contexts[0])
+
+
+def test_items_are_texts_candidates_and_contexts():
+    assert len(bodies("score", num_items=3)[0]["texts"]) == 3
+    assert len(bodies("next-token", num_items=3)[0]["context"]) == 3
+    lists = bodies("rerank", num_items=250)[0]["lists"]
+    assert [len(one["candidates"]) for one in lists] == [100, 100, 50]
+    assert requests_of("rerank", Shape(texts=TEXTS))[0].num_items == 100
+
+
+def test_a_prompt_is_one_to_a_request():
+    with pytest.raises(InvalidInputError, match="items is 2"):
+        bodies("generate", num_items=2)
+
+
+def test_fields_go_over_what_is_there():
+    body = bodies("completions", model="m", max_tokens=5, fields={"temperature": 0, "stream": False})[0]
+    assert (body["model"], body["max_tokens"], body["temperature"], body["stream"]) == ("m", 5, 0, False)
+
+
+def test_an_unknown_workload_is_refused():
+    with pytest.raises(InvalidInputError, match="next-token, score, rerank, generate, completions"):
+        requests_of("typing", Shape())
+
+
+def test_there_are_texts_without_any_file():
+    assert len(set(default_texts())) > 1000
+
+
+def test_texts_are_the_lines_of_a_file(tmp_path):
+    (tmp_path / "texts").write_text("a b\n\n c d \n")
+    assert read_texts(tmp_path / "texts") == ["a b", "c d"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n", b"\xff\xfe"])
+def test_a_file_without_text_is_refused(tmp_path, content):
+    (tmp_path / "texts").write_bytes(content)
+    with pytest.raises(FormatError, match="a sentence a line"):
+        read_texts(tmp_path / "texts")

@@ -1,0 +1,92 @@
+"""Features by name: computed, normalised by length, derived, given."""
+
+import numpy as np
+import pytest
+
+from models.errors import InvalidInputError
+from models.reranking.features import (
+    ListFeatures,
+    check_given,
+    check_model_names,
+    feature_matrix,
+    feature_of,
+    model_of,
+)
+from models.reranking.lists import Candidate, CandidateList
+
+LISTS = [
+    CandidateList("a", "", (Candidate("x y", {"am": -1.0}), Candidate("z", {"am": -2.0}))),
+    CandidateList("b", "", (Candidate("y", {"am": -0.5, "other": 3.0}),)),
+]
+COMPUTED = ListFeatures(
+    ("lm", "tokens", "lm:old", "tokens:old", "words"),
+    np.array([[-6.0, 3, -8, 4, 2], [-4, 2, -2, 1, 1], [-9.0, 9, -9, 0, 1]]),
+    np.array([0, 2, 3]),
+)
+
+
+def test_columns_are_found_by_name_wherever_they_come_from():
+    matrix = feature_matrix(LISTS, COMPUTED, ["am", "lm", "rank", "am*words", "words"])
+    assert matrix.tolist() == [[-1, -6, 0, -2, 2], [-2, -4, -1, -2, 1], [-0.5, -9, 0, -0.5, 1]]
+
+
+def test_each_models_sum_is_divided_by_its_own_tokens():
+    names = ["lm", "lm_sum", "lm:old", "lm_sum:old"]
+    matrix = feature_matrix(LISTS, COMPUTED, names, length_exponent=1.0)
+    assert matrix.tolist() == [[-2, -6, -2, -8], [-2, -4, -2, -2], [-1, -9, -9, -9]]
+    assert COMPUTED.column("lm").tolist() == [-6, -4, -9]
+
+
+def test_no_names_and_no_lists_are_no_columns_and_no_rows():
+    assert feature_matrix(LISTS, COMPUTED, []).shape == (3, 0)
+    none = ListFeatures(("lm", "tokens"), np.zeros((0, 2)), np.array([0]))
+    assert feature_matrix([], none, ["lm", "rank", "am"]).shape == (0, 3)
+
+
+def test_a_list_has_its_own_rows():
+    assert COMPUTED.of_list(1).values.tolist() == [[-9.0, 9, -9, 0, 1]]
+    assert COMPUTED.of_list(0).offsets.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("other", r"lists\[0\]\.candidates\[0\]\.features has no 'other'"),
+        ("tm*words", r"candidates\[0\]\.features has no 'tm'"),
+        ("rank:x", "there is no feature"),
+        ("lm:x*tokens", "has no 'lm:x'"),
+    ],
+)
+def test_what_is_not_there_is_named(name, said):
+    with pytest.raises(InvalidInputError, match=said):
+        feature_matrix(LISTS, COMPUTED, [name])
+
+
+@pytest.mark.parametrize("value", [1e300, -np.inf, np.nan])
+def test_a_weighed_feature_beyond_its_limits_is_refused(value):
+    lists = [CandidateList(None, "", (Candidate("x", {"am": 0.0}), Candidate("y", {"am": value})))]
+    computed = ListFeatures(("words",), np.ones((2, 1)), np.array([0, 2]))
+    with pytest.raises(InvalidInputError, match=r"lists\[0\]\.candidates\[1\]\.features\.am is"):
+        feature_matrix(lists, computed, ["am"])
+
+
+@pytest.mark.parametrize("name", ["lm", "words", "unk:old", "lm_sum:old", "rank", "am*tokens"])
+def test_what_is_computed_cannot_be_given(name):
+    lists = [*LISTS, CandidateList(None, "", (Candidate("x", {name: 1.0}),))]
+    with pytest.raises(InvalidInputError, match=r"lists\[2\]\.candidates\[0\]\.features\.\S+ is given, but"):
+        check_given(lists, models=["old"])
+
+
+def test_a_feature_may_be_called_as_no_model_is():
+    check_given([CandidateList(None, "", (Candidate("x", {"lm:new": 1.0, "am:x": 1.0}),))], models=["old"])
+
+
+def test_names_of_features_and_models_belong_together():
+    assert (feature_of("lm", ""), feature_of("lm", "old")) == ("lm", "lm:old")
+    assert (model_of("unk:old"), model_of("lm"), model_of("am:old")) == ("old", None, None)
+
+
+@pytest.mark.parametrize("names", [["a b"], [""], ["x" * 65], ["a", "a"], ["ä"]])
+def test_names_that_features_cannot_have_are_refused(names):
+    with pytest.raises(InvalidInputError, match=r"models\[\d\]\.name is"):
+        check_model_names(names, parameter="models")

@@ -1,0 +1,81 @@
+"""Metrics as counts that add up, and scores of the sums."""
+
+import numpy as np
+import pytest
+
+from models.errors import InvalidInputError
+from models.reranking.metrics import METRICS, metric_of
+
+
+def counts(name, text, *references, **options):
+    return metric_of(name, **options).statistics([text], references)[0].tolist()
+
+
+def test_word_errors_are_substitutions_deletions_and_insertions():
+    assert counts("wer", "a x c d e", "a b c d") == [2, 4]
+    assert counts("wer", "a  d ", "a b c d") == [2, 4]
+
+
+def test_character_errors_count_the_spaces_between_words():
+    assert counts("cer", " ab c", "abc") == [1, 3]
+
+
+def test_the_reference_with_the_fewest_errors_counts():
+    assert counts("wer", "a b", "a x y z", "b a b") == [1, 3]
+
+
+def test_of_references_with_as_few_errors_the_longest_counts():
+    assert counts("wer", "a b", "a", "a b c", "b") == [1, 3]
+
+
+def test_an_empty_reference_counts_as_one_word():
+    metric = metric_of("wer")
+    assert metric.score(metric.statistics(["", "a b"], [""])).tolist() == [0.0, 200.0]
+
+
+@pytest.mark.parametrize(("normaliser", "errors"), [("none", 2), ("lower", 1), ("lower-unpunctuated", 0)])
+def test_a_normaliser_is_applied_to_texts_and_references(normaliser, errors):
+    assert counts("wer", "Don't stop", "don't Stop\u2026", normaliser=normaliser) == [errors, 2]
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_scores_are_made_of_any_number_of_sums_at_once(name):
+    metric = metric_of(name)
+    totals = metric.statistics(["the cat sat on a mat", "the cat", ""], ["the cat sat on the mat"])
+    expected = [[float(metric.score(row))] for row in totals]
+    np.testing.assert_array_equal(metric.score(totals[:, None]), expected)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_no_texts_have_no_statistics(name):
+    metric = metric_of(name)
+    empty = metric.statistics([], ["a b"])
+    assert empty.shape == (0, metric.statistics(["a"], ["a b"]).shape[1])
+    assert np.isfinite(metric.score(empty.sum(axis=0)))
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_without_a_reference_nothing_is_counted(name):
+    with pytest.raises(InvalidInputError, match="references has 0 texts"):
+        metric_of(name).statistics(["a"], [])
+
+
+def test_an_unknown_metric_is_refused_by_name():
+    with pytest.raises(InvalidInputError, match="'ter'; it must be one of wer, cer, bleu, chrf"):
+        metric_of("ter")
+
+
+def test_a_normaliser_that_the_metric_does_not_have_is_refused():
+    with pytest.raises(InvalidInputError, match="'lower'; for bleu it must be one of none"):
+        metric_of("bleu", normaliser="lower")
+
+
+def test_error_rates_say_what_they_count():
+    assert metric_of("wer").signature == "nrefs:1|units:words|normaliser:none"
+    assert metric_of("cer", num_references=None, normaliser="lower").signature == (
+        "nrefs:var|units:characters|normaliser:lower"
+    )
+
+
+def test_better_is_said_of_each_metric():
+    assert [metric_of(name).higher_is_better for name in METRICS] == [False, False, True, True]

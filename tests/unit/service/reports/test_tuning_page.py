@@ -1,0 +1,73 @@
+"""The page about a tuning run."""
+
+import re
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+
+from models.reranking.lists import Candidate, CandidateList
+from models.reranking.metrics import metric_of
+from models.reranking.tuning.settings import TuningSettings
+from service.engine.job import result_of
+from service.reports.tuning_page import tuning_page
+from service.schemas.tune_replies import tune_reply
+from service.use_cases.scoring_models import ScoringModels
+from service.use_cases.tune import TuneCommand, judge
+from tests.tuning_problems import words_alone
+
+QUICK = TuningSettings(restarts=1, resamples=4, bootstrap_samples=200)
+
+
+def lists(count=40):
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        reference = " ".join(f"<w{i}>" for i in rng.integers(9, size=3 + number % 7))
+        wrong = " ".join(rng.permutation([*reference.split(), "x"]))
+        order = rng.permutation(2)
+        features = ({"good": 1.0 + 0.1 * rng.standard_normal()}, {"good": 0.0})
+        both = [Candidate(t, f) for t, f in zip((reference, wrong), features, strict=True)]
+        yield CandidateList(f"u{number}", "", tuple(both[i] for i in order), (reference,))
+
+
+@pytest.fixture(scope="module", params=["wer", "chrf"])
+def page(request):
+    told = tuple(lists())
+    tuned = result_of(
+        judge(TuneCommand(lists=told, metric=metric_of(request.param), settings=QUICK), words_alone(told))
+    )
+    reply = tune_reply(tuned, ScoringModels((), ()), main=None, created="2026-01-01T00:00:00+00:00")
+    return tuning_page("A <b> file", tuned, reply).decode()
+
+
+def test_the_page_tells_verdict_scores_weights_and_changes(page):
+    for said in (
+        "Use the weights",
+        "No model scored",
+        "oracle: the best",
+        "<td>good</td>",
+        "Changed for better",
+    ):
+        assert said in page
+    assert "Changed for worse" not in page
+
+
+def test_texts_and_titles_cannot_become_markup(page):
+    assert "<h1>A &lt;b&gt; file</h1>" in page
+    assert "&lt;w" in page
+    assert not re.search(r"<w\d>", page)
+
+
+def test_charts_are_whole_elements_in_the_pages_own_colours(page):
+    charts = re.findall(r"<svg .*?</svg>", page, re.DOTALL)
+    assert len(charts) == 4
+    for one in charts:
+        ET.fromstring(one.replace("xlink:href", "href"))  # noqa: S314 - ours
+        assert "var(--tuned)" in one
+        assert not re.search(r"#(0a0b0c|6a6b6c|1a5b9c)", one)
+
+
+def test_the_page_needs_nothing_from_elsewhere(page):
+    assert not re.search(r"(src|href)=\"(?!#)", page)
+    assert "url(http" not in page
+    assert "prefers-color-scheme: dark" in page

@@ -1,0 +1,68 @@
+"""Packed files, read by their first bytes and written by their names' endings."""
+
+import gzip
+import io
+import lzma
+import random
+
+import pytest
+import zstandard
+
+from models.errors import FormatError
+from models.packed_files import UNPACKING_ERRORS, unpacked, writing
+
+CONTENT = random.Random(0).randbytes(5000) * 20
+PACKERS = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}
+
+
+def read(data, size=-1):
+    stream = unpacked(io.BufferedReader(io.BytesIO(data)))
+    return b"".join(iter(lambda: stream.read(size), b""))
+
+
+@pytest.mark.parametrize("suffix", ["", *PACKERS])
+def test_what_is_written_is_read(tmp_path, suffix):
+    with writing(tmp_path / f"f{suffix}") as write:
+        write(CONTENT[:7])
+        write(CONTENT[7:])
+    data = (tmp_path / f"f{suffix}").read_bytes()
+    assert read(data) == CONTENT
+    assert not suffix or data != CONTENT
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.parametrize("size", [1 << 20, 1000])
+def test_several_parts_are_one_file(suffix, size):
+    packed = PACKERS[suffix](CONTENT)
+    assert read(packed * 2 + PACKERS[suffix](b""), size) == CONTENT * 2
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.parametrize("lost", [1, 30, 3000])
+def test_files_that_were_cut_off_are_seen(suffix, lost):
+    with pytest.raises(UNPACKING_ERRORS):
+        read(PACKERS[suffix](CONTENT)[:-lost])
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_damaged_files_are_seen(suffix):
+    packed = bytearray(PACKERS[suffix](CONTENT))
+    packed[10:14] = b"\xff\xff\xff\xff"
+    with pytest.raises(UNPACKING_ERRORS):
+        read(bytes(packed))
+
+
+def test_a_bomb_is_unpacked_bit_by_bit():
+    stream = unpacked(io.BufferedReader(io.BytesIO(PACKERS[".zst"](b"\0" * (1 << 28)))))
+    assert len(stream.read(1000)) == 1000
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path):
+    with pytest.raises(TypeError), writing(tmp_path / "f.gz") as write:
+        write("no bytes")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_not_written_over(tmp_path):
+    with pytest.raises(FormatError, match="no file"), writing(tmp_path):
+        pass
