@@ -126,14 +126,13 @@ def pass_ngram_tokens(model: NGramModel, joined: Joined, spelling: Spelling, sea
         lm_weights=joined.lm_weights[joined.lattice_of[joined.sources]],
     )
     beam = math.inf if search.beam is None else search.beam
-    nodes, totals, num_ways, *ways = _walk(
-        model.automaton, graph, model.automaton.initial, search.max_tokens_per_node, beam
-    )
+    walked: Any = _walk(model.automaton, graph, model.automaton.initial, search.max_tokens_per_node, beam)
+    nodes, totals, num_ways, *ways = walked
     return TokenGraph(nodes, totals, np.concatenate([[0], np.cumsum(num_ways)]), Ways(*ways))
 
 
 @numba.njit(nogil=True)
-def _read(automaton: Automaton, state: int, tokens: TokenIds) -> tuple[float, int]:
+def _read(automaton: Automaton, state: int, tokens: TokenIds) -> tuple[float, Any]:
     """Log-probability of a word's tokens after a state, and the state after them."""
     missing, num_states = U(len(automaton.words)), U(len(automaton.suffixes))
     total, at = 0.0, U(state)
@@ -144,7 +143,7 @@ def _read(automaton: Automaton, state: int, tokens: TokenIds) -> tuple[float, in
             backoff += log10_backoff_of(automaton, at)
             at = U(automaton.suffixes[at])
             arc = arc_of(automaton, at, word)
-        total += np.float32((log10_prob_of(automaton, arc) + backoff) * _LN_10)
+        total += float(np.float32((log10_prob_of(automaton, arc) + backoff) * _LN_10))
         if arc + U(1) < num_states:
             at = minimal(automaton, arc + U(1))
         elif at != U(0):  # the longest n-grams are no states; their suffixes are
@@ -361,7 +360,7 @@ _GRAPH_TYPE = types.NamedTuple(  # type: ignore[no-untyped-call]  # numba ships 
 
 @numba.njit(
     [
-        types.Tuple((_NUMBERS, _VALUES, _NUMBERS, _NUMBERS, _NUMBERS, _VALUES, _VALUES))(
+        types.Tuple((_NUMBERS, _VALUES, _NUMBERS, _NUMBERS, _NUMBERS, _VALUES, _VALUES))(  # type: ignore[no-untyped-call]
             automaton, _GRAPH_TYPE, types.int64, types.int64, types.float64
         )
         for automaton in AUTOMATON_TYPES

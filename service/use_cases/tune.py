@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from models.errors import InvalidInputError
@@ -127,10 +128,14 @@ def judge(command: TuneCommand, computed: ListFeatures) -> Work[Any, Tuned]:
     return Tuned(data, folds, outcome)
 
 
+def _place(begin: int, number: int) -> str:
+    return f"lists[{begin + number}]."
+
+
 def _check(command: TuneCommand, lists: Sequence[CandidateList], models: ScoringModels) -> Work[Any, None]:
     for begin in range(0, len(lists), _LISTS_AT_ONCE):
         some = lists[begin : begin + _LISTS_AT_ONCE]
-        check_given(some, models=models.further, place=lambda i, begin=begin: f"lists[{begin + i}].")
+        check_given(some, models=models.further, place=partial(_place, begin))
         yield None
     compares = any(name.startswith(CONSENSUS) and is_derived(name) for name in command.features or ())
     longest = max(len(one.candidates) for one in lists)

@@ -17,7 +17,6 @@ from models.reranking.features import (
     WORDS,
     ListFeatures,
     derived_values,
-    given_column,
     weighed,
 )
 from models.reranking.lists import CandidateList
