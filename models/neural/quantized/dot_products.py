@@ -2,7 +2,8 @@
 
 numba knows no instruction for products of bytes, so the loop is written in LLVM's language: with
 `vpdpbusd` where the processor has it (AVX-512 VNNI: 64 products and sums an instruction), else in
-plain arithmetic that every processor has. Both are exact, hence equal.
+plain arithmetic that every processor has. `tiles` does sixteen vectors where there are tiles.
+All are exact, hence equal.
 """
 
 from typing import Any
@@ -18,6 +19,9 @@ LANES = 64
 
 GROUP = 4
 """Neighbouring columns that one instruction multiplies and sums."""
+
+COLUMNS = 64
+"""The width of vectors in memory is a multiple of it."""
 
 ZERO = 128
 """What is added to weights so that they are unsigned, as the instruction wants one of its factors."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from models.arrays import FloatArray
 from models.neural.quantized.cells import elman, gru, lstm, mingru, rectify, take_tanh
-from models.neural.quantized.matrix import PackedMatrix, multiply
+from models.neural.quantized.matrix import APART, PackedMatrix, multiply
 from models.neural.quantized.rows import quantise
 
 TOGETHER = 32
@@ -48,8 +48,8 @@ def run_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, outputs: Any,
     batch = len(h)
     width = layer.biases.shape[1]
     together = max(1, TOGETHER // max(1, batch))
-    x = np.empty((min(together, len(alive)) * batch, width), np.float32)
-    u = np.empty((batch, width), np.float32)
+    x = np.empty((min(together, len(alive)) * batch, width + APART), np.float32)
+    u = np.empty((batch, width + APART), np.float32)
     for row in range(batch):
         quantise(h[row], rows, row)
     for step in range(len(alive)):
@@ -61,13 +61,13 @@ def run_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, outputs: Any,
         multiply(layer.of_hidden, layer.biases[1], rows, step * batch, alive[step], u)
         for row in range(alive[step]):
             if layer.kind == LSTM:
-                lstm(x[place + row], u[row], h[row], c[row])
+                lstm(x[place + row, :width], u[row, :width], h[row], c[row])
             elif layer.kind == GRU:
-                gru(x[place + row], u[row], h[row])
+                gru(x[place + row, :width], u[row, :width], h[row])
             elif layer.kind == MINGRU:
-                mingru(x[place + row], h[row])
+                mingru(x[place + row, :width], h[row])
             else:
-                elman(x[place + row], u[row], h[row], layer.kind == RECTIFIED_ELMAN)
+                elman(x[place + row, :width], u[row, :width], h[row], layer.kind == RECTIFIED_ELMAN)
             outputs[step, row] = h[row]
             quantise(h[row], rows, (step + 1) * batch + row)
 

@@ -12,10 +12,24 @@ import numpy.typing as npt
 
 from models.arrays import FloatArray
 from models.neural.elementary import fused
-from models.neural.quantized.dot_products import GROUP, LANES, ZERO, four_rows, one_row
+from models.neural.quantized.dot_products import (
+    COLUMNS,
+    GROUP,
+    LANES,
+    ZERO,
+    four_rows,
+    one_row,
+)
 from models.neural.quantized.rows import LIMIT
+from models.neural.quantized.tiles import ROWS as TILE_ROWS
+from models.neural.quantized.tiles import TILES, begin_tiles, end_tiles, sixteen_rows
 
 _ALIGNMENT = 64  # bytes: a cache line
+APART = 16
+"""Floats between rows of products, as rows a power of two apart would drive one another out of the cache."""
+
+_FEWEST = 5
+"""Rows that are worth a tile."""
 
 
 class PackedMatrix(NamedTuple):
@@ -24,16 +38,18 @@ class PackedMatrix(NamedTuple):
     Attributes:
         weights: [O/64, K/4, 64, 4] as [O/64, 64 K], O and K rounded up; uint8, the integer plus 128.
         scales: of the rows [O rounded up to a multiple of 64], float32; 0 in rows that were added.
+        tiled: whether it is multiplied in tiles.
     """
 
     weights: npt.NDArray[np.uint8]
     scales: FloatArray
+    tiled: bool
 
 
 def pack(matrix: FloatArray) -> PackedMatrix:
     """Round the weights [O, K] of every row to 255 steps, symmetric about 0."""
     rows, columns = matrix.shape
-    blocks, groups = -(-rows // LANES), -(-columns // GROUP)
+    blocks, groups = -(-rows // LANES), -(-columns // COLUMNS) * (COLUMNS // GROUP)
     scales = np.zeros(blocks * LANES, np.float32)
     scales[:rows] = np.abs(matrix).max(axis=1, initial=0.0) / LIMIT
     padded = np.zeros((blocks * LANES, groups * GROUP), np.float32)
@@ -42,7 +58,7 @@ def pack(matrix: FloatArray) -> PackedMatrix:
     packed = integers.astype(np.uint8).reshape(blocks, LANES, groups, GROUP).transpose(0, 2, 1, 3)
     weights = _aligned(blocks, groups * LANES * GROUP)
     weights[:] = packed.reshape(weights.shape)
-    return PackedMatrix(weights, scales)
+    return PackedMatrix(weights, scales, TILES)
 
 
 def _aligned(rows: int, width: int) -> npt.NDArray[np.uint8]:
@@ -64,23 +80,50 @@ def multiply(matrix: Any, bias: Any, rows: Any, first: Any, count: Any, products
         count: how many of them.
         products: written, [count, O rounded up], float32.
     """
+    multiply_some(matrix, bias, rows, first, count, 0, len(matrix.weights), products, 0)
+
+
+@numba.njit(nogil=True, cache=True)
+def multiply_some(
+    matrix: Any,
+    bias: Any,
+    rows: Any,
+    first: Any,
+    count: Any,
+    begin: Any,
+    end: Any,
+    products: Any,
+    column: Any,
+) -> None:
+    """What `multiply` computes, of some blocks of 64 rows of the matrix alone, written from a column on."""
     groups = rows.values.shape[1] // GROUP
-    sums = np.empty(4 * LANES, np.int32)
-    weights = matrix.weights.reshape(-1)
-    for block in range(len(matrix.weights)):
+    sums = np.empty(TILE_ROWS * LANES, np.int32)
+    weights, tiled = matrix.weights.reshape(-1), matrix.tiled and count >= _FEWEST
+    if tiled:
+        begin_tiles()
+    for block in range(begin, end):
         start = block * groups * LANES * GROUP
-        here = slice(block * LANES, (block + 1) * LANES)
-        for done in range(0, count, 4):
-            if count - done == 1:
-                one_row(weights, start, rows.values, first + done, groups, sums)
+        here, there = slice(block * LANES, (block + 1) * LANES), column + (block - begin) * LANES
+        done = 0
+        while done < count:
+            row, left = first + done, count - done
+            if tiled and left >= _FEWEST:
+                sixteen_rows(weights, start, rows.values, row, groups, sums)
+                together = TILE_ROWS
+            elif left == 1:
+                one_row(weights, start, rows.values, row, groups, sums)
+                together = 1
             else:
-                four_rows(weights, start, rows.values, first + done, groups, sums)
-            for number in range(min(4, count - done)):
-                row = first + done + number
-                scale, less = rows.scales[row], np.int32(ZERO * rows.sums[row])
-                target = products[done + number, here]
+                four_rows(weights, start, rows.values, row, groups, sums)
+                together = 4
+            for number in range(min(together, left)):
+                scale, less = rows.scales[row + number], np.int32(ZERO * rows.sums[row + number])
+                target = products[done + number, there : there + LANES]
                 of_row = sums[number * LANES : (number + 1) * LANES]
                 _to_floats(of_row, less, scale, matrix.scales[here], bias[here], target)
+            done += together
+    if tiled:
+        end_tiles()
 
 
 @numba.njit(nogil=True, cache=True)

@@ -1,7 +1,7 @@
 """A network in integers of eight bits: embedding → body → (projection) → output layer."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterator
+from typing import NamedTuple, cast
 
 import numpy as np
 from torch import Tensor, nn
@@ -15,15 +15,15 @@ from models.neural.quantized.body import QuantizedBody, lengths_of
 from models.neural.quantized.feed_forward import QuantizedFeedForward
 from models.neural.quantized.linear import Linear, linear, linear_of
 from models.neural.quantized.matrix import gather, multiply, multiply_one_each, pack
-from models.neural.quantized.output import pick, score_rows, subtract
+from models.neural.quantized.output import normalise_logits, score_rows, score_tokens
 from models.neural.quantized.recurrent import QuantizedRecurrent
 from models.neural.quantized.rows import SPARE, Rows, new_rows, quantise_all
 from models.neural.quantized.state import Hidden
 from models.neural.quantized.support import unsupported
 from models.neural.recurrent import Recurrent
 
-TOGETHER = 16
-"""Rows whose logits are held at once: they stay in the cache."""
+TOGETHER = 64
+"""Rows for which the output layer's weights are read once."""
 
 
 class Outputs(NamedTuple):
@@ -97,32 +97,31 @@ class QuantizedNetwork:
 
     def log_probs(self, outputs: FloatArray) -> FloatArray:
         """Natural-log probabilities [B, V] of the next token after outputs of the body [B, W]."""
-        log_probs = np.empty((len(outputs), self.vocab_size), np.float32)
-        self._predict(
-            _rounded(outputs),
-            len(log_probs),
-            lambda logits, log_sums, cut: subtract(logits, log_sums, log_probs[cut]),
-        )
+        rows, width = self._features(_rounded(outputs)), len(self.output.bias)
+        logits, log_sums = np.empty((len(outputs), width), np.float32), np.empty(len(outputs), np.float32)
+        for cut in _cuts(len(outputs)):
+            score_rows(self.output.matrix, self.output.bias, rows, cut.start, logits[cut], log_sums[cut])
+        log_probs = logits if width == self.vocab_size else logits[:, : self.vocab_size].copy()
+        normalise_logits(log_probs, log_sums)
         return log_probs
 
     def target_log_probs(self, rows: Rows, ids: TokenIds) -> FloatArray:
         """Natural-log probabilities [N] of given next tokens, ids [N], after outputs as `Rows`."""
-        log_probs = np.empty(len(ids), np.float32)
-        self._predict(
-            rows, len(ids), lambda logits, log_sums, cut: pick(logits, log_sums, ids[cut], log_probs[cut])
-        )
+        rows, log_probs = self._features(rows), np.empty(len(ids), np.float32)
+        for cut in _cuts(len(ids)):
+            score_tokens(self.output.matrix, self.output.bias, rows, cut.start, ids[cut], log_probs[cut])
         return log_probs
 
     def choice_log_probs(self, outputs: FloatArray, rows: TokenIds, ids: TokenIds) -> FloatArray:
         """Natural-log probabilities [C] of ids [C] after outputs [B, W], by number in `rows` [C], never falling."""
-        log_probs = np.empty(len(ids), np.float32)
-
-        def write(logits: FloatArray, log_sums: FloatArray, cut: slice) -> None:
+        features, log_probs = self._features(_rounded(outputs)), np.empty(len(ids), np.float32)
+        for cut in _cuts(len(outputs)):
+            size = cut.stop - cut.start
+            logits, log_sums = np.empty((size, len(self.output.bias)), np.float32), np.empty(size, np.float32)
+            score_rows(self.output.matrix, self.output.bias, features, cut.start, logits, log_sums)
             first, end = np.searchsorted(rows, [cut.start, cut.stop])
             here = rows[first:end] - cut.start
             log_probs[first:end] = logits[here, ids[first:end]] - log_sums[here]
-
-        self._predict(_rounded(outputs), len(outputs), write)
         return log_probs
 
     def target_logits(self, rows: Rows, ids: TokenIds) -> FloatArray:
@@ -130,16 +129,6 @@ class QuantizedNetwork:
         logits = np.empty(len(ids), np.float32)
         multiply_one_each(self.output.matrix, self.output.bias, self._features(rows), ids, logits)
         return logits
-
-    def _predict(self, rows: Rows, count: int, write: Callable[[Any, Any, slice], None]) -> None:
-        """Call `write` with logits, the logarithms of their sums, and the rows they are of, few at a time."""
-        rows = self._features(rows)
-        for start in range(0, count, TOGETHER):
-            cut = slice(start, min(start + TOGETHER, count))
-            logits = np.empty((cut.stop - start, len(self.output.bias)), np.float32)
-            log_sums = np.empty(cut.stop - start, np.float32)
-            score_rows(self.output.matrix, self.output.bias, rows, start, logits, log_sums)
-            write(logits, log_sums, cut)
 
     def _features(self, rows: Rows) -> Rows:
         """What the output layer reads."""
@@ -151,6 +140,12 @@ def _quantized_body(network: Network) -> QuantizedBody:
     if isinstance(body, FeedForward):
         return QuantizedFeedForward(body, network.config)
     return QuantizedRecurrent(cast("Recurrent", body), network.config)
+
+
+def _cuts(count: int) -> Iterator[slice]:
+    """Rows that are computed together."""
+    for start in range(0, count, TOGETHER):
+        yield slice(start, min(start + TOGETHER, count))
 
 
 def _rounded(vectors: FloatArray) -> Rows:

@@ -7,9 +7,12 @@ import numpy as np
 
 from models.neural.elementary import exp, greater
 from models.neural.quantized.dot_products import LANES
-from models.neural.quantized.matrix import multiply
+from models.neural.quantized.matrix import APART, multiply_some
 
 _LOWEST = np.float32(-3e38)
+
+_BLOCKS = 16
+"""Of 64 tokens, computed together: their logits stay in the cache until they are summed."""
 
 
 @numba.njit(nogil=True, cache=True)
@@ -24,27 +27,73 @@ def score_rows(matrix: Any, bias: Any, rows: Any, first: Any, logits: Any, log_s
         logits: written, [N, V rounded up].
         log_sums: written, [N].
     """
-    multiply(matrix, bias, rows, first, len(logits), logits)
-    for row in range(len(logits)):
-        log_sums[row] = log_sum(logits[row])
+    count = len(logits)
+    highest, lanes = np.full(count, _LOWEST), np.zeros((count, LANES), np.float32)
+    tops = np.empty(LANES, np.float32)
+    for begin in range(0, len(matrix.weights), _BLOCKS):
+        end = min(begin + _BLOCKS, len(matrix.weights))
+        multiply_some(matrix, bias, rows, first, count, begin, end, logits, begin * LANES)
+        for row in range(count):
+            part = logits[row, begin * LANES : end * LANES]
+            highest[row] = _add_exponentials(part, highest[row], lanes[row], tops)
+    for row in range(count):
+        log_sums[row] = _log_of_sum(lanes[row], highest[row])
 
 
 @numba.njit(nogil=True, cache=True)
-def log_sum(logits: Any) -> Any:
-    """The logarithm of the sum of exponentials of logits, as many as a multiple of 64.
+def score_tokens(matrix: Any, bias: Any, rows: Any, first: Any, ids: Any, log_probs: Any) -> None:
+    """Write the log-probabilities of given tokens, ids [N], after rows from one on, into [N]; see `score_rows`."""
+    count = len(ids)
+    highest, lanes = np.full(count, _LOWEST), np.zeros((count, LANES), np.float32)
+    tops = np.empty(LANES, np.float32)
+    logits = np.empty((count, _BLOCKS * LANES + APART), np.float32)
+    for begin in range(0, len(matrix.weights), _BLOCKS):
+        end = min(begin + _BLOCKS, len(matrix.weights))
+        size = (end - begin) * LANES
+        multiply_some(matrix, bias, rows, first, count, begin, end, logits, 0)
+        for row in range(count):
+            highest[row] = _add_exponentials(logits[row, :size], highest[row], lanes[row], tops)
+            place = ids[row] - begin * LANES
+            if 0 <= place < size:
+                log_probs[row] = logits[row, place]
+    for row in range(count):
+        log_probs[row] -= _log_of_sum(lanes[row], highest[row])
 
-    They are summed in 64 lanes and these by halves, however wide the machine computes.
+
+@numba.njit(nogil=True, cache=True)
+def _add_exponentials(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
+    """Add the exponentials of logits, as many as a multiple of 64, less the highest so far, to sums in 64 lanes.
+
+    The sum depends on the pieces in which a row is given: these are always `_BLOCKS` of 64. `tops` is scratch.
+
+    Returns:
+        The highest now; what was in the lanes was made less in proportion.
     """
     blocks = logits.reshape(-1, LANES)
-    lanes = np.full(LANES, _LOWEST)
+    for lane in range(LANES):
+        tops[lane] = highest
     for block in range(len(blocks)):
         for lane in range(LANES):
-            lanes[lane] = greater(lanes[lane], blocks[block, lane])
-    highest = lanes.max()
-    lanes[:] = 0
+            tops[lane] = greater(tops[lane], blocks[block, lane])
+    width = LANES
+    while width > 1:
+        width //= 2
+        for lane in range(width):
+            tops[lane] = greater(tops[lane], tops[lane + width])
+    found = tops[0]
+    if found > highest:
+        shrink = exp(highest - found)
+        for lane in range(LANES):
+            lanes[lane] *= shrink
     for block in range(len(blocks)):
         for lane in range(LANES):
-            lanes[lane] += exp(blocks[block, lane] - highest)
+            lanes[lane] += exp(blocks[block, lane] - found)
+    return found
+
+
+@numba.njit(nogil=True, cache=True)
+def _log_of_sum(lanes: Any, highest: Any) -> Any:
+    """The logarithm of a sum in 64 lanes, which are added by halves, however wide the machine computes."""
     width = LANES
     while width > 1:
         width //= 2
@@ -54,16 +103,9 @@ def log_sum(logits: Any) -> Any:
 
 
 @numba.njit(nogil=True, cache=True)
-def subtract(logits: Any, log_sums: Any, log_probs: Any) -> None:
-    """Write log-probabilities [N, V], the first V of each row of logits less the logarithm of the sum."""
-    for row in range(len(log_probs)):
+def normalise_logits(logits: Any, log_sums: Any) -> None:
+    """Turn logits [N, V] into log-probabilities."""
+    for row in range(len(logits)):
         log_sum = log_sums[row]
-        for token in range(log_probs.shape[1]):
-            log_probs[row, token] = logits[row, token] - log_sum
-
-
-@numba.njit(nogil=True, cache=True)
-def pick(logits: Any, log_sums: Any, ids: Any, log_probs: Any) -> None:
-    """Write the log-probability of one token a row, ids [N], into [N]."""
-    for row in range(len(ids)):
-        log_probs[row] = logits[row, ids[row]] - log_sums[row]
+        for token in range(logits.shape[1]):
+            logits[row, token] -= log_sum

@@ -7,13 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray
-from models.neural.quantized.dot_products import GROUP
+from models.neural.quantized.dot_products import COLUMNS
 
 LIMIT = np.float32(127)
 """The largest integer; -128 is not used, so that the range is symmetric."""
 
-SPARE = 3
-"""Rows past the last that may be read when four are computed together."""
+SPARE = 15
+"""Rows past the last that may be read when sixteen are computed together."""
 
 _TINY = np.float32(1e-30)
 _HALF = np.float32(0.5)
@@ -23,9 +23,9 @@ class Rows(NamedTuple):
     """N vectors as integers times a scale; in memory, `SPARE` rows more.
 
     Attributes:
-        values: [N + 3, W rounded up to a multiple of 4], int8; 0 in what was added to the width.
-        scales: [N + 3], float32.
-        sums: of a row's values [N + 3], int32.
+        values: [N + SPARE, W rounded up to a multiple of 64], int8; 0 in what was added to the width.
+        scales: [N + SPARE], float32.
+        sums: of a row's values [N + SPARE], int32.
     """
 
     values: npt.NDArray[np.int8]
@@ -35,7 +35,7 @@ class Rows(NamedTuple):
 
 def new_rows(count: int, width: int) -> Rows:
     """Room for vectors of a width; what is in it is 0."""
-    count, padded = count + SPARE, -(-width // GROUP) * GROUP
+    count, padded = count + SPARE, -(-width // COLUMNS) * COLUMNS
     values = np.zeros((count, padded), np.int8)
     return Rows(values, np.zeros(count, np.float32), np.zeros(count, np.int32))
 

@@ -8,7 +8,7 @@ from models.neural.quantized import dot_products
 from models.neural.quantized.cells import take_sigmoid, take_tanh
 from models.neural.quantized.matrix import gather, multiply, multiply_one_each, pack
 from models.neural.quantized.norm import Norm, normalise
-from models.neural.quantized.output import log_sum
+from models.neural.quantized.output import score_rows, score_tokens
 from models.neural.quantized.rows import SPARE, new_rows, quantise_all, take
 
 # the second is what processors without the instruction of the first use
@@ -53,6 +53,17 @@ def test_products_equal_those_of_the_integers(count, shape):
     exact = rows.values[:count, : shape[1]].astype(np.int64) @ integers.T.astype(np.int64)
     expected = exact * rows.scales[:count, None].astype(np.float64) * packed.scales[: len(matrix)]
     assert products[:, : len(matrix)] == pytest.approx(expected + bias[: len(matrix)], abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [5, 16, 17, 40])
+def test_a_processor_with_tiles_computes_what_others_do(count):
+    packed, rows = pack(random_matrix(130, 200)), new_rows(count, 200)
+    quantise_all(random_matrix(count, 200, seed=1), rows, 0)
+    bias = np.linspace(-1, 1, len(packed.scales), dtype=np.float32)
+    tiled, plain = (np.empty((count, len(bias)), np.float32) for _ in range(2))
+    multiply(packed, bias, rows, 0, count, tiled)
+    multiply(packed._replace(tiled=False), bias, rows, 0, count, plain)
+    assert (tiled == plain).all()
 
 
 def test_one_product_a_row_is_that_of_all():
@@ -135,8 +146,16 @@ def test_elementary_functions_do_not_depend_on_where_a_value_stands():
         assert alone[0] == together[place]
 
 
-def test_the_logarithm_of_the_sum_is_exact_and_blind_to_what_is_never_predicted():
-    logits = random_matrix(1, 640)[0] * 30
-    logits[[1, 638, 639]] = -np.inf
-    expected = np.log(np.exp(logits.astype(np.float64)).sum())
-    assert log_sum(logits) == pytest.approx(expected, abs=2e-6)
+@pytest.mark.parametrize("vocab_size", [640, 2500])
+def test_the_logarithm_of_the_sum_is_exact_and_blind_to_what_is_never_predicted(vocab_size):
+    packed, rows = pack(random_matrix(vocab_size, 70) * 8), new_rows(3, 70)
+    quantise_all(random_matrix(3, 70, seed=1), rows, 0)
+    bias = np.full(len(packed.scales), -np.inf, np.float32)
+    bias[2 : vocab_size - 2] = 0
+    logits, log_sums = np.empty((3, len(bias)), np.float32), np.empty(3, np.float32)
+    score_rows(packed, bias, rows, 0, logits, log_sums)
+    expected = np.log(np.exp(logits.astype(np.float64)).sum(axis=1))
+    assert log_sums == pytest.approx(expected, abs=2e-6)
+    ids, log_probs = np.array([2, vocab_size - 3, 500]), np.empty(3, np.float32)
+    score_tokens(packed, bias, rows, 0, ids, log_probs)
+    assert (log_probs == logits[np.arange(3), ids] - log_sums).all()
