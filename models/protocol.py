@@ -196,12 +196,38 @@ class TopKPredictor(Protocol[S_contra]):
         ...
 
 
-@runtime_checkable
-class Sampler(Protocol[S_contra]):
-    """Optional: draw the next token without computing the whole distribution."""
+WEIGHED_TOKENS = 64
+"""Neighbouring tokens that are weighed together."""
 
-    def sample(self, state: S_contra, random: np.random.Generator) -> TokenIds:
-        """One token per row [B], drawn from the model's own distribution."""
+
+class Weighed(NamedTuple):
+    """What the next token of R rows is drawn by.
+
+    Attributes:
+        log_sums: the logarithm of what exponentials of logits sum to [R], float32; a logit less this is a
+            log-probability.
+        highest: the highest logit [R], float32.
+        sums: exp((logit - highest) / temperature), summed over every 64 neighbouring tokens [R, V / 64 rounded up],
+            float32.
+        features: what logits are computed from; the model's own affair.
+    """
+
+    log_sums: FloatArray
+    highest: FloatArray
+    sums: FloatArray
+    features: Any
+
+
+@runtime_checkable
+class Weigher(Protocol[S_contra]):
+    """Optional: tell what a token is drawn by, without writing the whole distribution."""
+
+    def weigh(self, state: S_contra, temperatures: FloatArray) -> Weighed:
+        """Weigh what may follow each row, at a temperature above 0 each [R], float32."""
+        ...
+
+    def logits(self, weighed: Weighed, rows: TokenIds, blocks: TokenIds) -> FloatArray:
+        """The logits [N, 64] of one block of tokens each [N] after rows by number [N]; minus infinity past V."""
         ...
 
 

@@ -12,8 +12,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-_LOG2_E = np.float32(1.4426950408889634)
-_LOWEST_EXPONENT = np.float32(-126.0)
+LOG2_E = np.float32(1.4426950408889634)
+LOWEST_EXPONENT = np.float32(-126.0)
 _HALF = np.float32(0.5)
 _ONE = np.float32(1)
 _TWO = np.float32(2)
@@ -21,6 +21,8 @@ _LIMIT = np.float32(40)  # beyond it, the functions below have reached their lim
 # 2^f for f in [-1/2, 1/2], its Taylor series; the relative error is below 3e-7
 _C1, _C2, _C3 = np.float32(0.6931471806), np.float32(0.2402265070), np.float32(0.0555041087)
 _C4, _C5, _C6 = np.float32(0.0096181291), np.float32(0.0013333558), np.float32(0.0001540353)
+POWERS_OF_2 = (_C1, _C2, _C3, _C4, _C5, _C6)
+"""Coefficients of that series, after 1."""
 
 
 @intrinsic
@@ -67,7 +69,7 @@ def greater(x: Any, y: Any) -> Any:
 @numba.njit(nogil=True, inline="always")
 def exp(x: Any) -> Any:
     """e^x in single precision for x ≤ 88; the smallest normal number for any x below -87."""
-    y = greater(x * _LOG2_E, _LOWEST_EXPONENT)
+    y = greater(x * LOG2_E, LOWEST_EXPONENT)
     whole = np.floor(y + _HALF)
     f = y - whole
     p = fused(fused(fused(fused(fused(fused(_C6, f, _C5), f, _C4), f, _C3), f, _C2), f, _C1), f, _ONE)

@@ -12,7 +12,7 @@ from models.neural.quantized.network import QuantizedNetwork
 from models.neural.quantized.sequences import Wanted, read_ragged
 from models.neural.quantized.state import QuantizedState
 from models.neural.served import NetworkModel
-from models.protocol import FeaturedReading, FeaturedScores, ReadScores
+from models.protocol import FeaturedReading, FeaturedScores, ReadScores, Weighed
 from models.vocabulary import Vocabulary
 
 _ROWS_A_THREAD = 32
@@ -59,6 +59,14 @@ class QuantizedModel(NetworkModel[QuantizedState]):
     def next_log_probs(self, state: QuantizedState) -> FloatArray:
         """Natural-log probabilities [B, V] of the token that follows each row."""
         return self._network.log_probs(state.top)
+
+    def weigh(self, state: QuantizedState, temperatures: FloatArray) -> Weighed:
+        """What the next token of each row is drawn by; see `Weigher`."""
+        return self._network.weigh(state.top, np.ascontiguousarray(temperatures, dtype=np.float32))
+
+    def logits(self, weighed: Weighed, rows: TokenIds, blocks: TokenIds) -> FloatArray:
+        """The logits [N, 64] of single blocks of tokens; see `Weigher`."""
+        return self._network.logits(weighed.features, np.asarray(rows), np.asarray(blocks))
 
     def score(self, state: QuantizedState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
         """Log-probabilities of given tokens, each given the state and the tokens before it.

@@ -20,7 +20,9 @@ from models.neural.quantized.recurrent import QuantizedRecurrent
 from models.neural.quantized.rows import SPARE, Rows, new_rows, quantise_all
 from models.neural.quantized.state import Hidden
 from models.neural.quantized.support import unsupported
+from models.neural.quantized.weighing import logits_of_blocks, weigh_rows
 from models.neural.recurrent import Recurrent
+from models.protocol import WEIGHED_TOKENS, Weighed
 
 TOGETHER = 64
 """Rows for which the output layer's weights are read once."""
@@ -123,6 +125,22 @@ class QuantizedNetwork:
             here = rows[first:end] - cut.start
             log_probs[first:end] = logits[here, ids[first:end]] - log_sums[here]
         return log_probs
+
+    def weigh(self, outputs: FloatArray, temperatures: FloatArray) -> Weighed:
+        """What the next tokens after outputs of the body [B, W] are drawn by, at temperatures [B]."""
+        features, count = self._features(_rounded(outputs)), len(outputs)
+        highest, log_sums = np.empty(count, np.float32), np.empty(count, np.float32)
+        sums = np.empty((count, len(self.output.bias) // WEIGHED_TOKENS), np.float32)
+        for cut in _cuts(count):
+            parts = temperatures[cut], highest[cut], log_sums[cut], sums[cut]
+            weigh_rows(self.output.matrix, self.output.bias, features, cut.start, *parts)
+        return Weighed(log_sums, highest, sums, features)
+
+    def logits(self, features: Rows, rows: TokenIds, blocks: TokenIds) -> FloatArray:
+        """The logits [N, 64] of blocks of tokens [N] after features by number [N]."""
+        logits = np.empty((len(rows), WEIGHED_TOKENS), np.float32)
+        logits_of_blocks(self.output.matrix, self.output.bias, features, rows, blocks, logits)
+        return logits
 
     def target_logits(self, rows: Rows, ids: TokenIds) -> FloatArray:
         """Unnormalised log-probabilities [N] of given next tokens, ids [N], after outputs as `Rows`."""

@@ -7,11 +7,12 @@ import numpy as np
 
 from models.neural.elementary import exp, greater
 from models.neural.quantized.dot_products import LANES
+from models.neural.quantized.lanes import add_exponentials_in_lanes, highest_in_lanes
 from models.neural.quantized.matrix import APART, multiply_some
 
-_LOWEST = np.float32(-3e38)
+LOWEST = np.float32(-3e38)
 
-_BLOCKS = 16
+BLOCKS = 16
 """Of 64 tokens, computed together: their logits stay in the cache until they are summed."""
 
 
@@ -28,78 +29,91 @@ def score_rows(matrix: Any, bias: Any, rows: Any, first: Any, logits: Any, log_s
         log_sums: written, [N].
     """
     count = len(logits)
-    highest, lanes = np.full(count, _LOWEST), np.zeros((count, LANES), np.float32)
+    highest, lanes = np.full(count, LOWEST), np.zeros((count, LANES), np.float32)
     tops = np.empty(LANES, np.float32)
-    for begin in range(0, len(matrix.weights), _BLOCKS):
-        end = min(begin + _BLOCKS, len(matrix.weights))
+    for begin in range(0, len(matrix.weights), BLOCKS):
+        end = min(begin + BLOCKS, len(matrix.weights))
         multiply_some(matrix, bias, rows, first, count, begin, end, logits, begin * LANES)
         for row in range(count):
             part = logits[row, begin * LANES : end * LANES]
-            highest[row] = _add_exponentials(part, highest[row], lanes[row], tops)
+            highest[row] = add_exponentials(part, highest[row], lanes[row], tops)
     for row in range(count):
-        log_sums[row] = _log_of_sum(lanes[row], highest[row])
+        log_sums[row] = log_of_sum(lanes[row], highest[row])
 
 
 @numba.njit(nogil=True, cache=True)
 def score_tokens(matrix: Any, bias: Any, rows: Any, first: Any, ids: Any, log_probs: Any) -> None:
     """Write the log-probabilities of given tokens, ids [N], after rows from one on, into [N]; see `score_rows`."""
     count = len(ids)
-    highest, lanes = np.full(count, _LOWEST), np.zeros((count, LANES), np.float32)
+    highest, lanes = np.full(count, LOWEST), np.zeros((count, LANES), np.float32)
     tops = np.empty(LANES, np.float32)
-    logits = np.empty((count, _BLOCKS * LANES + APART), np.float32)
-    for begin in range(0, len(matrix.weights), _BLOCKS):
-        end = min(begin + _BLOCKS, len(matrix.weights))
+    logits = np.empty((count, BLOCKS * LANES + APART), np.float32)
+    for begin in range(0, len(matrix.weights), BLOCKS):
+        end = min(begin + BLOCKS, len(matrix.weights))
         size = (end - begin) * LANES
         multiply_some(matrix, bias, rows, first, count, begin, end, logits, 0)
         for row in range(count):
-            highest[row] = _add_exponentials(logits[row, :size], highest[row], lanes[row], tops)
+            highest[row] = add_exponentials(logits[row, :size], highest[row], lanes[row], tops)
             place = ids[row] - begin * LANES
             if 0 <= place < size:
                 log_probs[row] = logits[row, place]
     for row in range(count):
-        log_probs[row] -= _log_of_sum(lanes[row], highest[row])
+        log_probs[row] -= log_of_sum(lanes[row], highest[row])
 
 
 @numba.njit(nogil=True, cache=True)
-def _add_exponentials(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
+def add_exponentials(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
     """Add the exponentials of logits, as many as a multiple of 64, less the highest so far, to sums in 64 lanes.
 
-    The sum depends on the pieces in which a row is given: these are always `_BLOCKS` of 64. `tops` is scratch.
+    The sum depends on the pieces in which a row is given: these are always `BLOCKS` of 64. `tops` is scratch.
 
     Returns:
         The highest now; what was in the lanes was made less in proportion.
     """
-    blocks = logits.reshape(-1, LANES)
-    for lane in range(LANES):
-        tops[lane] = highest
-    for block in range(len(blocks)):
-        for lane in range(LANES):
-            tops[lane] = greater(tops[lane], blocks[block, lane])
-    width = LANES
-    while width > 1:
-        width //= 2
-        for lane in range(width):
-            tops[lane] = greater(tops[lane], tops[lane + width])
-    found = tops[0]
+    found = highest_of(logits, highest, tops)
     if found > highest:
         shrink = exp(highest - found)
         for lane in range(LANES):
             lanes[lane] *= shrink
-    for block in range(len(blocks)):
-        for lane in range(LANES):
-            lanes[lane] += exp(blocks[block, lane] - found)
+    add_exponentials_in_lanes(logits, len(logits), found, lanes)
     return found
 
 
 @numba.njit(nogil=True, cache=True)
-def _log_of_sum(lanes: Any, highest: Any) -> Any:
-    """The logarithm of a sum in 64 lanes, which are added by halves, however wide the machine computes."""
-    width = LANES
-    while width > 1:
-        width //= 2
-        for lane in range(width):
-            lanes[lane] += lanes[lane + width]
-    return np.log(lanes[0]) + highest
+def highest_of(logits: Any, highest: Any, tops: Any) -> Any:
+    """The highest of logits, as many as a multiple of 64, and one more; `tops` [64] is scratch."""
+    for lane in range(LANES):
+        tops[lane] = highest
+    highest_in_lanes(logits, len(logits), tops)
+    for lane in range(32):  # constants: the compiler leaves no loop
+        tops[lane] = greater(tops[lane], tops[lane + 32])
+    for lane in range(16):
+        tops[lane] = greater(tops[lane], tops[lane + 16])
+    for lane in range(8):
+        tops[lane] = greater(tops[lane], tops[lane + 8])
+    for lane in range(8):
+        highest = greater(highest, tops[lane])
+    return highest
+
+
+@numba.njit(nogil=True, cache=True)
+def sum_of_lanes(lanes: Any) -> Any:
+    """The sum of 64 numbers, which are added by halves, however wide the machine computes; they are written over."""
+    for lane in range(32):
+        lanes[lane] += lanes[lane + 32]
+    for lane in range(16):
+        lanes[lane] += lanes[lane + 16]
+    for lane in range(8):
+        lanes[lane] += lanes[lane + 8]
+    for lane in range(4):
+        lanes[lane] += lanes[lane + 4]
+    return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3])
+
+
+@numba.njit(nogil=True, cache=True)
+def log_of_sum(lanes: Any, highest: Any) -> Any:
+    """The logarithm of a sum in 64 lanes, which are written over."""
+    return np.log(sum_of_lanes(lanes)) + highest
 
 
 @numba.njit(nogil=True, cache=True)

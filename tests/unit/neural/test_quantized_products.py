@@ -4,8 +4,10 @@ import numba
 import numpy as np
 import pytest
 
+from models.neural.elementary import exp
 from models.neural.quantized import dot_products
 from models.neural.quantized.cells import take_sigmoid, take_tanh
+from models.neural.quantized.lanes import add_exponentials_in_lanes
 from models.neural.quantized.matrix import gather, multiply, multiply_one_each, pack
 from models.neural.quantized.norm import Norm, normalise
 from models.neural.quantized.output import score_rows, score_tokens
@@ -144,6 +146,24 @@ def test_elementary_functions_do_not_depend_on_where_a_value_stands():
         alone = values[place : place + 1].copy()
         take_tanh(alone)
         assert alone[0] == together[place]
+
+
+def test_exponentials_in_lanes_are_those_of_single_numbers():
+    values = np.concatenate([random_matrix(1, 190)[0] * 90, [0, -3e38]]).astype(np.float32)
+
+    @numba.njit
+    def in_lanes(values, highest, lanes):
+        add_exponentials_in_lanes(values, len(values), highest, lanes)
+
+    @numba.njit
+    def one_by_one(values, highest, lanes):
+        for place in range(len(values)):
+            lanes[place % 64] += exp(values[place] - highest)
+
+    together, alone = np.ones(64, np.float32), np.ones(64, np.float32)
+    in_lanes(values, values.max(), together)
+    one_by_one(values, values.max(), alone)
+    assert (together == alone).all()
 
 
 @pytest.mark.parametrize("vocab_size", [640, 2500])

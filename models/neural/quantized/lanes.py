@@ -1,0 +1,144 @@
+"""Exponentials of 64 numbers at once, in vectors as wide as the machine has: compilers shy away from the widest."""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils as _cgutils
+from numba.extending import intrinsic
+
+from models.neural import elementary
+from models.neural.quantized.dot_products import LANES
+
+_codegen: Any = _cgutils
+_WIDTH = 16
+_FLOATS = ir.VectorType(ir.FloatType(), _WIDTH)
+_INTEGERS = ir.VectorType(ir.IntType(32), _WIDTH)
+_BIAS, _FRACTION_BITS = 127, 23  # of a float32
+
+
+def _all(value: Any) -> Any:
+    return ir.Constant(_FLOATS, [float(value)] * _WIDTH)
+
+
+def _same(builder: Any, value: Any) -> Any:
+    """A number in every place of a vector."""
+    empty = ir.Constant(_FLOATS, ir.Undefined)
+    one = builder.insert_element(empty, value, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(one, empty, ir.Constant(_INTEGERS, None))
+
+
+def _call(builder: Any, function: str, *arguments: Any) -> Any:
+    declared = ir.FunctionType(_FLOATS, [_FLOATS] * len(arguments))
+    name = f"llvm.{function}.v{_WIDTH}f32"
+    return builder.call(_codegen.get_or_insert_function(builder.module, declared, name), arguments)
+
+
+def _exponential(builder: Any, x: Any) -> Any:
+    """What `elementary.exp` computes, operation by operation, of sixteen numbers."""
+    scaled, lowest = builder.fmul(x, _all(elementary.LOG2_E)), _all(elementary.LOWEST_EXPONENT)
+    y = builder.select(builder.fcmp_ordered(">", scaled, lowest), scaled, lowest)
+    whole = _call(builder, "floor", builder.fadd(y, _all(0.5)))
+    f = builder.fsub(y, whole)
+    power = _all(elementary.POWERS_OF_2[-1])
+    for coefficient in (*elementary.POWERS_OF_2[-2::-1], 1.0):
+        power = _call(builder, "fma", power, f, _all(coefficient))
+    exponent = builder.add(builder.fptosi(whole, _INTEGERS), ir.Constant(_INTEGERS, [_BIAS] * _WIDTH))
+    bits = builder.shl(exponent, ir.Constant(_INTEGERS, [_FRACTION_BITS] * _WIDTH))
+    return builder.fmul(power, builder.bitcast(bits, _FLOATS))
+
+
+def _vector(builder: Any, array: Any, *offsets: Any) -> Any:
+    """Where sixteen numbers of an array stand."""
+    place = array
+    for offset in offsets:
+        place = builder.gep(place, [offset])
+    return builder.bitcast(place, _FLOATS.as_pointer())
+
+
+def _data(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
+    return context.make_array(signature.args[position])(context, builder, arguments[position]).data
+
+
+def _offsets() -> list[Any]:
+    return [ir.Constant(ir.IntType(64), first) for first in range(0, LANES, _WIDTH)]
+
+
+@intrinsic
+def _highest_in_lanes(  # noqa: D417 - numba hands over the typing context
+    typing_context: Any,  # noqa: ARG001
+    values: Any,
+    count: Any,
+    lanes: Any,
+) -> Any:
+    """Raise lanes [64] to the highest of values that stand in them.
+
+    Args:
+        values: [count], float32, contiguous.
+        count: a multiple of 64.
+        lanes: written over.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source = _data(context, builder, signature, arguments, 0)
+        target = _data(context, builder, signature, arguments, 2)
+        tops = [
+            _codegen.alloca_once_value(builder, builder.load(_vector(builder, target, offset), align=4))
+            for offset in _offsets()
+        ]
+        step = ir.Constant(arguments[1].type, LANES)
+        with _codegen.for_range(builder, builder.udiv(arguments[1], step), intp=step.type) as loop:
+            start = builder.mul(loop.index, step)
+            for offset, top in zip(_offsets(), tops, strict=True):
+                value = builder.load(_vector(builder, source, start, offset), align=4)
+                before = builder.load(top)
+                higher = builder.fcmp_ordered(">", value, before)
+                builder.store(builder.select(higher, value, before), top)
+        for offset, top in zip(_offsets(), tops, strict=True):
+            builder.store(builder.load(top), _vector(builder, target, offset), align=4)
+        return context.get_dummy_value()
+
+    return types.void(values, count, lanes), generate
+
+
+@intrinsic
+def _add_exponentials(  # noqa: D417
+    typing_context: Any,  # noqa: ARG001
+    values: Any,
+    count: Any,
+    highest: Any,
+    lanes: Any,
+) -> Any:
+    """Add to lanes [64] the exponentials of values that stand in them, less the highest.
+
+    Args:
+        values: [count], float32, contiguous.
+        count: a multiple of 64.
+        highest: no value is higher.
+        lanes: written over.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source = _data(context, builder, signature, arguments, 0)
+        target = _data(context, builder, signature, arguments, 3)
+        less = _same(builder, arguments[2])
+        sums = [
+            _codegen.alloca_once_value(builder, builder.load(_vector(builder, target, offset), align=4))
+            for offset in _offsets()
+        ]
+        step = ir.Constant(arguments[1].type, LANES)
+        with _codegen.for_range(builder, builder.udiv(arguments[1], step), intp=step.type) as loop:
+            start = builder.mul(loop.index, step)
+            for offset, total in zip(_offsets(), sums, strict=True):
+                value = builder.load(_vector(builder, source, start, offset), align=4)
+                added = _exponential(builder, builder.fsub(value, less))
+                builder.store(builder.fadd(builder.load(total), added), total)
+        for offset, total in zip(_offsets(), sums, strict=True):
+            builder.store(builder.load(total), _vector(builder, target, offset), align=4)
+        return context.get_dummy_value()
+
+    return types.void(values, count, highest, lanes), generate
+
+
+highest_in_lanes: Any = _highest_in_lanes  # called without the typing context
+add_exponentials_in_lanes: Any = _add_exponentials

@@ -1,0 +1,55 @@
+"""What tokens are drawn by, beside the whole distribution."""
+
+import numpy as np
+import pytest
+import torch
+
+from models.neural.config import NetworkConfig
+from models.neural.network import Network
+from models.neural.quantized.model import QuantizedModel
+from models.protocol import WEIGHED_TOKENS, Weigher, can
+from models.vocabulary import Vocabulary
+
+VOCAB_SIZE = 2500  # more than one piece of the output layer, and no multiple of a block
+TEMPERATURES = np.array([1, 0.3, 2.5, 1, 0.01], np.float32)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(3)
+    network = Network(NetworkConfig(cell="gru", embedding_size=20, hidden_size=20), VOCAB_SIZE).eval()
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.7)
+    return QuantizedModel(network, Vocabulary([f"w{i}" for i in range(VOCAB_SIZE - 3)]))
+
+
+@pytest.fixture(scope="module")
+def state(model):
+    return model.advance(model.initial_state(5), np.array([5, 100, 2000, 7, 9]))
+
+
+def test_weights_are_those_of_the_distribution(model, state):
+    assert can(model, Weigher)
+    weighed, log_probs = model.weigh(state, TEMPERATURES), model.next_log_probs(state).astype(np.float64)
+    scores = (log_probs - log_probs.max(axis=1, keepdims=True)) / TEMPERATURES[:, None]
+    starts = np.arange(0, VOCAB_SIZE, WEIGHED_TOKENS)
+    assert weighed.sums == pytest.approx(np.add.reduceat(np.exp(scores), starts, axis=1), rel=2e-5, abs=1e-30)
+    assert weighed.highest - weighed.log_sums == pytest.approx(log_probs.max(axis=1), abs=1e-5)
+
+
+def test_logits_of_a_block_less_the_logarithm_of_the_sum_are_the_log_probabilities(model, state):
+    weighed, log_probs = model.weigh(state, TEMPERATURES), model.next_log_probs(state)
+    rows, blocks = np.array([4, 0, 0, 2]), np.array([0, 39, 3, 17])
+    logits = model.logits(weighed, rows, blocks)
+    for row, block, some in zip(rows, blocks, logits, strict=True):
+        expected = log_probs[row, block * WEIGHED_TOKENS : (block + 1) * WEIGHED_TOKENS]
+        assert (some[: len(expected)] - weighed.log_sums[row] == expected).all()
+        assert (some[len(expected) :] == -np.inf).all()
+
+
+def test_a_row_is_weighed_as_it_is_alone(model, state):
+    together = model.weigh(state, TEMPERATURES)
+    for row in range(len(state)):
+        alone = model.weigh(state.select(np.array([row])), TEMPERATURES[row : row + 1])
+        assert (alone.sums[0] == together.sums[row]).all()
+        assert alone.log_sums[0] == together.log_sums[row]
