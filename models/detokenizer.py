@@ -22,9 +22,9 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._strip_space = tokenizer.leading_space and not continues
 
-    def push(self, token: int) -> str:
-        """The text that has become certain with this token; may be empty."""
-        raw = self._bytes[token]
+    def push(self, *tokens: int) -> str:
+        """The text that has become certain with these tokens; may be empty."""
+        raw = b"".join([self._bytes[token] for token in tokens])
         if self._strip_space and raw:
             self._strip_space = False
             raw = raw.removeprefix(b" ")

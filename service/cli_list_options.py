@@ -1,14 +1,17 @@
 """What commands that read n-best lists have in common: options, and what they tell of lines they cannot read."""
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, BinaryIO, TextIO, TypeVar
+from typing import Annotated, Any, BinaryIO, NamedTuple, TextIO, TypeVar, get_type_hints
 
 import typer
 
 from models.errors import FormatError, InvalidInputError
 from models.reranking.formats import FORMAT_NAMES, BadLine, Item, ReferenceLayout, read_lists
+from models.reranking.lists import CandidateList
 
 T = TypeVar("T")
 MAX_COMPLAINTS = 20
@@ -87,6 +90,60 @@ def good_lists(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
         typer.echo(f"gramophone: {file}: {num_bad - MAX_COMPLAINTS:,} more bad lines", err=True)
     if num_bad and not any_good:
         raise FormatError(file, "has no list that can be read", hint="is --format right?")
+
+
+class ListSource(NamedTuple):
+    """Where a command's lists come from, as its options say; see `takes_lists`."""
+
+    file: ListsArgument
+    format_name: FormatOption = None
+    references: ReferencesOption = None
+    reference_layout: ReferenceLayoutOption = None
+    beam_size: BeamSizeOption = None
+    scores: ScoresOption = None
+
+    def lists(self, *, reserved: Callable[[str], bool] | None = None) -> Iterator[CandidateList]:
+        """The lists that can be read; the others are told, see `good_lists`.
+
+        Raises:
+            FormatError, InvalidInputError: see `read_items` and `good_lists`.
+        """
+        items = read_items(
+            self.file,
+            format_name=self.format_name,
+            references=self.references,
+            reference_layout=self.reference_layout,
+            beam_size=self.beam_size,
+            scores=self.scores,
+            reserved=reserved,
+        )
+        return good_lists(items, self.file)
+
+
+def takes_lists(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `ListSource` in the place of its parameter `source`, which is made of them."""
+    hints = get_type_hints(ListSource, include_extras=True)
+    options = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=ListSource._field_defaults.get(name, inspect.Parameter.empty),
+            annotation=hints[name],
+        )
+        for name in ListSource._fields
+    ]
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        source = ListSource(**{name: values.pop(name) for name in ListSource._fields})
+        command(source=source, **values)
+
+    parameters: list[inspect.Parameter] = []
+    for own in inspect.signature(command, eval_str=True).parameters.values():
+        parameters += options if own.name == "source" else [own.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
 
 
 def binary_stream(stream: TextIO | None, name: str) -> BinaryIO:

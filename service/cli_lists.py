@@ -9,15 +9,9 @@ import typer
 
 from models.reranking.lists import CandidateList
 from service.cli_list_options import (
-    BeamSizeOption,
-    FormatOption,
-    ListsArgument,
-    ReferenceLayoutOption,
-    ReferencesOption,
-    ScoresOption,
+    ListSource,
     binary_stream,
-    good_lists,
-    read_items,
+    takes_lists,
 )
 from service.cli_options import JsonOption, print_json
 
@@ -27,8 +21,9 @@ lists_app = typer.Typer(
 
 
 @lists_app.command()
+@takes_lists
 def convert(
-    file: ListsArgument,
+    source: ListSource,
     target: Annotated[
         str,
         typer.Argument(
@@ -36,11 +31,6 @@ def convert(
         ),
     ],
     output_format: Annotated[str, typer.Option(help="Any of the formats of --format.")] = "jsonl",
-    format_name: FormatOption = None,
-    references: ReferencesOption = None,
-    reference_layout: ReferenceLayoutOption = None,
-    beam_size: BeamSizeOption = None,
-    scores: ScoresOption = None,
 ) -> None:
     """Write lists in another format; what that has no place for is left out and told.
 
@@ -50,14 +40,6 @@ def convert(
     from models.reranking.formats import format_called, write_lists
 
     form = format_called(output_format)
-    items = read_items(
-        file,
-        format_name=format_name,
-        references=references,
-        reference_layout=reference_layout,
-        beam_size=beam_size,
-        scores=scores,
-    )
     lost: set[str] = set()
 
     def watched(lists: Iterable[CandidateList]) -> Iterator[CandidateList]:
@@ -66,33 +48,21 @@ def convert(
             yield one
 
     to = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
-    write_lists(watched(good_lists(items, file)), to, output_format)
+    write_lists(watched(source.lists()), to, output_format)
     if lost:
         typer.echo(f"note: format {output_format} has no place for {', '.join(sorted(lost))}", err=True)
 
 
 @lists_app.command()
+@takes_lists
 def show(
-    file: ListsArgument,
-    format_name: FormatOption = None,
-    references: ReferencesOption = None,
-    reference_layout: ReferenceLayoutOption = None,
-    beam_size: BeamSizeOption = None,
-    scores: ScoresOption = None,
+    source: ListSource,
     as_json: JsonOption = False,
 ) -> None:
     """Count lists, candidates, copies and features; with references, word error rates of the first and the best."""
     from models.reranking.formats.summary import summarise
 
-    items = read_items(
-        file,
-        format_name=format_name,
-        references=references,
-        reference_layout=reference_layout,
-        beam_size=beam_size,
-        scores=scores,
-    )
-    figures = summarise(good_lists(items, file)).figures()
+    figures = summarise(source.lists()).figures()
     if as_json:
         print_json(figures)
         return

@@ -8,14 +8,8 @@ import typer
 
 from models.errors import InvalidInputError
 from service.cli_list_options import (
-    BeamSizeOption,
-    FormatOption,
-    ListsArgument,
-    ReferenceLayoutOption,
-    ReferencesOption,
-    ScoresOption,
-    good_lists,
-    read_items,
+    ListSource,
+    takes_lists,
 )
 from service.cli_options import (
     DEFAULT_REGISTRY,
@@ -33,6 +27,7 @@ SeedOption = Annotated[int, typer.Option(help="Of folds and random starts.")]
 
 
 @tuning_app.command()
+@takes_lists
 def tune(
     model: Annotated[
         str,
@@ -40,7 +35,7 @@ def tune(
             help="Model: NAME, NAME@7 or NAME@champion; several as a mixture: ngram=0.3,lstm=0.7; - for none."
         ),
     ],
-    file: ListsArgument,
+    source: ListSource,
     models: Annotated[
         str | None, typer.Option(help="Further models with features of their own: old=small@3 adds lm:old.")
     ] = None,
@@ -76,11 +71,6 @@ def tune(
         str | None, typer.Option(help="Save the weights as a profile of this name, for rerank --profile.")
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Folder for report.html and tuning.json.")] = None,
-    format_name: FormatOption = None,
-    references: ReferencesOption = None,
-    reference_layout: ReferenceLayoutOption = None,
-    beam_size: BeamSizeOption = None,
-    scores: ScoresOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = "auto",
@@ -96,7 +86,7 @@ def tune(
     from models.reranking.derived import is_derived
     from models.reranking.features import is_computed
     from service import tuning_files
-    from service.console_tuning import busy, show_tuning
+    from service.console_tuning import TuningProgress, show_tuning
 
     if save is not None:
         check_name(save, parameter="save")
@@ -120,49 +110,33 @@ def tune(
         device=device,
         precision=precision,
     )
-    items = read_items(
-        file,
-        format_name=format_name,
-        references=references,
-        reference_layout=reference_layout,
-        beam_size=beam_size,
-        scores=scores,
-        reserved=lambda name: is_computed(name, asked.models.further) or is_derived(name),
+    lists = list(
+        source.lists(reserved=lambda name: is_computed(name, asked.models.further) or is_derived(name))
     )
-    lists = list(good_lists(items, file))
     if not lists:
-        raise InvalidInputError(f"{file} has no lists", parameter="file")
-    with busy("seeking weights"):
-        tuned, reply = tuning_files.tune_lists(asked, lists)
+        raise InvalidInputError(f"{source.file} has no lists", parameter="file")
+    progress = TuningProgress()
+    try:
+        tuned, reply = tuning_files.tune_lists(asked, lists, progress)
+    finally:
+        progress.finish()
     if save is not None:
         ProfileStore(registry).write(tuning_files.named(reply, save))
     if report is not None:
-        tuning_files.write_report(report, tuned, reply, title=Path(file).name)
+        tuning_files.write_report(report, tuned, reply, title=Path(source.file).name)
     print_json(asdict(reply)) if as_json else show_tuning(reply, save, report)
 
 
 @tuning_app.command("fold-texts")
+@takes_lists
 def fold_texts(
-    file: ListsArgument,
+    source: ListSource,
     folder: Annotated[Path, typer.Argument(help="Folder to write without-fold-1.txt, … to.")],
     folds: FoldsOption = 2,
     seed: SeedOption = 0,
-    format_name: FormatOption = None,
-    references: ReferencesOption = None,
-    reference_layout: ReferenceLayoutOption = None,
-    beam_size: BeamSizeOption = None,
-    scores: ScoresOption = None,
 ) -> None:
     """Write for each fold of `gramophone tune` the references of all other folds, to train its model on."""
     from service.tuning_files import write_fold_texts
 
-    items = read_items(
-        file,
-        format_name=format_name,
-        references=references,
-        reference_layout=reference_layout,
-        beam_size=beam_size,
-        scores=scores,
-    )
-    for path in write_fold_texts(list(good_lists(items, file)), folder, folds=folds, seed=seed):
+    for path in write_fold_texts(list(source.lists()), folder, folds=folds, seed=seed):
         typer.echo(path)

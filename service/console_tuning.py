@@ -1,6 +1,7 @@
 """What `gramophone tune` prints for people."""
 
-from contextlib import AbstractContextManager
+import sys
+import time
 from pathlib import Path
 
 from rich.console import Console
@@ -9,11 +10,39 @@ from rich.table import Table
 from service.schemas.tune_replies import TuneReply
 
 _console = Console()
+_SAY_EVERY_S = {True: 0.1, False: 10.0}
+"""On a terminal, where a line replaces the one before it, and elsewhere."""
 
 
-def busy(what: str) -> AbstractContextManager[object]:
-    """Tell on standard error that something goes on; a line that moves, where that is a terminal."""
-    return Console(stderr=True).status(what)
+class TuningProgress:
+    """How far tuning is and how long it still takes: a line that moves on a terminal, else one every ten seconds.
+
+    It goes to standard error. Each kind of work has its own pace, so the time left is that of the kind under way.
+    """
+
+    def __init__(self) -> None:
+        self._on_terminal = sys.stderr.isatty()
+        self._what = ""
+        self._began_s = self._said_s = time.monotonic()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Tell what is being done, how much of it is done, and how much there is."""
+        now_s = time.monotonic()
+        if what != self._what:
+            self._what, self._began_s = what, now_s
+        if not done or now_s - self._said_s < _SAY_EVERY_S[self._on_terminal]:
+            return
+        self._said_s = now_s
+        left_s = (now_s - self._began_s) * (total - done) / done
+        line = f"{what}: {done / total:.0%}, {left_s:,.0f} s left"
+        sys.stderr.write(f"\r\x1b[K{line}" if self._on_terminal else f"{line}\n")
+        sys.stderr.flush()
+
+    def finish(self) -> None:
+        """Wipe the line that moves."""
+        if self._on_terminal:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
 
 def show_tuning(reply: TuneReply, saved: str | None, report: Path | None) -> None:
@@ -24,7 +53,7 @@ def show_tuning(reply: TuneReply, saved: str | None, report: Path | None) -> Non
     rows = [(f"fold {i + 1}", f.baseline, f.tuned, f.oracle, f.num_lists) for i, f in enumerate(reply.folds)]
     for name, *values, count in [
         *rows,
-        ("all", reply.baseline, reply.tuned, reply.oracle, reply.counts.lists),
+        ("all", reply.baseline, reply.tried, reply.oracle, reply.counts.lists),
     ]:
         scores.add_row(str(name), *(f"{value:.2f}" for value in values), f"{count:,}")
     _console.print(scores)

@@ -1,11 +1,12 @@
 """Files of n-best lists with references tuned on: `gramophone tune` and `gramophone fold-texts`."""
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from pydantic import ValidationError
@@ -17,6 +18,7 @@ from models.reranking.lists import CandidateList
 from models.reranking.profiles import Profile
 from models.reranking.tuning.features import with_references
 from models.reranking.tuning.folds import fold_numbers
+from models.reranking.tuning.problem import Ints
 from service.engine.job import result_of
 from service.local import features_of, load_models
 from service.schemas.profiles import ProfileBody
@@ -29,7 +31,14 @@ from service.use_cases.scoring_models import ScoringModels
 from service.use_cases.tune import Tuned, judge
 
 NO_MODEL = "-"
-_LISTS_AT_ONCE = 1024
+_LISTS_AT_ONCE = 128
+
+Watch: TypeAlias = Callable[[str, int, int], None]
+"""Is told what is being done, how much of it is done, and how much there is."""
+
+
+def unwatched(_what: str, _done: int, _total: int) -> None:
+    """Tell nobody."""
 
 
 class Asked(NamedTuple):
@@ -78,7 +87,9 @@ def asked_to_tune(
     return Asked(settings, models, others)
 
 
-def tune_lists(asked: Asked, lists: Sequence[CandidateList]) -> tuple[Tuned, TuneReply]:
+def tune_lists(
+    asked: Asked, lists: Sequence[CandidateList], watch: Watch = unwatched
+) -> tuple[Tuned, TuneReply]:
     """Tune on lists, and tell the result as POST /v1/rerank/tune does.
 
     Raises:
@@ -87,10 +98,14 @@ def tune_lists(asked: Asked, lists: Sequence[CandidateList]) -> tuple[Tuned, Tun
     command = asked.settings.command(tuple(lists))
     _, told = with_references(lists)
     check_given(told, models=asked.models.further)
-    folds = fold_numbers(told, folds=command.settings.folds, seed=command.settings.seed)
-    by_fold = asked.fold_models
-    computed = _by_fold(by_fold, told, folds) if by_fold else _features(asked.models, told)
-    tuned = result_of(judge(command, computed))
+    folds = _folds(told, folds=command.settings.folds, seed=command.settings.seed)
+    scorers = asked.fold_models or (asked.models,)
+    computed = _features(scorers, told, folds if asked.fold_models else np.zeros_like(folds), watch)
+    searches, total = itertools.count(1), command.settings.num_resamples
+    watch("seeking weights", 0, total)
+    tuned = result_of(
+        judge(command, computed, searched=lambda: watch("seeking weights", next(searches), total))
+    )
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return tuned, tune_reply(tuned, asked.models, main=address_of(asked.models), created=created)
 
@@ -130,9 +145,7 @@ def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int
         InvalidInputError: no list has a reference, or there are too few lists.
     """
     _, told = with_references(lists)
-    of_lists = fold_numbers(told, folds=folds, seed=seed)
-    if len(np.unique(of_lists)) < folds:
-        raise InvalidInputError(f"folds is {folds}; {len(told)} lists cannot fill so many", parameter="folds")
+    of_lists = _folds(told, folds=folds, seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for fold in range(folds):
@@ -166,26 +179,35 @@ def _settings(options: Mapping[str, Any], model: str) -> TuneSettings:
         raise invalid_input(error) from None
 
 
-def _features(models: ScoringModels, lists: Sequence[CandidateList]) -> ListFeatures:
-    """What models say of all candidates, some lists at a time."""
-    parts = [
-        features_of(models, lists[begin : begin + _LISTS_AT_ONCE])
-        for begin in range(0, len(lists), _LISTS_AT_ONCE)
-    ]
-    return ListFeatures(parts[0].names, np.concatenate([part.values for part in parts]), offsets_of(lists))
+def _folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
+    """The fold of each list [N].
+
+    Raises:
+        InvalidInputError: there are too few lists.
+    """
+    of_lists = fold_numbers(lists, folds=folds, seed=seed)
+    if len(np.unique(of_lists)) < folds:
+        raise InvalidInputError(
+            f"folds is {folds}; {len(lists)} lists cannot fill so many", parameter="folds"
+        )
+    return of_lists
 
 
-def _by_fold(
-    fold_models: Sequence[ScoringModels], lists: Sequence[CandidateList], folds: "np.ndarray[Any, Any]"
+def _features(
+    models: Sequence[ScoringModels], lists: Sequence[CandidateList], model_of: Ints, watch: Watch
 ) -> ListFeatures:
-    """What the model of each fold says of that fold's candidates."""
+    """What models say of all candidates, some lists at a time; `model_of` tells who scores each list [N]."""
     offsets = offsets_of(lists)
-    of_candidates = np.repeat(folds, np.diff(offsets))
-    told = [
-        _features(models, [one for one, own in zip(lists, folds, strict=True) if own == fold])
-        for fold, models in enumerate(fold_models)
-    ]
-    values = np.empty((int(offsets[-1]), len(told[0].names)))
-    for fold, own in enumerate(told):
-        values[of_candidates == fold] = own.values
-    return ListFeatures(told[0].names, values, offsets)
+    parts: list[ListFeatures] = []
+    num_scored = 0
+    for number, one in enumerate(models):
+        own = np.flatnonzero(model_of == number)
+        for begin in range(0, len(own), _LISTS_AT_ONCE):
+            watch("scoring lists", num_scored, len(lists))
+            some = own[begin : begin + _LISTS_AT_ONCE]
+            parts.append(features_of(one, [lists[i] for i in some]))
+            num_scored += len(some)
+    in_order_scored = np.argsort(np.repeat(model_of, np.diff(offsets)), kind="stable")
+    values = np.empty((len(in_order_scored), len(parts[0].names)))
+    values[in_order_scored] = np.concatenate([part.values for part in parts])
+    return ListFeatures(parts[0].names, values, offsets)

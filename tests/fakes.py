@@ -110,14 +110,17 @@ class NumberModel:
         self.batches, self.poison = [], poison
 
     def next_log_probs(self, state):
-        self.batches.append(len(state))
-        if self.poison is not None and self.poison in state:
-            raise ZeroDivisionError
+        self._look_at(state, len(state))
         return np.repeat(state.numbers[:, None], 7, axis=1)
 
     def prefill(self, state, _tokens, lengths):
-        self.batches.append((len(state), int(lengths.max())))
+        self._look_at(state, (len(state), int(lengths.max())))
         return state
+
+    def _look_at(self, state, batch):
+        self.batches.append(batch)
+        if self.poison is not None and self.poison in state:
+            raise ZeroDivisionError
 
 
 class Numbers:

@@ -3,15 +3,19 @@
 from typing import Any
 
 import numba
+import numpy as np
 
-from models.decoding.rows import FREQUENCY, PRESENCE, REPETITION
+from models.decoding.rows import END_AFTER, FREQUENCY, PRESENCE, REPETITION
+from models.vocabulary import BOS, EOS, UNK
+
+_IMPOSSIBLE = np.float32(-np.inf)
 
 
 @numba.njit(nogil=True)
 def adjust(scores: Any, row: Any, rows: Any, counts: Any) -> None:
     """Turn a row of log-probabilities into scores, in place.
 
-    The work grows with the edits of the row and the tokens that penalties look at, not with V.
+    The work grows with the row's biases and bans and the tokens that penalties look at, not with V.
 
     Args:
         scores: [V] or longer, float32.
@@ -19,12 +23,23 @@ def adjust(scores: Any, row: Any, rows: Any, counts: Any) -> None:
         rows: `Rows`.
         counts: [V], all 0; so they are left.
     """
-    for edit in range(rows.edit_spans[row, 0], rows.edit_spans[row, 1]):
-        scores[rows.edit_ids[edit]] += rows.edit_values[edit]
+    scores[UNK] = scores[BOS] = _IMPOSSIBLE
+    if rows.lengths[row] < rows.rules[row, END_AFTER]:
+        scores[EOS] = _IMPOSSIBLE
+    for place in range(rows.banned_spans[row, 0], rows.banned_spans[row, 1]):
+        scores[rows.banned_ids[place]] = _IMPOSSIBLE
+    for place in range(rows.bias_spans[row, 0], rows.bias_spans[row, 1]):
+        scores[rows.bias_ids[place]] += rows.bias_values[place]
     repetition = rows.rules[row, REPETITION]
     presence, frequency = rows.rules[row, PRESENCE], rows.rules[row, FREQUENCY]
-    if repetition == 1 and presence == 0 and frequency == 0:
-        return
+    if repetition != 1 or presence != 0 or frequency != 0:
+        _penalise(scores, row, rows, counts)
+
+
+@numba.njit(nogil=True)
+def _penalise(scores: Any, row: Any, rows: Any, counts: Any) -> None:
+    repetition = rows.rules[row, REPETITION]
+    presence, frequency = rows.rules[row, PRESENCE], rows.rules[row, FREQUENCY]
     history, length = rows.history, rows.lengths[row]
     for place in range(length):
         counts[history[row, place]] += 1

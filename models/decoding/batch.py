@@ -1,112 +1,153 @@
-"""R rows that are decoded together by the parameters of one request, as they grow."""
+"""R rows of any requests that are decoded together, as they grow: an immutable value, like a model's state."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
 from models.decoding.banned import BannedSequences
-from models.decoding.parameters import DecodingParameters
-from models.decoding.rows import Int32s, Int64s, Rows, rules_of
-from models.vocabulary import BOS, EOS, UNK
+from models.decoding.draws import Seeds, draws
+from models.decoding.rows import Doubles, Int32s, Int64s, Rows
+from models.decoding.rules import Rules, RuleTable, Spread, spread
 
-_NONE = np.zeros(0, np.int64)
+_FIRST_ROOM = 16
+_NONE_BANNED = np.zeros(0, np.int32)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Keeps what rules need to know of each row: its prompt, what was generated, which tokens are banned.
+    """Rows, their rules, and what was generated of each.
 
-    Args:
-        parameters: of all rows.
-        prompts: tokens of each row's prompt; the same array for rows of one prompt.
-        banned: sequences that are never completed.
+    A batch and the one with a token more share memory past the shorter one's end: a row is
+    continued in one way only, or selected first, which copies.
+
+    Attributes:
+        table: rules of the rows.
+        seeds: of the numbers by which their tokens are drawn [R].
+        history: tokens generated [R, at least the greatest length].
+        log_probs: the model's own of each, likewise.
+        lengths: how many each row has [R].
+        nodes: where each row stands among the sequences that are banned for it [R].
     """
 
-    def __init__(
-        self,
-        parameters: DecodingParameters,
-        prompts: Sequence[TokenIds],
-        banned: BannedSequences | None = None,
-    ) -> None:
-        self._parameters = parameters
-        self._banned = banned
-        self._generated = 0
-        count = len(prompts)
-        self._rules = np.tile(np.array(rules_of(parameters)), (count, 1))
-        ids, values = [UNK, BOS], [-np.inf, -np.inf]
-        ids += [token_id for token_id, _ in parameters.logit_bias]
-        values += [bias for _, bias in parameters.logit_bias]
-        self._edit_ids = np.array([*ids, EOS], np.int32)  # the last is left out where `</s>` may come
-        self._edit_values = np.array([*values, -np.inf], np.float32)
-        self._prompt_ids, self._prompt_spans = _unique(
-            prompts if parameters.repetition_penalty != 1 else [_NONE] * count
+    table: RuleTable
+    seeds: Seeds
+    history: Int32s
+    log_probs: FloatArray
+    lengths: Int64s
+    nodes: Int64s
+
+    @classmethod
+    def of(cls, rules: Sequence[Rules], seeds: Sequence[int] | None = None) -> Self:
+        """Rows of which nothing is generated yet.
+
+        Args:
+            rules: of each row [R].
+            seeds: by `row_seed` [R]; left out where nothing is drawn.
+        """
+        count = len(rules)
+        return cls(
+            table=RuleTable(rules),
+            seeds=np.array([0] * count if seeds is None else seeds, np.uint64),
+            history=np.zeros((count, 0), np.int32),
+            log_probs=np.zeros((count, 0), np.float32),
+            lengths=np.zeros(count, np.int64),
+            nodes=np.full(count, BannedSequences.START, np.int64),
         )
-        self._history = np.zeros((count, 16 if parameters.penalises else 1), np.int32)
-        self._lengths = np.zeros(count, np.int64)
-        self._nodes = [BannedSequences.START] * count
-        self._rows: Rows | None = None
+
+    def __len__(self) -> int:
+        return len(self.lengths)
 
     def rows(self) -> Rows:
-        """What is to be known for the next token; valid until the batch changes."""
-        if self._rows is None:
-            edits = self._shared_edits() if self._banned is None else self._own_edits(self._banned)
-            self._rows = Rows(
-                self._rules, *edits, self._prompt_ids, self._prompt_spans, self._history, self._lengths
-            )
-        return self._rows
+        """What is to be known for the next token, as compiled decoding takes it."""
+        table, banned = self.table, self._banned()
+        return Rows(
+            table.numbers,
+            table.bias_ids.values,
+            table.bias_values,
+            table.bias_ids.spans,
+            banned.values,
+            banned.spans,
+            table.prompt_ids.values,
+            table.prompt_ids.spans,
+            self.history,
+            self.lengths,
+        )
 
-    def append(self, tokens: TokenIds) -> None:
-        """Each row goes on with a token [R]."""
-        if self._parameters.penalises:
-            if self._generated == self._history.shape[1]:
-                self._history = np.concatenate([self._history, np.zeros_like(self._history)], axis=1)
-                self._rows = None
-            self._history[:, self._generated] = tokens
-            self._lengths += 1
-        if self._banned is not None:
-            pairs = zip(self._nodes, tokens.tolist(), strict=True)
-            self._nodes = [self._banned.advance(node, token) for node, token in pairs]
-            self._rows = None
-        self._generated += 1
-        if self._generated == self._parameters.min_tokens:
-            self._rows = None
+    def draws(self) -> Doubles:
+        """The number in [0, 1) that each row's next token is drawn by [R]."""
+        return draws(self.seeds, self.lengths)
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Go on with some of the rows, which may repeat."""
-        self._rules = self._rules[: len(rows)] if len(rows) <= len(self._rules) else self._rules[rows]
-        self._prompt_spans, self._history = self._prompt_spans[rows], self._history[rows]
-        self._lengths = self._lengths[rows]
-        self._nodes = [self._nodes[row] for row in rows]
-        self._rows = None
+    def last(self, row: int, count: int) -> tuple[list[int], list[float]]:
+        """The last tokens that were generated of a row, and the model's own log-probabilities of them."""
+        end = int(self.lengths[row])
+        cut = slice(end - count, end)
+        return self.history[row, cut].tolist(), self.log_probs[row, cut].tolist()
 
-    def _num_shared(self) -> int:
-        """How many of the edits that all rows share hold now."""
-        endless = self._parameters.ignore_eos or self._generated < self._parameters.min_tokens
-        return len(self._edit_ids) - (not endless)
+    def append(self, tokens: TokenIds, log_probs: FloatArray) -> Self:
+        """Each row with a token more.
 
-    def _shared_edits(self) -> tuple[Int32s, FloatArray, Int64s]:
-        spans = np.tile(np.array([0, self._num_shared()]), (len(self._rules), 1))
-        return self._edit_ids, self._edit_values, spans
+        Args:
+            tokens: ids [R].
+            log_probs: the model's own of them [R].
+        """
+        history, own, everyone = self.history, self.log_probs, np.arange(len(self))
+        if self.lengths.max(initial=0) == history.shape[1]:
+            width = max(_FIRST_ROOM, 2 * history.shape[1])
+            history, own = _widened(history, width), _widened(own, width)
+        history[everyone, self.lengths] = tokens
+        own[everyone, self.lengths] = log_probs
+        lengths, nodes = self.lengths + 1, self._advanced(tokens)
+        return replace(self, history=history, log_probs=own, lengths=lengths, nodes=nodes)
 
-    def _own_edits(self, banned: BannedSequences) -> tuple[Int32s, FloatArray, Int64s]:
-        shared_ids = self._edit_ids[: self._num_shared()]
-        shared_values = self._edit_values[: self._num_shared()]
-        parts = [banned.banned(node) for node in self._nodes]
-        ids = np.concatenate([ids for part in parts for ids in (shared_ids, part)])
-        values = np.full(len(ids), -np.inf, np.float32)
-        ends = np.cumsum([len(shared_ids) + len(part) for part in parts])
-        spans = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1)
-        for first in spans[:, 0]:
-            values[first : first + len(shared_values)] = shared_values
-        return ids, values, spans
+    def select(self, rows: TokenIds) -> Self:
+        """Some of the rows, which may repeat."""
+        return replace(
+            self,
+            table=self.table.select(rows),
+            seeds=self.seeds[rows],
+            history=self.history[rows],
+            log_probs=self.log_probs[rows],
+            lengths=self.lengths[rows],
+            nodes=self.nodes[rows],
+        )
+
+    def concatenate(self, others: Sequence[Self]) -> Self:
+        """These rows, then those of each of `others`."""
+        every = [self, *others]
+        width = max(batch.history.shape[1] for batch in every)
+        return replace(
+            self,
+            table=RuleTable([rules for batch in every for rules in batch.table.of_rows]),
+            seeds=np.concatenate([batch.seeds for batch in every]),
+            history=np.concatenate([_widened(batch.history, width) for batch in every]),
+            log_probs=np.concatenate([_widened(batch.log_probs, width) for batch in every]),
+            lengths=np.concatenate([batch.lengths for batch in every]),
+            nodes=np.concatenate([batch.nodes for batch in every]),
+        )
+
+    def _advanced(self, tokens: TokenIds) -> Int64s:
+        if not self.table.bans:
+            return self.nodes
+        rows = zip(self.table.of_rows, self.nodes.tolist(), tokens.tolist(), strict=True)
+        nodes = [rules.banned.advance(node, token) if rules.banned else node for rules, node, token in rows]
+        return np.array(nodes, np.int64)
+
+    def _banned(self) -> Spread:
+        """The tokens that would complete a banned sequence of each row."""
+        if not self.table.bans:
+            return Spread(_NONE_BANNED, np.zeros((len(self), 2), np.int64))
+        rows = zip(self.table.of_rows, self.nodes.tolist(), strict=True)
+        return spread([rules.banned.banned(node) if rules.banned else _NONE_BANNED for rules, node in rows])
 
 
-def _unique(prompts: Sequence[TokenIds]) -> tuple[Int32s, Int64s]:
-    """The tokens of each prompt once, one after the other, and each row's span; rows of one prompt share theirs."""
-    spans: dict[int, tuple[int, int]] = {}
-    parts, end = [_NONE.astype(np.int32)], 0
-    for prompt in prompts:
-        if id(prompt) not in spans:
-            parts.append(np.unique(prompt).astype(np.int32))
-            spans[id(prompt)] = (end, end := end + len(parts[-1]))
-    return np.concatenate(parts), np.array([spans[id(prompt)] for prompt in prompts], np.int64)
+def _widened(array: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+    """An array [R, T] with room for more [R, width]; the same if it has that width."""
+    if array.shape[1] == width:
+        return array
+    wide = np.zeros((len(array), width), array.dtype)
+    wide[:, : array.shape[1]] = array
+    return wide

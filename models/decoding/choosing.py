@@ -1,10 +1,10 @@
 """Choosing a token a row, compiled, from log-probabilities [R, V] and each row's own rules.
 
-A row's answer depends on that row alone: sums run over fixed blocks in a fixed order. The
-exponentials are of single precision, with a relative error below 3e-7; sums are of double precision.
+A row's answer depends on that row alone: sums run over fixed blocks in a fixed order. The exponentials
+are of single precision, with a relative error below 3e-7, and so are sums within a block.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -16,12 +16,11 @@ from models.decoding.adjusting import adjust
 from models.decoding.rows import BLOCK, MIN_P, TEMPERATURE, TOP_K, TOP_P, TYPICAL_P, Room, Rows, room_for
 from models.decoding.truncating import truncate
 from models.neural.elementary import exp, greater
+from models.vocabulary import EOS
 
-IMPOSSIBLE = -1
-"""Chosen where no token is possible."""
-
-_LANES = 16
+_LANES = 64
 _LOWEST = np.float32(-np.inf)
+_NOTHING = np.float32(0)
 _NEGLIGIBLE = np.float32(-87)  # beside a score of 0, in single precision
 _LEAST_TEMPERATURE = 1e-30
 
@@ -30,6 +29,8 @@ ROWS = types.NamedTuple(  # type: ignore[no-untyped-call]  # numba ships no anno
         types.float64[:, ::1],
         types.int32[::1],
         types.float32[::1],
+        types.int64[:, ::1],
+        types.int32[::1],
         types.int64[:, ::1],
         types.int32[::1],
         types.int64[:, ::1],
@@ -44,19 +45,30 @@ ROOM = types.NamedTuple(  # type: ignore[no-untyped-call]
 LOG_PROBS = types.Array(types.float32, 2, "C", readonly=True)
 
 
-def choose(log_probs: FloatArray, rows: Rows, draws: npt.NDArray[np.float64]) -> TokenIds:
+class Chosen(NamedTuple):
+    """A token a row.
+
+    Attributes:
+        tokens: ids [R].
+        log_probs: the model's own of them [R].
+    """
+
+    tokens: TokenIds
+    log_probs: FloatArray
+
+
+def choose(log_probs: FloatArray, rows: Rows, draws: npt.NDArray[np.float64]) -> Chosen:
     """One token a row: the most probable where the temperature is 0, else drawn.
+
+    Of equally probable tokens the smallest id is chosen; `</s>` where none is possible.
 
     Args:
         log_probs: a model's own [R, V]; they are not changed.
         rows: their rules.
         draws: a number in [0, 1) a row [R], read where one is drawn.
-
-    Returns:
-        Ids [R]; `IMPOSSIBLE` where nothing is left. Of equally probable tokens the smallest id is chosen.
     """
-    chosen = np.empty(len(log_probs), np.int64)
-    _choose(np.ascontiguousarray(log_probs), rows, draws, room_for(log_probs.shape[1]), chosen)
+    chosen = Chosen(np.empty(len(log_probs), np.int64), np.empty(len(log_probs), np.float32))
+    _choose(np.ascontiguousarray(log_probs), rows, draws, room_for(log_probs.shape[1]), *chosen)
     return chosen
 
 
@@ -80,55 +92,41 @@ def _highest(scores: Any) -> Any:
 @numba.njit(nogil=True)
 def _place_of(scores: Any, score: Any) -> Any:
     """Where a score first stands."""
-    for place in range(len(scores)):
-        if scores[place] == score:
-            return place
-    return IMPOSSIBLE
-
-
-@numba.njit(nogil=True, error_model="numpy")
-def _weigh(scores: Any, peak: Any, temperature: Any, weights: Any) -> None:
-    """Divide scores less their peak by the temperature, in place, and write their exponentials."""
-    divisor = np.float32(max(temperature, _LEAST_TEMPERATURE))
-    for place in range(len(scores)):
-        score = (scores[place] - peak) / divisor
-        scores[place] = score
-        weights[place] = exp(score) if score > _NEGLIGIBLE else np.float32(0)
+    place = 0
+    while scores[place] != score:
+        place += 1
+    return place
 
 
 @numba.njit(nogil=True)
-def _drawn(weights: Any, count: Any, sums: Any, draw: Any) -> Any:
-    """The place, of the first `count`, where the running sum of weights first exceeds a share of it."""
+def _weigh(scores: Any, peak: Any, scale: Any, weights: Any, sums: Any) -> None:
+    """Write the exponentials of scores less their peak, times a scale, and the sum of each block of them."""
+    for block in range(len(sums)):
+        given = scores[block * BLOCK : (block + 1) * BLOCK]
+        written = weights[block * BLOCK : (block + 1) * BLOCK]
+        for place in range(BLOCK):
+            score = (given[place] - peak) * scale
+            weight = exp(score)  # of all, and then the choice: so the loop is vectorised
+            written[place] = weight if score > _NEGLIGIBLE else _NOTHING
+        sums[block] = _sum(written)
+
+
+@numba.njit(nogil=True)
+def _weigh_again(weights: Any, count: Any, sums: Any) -> None:
+    """Write the sum of each block of the first `count` weights; what follows them in the last is cleared."""
     blocks = (count + BLOCK - 1) // BLOCK
     weights[count : blocks * BLOCK] = 0
-    total = 0.0
     for block in range(blocks):
-        sums[block] = _sum(weights, block * BLOCK)
-        total += sums[block]
-    target, running, found, block = draw * total, 0.0, IMPOSSIBLE, 0
-    while block < blocks - 1 and running + sums[block] <= target:
-        running += sums[block]
-        block += 1
-    for place in range(block * BLOCK, min((block + 1) * BLOCK, count)):
-        if weights[place] > 0:
-            found = place
-            running += weights[place]
-            if running > target:
-                return found
-    if found == IMPOSSIBLE:  # rounding has carried the target past the last possible token
-        found = block * BLOCK - 1
-        while weights[found] == 0:
-            found -= 1
-    return found
+        sums[block] = _sum(weights[block * BLOCK : (block + 1) * BLOCK])
 
 
 @numba.njit(nogil=True)
-def _sum(weights: Any, first: Any) -> Any:
-    """The sum of a block of weights, in lanes and these by halves, however wide the machine computes."""
-    lanes = np.zeros(_LANES)
-    for begin in range(first, first + BLOCK, _LANES):
+def _sum(weights: Any) -> Any:
+    """The sum of a block, in lanes and these by halves, however wide the machine computes."""
+    lanes = np.zeros(_LANES, np.float32)
+    for first in range(0, BLOCK, _LANES):
         for lane in range(_LANES):
-            lanes[lane] += weights[begin + lane]
+            lanes[lane] += weights[first + lane]
     width = _LANES
     while width > 1:
         width //= 2
@@ -137,22 +135,58 @@ def _sum(weights: Any, first: Any) -> Any:
     return lanes[0]
 
 
-@numba.njit(types.void(LOG_PROBS, ROWS, types.float64[::1], ROOM, types.int64[::1]), nogil=True, cache=True)
-def _choose(log_probs: Any, rows: Any, draws: Any, room: Any, chosen: Any) -> None:
-    rules, scores, width = rows.rules, room.scores, log_probs.shape[1]
-    for row in range(len(chosen)):
-        scores[:width] = log_probs[row]
-        scores[width:] = _LOWEST
+@numba.njit(nogil=True)
+def _drawn(weights: Any, count: Any, sums: Any, draw: Any) -> Any:
+    """The place, of the first `count`, where the running sum of weights first exceeds a share of it."""
+    blocks = (count + BLOCK - 1) // BLOCK
+    total = 0.0
+    for block in range(blocks):
+        total += sums[block]
+    target, running, block = draw * total, 0.0, 0
+    while block < blocks - 1 and running + sums[block] <= target:
+        running += sums[block]
+        block += 1
+    last = 0
+    for place in range(block * BLOCK, min((block + 1) * BLOCK, count)):
+        if weights[place] > 0:
+            last = place
+            running += weights[place]
+            if running > target:
+                return place
+    while weights[last] == 0:  # rounding has carried the target past the last possible token
+        last = block * BLOCK - 1 if last == 0 else last - 1
+    return last
+
+
+@numba.njit(nogil=True)
+def _pick(scores: Any, row: Any, rules: Any, draw: Any, room: Any, width: Any) -> Any:
+    """The token of one row, by its scores, which are written over."""
+    peak = _highest(scores)
+    if peak == _LOWEST:
+        return EOS
+    if rules[row, TEMPERATURE] == 0:
+        return _place_of(scores, peak)
+    scale = np.float32(1 / max(rules[row, TEMPERATURE], _LEAST_TEMPERATURE))
+    _weigh(scores, peak, scale, room.weights, room.sums)
+    if not _truncates(rules, row):
+        return _drawn(room.weights, width, room.sums, draw)
+    for place in range(width):
+        scores[place] = (scores[place] - peak) * scale
+    count = truncate(row, rules, room, width)
+    _weigh_again(room.weights, count, room.sums)
+    return room.ids[_drawn(room.weights, count, room.sums, draw)]
+
+
+@numba.njit(
+    types.void(LOG_PROBS, ROWS, types.float64[::1], ROOM, types.int64[::1], types.float32[::1]),
+    nogil=True,
+    cache=True,
+)
+def _choose(log_probs: Any, rows: Any, draws: Any, room: Any, tokens: Any, own: Any) -> None:
+    scores, width = room.scores, log_probs.shape[1]
+    for row in range(len(tokens)):
+        for token in range(width):  # a slice would be copied more slowly
+            scores[token] = log_probs[row, token]
         adjust(scores, row, rows, room.counts)
-        peak = _highest(scores)
-        if peak == _LOWEST:
-            chosen[row] = IMPOSSIBLE
-        elif rules[row, TEMPERATURE] == 0:
-            chosen[row] = _place_of(scores, peak)
-        else:
-            _weigh(scores, peak, rules[row, TEMPERATURE], room.weights)
-            if _truncates(rules, row):
-                count = truncate(row, rules, room, width)
-                chosen[row] = room.ids[_drawn(room.weights, count, room.sums, draws[row])]
-            else:
-                chosen[row] = _drawn(room.weights, width, room.sums, draws[row])
+        tokens[row] = _pick(scores, row, rows.rules, draws[row], room, width)
+        own[row] = log_probs[row, tokens[row]]

@@ -1,38 +1,55 @@
-"""Random numbers that a row draws whatever rows stand beside it."""
+"""Random numbers that a row draws whatever rows stand beside it, and whenever it does.
 
-from collections.abc import Sequence
+A row's number at a place is a function of its seed and of that place, so there is nothing to remember.
 
+Source: SplitMix64, Steele, Lea and Flood 2014.
+"""
+
+from typing import Any
+
+import numba
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
-_AHEAD = 64
-"""Numbers taken from a generator at once, in the order in which it would give them one by one."""
+from models.decoding.rows import Int64s
+
+Seeds = npt.NDArray[np.uint64]
+_MASK = (1 << 64) - 1
+_STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
-class Draws:
-    """A stream of numbers in [0, 1) for each of R rows.
+def row_seed(seed: int, *numbers: int) -> int:
+    """The seed of a row of a request: of the request's own and of numbers such as those of its prompt and choice."""
+    mixed = _mixed(seed + _STEP)
+    for number in numbers:
+        mixed = _mixed(mixed + (number + 1) * _STEP)
+    return mixed
+
+
+def draws(seeds: Seeds, places: Int64s) -> npt.NDArray[np.float64]:
+    """A number in [0, 1) for each of R rows.
 
     Args:
-        seed: of the request.
-        streams: a row's own numbers [R], such as those of its prompt and of its choice.
+        seeds: of the rows [R].
+        places: how many numbers each has drawn before [R].
     """
+    numbers = np.empty(len(seeds))
+    _fill(seeds, places, numbers)
+    return numbers
 
-    def __init__(self, seed: int, streams: Sequence[tuple[int, ...]]) -> None:
-        seeds = [np.random.SeedSequence(seed, spawn_key=stream) for stream in streams]
-        self._generators = [np.random.default_rng(seed) for seed in seeds]
-        self._numbers = np.empty((_AHEAD, len(streams)))
-        self._taken = _AHEAD
 
-    def take(self) -> npt.NDArray[np.float64]:
-        """The next number of each row [R]; not to be written."""
-        if self._taken == _AHEAD:
-            self._numbers = np.stack([each.random(_AHEAD) for each in self._generators], axis=1)
-            self._taken = 0
-        self._taken += 1
-        numbers: npt.NDArray[np.float64] = self._numbers[self._taken - 1]
-        return numbers
+def _mixed(value: int) -> int:
+    value &= _MASK
+    value = (value ^ (value >> 30)) * _FIRST & _MASK
+    value = (value ^ (value >> 27)) * _SECOND & _MASK
+    return value ^ (value >> 31)
 
-    def select(self, rows: Sequence[int]) -> None:
-        """Go on with some of the rows."""
-        self._generators = [self._generators[row] for row in rows]
-        self._numbers = np.ascontiguousarray(self._numbers[:, rows])
+
+@numba.njit(types.void(types.uint64[::1], types.int64[::1], types.float64[::1]), nogil=True, cache=True)
+def _fill(seeds: Any, places: Any, numbers: Any) -> None:
+    for row in range(len(seeds)):
+        value = seeds[row] + np.uint64(places[row] + 1) * np.uint64(_STEP)
+        value = (value ^ (value >> np.uint64(30))) * np.uint64(_FIRST)
+        value = (value ^ (value >> np.uint64(27))) * np.uint64(_SECOND)
+        numbers[row] = np.float64((value ^ (value >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53

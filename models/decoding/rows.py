@@ -7,10 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray
-from models.decoding.parameters import DecodingParameters
 
-TEMPERATURE, TOP_K, TYPICAL_P, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY = range(8)
-"""Columns of `Rows.rules`; a temperature of 0 is greedy, a top-k of 0 none."""
+TEMPERATURE, TOP_K, TYPICAL_P, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, END_AFTER = range(9)
+"""Columns of `Rows.rules`; a temperature of 0 is greedy, a top-k of 0 none; `</s>` comes after so many tokens."""
 
 BLOCK = 512
 """Entries of which sums are kept."""
@@ -24,23 +23,27 @@ Doubles = npt.NDArray[np.float64]
 
 
 class Rows(NamedTuple):
-    """R rows, each with its own rules.
+    """R rows, each with its own rules. Rows may share stretches of what has spans.
 
     Attributes:
-        rules: numbers of each row [R, 8].
-        edit_ids: tokens whose scores change [E]; a row has some of them, which may overlap with those of others.
-        edit_values: what is added to each [E]; minus infinity makes a token impossible.
-        edit_spans: the first edit of each row, and the one after its last [R, 2].
-        prompt_ids: tokens of prompts [P], each once in a row's part.
+        rules: numbers of each row [R, 9].
+        bias_ids: tokens whose scores change.
+        bias_values: what is added to each.
+        bias_spans: the first of each row's, and the one after its last [R, 2].
+        banned_ids: tokens that may not come next.
+        banned_spans: likewise [R, 2].
+        prompt_ids: tokens of prompts, each once in a row's part.
         prompt_spans: likewise [R, 2].
         history: tokens generated [R, at least the greatest length].
         lengths: how many each row has [R].
     """
 
     rules: Doubles
-    edit_ids: Int32s
-    edit_values: FloatArray
-    edit_spans: Int64s
+    bias_ids: Int32s
+    bias_values: FloatArray
+    bias_spans: Int64s
+    banned_ids: Int32s
+    banned_spans: Int64s
     prompt_ids: Int32s
     prompt_spans: Int64s
     history: Int32s
@@ -69,20 +72,6 @@ class Room(NamedTuple):
     counts: Int32s
     histogram: Doubles
     sums: Doubles
-
-
-def rules_of(parameters: DecodingParameters) -> list[float]:
-    """A row of `Rows.rules`."""
-    return [
-        0.0 if parameters.greedy else parameters.temperature,
-        float(parameters.top_k or 0),
-        parameters.typical_p,
-        parameters.top_p,
-        parameters.min_p,
-        parameters.repetition_penalty,
-        parameters.presence_penalty,
-        parameters.frequency_penalty,
-    ]
 
 
 class _Rooms(threading.local):

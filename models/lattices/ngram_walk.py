@@ -18,15 +18,7 @@ from models.lattices.lattice import Indices, Scores
 from models.lattices.spelling import Spelling
 from models.lattices.token_passing import Search
 from models.lattices.tokens import TokenGraph, Ways
-from models.ngram.access import (
-    AUTOMATON_TYPES,
-    U,
-    arc_of,
-    log10_backoff_of,
-    log10_prob_of,
-    minimal,
-    step,
-)
+from models.ngram.access import AUTOMATON_TYPES, U, arc_at, value_at
 from models.ngram.automaton import Automaton
 from models.ngram.model import NGramModel
 from models.scoring import LOG_ZERO
@@ -126,29 +118,44 @@ def pass_ngram_tokens(model: NGramModel, joined: Joined, spelling: Spelling, sea
         lm_weights=joined.lm_weights[joined.lattice_of[joined.sources]],
     )
     beam = math.inf if search.beam is None else search.beam
-    walked: Any = _walk(model.automaton, graph, model.automaton.initial, search.max_tokens_per_node, beam)
-    nodes, totals, num_ways, *ways = walked
-    return TokenGraph(nodes, totals, np.concatenate([[0], np.cumsum(num_ways)]), Ways(*ways))
+    nodes, totals, num_ways, parents, arcs, log_probs, scores = _walk(
+        model.automaton, graph, model.automaton.initial, search.max_tokens_per_node, beam
+    )
+    offsets = np.concatenate([[0], np.cumsum(num_ways)])
+    return TokenGraph(nodes, totals, offsets, Ways(parents, arcs, log_probs, scores))
 
 
 @numba.njit(nogil=True)
-def _read(automaton: Automaton, state: int, tokens: TokenIds) -> tuple[float, Any]:
-    """Log-probability of a word's tokens after a state, and the state after them."""
-    missing, num_states = U(len(automaton.words)), U(len(automaton.suffixes))
-    total, at = 0.0, U(state)
-    for token in tokens:
-        word, backoff = U(token), 0.0
-        arc = arc_of(automaton, at, word)
-        while arc == missing:
-            backoff += log10_backoff_of(automaton, at)
-            at = U(automaton.suffixes[at])
-            arc = arc_of(automaton, at, word)
-        total += float(np.float32((log10_prob_of(automaton, arc) + backoff) * _LN_10))
-        if arc + U(1) < num_states:
-            at = minimal(automaton, arc + U(1))
-        elif at != U(0):  # the longest n-grams are no states; their suffixes are
-            at = minimal(automaton, step(automaton, U(automaton.suffixes[at]), word))
-    return (total if total > -np.inf else LOG_ZERO), np.int64(at)
+def _read(automaton: Automaton, states: Indices, tokens: TokenIds, after: Indices, log_probs: Scores) -> None:
+    """Read a word after each of some states [K]: the state after it, and its log-probability."""
+    first_arcs, words, suffixes = automaton.first_arcs, automaton.words, automaton.suffixes
+    probs, prob_values = automaton.log10_probs, automaton.prob_values
+    backoffs, backoff_values = automaton.log10_backoffs, automaton.backoff_values
+    missing, num_states = U(len(words)), U(len(suffixes))
+    for row in range(len(states)):
+        total, at = 0.0, U(states[row])
+        for token in tokens:
+            word, backoff, is_scored = U(token), 0.0, False
+            while True:
+                arc = arc_at(first_arcs, words, at, word)
+                if arc != missing and not is_scored:
+                    total += float(np.float32((value_at(probs, prob_values, arc) + backoff) * _LN_10))
+                    is_scored = True
+                # the longest n-grams are no states; their suffixes are
+                if arc != missing and (arc + U(1) < num_states or at == U(0)):
+                    break
+                backoff += value_at(backoffs, backoff_values, at)
+                at = U(suffixes[at])
+            at = arc + U(1) if arc + U(1) < num_states else U(0)
+            # the shortest state with the same future, as in `access.minimal`
+            while (
+                at != U(0)
+                and first_arcs[at] == first_arcs[at + U(1)]
+                and value_at(backoffs, backoff_values, at) == 0
+            ):
+                at = U(suffixes[at])
+        after[row] = at
+        log_probs[row] = total if total > -np.inf else LOG_ZERO
 
 
 @numba.njit(nogil=True)
@@ -174,37 +181,39 @@ def _gathered(
     room: _Arriving,
 ) -> tuple[_Arriving, int]:
     """The ways to a node that are worth as much as the threshold, in given room or more; and how many they are."""
-    arcs = graph.in_arcs[graph.in_starts[node] : graph.in_starts[node + 1]]
+    incoming, sources = graph.in_arcs[graph.in_starts[node] : graph.in_starts[node + 1]], graph.sources
+    starts, found_states, scores = found.starts, found.states, found.scores
     most = 0
-    for arc in arcs:
-        most += count[graph.sources[arc]]
-    ways = _Arriving(
+    for arc in incoming:
+        most += count[sources[arc]]
+    parents, arcs, places = (
         _with_room(room.parents, most),
         _with_room(room.arcs, most),
         _with_room(room.places, most),
-        _with_room(room.states, most),
-        _with_room(room.totals, most),
     )
-    size, ended = 0, graph.out_starts[node] == graph.out_starts[node + 1]
-    for arc in arcs:
-        source = graph.sources[arc]
+    states, sums = _with_room(room.states, most), _with_room(room.totals, most)
+    remainder, ended = graph.remainders[node], graph.out_starts[node] == graph.out_starts[node + 1]
+    size = 0
+    for arc in incoming:
+        source = sources[arc]
         for number in range(count[source]):
-            parent, place = first[source] + number, found.starts[arc] + number
-            total = totals[parent] + found.scores[place]
-            if total + graph.remainders[node] >= threshold:
-                ways.parents[size], ways.arcs[size], ways.places[size] = parent, arc, place
-                ways.states[size] = 0 if ended else found.states[place]  # behind the end all are alike
-                ways.totals[size] = total
+            parent, place = first[source] + number, starts[arc] + number
+            total = totals[parent] + scores[place]
+            if total + remainder >= threshold:
+                parents[size], arcs[size], places[size] = parent, arc, place
+                states[size] = 0 if ended else found_states[place]  # behind the end all are alike
+                sums[size] = total
                 size += 1
-    return ways, size
+    return _Arriving(parents, arcs, places, states, sums), size
 
 
 @numba.njit(nogil=True)
-def _grouped(ways: _Arriving, size: int, groups: Indices, best: Indices) -> int:
+def _grouped(states: Indices, totals: Scores, size: int, groups: Indices, best: Indices) -> int:
     """Group ways after which the state is the same.
 
     Args:
-        ways: the first `size` of them.
+        states: after the ways; the first `size` of them.
+        totals: of the ways.
         size: how many there are.
         groups: the group of each; written.
         best: the best way of each group; written.
@@ -219,7 +228,7 @@ def _grouped(ways: _Arriving, size: int, groups: Indices, best: Indices) -> int:
     keys, known = np.full(capacity, _NONE), np.empty(capacity, np.int64)
     num_groups = 0
     for way in range(size):
-        state = ways.states[way]
+        state = states[way]
         place = ((np.uint64(state) * _SPREAD) >> np.uint64(32)) & mask
         while keys[place] != _NONE and keys[place] != state:
             place = (place + np.uint64(1)) & mask
@@ -229,7 +238,7 @@ def _grouped(ways: _Arriving, size: int, groups: Indices, best: Indices) -> int:
             num_groups += 1
         group = known[place]
         groups[way] = group
-        if ways.totals[way] > ways.totals[best[group]]:
+        if totals[way] > totals[best[group]]:
             best[group] = way
     return num_groups
 
@@ -271,7 +280,7 @@ def _merged(ways: _Arriving, size: int, most: int) -> tuple[Indices, Indices, In
         The best way of each token, the best token first [T]; where each token's ways begin [T + 1]; ways by token.
     """
     groups, best = np.empty(size, np.int64), np.empty(size, np.int64)
-    num_groups = _grouped(ways, size, groups, best)
+    num_groups = _grouped(ways.states, ways.totals, size, groups, best)
     order = _ranked(best, ways.totals, num_groups)
     num_tokens = min(num_groups, most)
     token_of, tops = np.full(num_groups, _NONE), np.empty(num_tokens, np.int64)
@@ -294,24 +303,61 @@ def _merged(ways: _Arriving, size: int, most: int) -> tuple[Indices, Indices, In
 
 
 @numba.njit(nogil=True)
+def _add_tokens(
+    node: int,
+    ways: _Arriving,
+    tops: Indices,
+    begins: Indices,
+    nodes: Indices,
+    num_ways: Indices,
+    states: Indices,
+    totals: Scores,
+) -> None:
+    """Write the tokens of a node, whose best ways and where whose ways begin are given."""
+    way_states, way_totals = ways.states, ways.totals
+    for token in range(len(tops)):
+        nodes[token], num_ways[token] = node, begins[token + 1] - begins[token]
+        states[token], totals[token] = way_states[tops[token]], way_totals[tops[token]]
+
+
+@numba.njit(nogil=True)
+def _add_ways(
+    ways: _Arriving,
+    kept: Indices,
+    found: _Found,
+    parents: Indices,
+    arcs: Indices,
+    log_probs: Scores,
+    scores: Scores,
+) -> None:
+    """Write those ways that are kept."""
+    way_parents, way_arcs, places = ways.parents, ways.arcs, ways.places
+    found_log_probs, found_scores = found.log_probs, found.scores
+    for number in range(len(kept)):
+        way = kept[number]
+        parents[number], arcs[number] = way_parents[way], way_arcs[way]
+        log_probs[number], scores[number] = found_log_probs[places[way]], found_scores[places[way]]
+
+
+@numba.njit(nogil=True)
 def _scored(
     automaton: Automaton,
     graph: _Graph,
     node: int,
-    states: Indices,
-    totals: Scores,
+    own_states: Indices,
+    own_totals: Scores,
     found: _Found,
     size: int,
     estimates: Scores,
 ) -> tuple[_Found, int]:
-    """What is found of tokens of a node and the arcs after them, beside what was found before.
+    """What is found of the tokens of a node and the arcs after them, beside what was found before.
 
     Args:
         automaton: the model.
         graph: the lattices.
         node: where the tokens are.
-        states: of the tokens [K].
-        totals: of the tokens [K].
+        own_states: of the tokens [K].
+        own_totals: of the tokens [K].
         found: before.
         size: how much of that there is.
         estimates: the best way to each level, completed; updated.
@@ -319,33 +365,36 @@ def _scored(
     Returns:
         All of it, and how much there is.
     """
-    before = _NONE
-    for arc in graph.out_arcs[graph.out_starts[node] : graph.out_starts[node + 1]]:
-        begin = size
-        size += len(states)
-        found = _Found(
-            found.starts,
-            _with_room(found.states, size),
-            _with_room(found.log_probs, size),
-            _with_room(found.scores, size),
-        )
-        found.starts[arc] = begin
-        label, target = graph.labels[arc], graph.targets[arc]
-        is_known = before != _NONE and graph.labels[before] == label  # arcs of one word stand together
-        tokens = graph.tokens[label, : graph.lengths[label]]
-        for number in range(len(states)):
-            place = begin + number
-            if is_known:
-                known = found.starts[before] + number
-                found.log_probs[place], found.states[place] = found.log_probs[known], found.states[known]
-            else:
-                found.log_probs[place], found.states[place] = _read(automaton, states[number], tokens)
-            score = graph.fixed[arc] + graph.lm_weights[arc] * found.log_probs[place]
-            found.scores[place] = score
-            estimate = totals[number] + score + graph.remainders[target]
-            estimates[graph.levels[target]] = max(estimates[graph.levels[target]], estimate)
-        before = arc
-    return found, size
+    outgoing, labels = graph.out_arcs[graph.out_starts[node] : graph.out_starts[node + 1]], graph.labels
+    targets, levels, remainders = graph.targets, graph.levels, graph.remainders
+    fixed, lm_weights, tokens, lengths = graph.fixed, graph.lm_weights, graph.tokens, graph.lengths
+    num_own = len(own_states)
+    starts, most = found.starts, size + num_own * len(outgoing)
+    states, log_probs, scores = (
+        _with_room(found.states, most),
+        _with_room(found.log_probs, most),
+        _with_room(found.scores, most),
+    )
+    known, known_label = 0, _NONE
+    for arc in outgoing:
+        starts[arc], label, target = size, labels[arc], targets[arc]
+        if label == known_label:  # arcs of one word stand together
+            for number in range(num_own):
+                states[size + number], log_probs[size + number] = (
+                    states[known + number],
+                    log_probs[known + number],
+                )
+        else:
+            known, known_label, here = size, label, slice(size, size + num_own)
+            _read(automaton, own_states, tokens[label, : lengths[label]], states[here], log_probs[here])
+        best = -np.inf
+        for number in range(num_own):
+            score = fixed[arc] + lm_weights[arc] * log_probs[size + number]
+            scores[size + number] = score
+            best = max(best, own_totals[number] + score)
+        estimates[levels[target]] = max(estimates[levels[target]], best + remainders[target])
+        size += num_own
+    return _Found(starts, states, log_probs, scores), size
 
 
 _NUMBERS, _VALUES = types.Array(types.int64, 1, "C"), types.Array(types.float64, 1, "C")
@@ -383,49 +432,45 @@ def _walk(
     Returns:
         Of tokens: nodes, totals, numbers of ways; of ways, by token: parents, arcs, log-probabilities, scores.
     """
-    num_nodes = len(graph.nodes)
-    first, count = np.zeros(num_nodes, np.int64), np.zeros(num_nodes, np.int64)
+    order, lattice_of, levels, in_starts = graph.nodes, graph.lattice_of, graph.levels, graph.in_starts
+    first, count = np.zeros(len(order), np.int64), np.zeros(len(order), np.int64)
     nodes, states, num_ways = np.empty(_ROOM, np.int64), np.empty(_ROOM, np.int64), np.empty(_ROOM, np.int64)
     totals, log_probs, scores = np.empty(_ROOM), np.empty(_ROOM), np.empty(_ROOM)
     parents, arcs = np.empty(_ROOM, np.int64), np.empty(_ROOM, np.int64)
-    starts = np.zeros(len(graph.sources), np.int64)
-    found = _Found(starts, np.empty(_ROOM, np.int64), np.empty(_ROOM), np.empty(_ROOM))
+    found = _Found(np.zeros(len(graph.sources), np.int64), nodes.copy(), totals.copy(), totals.copy())
     ways = _Arriving(nodes.copy(), nodes.copy(), nodes.copy(), nodes.copy(), totals.copy())
-    estimates = np.empty(graph.levels.max() + 1)
+    estimates = np.empty(levels.max() + 1)
     num_tokens, num_kept, num_found, lattice, level, threshold = 0, 0, 0, _NONE, _NONE, -np.inf
-    for node in graph.nodes:
-        if graph.lattice_of[node] != lattice:
-            lattice, level = graph.lattice_of[node], _NONE
+    for node in order:
+        if lattice_of[node] != lattice:
+            lattice, level = lattice_of[node], _NONE
             for other in range(len(estimates)):
                 estimates[other] = -np.inf
-        if graph.levels[node] != level:
-            level, threshold = graph.levels[node], -np.inf
+        if levels[node] != level:
+            level, threshold = levels[node], -np.inf
             for other in range(level, len(estimates) if beam < np.inf else level):
                 threshold = max(threshold, estimates[other] - beam)
-        ways, size = _gathered(graph, node, first, count, totals, found, threshold, ways)
-        tops, begins, kept = _merged(ways, size, most)
-        is_start = graph.in_starts[node] == graph.in_starts[node + 1]
-        begin, num_tokens = num_tokens, num_tokens + (1 if is_start else len(tops))
-        nodes, num_ways = _with_room(nodes, num_tokens), _with_room(num_ways, num_tokens)
-        states, totals = _with_room(states, num_tokens), _with_room(totals, num_tokens)
-        if is_start:
-            num_ways[begin], states[begin], totals[begin] = 0, initial, 0.0
-        for token in range(len(tops)):
-            num_ways[begin + token] = begins[token + 1] - begins[token]
-            states[begin + token], totals[begin + token] = ways.states[tops[token]], ways.totals[tops[token]]
-        for token in range(begin, num_tokens):
-            nodes[token] = node
+        begin = num_tokens
+        if in_starts[node] == in_starts[node + 1]:
+            num_tokens += 1
+            nodes, num_ways = _with_room(nodes, num_tokens), _with_room(num_ways, num_tokens)
+            states, totals = _with_room(states, num_tokens), _with_room(totals, num_tokens)
+            nodes[begin], num_ways[begin], states[begin], totals[begin] = node, 0, initial, 0.0
+        else:
+            ways, size = _gathered(graph, node, first, count, totals, found, threshold, ways)
+            tops, begins, kept = _merged(ways, size, most)
+            num_tokens += len(tops)
+            nodes, num_ways = _with_room(nodes, num_tokens), _with_room(num_ways, num_tokens)
+            states, totals = _with_room(states, num_tokens), _with_room(totals, num_tokens)
+            _add_tokens(
+                node, ways, tops, begins, nodes[begin:], num_ways[begin:], states[begin:], totals[begin:]
+            )
+            begin_ways, num_kept = num_kept, num_kept + len(kept)
+            parents, arcs = _with_room(parents, num_kept), _with_room(arcs, num_kept)
+            log_probs, scores = _with_room(log_probs, num_kept), _with_room(scores, num_kept)
+            rest = slice(begin_ways, num_kept)
+            _add_ways(ways, kept, found, parents[rest], arcs[rest], log_probs[rest], scores[rest])
         first[node], count[node] = begin, num_tokens - begin
-        parents, arcs = _with_room(parents, num_kept + len(kept)), _with_room(arcs, num_kept + len(kept))
-        log_probs, scores = (
-            _with_room(log_probs, num_kept + len(kept)),
-            _with_room(scores, num_kept + len(kept)),
-        )
-        for way in kept:
-            parents[num_kept], arcs[num_kept] = ways.parents[way], ways.arcs[way]
-            log_probs[num_kept] = found.log_probs[ways.places[way]]
-            scores[num_kept] = found.scores[ways.places[way]]
-            num_kept += 1
         own = slice(begin, num_tokens)
         found, num_found = _scored(
             automaton, graph, node, states[own], totals[own], found, num_found, estimates

@@ -1,5 +1,6 @@
 """A network as a language model: state in, log-probabilities out."""
 
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -11,11 +12,13 @@ from models.arrays import Array, FloatArray, TokenIds
 from models.neural.device import resolve_device
 from models.neural.network import Network
 from models.neural.recorded_steps import MAX_ROWS, RecordedSteps, record_on_cuda
-from models.neural.sequences import choose, features_ragged, prefill_ragged, read_even, score_ragged
+from models.neural.sequences import choose, features_ragged, prefill_ragged, read_ragged, score_ragged
 from models.neural.served import NetworkModel
 from models.neural.state import NeuralState
 from models.neural.stepping import step
 from models.neural.storage import read_network, write_network
+from models.neural.tiled.network import tiled
+from models.neural.tiled.tiles import TILES
 from models.protocol import FeaturedReading, FeaturedScores, ReadScores
 from models.vocabulary import Vocabulary
 
@@ -47,6 +50,11 @@ class NeuralModel(NetworkModel[NeuralState]):
         """Its parameters, in evaluation mode; nobody but a trainer may change them."""
         return self._network
 
+    @cached_property
+    def _served(self) -> Network:
+        """What computes; packed when it is first asked, so that whoever trains the network does so before."""
+        return tiled(self._network) if TILES and self._device.type == "cpu" else self._network
+
     @torch.inference_mode()
     def empty_state(self, batch: int) -> NeuralState:
         """The state after nothing."""
@@ -67,7 +75,7 @@ class NeuralModel(NetworkModel[NeuralState]):
         if self._recorded is not None and 0 < len(ids) <= MAX_ROWS:
             with torch.cuda.device(self._device):
                 return NeuralState(self._recorded.step(ids, state.hidden))
-        return NeuralState(step(self._network, ids, state.hidden))
+        return NeuralState(step(self._served, ids, state.hidden))
 
     @torch.inference_mode()
     def next_log_probs(self, state: NeuralState) -> Array:
@@ -75,7 +83,7 @@ class NeuralModel(NetworkModel[NeuralState]):
 
         NumPy on a CPU, a torch tensor on a CUDA device.
         """
-        log_probs = self._network.log_probs(state.top)
+        log_probs = self._served.log_probs(state.top)
         return log_probs if log_probs.is_cuda else log_probs.numpy()
 
     @torch.inference_mode()
@@ -92,7 +100,7 @@ class NeuralModel(NetworkModel[NeuralState]):
         Returns:
             Natural-log probabilities [B, T]; 0 past a row's length.
         """
-        return score_ragged(self._network, state, tokens, lengths)
+        return score_ragged(self._served, state, tokens, lengths)
 
     @torch.inference_mode()
     def score_unnormalised(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
@@ -100,7 +108,7 @@ class NeuralModel(NetworkModel[NeuralState]):
 
         Only the tokens' own are computed, so the size of the vocabulary costs nothing.
         """
-        return score_ragged(self._network, state, tokens, lengths, normalised=False)
+        return score_ragged(self._served, state, tokens, lengths, normalised=False)
 
     @torch.inference_mode()
     def score_choices(self, state: NeuralState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
@@ -114,7 +122,7 @@ class NeuralModel(NetworkModel[NeuralState]):
         Returns:
             Natural-log probabilities [C].
         """
-        return choose(self._network, state.top, rows, tokens)
+        return choose(self._served, state.top, rows, tokens)
 
     @torch.inference_mode()
     def prefill(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
@@ -128,15 +136,13 @@ class NeuralModel(NetworkModel[NeuralState]):
         Returns:
             The state after row b's first lengths[b] tokens.
         """
-        return prefill_ragged(self._network, state, tokens, lengths)
+        return prefill_ragged(self._served, state, tokens, lengths)
 
     @torch.inference_mode()
     def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
-        """What `score` and `prefill` answer; in one pass if rows are of one length."""
-        if not _are_even(tokens, lengths):
-            return ReadScores(self.score(state, tokens, lengths), self.prefill(state, tokens, lengths))
+        """What `score` and `prefill` answer, in one pass."""
         scores = np.zeros(tokens.shape, dtype=np.float32)
-        return ReadScores(scores, read_even(self._network, state, tokens, scores=scores))
+        return ReadScores(scores, read_ragged(self._served, state, tokens, lengths, scores=scores))
 
     @property
     def feature_size(self) -> int:
@@ -146,29 +152,26 @@ class NeuralModel(NetworkModel[NeuralState]):
     @torch.inference_mode()
     def features(self, state: NeuralState) -> Array:
         """The vectors [B, E] that the output layer reads, to predict the next tokens."""
-        features = self._network.features(state.top)
+        features = self._served.features(state.top)
         return features if features.is_cuda else features.numpy()
 
     @torch.inference_mode()
     def features_along(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
         """The vector before each of given tokens [B, T, E]; see `prefill` for the arguments."""
-        return features_ragged(self._network, state, tokens, lengths)
+        return features_ragged(self._served, state, tokens, lengths)
 
     @torch.inference_mode()
     def score_with_features(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FeaturedScores:
         """What `score` and `features_along` answer, in one pass."""
         scores = np.zeros(tokens.shape, dtype=np.float32)
-        return FeaturedScores(scores, features_ragged(self._network, state, tokens, lengths, scores=scores))
+        return FeaturedScores(scores, features_ragged(self._served, state, tokens, lengths, scores=scores))
 
     @torch.inference_mode()
     def read_with_features(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FeaturedReading:
-        """What `score_with_features` and `prefill` answer; in one pass if rows are of one length."""
-        if not _are_even(tokens, lengths):
-            scored = self.score_with_features(state, tokens, lengths)
-            return FeaturedReading(*scored, self.prefill(state, tokens, lengths))
+        """What `score_with_features` and `prefill` answer, in one pass."""
         scores = np.zeros(tokens.shape, dtype=np.float32)
         features = np.zeros((*tokens.shape, self.feature_size), dtype=np.float32)
-        after = read_even(self._network, state, tokens, scores=scores, features=features)
+        after = read_ragged(self._served, state, tokens, lengths, scores=scores, features=features)
         return FeaturedReading(scores, features, after)
 
     def save(self, directory: Path) -> None:
@@ -187,7 +190,3 @@ class NeuralModel(NetworkModel[NeuralState]):
 
     def _ids(self, tokens: TokenIds) -> Tensor:
         return torch.as_tensor(tokens, dtype=torch.int64, device=self._device)
-
-
-def _are_even(tokens: TokenIds, lengths: TokenIds) -> bool:
-    return bool((lengths == tokens.shape[1]).all())

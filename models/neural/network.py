@@ -23,9 +23,14 @@ class Network(nn.Module):
         config: the shape.
         vocab_size: V.
 
+    Attributes:
+        takes_any_shape: whether numbers of rows and tokens that were not met before cost nothing more.
+
     Raises:
         InvalidInputError: the configuration's cutoffs do not fit the vocabulary.
     """
+
+    takes_any_shape = False
 
     def __init__(self, config: NetworkConfig, vocab_size: int) -> None:
         super().__init__()

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from models.arrays import FloatArray, TokenIds
+from models.neural.body import Hidden
 from models.neural.network import Network
 from models.neural.state import NeuralState
-from models.neural.stepping import run, run_ragged
+from models.neural.stepping import run, run_ragged, step, stretches
 from models.vocabulary import EOS
 
 ROWS = 64
@@ -29,6 +30,12 @@ LOGITS_ON_CUDA = 1 << 27
 """The same on a CUDA device, which is the faster the more it has to do at once (512 MiB of logits)."""
 
 _STEPS_MULTIPLE = 8  # stretches are padded to it: each new length costs a compiled kernel
+
+_POSITIONS = 1024
+"""Of networks that take any shape, tokens of all rows read at once: rows drop out soon after their ends."""
+
+_MANY = 8192
+"""Of such networks, distributions summed up at once: they hold few logits at a time, and read weights the less."""
 
 
 def score_ragged(
@@ -72,38 +79,32 @@ def features_ragged(
     return features
 
 
-def read_even(
+def read_ragged(
     network: Network,
     state: NeuralState,
     tokens: TokenIds,
+    lengths: TokenIds,
     *,
     scores: FloatArray,
     features: FloatArray | None = None,
 ) -> NeuralState:
-    """Score rows of one length and tell the state after them, in one pass.
+    """Score given tokens and tell the state after them, in one pass.
 
     Args:
         network: in evaluation mode.
         state: what came before, B rows.
         tokens: ids [B, T].
+        lengths: [B], each in [0, T].
         scores: [B, T]; natural-log probabilities are written into it.
         features: [B, T, E]; if given, what the output layer reads before each token is written into it.
     """
-    most = _rows_at_once(state)
-    if len(tokens) <= most:
-        return _read_even_rows(network, state, tokens, scores, features)
-    cuts = [slice(start, start + most) for start in range(0, len(tokens), most)]
-    parts = [
-        _read_even_rows(
-            network,
-            state.select(np.arange(len(tokens))[cut]),
-            tokens[cut],
-            scores[cut],
-            None if features is None else features[cut],
-        )
-        for cut in cuts
-    ]
-    return parts[0].concatenate(parts[1:])
+    hidden = tuple(part.clone() for part in state.hidden)
+    for rows in _groups(lengths, _rows_at_once(state)):
+        index = torch.as_tensor(rows, device=state.top.device)
+        after = _read_through(network, state.select(rows), tokens, lengths, rows, scores, features)
+        for part, changed in zip(hidden, after, strict=True):
+            part[:, index] = changed
+    return NeuralState(hidden)
 
 
 def prefill_ragged(network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
@@ -126,7 +127,8 @@ def choose(network: Network, outputs: Tensor, rows: TokenIds, ids: TokenIds) -> 
         rows: which text each id is after, never falling [C].
         ids: that may come next.
     """
-    size = max(1, (LOGITS_ON_CUDA if outputs.is_cuda else CHOICE_LOGITS) // network.vocab_size)
+    held = LOGITS_ON_CUDA if outputs.is_cuda else CHOICE_LOGITS
+    size = _MANY if network.takes_any_shape else max(1, held // network.vocab_size)
     scores = np.empty(len(ids), dtype=np.float32)
     for start in range(0, len(outputs), size):
         cut = slice(*np.searchsorted(rows, [start, start + size]))
@@ -167,17 +169,19 @@ def _read_rows(
     device = state.top.device
     tokens, lengths = tokens[rows, : lengths[rows[0]]], lengths[rows]
     batch, width = tokens.shape
-    padded = np.full((batch, -(-width // _STEPS_MULTIPLE) * _STEPS_MULTIPLE), EOS, dtype=np.int64)
+    padding = 0 if network.takes_any_shape else -width % _STEPS_MULTIPLE
+    padded = np.full((batch, width + padding), EOS, dtype=np.int64)
     padded[:, :width] = tokens
     hidden, last = state.hidden, state.top
-    for start in range(0, width, STEPS):
+    steps = _steps_at_once(network, batch)
+    for start in range(0, width, steps):
         alive = int(np.count_nonzero(lengths > start))
-        stretch = torch.as_tensor(padded[:alive, start : start + STEPS].T.copy(), device=device)  # [t, alive]
+        stretch = torch.as_tensor(padded[:alive, start : start + steps].T.copy(), device=device)  # [t, alive]
         outputs, hidden = run(network, stretch, tuple(part[:, :alive] for part in hidden))
         # the first token follows what came before, each other one the token left of it
         contexts = torch.cat([last[None, :alive], outputs[:-1]])
         last = outputs[-1]
-        row, column = np.nonzero(np.arange(start, min(start + STEPS, width)) < lengths[:alive, None])
+        row, column = np.nonzero(np.arange(start, min(start + steps, width)) < lengths[:alive, None])
         wanted = contexts[torch.as_tensor(column, device=device), torch.as_tensor(row, device=device)]
         if features is not None:
             features[rows[row], start + column] = network.features(wanted).cpu().numpy()
@@ -186,25 +190,64 @@ def _read_rows(
             scores[rows[row], start + column] = _score_positions(network, wanted, ids, normalised=normalised)
 
 
-def _read_even_rows(
-    network: Network, state: NeuralState, tokens: TokenIds, scores: FloatArray, features: FloatArray | None
-) -> NeuralState:
-    device, (batch, width) = state.top.device, tokens.shape
-    hidden, start = state.hidden, 0
-    while start < width:
-        left = width - start
-        end = start + (STEPS if left >= STEPS else 1 << (left.bit_length() - 1))  # few different lengths
-        ids = torch.as_tensor(tokens[:, start:end].T.astype(np.int64), device=device)
-        last = hidden[0]
-        outputs, hidden = run(network, ids, hidden)
-        contexts = torch.cat([last, outputs[:-1]]).flatten(0, 1)
-        if features is not None:
-            told = network.features(contexts).cpu().numpy().reshape(end - start, batch, -1)
-            features[:, start:end] = told.swapaxes(0, 1)
-        some = _score_positions(network, contexts, ids.flatten(), normalised=True)
-        scores[:, start:end] = some.reshape(-1, batch).T
-        start = end
-    return NeuralState(hidden)
+def _steps_at_once(network: Network, batch: int) -> int:
+    return max(1, min(STEPS, _POSITIONS // batch)) if network.takes_any_shape else STEPS
+
+
+def _read_through(
+    network: Network,
+    state: NeuralState,
+    tokens: TokenIds,
+    lengths: TokenIds,
+    rows: TokenIds,
+    scores: FloatArray,
+    features: FloatArray | None,
+) -> Hidden:
+    """What is carried on after rows that are sorted by length, the longest first, none of them empty."""
+    device, lengths = state.top.device, lengths[rows]
+    ids = torch.as_tensor(tokens[rows, : lengths[0]].T.astype(np.int64), device=device)
+    hidden = tuple(part.clone() for part in state.hidden)
+    any_width = ids.is_cuda or network.takes_any_shape
+    held = _POSITIONS if network.takes_any_shape else len(rows) * STEPS
+    contexts: list[Tensor] = []
+    size = begin = 0
+    for start, end, alive in stretches(lengths, any_width=any_width, most=STEPS):
+        before = tuple(part[:, :alive] for part in hidden)
+        outputs, after = _read_on(network, ids[start:end, :alive], before)
+        contexts.append(torch.cat([before[0], outputs]).flatten(0, 1))  # before they are written over
+        for part, changed in zip(hidden, after, strict=True):
+            part[:, :alive] = changed
+        size += alive * (end - start)
+        if size >= held or end == lengths[0]:
+            column, row = np.nonzero(np.arange(begin, end)[:, None] < lengths)
+            column += begin
+            _write_scores(
+                network, torch.cat(contexts), ids[column, row], (rows[row], column), scores, features
+            )
+            contexts, size, begin = [], 0, end
+    return hidden
+
+
+def _read_on(network: Network, ids: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
+    """The outputs after all but the last of ids [T, B] and what is carried on after that."""
+    if len(ids) == 1:
+        return hidden[0][:0], step(network, ids[0], hidden)
+    outputs, after = run(network, ids, hidden)
+    return outputs[:-1], after
+
+
+def _write_scores(
+    network: Network,
+    contexts: Tensor,
+    ids: Tensor,
+    places: tuple[TokenIds, TokenIds],
+    scores: FloatArray,
+    features: FloatArray | None,
+) -> None:
+    """Write at places [N] of [B, T] what is told of ids [N] after outputs [N, W]."""
+    if features is not None:
+        features[places] = network.features(contexts).cpu().numpy()
+    scores[places] = _score_positions(network, contexts, ids, normalised=True)
 
 
 def _prefill_rows(network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
@@ -230,6 +273,8 @@ def _score_positions(network: Network, outputs: Tensor, ids: Tensor, *, normalis
     of_targets = network.target_log_probs if normalised else network.target_logits
     held = LOGITS_ON_CUDA if ids.is_cuda else LOGITS
     size = max(1, held // (network.vocab_size if normalised else outputs.shape[1]))
+    if normalised and network.takes_any_shape:
+        size = _MANY
     scores = torch.empty(len(ids), device=ids.device)
     for start in range(0, len(ids), size):
         cut = slice(start, start + size)

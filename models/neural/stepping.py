@@ -4,12 +4,16 @@ oneDNN, which computes LSTM layers on CPUs, keeps a compiled primitive for every
 (pytorch issue 41486), so memory would grow with every new batch size: rows are padded to one of
 a few counts, and ragged ends are read in stretches of powers of two. It also repacks the weights
 at every call, which a single step of few rows does not repay: there the plain cell is two to five
-times faster.
+times faster. Networks that take any shape (`tiled`) need none of this.
 """
 
+from collections.abc import Iterator
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from models.arrays import TokenIds
 from models.neural.body import Hidden
 from models.neural.network import Network
 
@@ -28,7 +32,7 @@ def step(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
     Returns:
         What is carried on, of the same shapes.
     """
-    if tokens.is_cuda or tokens.shape[0] > PLAIN_CELL_ROWS:
+    if tokens.is_cuda or (tokens.shape[0] > PLAIN_CELL_ROWS and not network.takes_any_shape):
         return run(network, tokens[None], hidden)[1]
     return network.step(tokens, hidden)
 
@@ -46,7 +50,7 @@ def run(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tensor, Hidde
     """
     hidden = tuple(part.contiguous() for part in hidden)  # cuDNN takes no other
     rows = tokens.shape[1]
-    extra = 0 if tokens.is_cuda else _rounded_up(rows) - rows
+    extra = 0 if tokens.is_cuda or network.takes_any_shape else _rounded_up(rows) - rows
     if extra:
         tokens = torch.cat([tokens, tokens.new_zeros(tokens.shape[0], extra)], dim=1)
         hidden = tuple(
@@ -71,20 +75,37 @@ def run_ragged(network: Network, tokens: Tensor, lengths: Tensor, hidden: Hidden
         What is carried on, of the same shapes.
     """
     after = tuple(part.clone() for part in hidden)
-    start = 0
-    for end in torch.unique(lengths).tolist():  # ascending: at each end, some rows stop
-        alive = int((lengths >= end).sum())
-        while start < end:
-            width = end - start if tokens.is_cuda else 1 << ((end - start).bit_length() - 1)
-            before = tuple(part[:, :alive] for part in after)
-            stretch = tokens[start : start + width, :alive]
-            hidden_after = (
-                step(network, stretch[0], before) if width == 1 else run(network, stretch, before)[1]
-            )
-            for part, changed in zip(after, hidden_after, strict=True):
-                part[:, :alive] = changed
-            start += width
+    any_width = tokens.is_cuda or network.takes_any_shape
+    for start, end, alive in stretches(lengths.numpy(), any_width=any_width, most=len(tokens)):
+        before = tuple(part[:, :alive] for part in after)
+        stretch = tokens[start:end, :alive]
+        hidden_after = (
+            step(network, stretch[0], before) if end - start == 1 else run(network, stretch, before)[1]
+        )
+        for part, changed in zip(after, hidden_after, strict=True):
+            part[:, :alive] = changed
     return after
+
+
+def stretches(lengths: TokenIds, *, any_width: bool, most: int) -> Iterator[tuple[int, int, int]]:
+    """Pieces of rows of these lengths [B], descending, each in [1, T], in none of which a row ends before its end.
+
+    Args:
+        lengths: of the rows.
+        any_width: False if there are to be few different widths: powers of two.
+        most: tokens of a row in one piece.
+
+    Yields:
+        The first column, the one after the last, and how many rows, the first ones, go through it.
+    """
+    start = 0
+    for end in np.unique(lengths).tolist():  # ascending: at each end, some rows stop
+        alive = int(np.count_nonzero(lengths >= end))
+        while start < end:
+            left = min(end - start, most)
+            width = left if any_width else 1 << (left.bit_length() - 1)
+            yield start, start + width, alive
+            start += width
 
 
 def _rounded_up(rows: int) -> int:

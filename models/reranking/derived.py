@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidInputError
+from models.reranking.mbr import UTILITIES, utilities_in_steps
+from models.reranking.tuning.steps import Steps, finish
 from models.scoring import count_words
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -23,7 +25,6 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 RANK, RANK_LOG = "rank", "rank:log"
 CONSENSUS = "consensus"
 LENGTHS = ("words", "characters", "tokens")
-UTILITIES = ("chrf", "bleu", "wer")
 
 _TIMES = "*"
 
@@ -78,15 +79,23 @@ def derive(
     Raises:
         InvalidInputError: there is no such feature, or it needs a model and there is none.
     """
+    return finish(derive_in_steps(name, texts, given, tokens))
+
+
+def derive_in_steps(
+    name: str, texts: Sequence[str], given: Callable[[str], Floats], tokens: Floats | None = None
+) -> Steps[Floats]:
+    """What `derive` does, with a stop after every bounded piece: comparing each text with each takes its time."""
     check_derived(name)
     base = base_of(name)
     if base is not None:
         return given(base) * _lengths(name, texts, tokens)
     if name == RANK:
-        return -ranks(texts)
+        return 0.0 - ranks(texts)  # not −0 for the first
     if name == RANK_LOG:
-        return -np.log1p(ranks(texts))
-    return _consensus(texts, name.partition(":")[2])
+        return 0.0 - np.log1p(ranks(texts))
+    alike = np.full(len(texts), 1 / len(texts))
+    return (yield from utilities_in_steps(texts, alike, name.partition(":")[2]))
 
 
 def ranks(texts: Sequence[str]) -> Floats:
@@ -102,10 +111,3 @@ def _lengths(name: str, texts: Sequence[str], tokens: Floats | None) -> Floats:
     if tokens is None:
         raise InvalidInputError(f"{name} needs a language model, and none is asked", parameter="weights")
     return tokens
-
-
-def _consensus(texts: Sequence[str], utility: str) -> Floats:
-    from models.reranking.mbr import expected_utilities  # compiles kernels: only where it is asked for
-
-    answer: Floats = expected_utilities(texts, np.full(len(texts), 1 / len(texts)), utility)
-    return answer

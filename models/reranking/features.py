@@ -19,6 +19,7 @@ import numpy.typing as npt
 from models.errors import InvalidInputError
 from models.reranking import derived
 from models.reranking.lists import CandidateList
+from models.reranking.tuning.steps import Steps, finish
 
 LM, LM_SUM, TOKENS, UNK, WORDS = "lm", "lm_sum", "tokens", "unk", "words"
 OF_A_MODEL = (LM, TOKENS, UNK)
@@ -47,6 +48,11 @@ def model_of(feature: str) -> str | None:
 def is_computed(feature: str, models: Collection[str]) -> bool:
     """Whether a feature is computed with models, of which the further ones are called so."""
     return feature in COMPUTED or model_of(feature) in models
+
+
+def is_reserved(feature: str, models: Collection[str]) -> bool:
+    """Whether a feature of this name is made here, so that it cannot be given."""
+    return is_computed(feature, models) or derived.is_derived(feature)
 
 
 def check_model_names(names: Sequence[str], *, parameter: str) -> None:
@@ -159,13 +165,23 @@ def derived_values(
     Raises:
         InvalidInputError: there is no such feature, or what it needs is not given.
     """
+    return finish(derived_in_steps(one, computed, names, place=place))
+
+
+def derived_in_steps(
+    one: CandidateList, computed: ListFeatures, names: Sequence[str], *, place: str = ""
+) -> Steps[npt.NDArray[np.float64]]:
+    """What `derived_values` does, with a stop after every bounded piece."""
     texts = [c.text for c in one.candidates]
     tokens = computed.column(TOKENS) if TOKENS in computed.names else None
 
     def given(base: str) -> Column:
         return given_column([one], base, place=lambda _: place)
 
-    columns = [derived.derive(name, texts, given, tokens) for name in names]
+    columns: list[Column] = []
+    for name in names:
+        column = yield from derived.derive_in_steps(name, texts, given, tokens)
+        columns.append(column)
     return np.column_stack(columns) if columns else np.zeros((len(texts), 0), dtype=np.float64)
 
 
@@ -221,7 +237,7 @@ def check_given(
     """
     names: set[str] = set().union(*(c.features for one in lists for c in one.candidates))
     for name in sorted(names):
-        if is_computed(name, models) or derived.is_derived(name):
+        if is_reserved(name, models):
             where = next(w for w, features in _places(lists, place) if name in features) + f".{name}"
             raise InvalidInputError(
                 f"{where} is given, but {name} is computed by the service", parameter=where

@@ -4,50 +4,28 @@ A use case says `state, log_probs = yield from step(model, state, tokens)` and i
 the answer. Whether it was computed alone or with those of others it cannot tell.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Generator, Hashable, Sequence
+from abc import abstractmethod
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeAlias, TypeVar, cast
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds, to_numpy
 from models.protocol import LanguageModel, ReadScores, TopKPredictor, TopTokens
 from models.scoring import score_sequences
-from service.engine.reading import Reading, Scorer
+from service.engine.model_call import ModelCall
+from service.engine.pools import Done, Pool
+from service.engine.reading import Scorer
+from service.engine.reads import Read
 from service.engine.rows import gathered, split
 
 A = TypeVar("A")
 Asking: TypeAlias = Generator[Any, Any, A]
 """Part of a use case that asks a model and comes back with an answer of type A."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ModelCall(ABC):
-    """A computation on R rows.
-
-    Attributes:
-        model: any.
-        state: R rows.
-    """
-
-    model: LanguageModel[Any]
-    state: Any
-
-    @property
-    def kind(self) -> Hashable:
-        """Calls of the same kind can be done together."""
-        return type(self), id(self.model)
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """How many tokens are read, or distributions computed."""
-
-    @property
-    def gains_by_company(self) -> bool:
-        """Whether doing several together costs less: not for tables, where it only costs copies."""
-        return self.model.family != "ngram"
+MAX_ENTRIES = 1 << 21
+"""Numbers of the distributions [B, V] that are computed at once (8 MiB)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,37 +37,38 @@ class QuickCall(ModelCall):
         """A row is one token or distribution."""
         return len(self.state)
 
+    @property
+    def urgent(self) -> bool:
+        """Always."""
+        return True
+
     @classmethod
     @abstractmethod
     def answers(cls, calls: Sequence[Self]) -> list[Any]:
         """The answers to calls of one kind, each what it would be alone."""
 
-
-class Progress(Protocol):
-    """Calls of one kind under way."""
-
-    @property
-    def done(self) -> bool:
-        """Whether all is done."""
-        ...
-
-    def go_on(self, count: int) -> int:
-        """Do about so many tokens or rows more; how many it were."""
-        ...
-
-    def answers(self) -> list[Any]:
-        """One a call, once all is done."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SlicedCall(ModelCall):
-    """A computation that can be done in slices."""
-
     @staticmethod
-    @abstractmethod
-    def begun(calls: Sequence[Any]) -> Progress:
-        """Calls of one kind under way, not yet begun."""
+    def pool() -> "QuickPool":
+        """Calls that are answered together."""
+        return QuickPool()
+
+
+class QuickPool(Pool[QuickCall, QuickCall]):
+    """Calls that are answered together, as many as memory allows."""
+
+    def _begun(self, call: QuickCall) -> QuickCall:
+        return call
+
+    def _slice(self, under_way: Mapping[QuickCall, QuickCall], count: int) -> Done:
+        calls: list[QuickCall] = []
+        rows = 0
+        for call in under_way:
+            most = min(count, MAX_ENTRIES // len(call.model.vocabulary))
+            if calls and rows + len(call.state) > most:
+                break
+            calls.append(call)
+            rows += len(call.state)
+        return Done(rows, rows, list(zip(calls, type(calls[0]).answers(calls), strict=True)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,46 +122,6 @@ class Rank(QuickCall):
         return [TopTokens(ids, log_probs) for ids, log_probs in pairs]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Read(SlicedCall):
-    """Read tokens [R, T], of which row r has lengths[r]; tell how probable they are, or what is then remembered.
-
-    Attributes:
-        tokens: ids.
-        lengths: of the rows.
-        scorer: what scores them; None where only the state after them is wanted.
-        keep: whether the state is wanted too.
-    """
-
-    tokens: TokenIds
-    lengths: TokenIds
-    scorer: Scorer | None = None
-    keep: bool = False
-
-    @property
-    def kind(self) -> Hashable:
-        """Together with calls that want the same."""
-        return type(self), id(self.model), self.scorer, self.keep
-
-    @property
-    def size(self) -> int:
-        """Tokens, padding aside."""
-        return int(self.lengths.sum())
-
-    @staticmethod
-    def begun(calls: Sequence["Read"]) -> Progress:
-        """Calls of one kind under way, not yet begun."""
-        states = [call.state for call in calls]
-        return Reading(
-            calls[0].model,
-            gathered(states),
-            [call.tokens for call in calls],
-            np.concatenate([call.lengths for call in calls]),
-            calls[0].scorer,
-            keep=calls[0].keep,
-        )
-
-
 def step(model: LanguageModel[Any], state: Any, tokens: TokenIds) -> Asking[tuple[Any, FloatArray]]:
     """Read one token a row, then tell what may come next.
 
@@ -234,12 +173,11 @@ def alone(call: ModelCall) -> Any:
     """The answer to one call."""
     if isinstance(call, QuickCall):
         return type(call).answers([call])[0]
-    if isinstance(call, SlicedCall):
-        progress = call.begun([call])
-        while not progress.done:
-            progress.go_on(call.size)
-        return progress.answers()[0]
-    raise TypeError(f"{type(call).__name__} is no call that a model can answer")
+    pool = call.pool()
+    pool.join(call)
+    while True:
+        if answers := pool.go_on(call.size).answers:
+            return answers[0][1]
 
 
 def _cut(values: Any, counts: Sequence[int]) -> list[Any]:

@@ -1,8 +1,7 @@
 """Scoring some of the tokens that may come next, each after one of several texts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -10,12 +9,15 @@ import numpy as np
 from models.arrays import FloatArray, TokenIds
 from models.protocol import LanguageModel
 from models.scoring import score_choices as scored
-from service.engine.calls import Asking, Progress, SlicedCall
-from service.engine.rows import gathered
+from service.engine.calls import Asking
+from service.engine.model_call import ModelCall
+from service.engine.pools import Done, Pool
+from service.engine.rows import Rows, gathered, whole
+from service.engine.shares import fair_shares
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ScoreChoices(SlicedCall):
+class ScoreChoices(ModelCall):
     """Tell how probable tokens are as the next of rows.
 
     Attributes:
@@ -31,45 +33,75 @@ class ScoreChoices(SlicedCall):
         """A row is one distribution."""
         return len(self.state)
 
+    @property
+    def urgent(self) -> bool:
+        """Never: there are many, of whole lists."""
+        return False
+
     @staticmethod
-    def begun(calls: Sequence["ScoreChoices"]) -> Progress:
-        """Calls of one kind under way, not yet begun."""
-        return _Choosing(calls)
+    def pool() -> "ChoicePool":
+        """Rows whose choices are scored together."""
+        return ChoicePool()
+
+
+class ChoicePool(Pool[ScoreChoices, "_Choosing"]):
+    """Choices after the rows of several requests, a bounded number of rows at a time."""
+
+    def _begun(self, call: ScoreChoices) -> "_Choosing":
+        return _Choosing(call)
+
+    def _slice(self, under_way: Mapping[ScoreChoices, "_Choosing"], count: int) -> Done:
+        calls = list(under_way.values())
+        left = [one.left for one in calls]
+        shares = [
+            (one, share) for one, share in zip(calls, fair_shares(left, left, count), strict=True) if share
+        ]
+        firsts = np.cumsum([0, *(share for _, share in shares)])
+        if shares:
+            parts = [one.next_choices(share) for one, share in shares]
+            rows = np.concatenate([rows + first for (_, rows, _), first in zip(parts, firsts, strict=False)])
+            state = gathered([state for state, _, _ in parts])
+            model = next(iter(under_way)).model
+            told = scored(model, state, rows, np.concatenate([tokens for _, _, tokens in parts]))
+            for (one, share), (_, _, tokens) in zip(shares, parts, strict=True):
+                one.went_on(share, told[: len(tokens)])
+                told = told[len(tokens) :]
+        done = [(call, one.scores) for call, one in under_way.items() if not one.left]
+        return Done(int(firsts[-1]), int(firsts[-1]), done)
 
 
 class _Choosing:
-    """Choices after the rows of several requests, a bounded number of rows at a time."""
+    """The choices of one call, those of its first rows scored.
 
-    def __init__(self, calls: Sequence[ScoreChoices]) -> None:
-        firsts = np.cumsum([0, *(len(call.state) for call in calls)])
-        self._ends = np.cumsum([0, *(len(call.tokens) for call in calls)])
-        self._model = calls[0].model
-        self._state = gathered([call.state for call in calls])
-        self._rows = np.concatenate([call.rows + first for call, first in zip(calls, firsts, strict=False)])
-        self._tokens = np.concatenate([call.tokens for call in calls])
-        self._scores = np.empty(len(self._tokens), dtype=np.float32)
-        self._at = 0
+    Attributes:
+        scores: log-probabilities [C], as far as they are known.
+        left: rows whose choices are not scored yet.
+    """
 
-    @property
-    def done(self) -> bool:
-        """Whether all rows are done."""
-        return self._at >= len(self._state)
+    def __init__(self, call: ScoreChoices) -> None:
+        self._call = call
+        self._state = call.state if isinstance(call.state, Rows) else whole(call.state)
+        self.scores = np.empty(len(call.tokens), dtype=np.float32)
+        self.left = len(call.state)
 
-    def go_on(self, count: int) -> int:
-        """Do so many more rows; how many it were."""
-        end = min(self._at + max(count, 1), len(self._state))
-        cut = slice(*np.searchsorted(self._rows, [self._at, end]))
-        if cut.start < cut.stop:
-            some = self._state
-            if (self._at, end) != (0, len(self._state)):
-                some = self._state.select(np.arange(self._at, end))
-            self._scores[cut] = scored(self._model, some, self._rows[cut] - self._at, self._tokens[cut])
-        done, self._at = end - self._at, end
-        return done
+    def next_choices(self, count: int) -> tuple[Rows, TokenIds, TokenIds]:
+        """The state of the next so many rows, and for each of their choices its row among them and its token."""
+        at = len(self._state) - self.left
+        cut = self._choices(count)
+        return (
+            self._state.select(np.arange(at, at + count)),
+            self._call.rows[cut] - at,
+            self._call.tokens[cut],
+        )
 
-    def answers(self) -> list[Any]:
-        """Log-probabilities [C] each."""
-        return [self._scores[begin:end] for begin, end in pairwise(self._ends.tolist())]
+    def went_on(self, count: int, scores: FloatArray) -> None:
+        """The choices of the next so many rows were scored."""
+        self.scores[self._choices(count)] = scores
+        self.left -= count
+
+    def _choices(self, count: int) -> slice:
+        at = len(self._state) - self.left
+        return slice(*np.searchsorted(self._call.rows, [at, at + count]))
 
 
 def score_choices(

@@ -8,7 +8,8 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from service.engine.calls import ModelCall, alone
+from service.engine.calls import alone
+from service.engine.model_call import ModelCall
 
 E = TypeVar("E")
 R = TypeVar("R")

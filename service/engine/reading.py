@@ -1,4 +1,4 @@
-"""Sequences of several requests read side by side, a bounded number of tokens at a time."""
+"""The texts of one call on the way from their first tokens to their last, some of them further on than others."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -6,153 +6,147 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
-from models.protocol import LanguageModel, ReadScores
-from models.scoring import consume, read_sequences, score_sequences
-from models.vocabulary import EOS
-from service.engine.rows import split
+from models.protocol import LanguageModel
+from service.engine.rows import Rows, concatenated, is_range, whole
 
 Scorer: TypeAlias = Callable[[LanguageModel[Any], Any, TokenIds, TokenIds], FloatArray]
 """Log-probabilities [R, T] of tokens [R, T] with lengths [R] after a state, as `score_sequences`."""
 
+STRIDE_TOKENS = 8
+"""That each text of a slice goes on by, roughly: with fewer, more texts than help the model would be half done."""
 
-class Reading:
-    """Rows of tokens, each after its own state.
 
-    Args:
-        model: reads them.
-        state: R rows.
-        tokens: of each request [R_i, T_i]; the R_i sum to R.
-        lengths: of all rows [R].
-        scorer: what scores them; None where only the state after them is wanted.
-        keep: whether the state is wanted too.
+class Block(NamedTuple):
+    """Texts of one call that were read up to the same column.
+
+    Attributes:
+        rows: their numbers [N], the shortest first.
+        left: tokens of each that are to be read [N].
+        state: after the columns before `at`.
+        at: the next column.
     """
 
-    def __init__(
-        self,
-        model: LanguageModel[Any],
-        state: Any,
-        tokens: Sequence[TokenIds],
-        lengths: TokenIds,
-        scorer: Scorer | None,
-        *,
-        keep: bool = False,
-    ) -> None:
-        self._model = model
-        self._shapes = [part.shape for part in tokens]
-        self._lengths = lengths
-        width = int(lengths.max(initial=0))
-        self._tokens = tokens[0] if len(tokens) == 1 else _stacked(tokens, width)
-        self._scorer = scorer
-        self._keep = keep or scorer is None
-        self._scores = np.zeros(self._tokens.shape, dtype=np.float32) if scorer is not None else None
-        whole = _Block(np.arange(len(lengths)), state, 0)
-        self._to_read: list[_Block] = [whole] if width else []
-        self._read: list[_Block] = [] if width else [whole]
+    rows: TokenIds
+    left: TokenIds
+    state: Rows
+    at: int
+
+    def cut(self, some: slice) -> "Block":
+        """Some of the texts."""
+        return Block(self.rows[some], self.left[some], self.state.select(some), self.at)
+
+
+class Reading:
+    """R texts, each after a state of its own.
+
+    Args:
+        state: R rows.
+        tokens: of the texts [R, T].
+        lengths: of the texts [R].
+        scored: whether their log-probabilities are wanted.
+        keep: whether the state after them is wanted.
+
+    Attributes:
+        tokens: of the texts [R, T].
+        lengths: of the texts [R].
+        left: tokens that are still to be read.
+        scores: log-probabilities [R, T], as far as they are read; None where they are not wanted.
+    """
+
+    def __init__(self, state: Any, tokens: TokenIds, lengths: TokenIds, *, scored: bool, keep: bool) -> None:
+        self.tokens, self.lengths = tokens, lengths
+        self.left = int(lengths.sum())
+        self.scores = np.zeros(tokens.shape, dtype=np.float32) if scored else None
+        self._keep = keep
+        shared = state if isinstance(state, Rows) else whole(state)
+        order = np.argsort(lengths, kind="stable")
+        texts = Block(order, lengths[order], shared.select(order), 0)
+        self._num_left = int(np.count_nonzero(lengths))
+        num_empty = len(lengths) - self._num_left
+        self._to_read = [texts.cut(slice(num_empty, None))] if self._num_left else []
+        self._read = [texts.cut(slice(num_empty))]
+        self._next: list[Block] = []
 
     @property
     def done(self) -> bool:
         """Whether all is read."""
         return not self._to_read
 
-    def go_on(self, tokens: int) -> int:
-        """Read so many more tokens, or a little more: of all rows side by side, or of as many of them as that allows.
+    @property
+    def wanted(self) -> int:
+        """Tokens of a slice that it can use, at most."""
+        return min(self.left, STRIDE_TOKENS * self._num_left)
 
-        Returns:
-            How many it were.
+    def next_blocks(self, share: int) -> list[Block]:
+        """The texts that go on next: so many that a share of a slice lets each make its stride, and at least one.
+
+        Args:
+            share: tokens.
         """
-        block = self._to_read.pop()
-        if not self._keep:  # rows that have ended need not be carried on
-            block = self._without_ended(block)
-        if len(block.rows) > tokens:
-            self._to_read.append(block.cut(slice(tokens, None)))
-            block = block.cut(slice(tokens))
-        lengths = self._lengths[block.rows]
-        width = int(lengths.max())
-        if block.at >= width:
-            self._read.append(block)
-            return 0
-        alive = int(np.count_nonzero(lengths > block.at))
-        end = min(block.at + max(tokens // alive, 1), width)
-        left = np.clip(lengths - block.at, 0, end - block.at)
-        state = self._advance(block, end, left, last=end == width)
-        block = _Block(block.rows, state, end)
-        (self._read if end == width else self._to_read).append(block)
-        return int(left.sum())
+        if share >= self.wanted:
+            self._next = self._to_read
+            return self._next
+        self._next = []
+        for block in self._to_read:
+            strides = np.minimum(block.left, STRIDE_TOKENS).cumsum()
+            count = int(strides.searchsorted(share, side="right"))
+            if not count and self._next:
+                break
+            self._next.append(block.cut(slice(max(count, 1))))
+            if count < len(strides):
+                break
+            share -= int(strides[-1])
+        return self._next
 
-    def answers(self) -> list[Any]:
-        """What each request wanted: log-probabilities [R_i, T_i], a state of R_i rows, or both."""
-        counts = [rows for rows, _ in self._shapes]
-        if self._scores is None:
-            return list(split(self._state(), counts))
-        ends = np.cumsum(counts)
-        scores = [
-            _of_width(self._scores[end - rows : end], width)
-            for (rows, width), end in zip(self._shapes, ends, strict=True)
-        ]
-        if not self._keep:
-            return scores
-        return [ReadScores(*pair) for pair in zip(scores, split(self._state(), counts), strict=True)]
+    def went_on(
+        self, columns: int, states: Sequence[Rows | None], scores: Sequence[FloatArray | None]
+    ) -> None:
+        """The next blocks were read, so many columns further or to their ends.
 
-    def _advance(self, block: "_Block", end: int, left: TokenIds, *, last: bool) -> Any:
-        """Read a block up to a column, so many tokens of each row [R]; the state after them, if that is needed."""
-        part = self._tokens[block.rows, block.at : end]
-        if self._scorer is None or self._scores is None:
-            return consume(self._model, block.state, part, left)
-        if last and not self._keep:
-            state, scores = None, self._scorer(self._model, block.state, part, left)
-        elif self._scorer is score_sequences:
-            scores, state = read_sequences(self._model, block.state, part, left)
-        else:
-            scores = self._scorer(self._model, block.state, part, left)
-            state = consume(self._model, block.state, part, left)
-        self._scores[block.rows, block.at : end] = scores
-        return state
+        Args:
+            columns: at least one.
+            states: after them, a block; None where all have ended and none is wanted.
+            scores: of what was read, a block [N, columns]; None where none are wanted.
+        """
+        rest = self._rest()
+        self._to_read = []
+        for block, state, told in zip(self._next, states, scores, strict=True):
+            width = min(columns, int(block.left[-1]))
+            if self.scores is not None and told is not None:
+                self.scores[block.rows, block.at : block.at + width] = told[:, :width]
+            self.left -= int(np.minimum(block.left, columns).sum())
+            if state is not None:
+                self._divide(Block(block.rows, block.left - columns, state, block.at + width))
+        self._to_read += rest
+        self._next = []
+        self._num_left = sum(len(block.rows) for block in self._to_read)
 
-    def _without_ended(self, block: "_Block") -> "_Block":
-        going_on = self._lengths[block.rows] > block.at
-        if 2 * np.count_nonzero(going_on) <= len(going_on):
-            return block.cut(np.flatnonzero(going_on))
-        return block
+    def settle(self, state: Any) -> None:
+        """Keep alive no other rows of a state than those of these texts."""
+        self._to_read = [_settled(block, state) for block in self._to_read]
+        self._read = [_settled(block, state) for block in self._read]
 
-    def _state(self) -> Any:
-        """The state after everything, rows in the order they came in."""
-        if len(self._read) == 1:
-            return self._read[0].state
-        whole = self._read[0].state.concatenate([block.state for block in self._read[1:]])
-        return whole.select(np.argsort(np.concatenate([block.rows for block in self._read])))
+    def state(self) -> Rows:
+        """The state after everything, rows in the order they came in; all is read, and states are kept."""
+        parts = [block for block in self._read if len(block.rows)] or self._read
+        rows = np.concatenate([block.rows for block in parts])
+        state = concatenated([block.state for block in parts])
+        return state if is_range(rows, len(rows)) else state.select(np.argsort(rows))
 
+    def _rest(self) -> list[Block]:
+        """The blocks that do not go on next."""
+        last, taken = self._to_read[len(self._next) - 1], len(self._next[-1].rows)
+        cut = [last.cut(slice(taken, None))] if taken < len(last.rows) else []
+        return cut + self._to_read[len(self._next) :]
 
-class _Block(NamedTuple):
-    """Rows that are read side by side.
-
-    Attributes:
-        rows: their numbers [N].
-        state: after the columns before `at`.
-        at: the next column.
-    """
-
-    rows: TokenIds
-    state: Any
-    at: int
-
-    def cut(self, some: "slice | TokenIds") -> "_Block":
-        """Some of the rows."""
-        return _Block(self.rows[some], self.state.select(np.arange(len(self.rows))[some]), self.at)
+    def _divide(self, block: Block) -> None:
+        """Put the texts of a block that was read where they belong."""
+        num_ended = int(block.left.searchsorted(0, side="right"))
+        if num_ended and self._keep:
+            self._read.append(block.cut(slice(num_ended)))
+        if num_ended < len(block.rows):
+            self._to_read.append(block.cut(slice(num_ended, None)) if num_ended else block)
 
 
-def _stacked(tokens: Sequence[TokenIds], width: int) -> TokenIds:
-    rows = sum(len(part) for part in tokens)
-    whole = np.full((rows, width), EOS, dtype=np.int64)
-    row = 0
-    for part in tokens:
-        some = min(part.shape[1], width)
-        whole[row : row + len(part), :some] = part[:, :some]
-        row += len(part)
-    return whole
-
-
-def _of_width(scores: FloatArray, width: int) -> FloatArray:
-    """Scores [R, T] with columns of zeros added, or columns past all lengths left out."""
-    if scores.shape[1] >= width:
-        return scores[:, :width]
-    return np.pad(scores, ((0, 0), (0, width - scores.shape[1])))
+def _settled(block: Block, state: Any) -> Block:
+    return block._replace(state=whole(block.state.alone)) if block.state.whole is state else block

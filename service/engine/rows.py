@@ -28,7 +28,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def select(self, rows: TokenIds) -> "Rows":
+    def select(self, rows: TokenIds | slice) -> "Rows":
         """Rows of these rows; nothing is copied yet."""
         return Rows(self.whole, self.rows[rows])
 

@@ -4,30 +4,34 @@ Synchronous; it reads no clock of its own and starts no thread. `step` belongs t
 thread, the model's. All else may be called from any thread: a lock guards the book-keeping
 and is never held while a job or a model works.
 
-A turn has two halves. First every interactive job goes on to its next call, and all these calls
-are answered, those of a kind in one batch; and again, for some milliseconds. Then whatever is
-long, and whatever bulk jobs ask, gets a slice of bounded time. So nobody waits for more than a slice of somebody
-else's long text.
+A turn has two halves. First the interactive jobs go on, pass after pass for some milliseconds: each
+pass lets every job that is ready go on to its next call, and each pool of urgent calls do its next piece.
+Then one pool of what is long, or bulk, has a slice of bounded time. So nobody waits for more than a slice of
+somebody else's long text.
 """
 
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from models.errors import DeadlineExceededError, EngineFailedError, LanguageModelError
 from service.engine.admission import Admission
-from service.engine.batches import Batch, Batches
-from service.engine.calls import ModelCall
 from service.engine.job import Job
+from service.engine.lanes import Lane, SliceSize
+from service.engine.model_call import ModelCall
 from service.engine.observer import Observer, Unobserved
+from service.engine.pace import Paces
 
 _log = structlog.get_logger(__name__)
 _BULK_JOBS_AT_ONCE = 16
-"""Bulk jobs that go on together: enough to fill batches, few enough that their texts are not all in memory."""
+"""Bulk jobs under way together: enough to fill slices, few enough that their texts are not all in memory."""
+
+_LEAST_TOKENS, _LEAST_BULK_TOKENS = 256, 16
+"""In a slice; a network reads few tokens hardly faster than many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,15 +87,14 @@ class Scheduler:
         self._ready_bulk: deque[Job] = deque()
         self._cancelled: list[Job] = []
         # of the model's thread alone
-        self._batches = Batches(
-            clock=clock,
-            slice_s=limits.slice_s,
-            bulk_slice_s=limits.bulk_slice_s,
-            leisure_slice_s=limits.leisure_slice_s,
-        )
+        paces = Paces()
+        lanes = (Lane(clock=clock, paces=paces, observer=self._observer) for _ in range(3))
+        self._urgent, self._long, self._bulk = lanes
+        self._slice = SliceSize(limits.slice_s, _LEAST_TOKENS)
+        self._bulk_slice = SliceSize(limits.bulk_slice_s, _LEAST_BULK_TOKENS)
+        self._leisure_slice = SliceSize(limits.leisure_slice_s, _LEAST_TOKENS)
+        self._next_turn: list[Job] = []
         self._interactive_s = -math.inf
-        self._long: deque[Batch] = deque()
-        self._bulk: deque[Batch] = deque()
         self._bulk_next = False
 
     def __len__(self) -> int:
@@ -176,50 +179,66 @@ class Scheduler:
 
     def serve_interactive(self) -> bool:
         """Let all interactive jobs go on, for a bounded time; whether there were any."""
-        self._end_cancelled()
-        self._end_late()
         until = self._clock() + self._limits.round_s
-        jobs = self._popped(self._ready, None)
-        worked = bool(jobs)
-        if worked:
-            self._interactive_s = until
-        while jobs:  # a keystroke asks twice or thrice: there is no slice of others' work between
-            jobs = self._ask(jobs)
+        answered: list[Job] = []
+        worked = False
+        while True:  # a keystroke asks twice or thrice: there is no slice of others' work between
+            self._end_cancelled()
+            self._end_late()
+            ready = self._there(answered) + self._popped(self._ready)
+            for job in ready:
+                self._go_on(job)
+            answered = self._answered(self._urgent, self._slice, pieces=self._urgent.num_pools)
+            if not (ready or answered or len(self._urgent)):
+                break
+            worked, self._interactive_s = True, until
             if self._clock() >= until:
                 break
-        for job in jobs:
-            self._requeue(job, kept=False)
+        for job in answered:
+            self._requeue(job)
+        self._begin_next_turn()
         return worked
 
     def serve_bulk(self) -> bool:
         """Give what is long, or bulk, a slice, the two by turns; whether there was any."""
-        long_first = bool(self._long) and not self._bulk_next
+        long_first = bool(len(self._long)) and not self._bulk_next
         self._bulk_next = long_first
-        pause_s = self._clock() - self._interactive_s
-        self._batches.at_leisure = not self._long and pause_s > self._limits.leisure_after_s
-        if not long_first and self._serve_bulk_jobs():
-            return True
-        if self._long:
-            self._slice(self._long)
-            return True
-        return False
+        worked = not long_first and self._serve_bulk_jobs()
+        if not worked and len(self._long):
+            worked = True
+            for job in self._answered(self._long, self._slice):
+                self._requeue(job)
+        self._begin_next_turn()
+        return worked
 
     def _serve_bulk_jobs(self) -> bool:
-        if self._bulk:
-            self._slice(self._bulk)
-            return True
-        jobs = self._popped(self._ready_bulk, _BULK_JOBS_AT_ONCE)
-        self._ask(jobs, until=self._clock() + self._limits.bulk_slice_s)
-        return bool(jobs)
+        """Let some bulk jobs go on to their next calls, then give what they ask a slice; whether there was any."""
+        until = self._clock() + self._limits.bulk_slice_s / 2
+        jobs = self._popped(self._ready_bulk, _BULK_JOBS_AT_ONCE - len(self._bulk))
+        for place, job in enumerate(jobs):
+            if place and self._clock() >= until:
+                self._put_back(jobs[place:])
+                return True
+            self._go_on(job)
+        if not len(self._bulk):
+            return bool(jobs)
+        pause_s = self._clock() - self._interactive_s
+        at_leisure = not len(self._long) and pause_s > self._limits.leisure_after_s
+        for job in self._answered(self._bulk, self._leisure_slice if at_leisure else self._bulk_slice):
+            self._requeue(job)
+        return True
 
-    def _popped(self, queue: deque[Job], most: int | None) -> list[Job]:
+    def _popped(self, queue: deque[Job], most: int | None = None) -> list[Job]:
         with self._lock:
             count = len(queue) if most is None else min(most, len(queue))
-            popped = [queue.popleft() for _ in range(count)]
-            return [job for job in popped if job in self._admission]
+            return self._there(queue.popleft() for _ in range(count))
 
-    def _go_on(self, job: Job) -> ModelCall | None:
-        """Let a job work up to what it asks, says or ends with; what it asks is given back."""
+    def _there(self, jobs: Iterable[Job]) -> list[Job]:
+        """Those that have not ended."""
+        return [job for job in jobs if job in self._admission]
+
+    def _go_on(self, job: Job) -> None:
+        """Let a job work up to what it asks, says or ends with."""
         if not job.started:
             with self._lock:
                 self._admission.start(job)
@@ -235,78 +254,33 @@ class Scheduler:
             self._fail(job, error)
         else:
             if isinstance(told, ModelCall):
-                return told
-            kept = told is not None and not job.cancelled and job.listener.event(told)
-            self._requeue(job, kept=kept)
-        return None
+                self._lane_of(job, told).join(job, told)
+                return
+            if told is not None and not job.cancelled and job.listener.event(told):
+                with self._lock:
+                    job.untaken += 1
+            self._requeue(job)
 
-    def _ask(self, jobs: Sequence[Job], *, until: float = math.inf) -> list[Job]:
-        """Let jobs go on, no further one after a time, answer what is quickly answered, and begin the rest.
+    def _lane_of(self, job: Job, call: ModelCall) -> Lane:
+        if job.bulk:
+            return self._bulk
+        return self._urgent if call.urgent else self._long
 
-        Returns:
-            Those who have their answer and may go on.
-        """
-        kinds: dict[Hashable, list[tuple[Job, ModelCall]]] = {}
-        for place, job in enumerate(jobs):
-            if self._clock() >= until and place:
-                self._put_back(jobs[place:])
-                break
-            call = self._go_on(job)
-            if call is not None:
-                key = call.kind if call.gains_by_company else job
-                kinds.setdefault((key, job.bulk), []).append((job, call))
-        answered: list[Job] = []
-        for same in kinds.values():
-            for batch in self._batches.of(same):
-                if same[0][0].bulk:
-                    self._bulk.append(batch)
-                elif batch.is_long:
-                    self._long.append(batch)
-                else:
-                    answered += self._finish(batch)
+    def _answered(self, lane: Lane, size: SliceSize, *, pieces: int = 1) -> list[Job]:
+        """Go on with some pools of a lane; the jobs that have their answers."""
+        answered = []
+        for _ in range(pieces):
+            try:
+                answers = lane.go_on(size)
+            except Exception as error:  # noqa: BLE001 - the engine's step: one request's fault must not stop the others
+                at_fault = lane.blame()
+                if at_fault is not None:
+                    self._fail(at_fault, error)
+                continue
+            for job, answer in answers:
+                job.answer = answer
+                answered.append(job)
         return answered
-
-    def _slice(self, under_way: deque[Batch]) -> None:
-        """Go on with the first of some batches, for a bounded time, then let the others have their turn."""
-        batch = under_way.popleft()
-        if not any(job in self._admission for job in batch.jobs):
-            return
-        try:
-            self._batches.go_on(batch)
-        except Exception as error:  # noqa: BLE001 - the engine's step: one request's fault must not stop the others
-            for job in self._blame(batch, error):
-                self._requeue(job, kept=False)
-            return
-        if not batch.done:
-            under_way.append(batch)
-            return
-        for job in self._answered(batch):
-            self._requeue(job, kept=False)
-
-    def _finish(self, batch: Batch) -> list[Job]:
-        try:
-            self._batches.finish(batch)
-        except Exception as error:  # noqa: BLE001 - the engine's step: one request's fault must not stop the others
-            return self._blame(batch, error)
-        return self._answered(batch)
-
-    def _answered(self, batch: Batch) -> list[Job]:
-        """The jobs of a batch that are still there, each with its answer."""
-        self._observer.answered(batch.name, batch.num_rows)
-        pairs = zip(batch.jobs, batch.answers(), strict=True)
-        there = [(job, answer) for job, answer in pairs if job in self._admission]
-        for job, answer in there:
-            job.answer = answer
-        return [job for job, _ in there]
-
-    def _blame(self, batch: Batch, error: Exception) -> list[Job]:
-        """A batch failed: those in it are asked one by one, so that only who is at fault is told so."""
-        if len(batch.jobs) == 1:
-            if batch.jobs[0] in self._admission:
-                self._fail(batch.jobs[0], error)
-            return []
-        alone = [one for one in batch.apart() if one.jobs[0] in self._admission]
-        return [job for one in alone for job in self._finish(one)]
 
     def _end_cancelled(self) -> None:
         with self._lock:
@@ -334,12 +308,18 @@ class Scheduler:
         if not job.cancelled:
             job.listener.error(error)
 
-    def _requeue(self, job: Job, *, kept: bool) -> None:
+    def _requeue(self, job: Job) -> None:
+        """A job has had its turn; unless too many of its events are untaken it goes on in the next one."""
         with self._lock:
-            job.untaken += kept
             if job.untaken >= self._limits.max_untaken_events and not job.cancelled:
                 job.parked = True
             else:
+                self._next_turn.append(job)
+
+    def _begin_next_turn(self) -> None:
+        with self._lock:
+            rested, self._next_turn = self._next_turn, []
+            for job in rested:
                 self._enqueue(job)
 
     def _put_back(self, jobs: Sequence[Job]) -> None:
@@ -350,6 +330,8 @@ class Scheduler:
         (self._ready_bulk if job.bulk else self._ready).append(job)
 
     def _end(self, job: Job, how: str) -> None:
+        for lane in (self._urgent, self._long, self._bulk):
+            lane.leave(job)
         job.work.close()
         job.answer = None
         with self._lock:

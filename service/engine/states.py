@@ -10,13 +10,14 @@ import re
 import secrets
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from models.errors import StateElsewhereError, StatesFullError, UnknownStateError
+from models.errors import ModelNotFoundError, StateElsewhereError, StatesFullError, UnknownStateError
 from service.engine.hosted import LoadedModel
 from service.engine.prefixes import num_bytes
 
@@ -104,6 +105,7 @@ class StateStore:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # the longest unused first
         self._loadings: dict[int, _Loading] = {}
         self._unloaded: OrderedDict[str, str] = OrderedDict()
+        self._leaving: weakref.WeakValueDictionary[int, LoadedModel] = weakref.WeakValueDictionary()
         self._num_bytes = 0
 
     def __len__(self) -> int:
@@ -158,9 +160,13 @@ class StateStore:
 
         Raises:
             StatesFullError: there is no room for them.
+            ModelNotFoundError: the version of one was unloaded while the text was read.
         """
         sizes = [kept.num_bytes for kept in states]
         with self._lock:
+            for kept in states:
+                if self._leaving.get(id(kept.loaded)) is kept.loaded:
+                    raise ModelNotFoundError(f"{kept.loaded.address} was unloaded while the text was read")
             self._expire()
             self._check_room(len(states), sum(sizes))
             return [self._insert(owner, kept, size) for kept, size in zip(states, sizes, strict=True)]
@@ -188,8 +194,9 @@ class StateStore:
             self._check_process(handle, _placed(parameter, place))
 
     def free_version(self, loaded: LoadedModel) -> None:
-        """Forget all states of a version that is unloaded; who asks for one is told so."""
+        """Forget all states of a version that is unloaded, and keep no more; who asks for one is told so."""
         with self._lock:
+            self._leaving[id(loaded)] = loaded
             loading = self._loadings.get(id(loaded))
             if loading is None:
                 return

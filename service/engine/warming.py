@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from models.protocol import LanguageModel, TopKPredictor, can
+from models.protocol import LanguageModel, TopKPredictor, Weigher, can
 from models.scoring import consume, score_sequences
 from models.vocabulary import EOS
 
@@ -30,10 +30,14 @@ def warm_up(model: LanguageModel[Any]) -> None:
         model.next_log_probs(state)
         if can(model, TopKPredictor):
             model.top_k(state, min(_TOP, vocab_size))
+        if can(model, Weigher):
+            rows = np.arange(batch)
+            model.logits(model.weigh(state, np.ones(batch, np.float32)), rows, np.zeros(batch, np.int64))
         score_sequences(model, state, tokens, lengths)
         consume(model, state.select(np.arange(batch)[::-1].copy()), tokens, lengths)
     model.next_log_probs(model.empty_state(1))
-    import_module("models.decoding.extending")  # and with it all kernels that choose tokens
+    for name in ("models.decoding.extending", "models.decoding.next_tokens"):
+        import_module(name)  # and with them all kernels that choose tokens
 
 
 def _tokens(count: int, vocab_size: int) -> Any:

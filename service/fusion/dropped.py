@@ -1,6 +1,13 @@
 """Handles of states that a decoder has let go of, freed with whatever is asked next."""
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from service.client_states import States
+
+_AT_ONCE = 1000
+"""Handles that one request frees at most; a service takes so many unless it was told to take fewer."""
 
 
 class Dropped:
@@ -13,9 +20,27 @@ class Dropped:
         """A handle that nobody needs."""
         self._handles.append(handle)
 
-    def take(self) -> list[str]:
-        """All that were added since, to be freed by whoever takes them."""
-        return [self._handles.popleft() for _ in range(len(self._handles))]
+    @contextmanager
+    def taken(self) -> Iterator[list[str]]:
+        """Some of them, for what is asked meanwhile to free; if it fails they are gathered still."""
+        some = [self._handles.popleft() for _ in range(min(len(self._handles), _AT_ONCE))]
+        freed = False
+        try:
+            yield some
+            freed = True
+        finally:
+            if not freed:
+                self._handles.extendleft(reversed(some))
+
+    def free(self, states: States) -> None:
+        """Free all of them.
+
+        Raises:
+            GramophoneError: the service does not answer, or refuses.
+        """
+        while self._handles:
+            with self.taken() as some:
+                states.free(some)
 
 
 class Held:

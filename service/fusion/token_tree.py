@@ -69,8 +69,7 @@ class TokenTree:
 
     def close(self) -> None:
         """Free the states that were let go of."""
-        if dropped := self._dropped.take():
-            self._states.free(dropped)
+        self._dropped.free(self._states)
 
     def _row(self, text: TokenText) -> list[float]:
         """Log-probabilities of what follows a text: of each index, and last of `</s>`."""
@@ -85,9 +84,8 @@ class TokenTree:
         else:
             before, index = text.origin
             asked = {"state": self._handle(before), "token_ids": [self._ids[index]]}
-        (result,) = self._states.advance(
-            [asked], next_token_ids=[*self._ids, _EOS], free=self._dropped.take()
-        ).results
+        with self._dropped.taken() as free:
+            (result,) = self._states.advance([asked], next_token_ids=[*self._ids, _EOS], free=free).results
         if result.state is not None:
             text.held, text.origin = Held(result.state, self._dropped), None
         return result.next_logprobs

@@ -137,7 +137,7 @@ class WordTree:
         """Natural logarithm of the probability that the text ends here."""
         if text.eos_logprob is None:
             asked: ContinuationOptions = {"state": self._handle(text), "eos": True, "keep": False}
-            (result,) = self._states.advance([asked], free=self._dropped.take()).results
+            (result,) = self._advanced([asked])
             text.eos_logprob = result.eos_logprob
         return text.eos_logprob or 0.0
 
@@ -148,8 +148,7 @@ class WordTree:
 
     def close(self) -> None:
         """Free the states that were let go of."""
-        if dropped := self._dropped.take():
-            self._states.free(dropped)
+        self._dropped.free(self._states)
 
     def _asked(self, text: Text, word: str, *, eos: bool) -> Text:
         """A text and a word that was not asked about after it, which is told of other words too."""
@@ -157,7 +156,7 @@ class WordTree:
         others = {o: w for o, w in self._recent.items() if o != name and not text.knows(o)}
         asked: list[ContinuationOptions] = [{"state": handle, "text": word, "eos": eos}]
         asked += [{"state": handle, "text": other, "keep": False} for other in others.values()]
-        result, *results = self._states.advance(asked, free=self._dropped.take()).results
+        result, *results = self._advanced(asked)
         text.told.update({other: Said.of(told) for other, told in zip(others, results, strict=True)})
         longer = text.later[name] = Text(Said.of(result), held=self._held(result))
         return longer
@@ -179,9 +178,13 @@ class WordTree:
         if text.handle is None:
             before, word = text.origin
             asked: ContinuationOptions = {"state": self._handle(before), "text": word}
-            (result,) = self._states.advance([asked], free=self._dropped.take()).results
+            (result,) = self._advanced([asked])
             text.settle(self._held(result))
         return text.handle or ""
+
+    def _advanced(self, asked: Sequence[ContinuationOptions]) -> list[AdvancedState]:
+        with self._dropped.taken() as free:
+            return self._states.advance(asked, free=free).results
 
     def _held(self, result: AdvancedState) -> Held:
         assert result.state is not None  # noqa: S101 - it was asked to be kept

@@ -151,7 +151,7 @@ def _by_depth(tuned: Tuned) -> Chart:
         )
         for level, label, colour in (
             (tuned.outcome.baseline, "first pass", Colour.FIRST),
-            (tuned.outcome.tuned, "tuned, held out", Colour.TUNED),
+            (tuned.outcome.tried, "tuned, held out", Colour.TUNED),
         ):
             axes.axhline(level, color=colour.value, linewidth=1.2, label=label)
         axes.xaxis.get_major_locator().set_params(integer=True)

@@ -42,6 +42,7 @@ def tuning_page(title: str, tuned: Tuned, reply: TuneReply) -> bytes:
     better = sorted((one for one in changes if one.gain > EQUAL), key=lambda one: -one.gain)
     worse = sorted((one for one in changes if one.gain < -EQUAL), key=lambda one: one.gain)
     same = len(changes) - len(better) - len(worse)
+    verb = "changed" if reply.decision == "tuned" else "would have changed"
     style = (resources.files("service.reports") / "page.css").read_text(encoding="utf-8")
     sections = [
         _tiles(reply, len(changes)),
@@ -51,7 +52,7 @@ def tuning_page(title: str, tuned: Tuned, reply: TuneReply) -> bytes:
         _section("Changed for better", _examples(better, "better")),
         _section("Changed for worse", _examples(worse, "worse")),
     ]
-    changed = f"{len(changes):,} lists changed: {len(better):,} for better, {len(worse):,} for worse, {same:,} as good."
+    changed = f"{len(changes):,} lists {verb}: {len(better):,} for better, {len(worse):,} for worse, {same:,} as good."
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -91,7 +92,7 @@ def _tiles(reply: TuneReply, num_changed: int) -> str:
     closed = f"{round(100 * test.difference / room)} %" if room else "none"
     values = [
         (f"{reply.baseline:.2f}", f"{reply.metric.upper()} of the first pass"),
-        (f"{reply.tuned:.2f}", "tuned, on lists held out"),
+        (f"{reply.tried:.2f}", "tuned weights, on lists held out"),
         (f"{reply.oracle:.2f}", "oracle: the best candidates"),
         (f"{test.difference:+.2f}", f"difference; 95 % from {test.low:+.2f} to {test.high:+.2f}"),
         (f"{test.p_value:.3f}", "p-value, paired bootstrap"),

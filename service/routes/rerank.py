@@ -6,9 +6,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models.errors import LanguageModelError
+from models.reranking.features import is_reserved
+from models.reranking.formats import format_of_media_type
 from models.reranking.profiles import Profile
 from service.engine.job import Work
 from service.routes.errors import error_body, error_json
+from service.routes.facts import note
 from service.routes.openapi import body_of, replies_of
 from service.routes.serving import (
     ClosingStream,
@@ -22,7 +25,7 @@ from service.routes.serving import (
     terms_of,
 )
 from service.schemas.replies import RerankReply
-from service.schemas.rerank import RerankRequest, RerankSettings, rerank_items
+from service.schemas.rerank import RerankRequest, RerankSettings, items_in, rerank_items
 from service.schemas.rerank_query import read_query
 from service.schemas.rerank_replies import address_of, list_pieces, reply_pieces
 from service.schemas.wire import parse_json
@@ -33,6 +36,7 @@ from service.use_cases.states import Place
 
 router = APIRouter()
 _LINES = "application/x-ndjson"
+_OUR_LINES = "jsonl"
 
 
 @router.post("/v1/rerank", responses=replies_of(RerankReply, _LINES), openapi_extra=body_of(RerankRequest))
@@ -42,10 +46,14 @@ async def rerank_lists(request: Request) -> Response:
     With `Content-Type: application/x-ndjson` every line of the body is one of the `lists`; all else stands in the query
     string, `weights=lm=0.5,am=1`, `mixture=a=0.3,b=0.7` and `models=old=small@3` as pairs. The answer has one line for
     each list, in order: a result, or `{"error": …}`; should the service fail on the way, an error is the last line.
+
+    Lists as other programs write them are answered in the same way: `text/x-moses-nbest`, `text/x-srilm-nbest`,
+    `text/x-kaldi-nbest`, `application/x-mlm-scoring+json`, `application/x-hyporadise+json`.
     """
     services = services_of(request)
-    if request.headers.get("content-type", "").startswith(_LINES):
-        return await _rerank_lines(request, services)
+    form = format_of_media_type(request.headers.get("content-type", ""))
+    if form is not None:
+        return await _rerank_stream(request, services, form)
     body = await request.body()
     wire = parse_json(RerankRequest, body)
     items = wire.items(services.limits)
@@ -62,16 +70,21 @@ async def rerank_lists(request: Request) -> Response:
             yield None
         return b"".join(pieces)
 
-    quick = all(is_quick(loaded, body) for loaded in models.all)
+    tables = bool(models.all) and all(is_quick(loaded, body) for loaded in models.all)
+    quick = tables and not options.compares
     return await run(request, written(), bytes, terms_of(request, wire, body), quick=quick)
 
 
-async def _rerank_lines(request: Request, services: Services) -> Response:
+async def _rerank_stream(request: Request, services: Services, form: str) -> Response:
     settings = read_query(request.query_params)
     profile = _profile(services, settings)
     options = settings.options(profile)
     models = _models(request, settings, profile)
     body = await request.body()
+    if form == _OUR_LINES:
+        lines = rerank_items(body, services.limits)
+    else:
+        lines = items_in(body, form, services.limits, reserved=lambda name: is_reserved(name, models.further))
 
     def write(outcome: Outcome) -> Iterator[bytes]:
         if isinstance(outcome, RankedList):
@@ -82,15 +95,15 @@ async def _rerank_lines(request: Request, services: Services) -> Response:
 
     work = rerank_lines(
         models,
-        rerank_items(body, services.limits),
+        lines,
         options,
         services.limits,
         write=write,
         states=Place(services.states, owner_of(request)),
     )
     stream = services.engine.stream(work, terms_of(request, settings, body, bulk=True))
-    lines = _with_error(await begin(request, stream))
-    return ClosingStream(lines, media_type=_LINES, headers={"x-model": address_of(models) or ""})
+    pieces = _with_error(await begin(request, stream))
+    return ClosingStream(pieces, media_type=_LINES, headers={"x-model": address_of(models) or ""})
 
 
 async def _with_error(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -106,4 +119,7 @@ def _profile(services: Services, settings: RerankSettings) -> Profile | None:
 
 
 def _models(request: Request, settings: RerankSettings, profile: Profile | None) -> ScoringModels:
-    return settings.choice(profile).resolved(lambda address: resolve(request, address))
+    models = settings.choice(profile).resolved(lambda address: resolve(request, address))
+    if models.parts:
+        note(request, model=models.parts[0].address)
+    return models

@@ -1,14 +1,15 @@
 """POST /v1/rerank: what is asked."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator, with_config
+from pydantic import ConfigDict, Field, JsonValue, model_validator, with_config
 from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
 from models.reranking.features import LM, feature_of
+from models.reranking.formats import BadLine, read_bytes
 from models.reranking.lists import Candidate, CandidateList
 from models.reranking.log_linear import LogLinearModel
 from models.reranking.mbr import Utility
@@ -21,6 +22,9 @@ from service.use_cases.rerank import RerankItem, RerankOptions
 from service.use_cases.rerank_sessions import Turn
 from service.use_cases.score import Detail
 from service.use_cases.scoring_models import ModelChoice
+
+_MAX_SESSION = 2048
+"""Characters of a session: a handle for each model."""
 
 _DetailName = Annotated[Detail, Field(strict=False)]  # in JSON a detail is its name
 
@@ -44,7 +48,7 @@ class CandidateListIn(WireModel):
     """What stands before each candidate; not scored."""
     continuation: str | None = None
     """If given, each candidate is itself a context, and what is scored is this text after it: query likelihood."""
-    session: str | None = None
+    session: Annotated[str, Field(max_length=_MAX_SESSION)] | None = None
     """Instead of a context: what the reply to the list before gave."""
     commit: str | None = None
     """The text that was chosen of the list before: it is read before the candidates, and begins a session or goes on
@@ -197,8 +201,54 @@ class RerankSettings(TimedRequest):
         return given
 
 
+def items_in(
+    body: bytes, format_name: str, limits: Limits, *, reserved: Callable[[str], bool]
+) -> Iterator[RerankItem | InvalidInputError]:
+    """What lists in another program's format ask to re-rank, as they are needed; an error for a line that is wrong.
+
+    Args:
+        body: the lists.
+        format_name: one of `FORMAT_NAMES`.
+        limits: of one list.
+        reserved: names of features that are computed here: a given `lm` becomes `old_lm`.
+    """
+    empty = True
+    for read in read_bytes(body, format_name, reserved=reserved):
+        empty = False
+        if isinstance(read, BadLine):
+            yield InvalidInputError(str(read))
+            continue
+        try:
+            limits.check_count(len(read.candidates), parameter="candidates")
+            yield RerankItem(read)
+        except InvalidInputError as error:
+            yield error
+    if empty:
+        yield InvalidInputError("the body has no lists")
+
+
+_EXAMPLE: JsonValue = {
+    "lists": [
+        {
+            "id": "utt-1",
+            "context": "how do I",
+            "candidates": [
+                {"text": "return a knew list", "features": {"am": -12.1}},
+                {"text": "return a new list", "features": {"am": -12.6}},
+            ],
+        }
+    ],
+    "models": [{"model": "small@3", "name": "old", "weight": -0.2}],
+    "weights": {"lm": 0.7, "am": 1.0, "words": 0.3, "unk": -2.0},
+    "mbr": "wer",
+    "confidences": True,
+}
+
+
 class RerankRequest(RerankSettings):
     """Order lists of candidates by a weighted sum of features."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
     lists: list[CandidateListIn] = Field(min_length=1)
     """One or more lists."""

@@ -14,7 +14,7 @@ from service.use_cases.tune import Tuned
 
 @dataclass(frozen=True, slots=True)
 class SignificanceResult:
-    """Paired bootstrap: the tuned score less the baseline, its 95 % interval, and how probable by chance."""
+    """Paired bootstrap: the score tried less the baseline, its 95 % interval, and how probable by chance."""
 
     difference: float
     p_value: float
@@ -59,8 +59,10 @@ class TuneReply:
     """Weights, and what they are worth.
 
     `decision` is `tuned` or `first_pass`, `reason` a sentence why. Scores are percent: `baseline` of the first
-    candidates, `tuned` of those chosen by weights that had not seen their list, `oracle` of the best, `worst` of the
-    worst. `weights` were found on all lists; where the first pass is kept they are `{"rank": 1}`, which keep its order.
+    candidates, `tried` of those chosen by weights that had not seen their list, `tuned` of what is answered, which
+    is `tried`, or `baseline` where the first pass is kept; `oracle` of the best, `worst` of the worst.
+    `significance` and `folds` are of the weights that were tried. `weights` were found on all lists; where the
+    first pass is kept they are `{"rank": 1}`, which keep its order.
     `features` are all that might have had a weight, `ignored_features` those given with some candidates only.
     `profile` is what /admin/profiles stores.
     """
@@ -73,6 +75,7 @@ class TuneReply:
     metric: str
     signature: str
     baseline: float
+    tried: float
     tuned: float
     oracle: float
     worst: float
@@ -113,6 +116,7 @@ def tune_reply(tuned: Tuned, models: ScoringModels, *, main: str | None, created
         metric=metric.name,
         signature=metric.signature,
         baseline=outcome.baseline,
+        tried=outcome.tried,
         tuned=outcome.tuned,
         oracle=outcome.best,
         worst=outcome.worst,

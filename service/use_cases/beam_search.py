@@ -7,8 +7,9 @@ import numpy as np
 from models.decoding.batch import Batch
 from models.decoding.beams import BeamSearch, Finished
 from models.decoding.ranking import top_of_rows
+from models.decoding.rules import rules_of
 from models.decoding.stopping import StopBytes
-from service.engine.calls import step
+from service.engine.calls import next_log_probs, step
 from service.engine.job import Work
 from service.use_cases.choices import Continuation, Piece, Writer
 from service.use_cases.prompts import Prompt, Task, begin
@@ -33,8 +34,9 @@ def search(task: Task, prompts: Sequence[Prompt]) -> Work[Piece | Continuation, 
 def _search(task: Task, prompts: Sequence[Prompt]) -> Work[Piece | Continuation, list[BeamSearch]]:
     """Step the beams of all prompts together until each search is over."""
     parameters, model = task.parameters, task.loaded.model
-    state, log_probs = yield from begin(task, prompts)
-    batch = Batch(parameters, [prompt.ids for prompt in prompts], task.banned)
+    state = yield from begin(task, prompts)
+    log_probs = yield from next_log_probs(model, state)
+    batch = Batch.of([rules_of(parameters, prompt.ids, task.banned) for prompt in prompts])
     searches = [BeamSearch(parameters, row, _stops(task, prompt)) for row, prompt in enumerate(prompts)]
     while True:
         tops = top_of_rows(log_probs, task.top) if task.top else None
@@ -44,13 +46,15 @@ def _search(task: Task, prompts: Sequence[Prompt]) -> Work[Piece | Continuation,
         live = [beam for search in searches for beam in search.live]
         if not live:
             return searches
-        before = [beam.row for beam in live]
-        tokens = np.array([beam.end.token for beam in live if beam.end is not None], np.int64)
+        before = np.array([beam.row for beam in live])
+        links = [beam.end for beam in live if beam.end is not None]
+        tokens = np.array([link.token for link in links], np.int64)
         for row, beam in enumerate(live):
             beam.row = row
-        batch.select(before)
-        batch.append(tokens)
-        state, log_probs = yield from step(model, state.select(np.array(before)), tokens)
+        batch = batch.select(before).append(
+            tokens, np.array([link.told.logprob for link in links], np.float32)
+        )
+        state, log_probs = yield from step(model, state.select(before), tokens)
 
 
 def _stops(task: Task, prompt: Prompt) -> StopBytes | None:
@@ -72,10 +76,9 @@ def _write(
         choice=choice,
         prompt=prompt.number,
         continues=prompt.continues,
-        stream=task.stream,
     )
     for _, token, (logprob, top) in finished.links():
-        text = writer.push(token, logprob, top)
+        text = writer.push([token], [logprob], [] if top is None else [top])
         if task.stream:
             yield Piece(choice, text, token, logprob, top)
     written = writer.end() if finished.eos is None else writer.end_by_eos(*finished.eos)

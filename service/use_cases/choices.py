@@ -1,5 +1,6 @@
 """One continuation as it grows: its tokens, its text as it becomes certain, and how it ends."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -76,7 +77,7 @@ class Continuation:
 
 
 class Writer:
-    """Writes one continuation, token by token.
+    """Writes one continuation, as its tokens come.
 
     Args:
         loaded: whose tokens.
@@ -84,7 +85,6 @@ class Writer:
         choice: number of the continuation.
         prompt: number of its prompt.
         continues: whether text stands before it.
-        stream: whether the text is wanted token by token; else it is found out at the end, if nothing stops it.
     """
 
     def __init__(
@@ -95,25 +95,25 @@ class Writer:
         choice: int,
         prompt: int,
         continues: bool,
-        stream: bool,
     ) -> None:
         self.written = Continuation(choice, prompt)
         self._max_tokens = parameters.max_tokens
-        self._tokenizer = loaded.tokenizer
         self._stops = StopStrings(parameters.stop)
-        self._at_once = stream or bool(parameters.stop)
         self._detokenizer = Detokenizer(loaded.tokenizer, continues=continues)
 
-    def push(self, token: int, logprob: float, top: TopTokens | None) -> str:
-        """Add a token; the text that has become certain with it, empty if it is not wanted yet."""
+    def push(self, tokens: Sequence[int], logprobs: Sequence[float], tops: Sequence[TopTokens]) -> str:
+        """Add tokens; the text that has become certain with them.
+
+        Args:
+            tokens: ids [T]; T is 1 if there are stop strings.
+            logprobs: the model's own of each [T].
+            tops: the most probable tokens in the place of each [T]; none if not asked for.
+        """
         written = self.written
-        written.token_ids.append(token)
-        written.logprobs.append(logprob)
-        if top is not None:
-            written.tops.append(top)
-        if not self._at_once:
-            return ""
-        text = self._stops.push(self._detokenizer.push(token))
+        written.token_ids += tokens
+        written.logprobs += logprobs
+        written.tops += tops
+        text = self._stops.push(self._detokenizer.push(*tokens))
         written.text += text
         return text
 
@@ -125,13 +125,9 @@ class Writer:
     def end(self) -> Continuation:
         """The continuation, which a stop string or `max_tokens` has ended, or nothing else was possible."""
         written = self.written
-        if self._at_once:
-            if not self._stops.stopped:
-                written.rest = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
-                written.text += written.rest
-        else:
-            pieces = [self._detokenizer.push(token) for token in written.token_ids]
-            written.text = written.rest = "".join(pieces) + self._detokenizer.flush()
+        if not self._stops.stopped:
+            written.rest = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
+            written.text += written.rest
         if self._stops.stopped or len(written.token_ids) < self._max_tokens:
             written.finish_reason = STOP
         written.score = written.mean_logprob

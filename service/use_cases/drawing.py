@@ -1,18 +1,16 @@
 """Continuing prompts token by token: greedily, or by drawing."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.arrays import FloatArray
 from models.decoding.batch import Batch
-from models.decoding.choosing import IMPOSSIBLE, choose
-from models.decoding.draws import Draws
-from models.decoding.ranking import top_of_rows
-from models.protocol import TopTokens
+from models.decoding.draws import row_seed
+from models.decoding.rules import rules_of
 from models.vocabulary import EOS
-from service.engine.calls import step
+from service.engine.decode import decode
+from service.engine.decoding import Decoding, Drawn
 from service.engine.job import Work
 from service.use_cases.choices import Continuation, Piece, Writer
 from service.use_cases.prompts import Prompt, Task, begin
@@ -40,44 +38,53 @@ def draw(task: Task, prompts: Sequence[Prompt]) -> Work[Piece | Continuation, li
 
 def _draw(task: Task, rows: Sequence[_Row]) -> Work[Piece | Continuation, list[Continuation]]:
     """Step R rows together; those that end leave."""
-    parameters, model = task.parameters, task.loaded.model
+    model, most = task.loaded.model, task.parameters.max_tokens
     writers = [_writer(task, row) for row in rows]
     done = [writer.written for writer in writers]
-    state, log_probs = yield from begin(task, [row.prompt for row in rows])
-    batch = Batch(parameters, [row.prompt.ids for row in rows], task.banned)
-    draws = Draws(parameters.seed or 0, [(row.prompt.number, row.sample) for row in rows])
-    while True:
-        chosen = choose(log_probs, batch.rows(), draws.take())
-        chosen[chosen == IMPOSSIBLE] = EOS
-        own = log_probs[np.arange(len(chosen)), chosen].tolist()
-        tops = _tops(task, log_probs)
-        del log_probs  # rows of a batch: whoever rests until its events are taken must not keep it
-        live = []
-        for row, (writer, token) in enumerate(zip(writers, chosen.tolist(), strict=True)):
-            top = tops[row] if tops else None
-            if token == EOS:
-                ended = writer.end_by_eos(own[row], top)
-                if task.stream:
-                    yield ended
-                continue
-            text = writer.push(token, own[row], top)
-            if task.stream:
-                yield Piece(writer.written.choice, text, token, own[row], top)
-            if not writer.full:
-                live.append(row)
-                continue
+    state = yield from begin(task, [row.prompt for row in rows])
+    decoding: Any = Decoding(state, _batch(task, rows))
+    # a text that is told, or may be stopped, is looked at after every token; of all others the end is waited for
+    at_once = 1 if task.stream or task.parameters.stop else most
+    for generated in range(0, most, at_once):
+        last = generated + at_once == most
+        drawn: Drawn = yield from decode(model, decoding, at_once, top=task.top, last=last)
+        yield from _written(task, writers, drawn)
+        going_on = [writer for writer, tokens in zip(writers, drawn.tokens, strict=True) if tokens[-1] != EOS]
+        live = [row for row, writer in enumerate(going_on) if not writer.full]
+        if drawn.decoding is None or not live:
+            break
+        writers = [going_on[row] for row in live]
+        decoding = drawn.decoding.select(np.array(live))
+    return done
+
+
+def _written(task: Task, writers: Sequence[Writer], drawn: Drawn) -> Iterator[Piece | Continuation]:
+    """Write what was generated of each row; the events of that, if they are wanted."""
+    for row, (writer, tokens, logprobs) in enumerate(
+        zip(writers, drawn.tokens, drawn.log_probs, strict=True)
+    ):
+        tops = drawn.tops[row] if drawn.tops else []
+        count = len(tokens) - (tokens[-1] == EOS)
+        text = writer.push(tokens[:count], logprobs[:count], tops[:count])
+        if task.stream and count:
+            yield Piece(writer.written.choice, text, tokens[0], logprobs[0], tops[0] if tops else None)
+        if count < len(tokens):
+            ended = writer.end_by_eos(logprobs[-1], tops[-1] if tops else None)
+        elif writer.full:
             ended = writer.end()
-            if task.stream:
-                yield ended
-        if not live:
-            return done
-        if len(live) < len(writers):
-            writers = [writers[row] for row in live]
-            state, chosen = state.select(np.array(live)), chosen[live]
-            batch.select(live)
-            draws.select(live)
-        batch.append(chosen)
-        state, log_probs = yield from step(model, state, chosen)
+        else:
+            continue
+        if task.stream:
+            yield ended
+
+
+def _batch(task: Task, rows: Sequence[_Row]) -> Batch:
+    """The rows, of which nothing is generated yet; those of a prompt share its rules."""
+    parameters = task.parameters
+    prompts = {row.prompt.number: row.prompt for row in rows}
+    rules = {number: rules_of(parameters, prompt.ids, task.banned) for number, prompt in prompts.items()}
+    seeds = [row_seed(parameters.seed or 0, row.prompt.number, row.sample) for row in rows]
+    return Batch.of([rules[row.prompt.number] for row in rows], seeds)
 
 
 def _writer(task: Task, row: _Row) -> Writer:
@@ -87,13 +94,4 @@ def _writer(task: Task, row: _Row) -> Writer:
         choice=row.prompt.number * task.parameters.drawn + row.sample,
         prompt=row.prompt.number,
         continues=row.prompt.continues,
-        stream=task.stream,
     )
-
-
-def _tops(task: Task, log_probs: FloatArray) -> list[TopTokens]:
-    """The most probable tokens of each row [k], if they are asked for."""
-    if not task.top:
-        return []
-    ids, values = top_of_rows(log_probs, task.top)
-    return [TopTokens(*row) for row in zip(ids, values, strict=True)]

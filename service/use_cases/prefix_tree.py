@@ -41,8 +41,8 @@ class Level(NamedTuple):
     going_on: Indices
 
 
-def tree_of(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> list[Level]:
-    """The levels of texts, as many as the longest has tokens.
+def tree_of(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[Any, list[Level]]:
+    """The levels of texts, as many as the longest has tokens. A use case.
 
     Args:
         contexts: which context stands before each text [N].
@@ -57,6 +57,7 @@ def tree_of(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> list[Leve
         after = np.full(len(level.tokens), -1, dtype=np.int64)
         after[level.going_on] = np.arange(len(level.going_on))
         nodes = after[level.choices]
+        yield None
     return levels
 
 

@@ -6,13 +6,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import TokenIds
 from models.decoding.banned import BannedSequences
 from models.decoding.parameters import DecodingParameters
-from service.engine.calls import next_log_probs
 from service.engine.host import LoadedModel
 from service.engine.job import Work
-from service.engine.rows import concatenated
+from service.engine.rows import alone, concatenated
 from service.use_cases.prefill import prefill
 
 T = TypeVar("T")
@@ -63,21 +62,12 @@ class Task:
             yield items[first : first + size]
 
 
-class Beginning(NamedTuple):
-    """Where continuations begin, R rows.
+def begin(task: Task, prompts: Sequence[Prompt]) -> Work[Any, Any]:
+    """Read the prompts of R rows, equal ones once; a use case.
 
-    Attributes:
-        state: after each row's prompt.
-        log_probs: of what follows it [R, V]; not to be written.
+    Returns:
+        The state after each row's prompt [R].
     """
-
-    state: Any
-    log_probs: FloatArray
-
-
-def begin(task: Task, prompts: Sequence[Prompt]) -> Work[Any, Beginning]:
-    """Read the prompts of R rows, equal ones once; a use case."""
-    model = task.loaded.model
     places: dict[tuple[bool, bytes], int] = {}
     different: list[Prompt] = []
     for prompt in sorted(prompts, key=lambda one: one.bos):
@@ -92,7 +82,4 @@ def begin(task: Task, prompts: Sequence[Prompt]) -> Work[Any, Beginning]:
         if contexts:
             states.append((yield from prefill(task.loaded, contexts, bos=bos)))
     state = states[0] if len(states) == 1 else concatenated(states)
-    log_probs = yield from next_log_probs(model, state)
-    if rows != list(range(len(different))):
-        state, log_probs = state.select(np.array(rows)), log_probs[rows]
-    return Beginning(state, log_probs)
+    return alone(state if rows == list(range(len(different))) else state.select(np.array(rows)))

@@ -10,10 +10,10 @@ import numpy.typing as npt
 from models.errors import InvalidInputError
 from models.reranking import derived
 from models.reranking.confidence import WordConfidence, word_confidences
-from models.reranking.features import ListFeatures, check_given, derived_values, given_column, offsets_of
+from models.reranking.features import ListFeatures, check_given, derived_in_steps, given_column, offsets_of
 from models.reranking.lists import CandidateList
 from models.reranking.log_linear import LogLinearModel
-from models.reranking.mbr import Utility, expected_utilities
+from models.reranking.mbr import Utility, utilities_in_steps
 from models.reranking.ranking import Ranking, posteriors_of, rank_by
 from service.engine.job import Work
 from service.use_cases.candidate_features import (
@@ -230,9 +230,10 @@ def _with_derived(
     parts = []
     read = 0
     for number, one in enumerate(lists):
-        parts.append(derived_values(one, features.of_list(number), made, place=name(number)))
+        of_list = features.of_list(number)
+        parts.append((yield from derived_in_steps(one, of_list, made, place=name(number))))
         read += len(one.candidates)
-        if options.compares or read > CANDIDATES_PER_STEP:
+        if read > CANDIDATES_PER_STEP:
             read = 0
             yield None
     return features.extended(made, np.concatenate(parts))
@@ -249,7 +250,8 @@ def _ranked(
     done = 0
     for number, (given, indices) in enumerate(kept):
         first, end = features.offsets[number : number + 2].tolist()
-        ranked.append(_one(given, indices, features, totals[first:end], first, scores, options))
+        one = yield from _one(given, indices, features, totals[first:end], first, scores, options)
+        ranked.append(one)
         done += len(indices)
         if options.compares or done > CANDIDATES_PER_STEP:
             done = 0
@@ -265,11 +267,12 @@ def _one(
     first: int,
     scores: CandidateScores,
     options: RerankOptions,
-) -> RankedList:
+) -> Work[Any, RankedList]:
     posteriors = posteriors_of(totals, options.posterior_scale)
     utilities = None
     if options.mbr is not None:
-        utilities = expected_utilities([c.text for c in given.candidates], posteriors, options.mbr)
+        texts = [c.text for c in given.candidates]
+        utilities = yield from utilities_in_steps(texts, posteriors, options.mbr)
     ranking = rank_by(totals if utilities is None else utilities, posteriors)
     confidences: list[WordConfidence] = []
     if options.confidences:

@@ -16,7 +16,7 @@ Outcome: TypeAlias = RankedList | LanguageModelError
 Line: TypeAlias = RerankItem | InvalidInputError
 """A list, or why there is none."""
 
-_CANDIDATES_AT_ONCE = 1024
+_CANDIDATES_AT_ONCE = 2048
 _LINES_AT_ONCE = 256
 _BYTES_AT_ONCE = 1 << 15
 

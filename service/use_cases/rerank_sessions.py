@@ -16,7 +16,7 @@ from models.vocabulary import EOS
 from service.engine.calls import consume
 from service.engine.hosted import LoadedModel
 from service.engine.job import Work
-from service.engine.rows import concatenated
+from service.engine.rows import alone, concatenated
 from service.engine.states import KeptState
 from service.use_cases.candidate_features import Starts
 from service.use_cases.limits import Limits
@@ -103,10 +103,12 @@ def carry(
         InvalidInputError: a session is of other models than the request's.
         ContextLengthError: what was committed has become too long.
         UnsupportedParameterError: a model reads from right to left.
+        StatesFullError: there is no room for what would be kept.
     """
     numbers: dict[Turn, int] = {}
     of_lists = [None if turn is None else numbers.setdefault(turn, len(numbers)) for turn in turns]
     names = {of_lists[i]: name(i) for i in reversed(range(len(turns)))}
+    place.store.check_room(len(models.all) * sum(turn.commit is not None for turn in numbers))
     found = [_found(models, turn, place, names[n], bos=bos) for turn, n in numbers.items()]
     of_models = []
     for number, loaded in enumerate(models.all):
@@ -165,7 +167,8 @@ def _after(
             state = concatenated([befores[row].state for row in rows])
             after = yield from consume(loaded.model, state, tokens, lengths)
             for place, row in enumerate(rows):
-                states[row] = after.select(np.array([place]))
+                states[row] = alone(after.select(np.array([place])))  # as what is kept must be
+            yield None
     return [
         KeptState(loaded, state, kept.num_tokens + len(ids), int(ids[-1]) if len(ids) else kept.last_token)
         for state, kept, ids in zip(states, befores, texts, strict=True)

@@ -23,7 +23,7 @@ from service.use_cases.prefix_tree import score_tree, spares_work, tree_of
 from service.use_cases.shared_prefixes import score_shared, shared_levels
 
 Indices = npt.NDArray[np.int64]
-TREE_TOKENS = 1 << 14
+TREE_TOKENS = 1 << 15
 """Padded tokens of texts that are looked at together for what they share."""
 
 TABLE_TOKENS = 8192
@@ -152,7 +152,7 @@ def _scored(
     """Log-probabilities [N, T] of texts after some of K contexts [N], what they share read once if that spares work."""
     shares = scorer is score_sequences and len(lengths) > 1 and model.family != "ngram"
     if shares and can(model, ChoiceScorer):
-        levels = tree_of(contexts, tokens, lengths)
+        levels = yield from tree_of(contexts, tokens, lengths)
         if spares_work(levels, len(state), lengths):
             return (yield from score_tree(model, state, levels, tokens.shape))
     elif shares:

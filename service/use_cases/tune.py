@@ -1,6 +1,6 @@
 """Finding weights for re-ranking from lists of which is known what is right."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,7 +27,6 @@ MAX_CANDIDATES = 65_536
 
 MAX_SEARCHES = 4096
 """Searches of one request: folds and one more, times exponents, times restarts and resamples."""
-
 
 _LISTS_AT_ONCE = 64
 
@@ -99,18 +98,21 @@ def tune(models: ScoringModels, command: TuneCommand, limits: Limits) -> Work[An
         InvalidInputError: no list has references, a feature is missing, or there are too few lists.
         ContextLengthError: a candidate with its context has too many tokens.
     """
-    _, told = with_references(command.lists)
-    yield from _check(command, told, models)
+    numbers, told = with_references(command.lists)
+    yield from _check(command, told, numbers, models)
     computed = yield from features_of(models, told, limits)
     return (yield from judge(command, computed))
 
 
-def judge(command: TuneCommand, computed: ListFeatures) -> Work[Any, Tuned]:
+def judge(
+    command: TuneCommand, computed: ListFeatures, *, searched: Callable[[], None] = lambda: None
+) -> Work[Any, Tuned]:
     """Seek weights, and judge them; a use case.
 
     Args:
         command: what to tune.
         computed: features of the candidates of all lists that have references.
+        searched: called whenever a resample has been searched, at most `settings.num_resamples` times.
 
     Raises:
         InvalidInputError: a feature is missing, or there are too few lists.
@@ -124,18 +126,21 @@ def judge(command: TuneCommand, computed: ListFeatures) -> Work[Any, Tuned]:
     )
     folds = fold_numbers(data.lists, folds=command.settings.folds, seed=command.settings.seed)
     yield None
-    outcome = yield from cross_fit(data, folds, command.settings)
+    outcome = yield from cross_fit(data, folds, command.settings, searched=searched)
     return Tuned(data, folds, outcome)
 
 
-def _place(begin: int, number: int) -> str:
-    return f"lists[{begin + number}]."
+def _place(numbers: Ints, place: int) -> str:
+    return f"lists[{numbers[place]}]."
 
 
-def _check(command: TuneCommand, lists: Sequence[CandidateList], models: ScoringModels) -> Work[Any, None]:
+def _check(
+    command: TuneCommand, lists: Sequence[CandidateList], numbers: Ints, models: ScoringModels
+) -> Work[Any, None]:
+    """Refuse lists that cannot be tuned on; `numbers` are what messages call them by."""
     for begin in range(0, len(lists), _LISTS_AT_ONCE):
-        some = lists[begin : begin + _LISTS_AT_ONCE]
-        check_given(some, models=models.further, place=partial(_place, begin))
+        some, named = lists[begin : begin + _LISTS_AT_ONCE], numbers[begin : begin + _LISTS_AT_ONCE]
+        check_given(some, models=models.further, place=partial(_place, named))
         yield None
     compares = any(name.startswith(CONSENSUS) and is_derived(name) for name in command.features or ())
     longest = max(len(one.candidates) for one in lists)

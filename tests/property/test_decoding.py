@@ -7,10 +7,12 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from models.decoding.banned import BannedSequences
 from models.decoding.batch import Batch
-from models.decoding.choosing import IMPOSSIBLE, choose
+from models.decoding.choosing import choose
 from models.decoding.parameters import DecodingParameters
 from models.decoding.ranking import top_of_rows, top_tokens
+from models.decoding.rules import rules_of
 from models.decoding.stopping import StopBytes, StopStrings, Tail
+from models.vocabulary import EOS
 from tests import slow_decoding
 
 pieces = st.lists(st.text(alphabet="ab", max_size=4), max_size=12)
@@ -38,6 +40,11 @@ parameters = st.builds(
 )
 tokens = st.lists(st.integers(0, 3), max_size=5)
 draws = st.floats(0, 1, exclude_max=True)
+
+
+def made(given_, count, prompt=()):
+    """Rows of one request."""
+    return Batch.of([rules_of(given_, np.array(prompt, np.int64))] * count)
 
 
 def through(stop, parts):
@@ -87,15 +94,15 @@ def test_branching_texts_stop_where_a_single_one_does(parts, stop):
 def test_the_kernel_chooses_as_the_definition_does(log_probs, given_, prompt, generated, numbers, data):
     """Each row's token is the one in whose share of the slow distribution its number falls."""
     banned = data.draw(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), max_size=3))
-    batch = Batch(given_, [np.array(prompt, np.int64)] * 3, BannedSequences(banned))
+    batch = Batch.of([rules_of(given_, np.array(prompt, np.int64), BannedSequences(banned))] * 3)
     for token in generated:
-        batch.append(np.full(3, token))
+        batch = batch.append(np.full(3, token), np.zeros(3, np.float32))
     chosen = choose(log_probs, batch.rows(), np.array(numbers))
     forbidden = [ids[-1] for ids in banned if generated[len(generated) + 1 - len(ids) :] == ids[:-1]]
-    for row, token, number in zip(log_probs, chosen.tolist(), numbers, strict=True):
+    for row, token, number in zip(log_probs, chosen.tokens.tolist(), numbers, strict=True):
         scores = slow_decoding.scores(row, given_, prompt=prompt, generated=generated, banned=forbidden)
         if not np.isfinite(scores).any():
-            assert token == IMPOSSIBLE
+            assert token == EOS
         elif given_.greedy:
             assert scores[token] >= scores.max() - 1e-5
         else:
@@ -107,16 +114,16 @@ def test_the_kernel_chooses_as_the_definition_does(log_probs, given_, prompt, ge
 
 @given(rows, parameters, st.lists(draws, min_size=3, max_size=3), st.integers(0, 2))
 def test_a_row_is_given_the_same_token_whoever_is_beside_it(log_probs, given_, numbers, row):
-    together = choose(log_probs, Batch(given_, [np.zeros(0, np.int64)] * 3).rows(), np.array(numbers))
-    alone = Batch(given_, [np.zeros(0, np.int64)]).rows()
-    assert choose(log_probs[row : row + 1], alone, np.array(numbers[row : row + 1])) == together[row]
+    together = choose(log_probs, made(given_, 3).rows(), np.array(numbers))
+    alone = choose(log_probs[row : row + 1], made(given_, 1).rows(), np.array(numbers[row : row + 1]))
+    assert (alone.tokens[0], alone.log_probs[0]) == (together.tokens[row], together.log_probs[row])
 
 
 @given(rows, parameters, st.lists(draws, min_size=3, max_size=3))
 def test_what_the_model_said_is_never_written(log_probs, given_, numbers):
     before = log_probs.copy()
     log_probs.flags.writeable = False
-    choose(log_probs, Batch(given_, [np.arange(3)] * 3).rows(), np.array(numbers))
+    choose(log_probs, made(given_, 3, prompt=np.arange(3)).rows(), np.array(numbers))
     np.testing.assert_array_equal(log_probs, before)
 
 

@@ -116,7 +116,7 @@ def test_a_tree_of_texts_scores_as_each_alone_does(name, some, contexts):
     used, numbers = np.unique(contexts[: len(some)], return_inverse=True)
     tokens, lengths = pad(some)
     before = model.advance(model.initial_state(len(used)), used + 5)
-    levels = tree_of(numbers, tokens, lengths)
+    levels = result_of(tree_of(numbers, tokens, lengths))
     told = result_of(score_tree(model, before, levels, tokens.shape))
     wanted = score_sequences(model, before.select(numbers), tokens, lengths)
     np.testing.assert_allclose(told, wanted, rtol=0, atol=0 if name in EXACT else 2e-5)

@@ -27,7 +27,7 @@ from tests.fakes import NumberModel, Numbers
 
 MAX_JOBS, MAX_TOKENS, MAX_UNTAKEN = 3, 100, 2
 ENDS = ("result", "invalid", "fault")
-CHUNKS = (None, "event", "ask", "read", "poison")
+CHUNKS = (None, "event", "ask", "read", "poison", "poisoned text")
 POISON = -1
 MODEL = NumberModel(poison=POISON)
 
@@ -63,6 +63,8 @@ def work(chunks, end, number, log):
             yield from consume(MODEL, Numbers([number]), np.zeros((1, 90), int), np.array([90]))
         elif chunk == "poison":
             yield from next_log_probs(MODEL, Numbers([POISON]))
+        elif chunk == "poisoned text":
+            yield from consume(MODEL, Numbers([POISON]), np.zeros((1, 90), int), np.array([90]))
         else:
             yield chunk
     if end == "invalid":
@@ -194,9 +196,10 @@ def check_outcome(recorder, chunks, end):
     outcome = recorder.outcomes[0]
     if isinstance(outcome, DeadlineExceededError):
         return
-    reached = chunks[: chunks.index("poison")] if "poison" in chunks else chunks
+    poisoned = [place for place, chunk in enumerate(chunks) if chunk in {"poison", "poisoned text"}]
+    reached = chunks[: poisoned[0]] if poisoned else chunks
     assert recorder.events == ["event"] * reached.count("event")
-    if "poison" in chunks:
+    if poisoned:
         assert isinstance(outcome, EngineFailedError)
         return
     expected = {"result": str, "invalid": InvalidInputError, "fault": EngineFailedError}[end]

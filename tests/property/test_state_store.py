@@ -66,6 +66,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.free_version(self.versions[version])
         gone = self.versions[version]
         self.there = {h: kept for h, kept in self.there.items() if kept[1].loaded is not gone}
+        self.versions[version] = LoadedModel(gone.address, None)
 
     @rule(seconds=st.sampled_from([1.0, 6.0, 20.0]))
     def pass_time(self, seconds):

@@ -1,8 +1,5 @@
 """A network in integers as a language model."""
 
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
-
 import numpy as np
 import torch
 
@@ -12,11 +9,9 @@ from models.neural.quantized.network import QuantizedNetwork
 from models.neural.quantized.sequences import Wanted, read_ragged
 from models.neural.quantized.state import QuantizedState
 from models.neural.served import NetworkModel
+from models.neural.threads import share_rows
 from models.protocol import FeaturedReading, FeaturedScores, ReadScores, Weighed
 from models.vocabulary import Vocabulary
-
-_ROWS_A_THREAD = 32
-"""Fewer distributions are not worth a thread."""
 
 
 class QuantizedModel(NetworkModel[QuantizedState]):
@@ -54,7 +49,16 @@ class QuantizedModel(NetworkModel[QuantizedState]):
             The state after the tokens.
         """
         ids = np.asarray(tokens, dtype=np.int64).reshape(1, len(state))  # kernels trust it
-        return QuantizedState(self._network.read(ids, np.array([len(state)]), state.hidden).hidden)
+        hidden = tuple(np.empty_like(part) for part in state.hidden)
+
+        def work(some: slice) -> None:
+            rows = ids[:, some].copy()
+            read = self._network.read(rows, np.array([rows.shape[1]]), state.select(some).hidden)
+            for part, changed in zip(hidden, read.hidden, strict=True):
+                part[:, some] = changed
+
+        share_rows(work, len(state))
+        return QuantizedState(hidden)
 
     def next_log_probs(self, state: QuantizedState) -> FloatArray:
         """Natural-log probabilities [B, V] of the token that follows each row."""
@@ -108,14 +112,7 @@ class QuantizedModel(NetworkModel[QuantizedState]):
             cut = slice(*np.searchsorted(rows, [some.start, some.stop]))
             scores[cut] = self._network.choice_log_probs(top[some], rows[cut] - some.start, tokens[cut])
 
-        shares = max(1, min(torch.get_num_threads(), len(top) // _ROWS_A_THREAD))
-        ends = np.linspace(0, len(top), shares + 1).astype(int).tolist()
-        stretches = [slice(*pair) for pair in pairwise(ends)]
-        if shares == 1:
-            choose(stretches[0])
-        else:
-            with ThreadPoolExecutor(shares) as pool:
-                list(pool.map(choose, stretches))
+        share_rows(choose, len(top))
         return scores
 
     def prefill(self, state: QuantizedState, tokens: TokenIds, lengths: TokenIds) -> QuantizedState:

@@ -22,6 +22,7 @@ from models.neural.quantized.state import Hidden
 from models.neural.quantized.support import unsupported
 from models.neural.quantized.weighing import logits_of_blocks, weigh_rows
 from models.neural.recurrent import Recurrent
+from models.neural.threads import share_rows
 from models.protocol import WEIGHED_TOKENS, Weighed
 
 TOGETHER = 64
@@ -101,8 +102,12 @@ class QuantizedNetwork:
         """Natural-log probabilities [B, V] of the next token after outputs of the body [B, W]."""
         rows, width = self._features(_rounded(outputs)), len(self.output.bias)
         logits, log_sums = np.empty((len(outputs), width), np.float32), np.empty(len(outputs), np.float32)
-        for cut in _cuts(len(outputs)):
-            score_rows(self.output.matrix, self.output.bias, rows, cut.start, logits[cut], log_sums[cut])
+
+        def work(some: slice) -> None:
+            for cut in _cuts(some):
+                score_rows(self.output.matrix, self.output.bias, rows, cut.start, logits[cut], log_sums[cut])
+
+        share_rows(work, len(outputs))
         log_probs = logits if width == self.vocab_size else logits[:, : self.vocab_size].copy()
         normalise_logits(log_probs, log_sums)
         return log_probs
@@ -110,14 +115,14 @@ class QuantizedNetwork:
     def target_log_probs(self, rows: Rows, ids: TokenIds) -> FloatArray:
         """Natural-log probabilities [N] of given next tokens, ids [N], after outputs as `Rows`."""
         rows, log_probs = self._features(rows), np.empty(len(ids), np.float32)
-        for cut in _cuts(len(ids)):
+        for cut in _cuts(slice(0, len(ids))):
             score_tokens(self.output.matrix, self.output.bias, rows, cut.start, ids[cut], log_probs[cut])
         return log_probs
 
     def choice_log_probs(self, outputs: FloatArray, rows: TokenIds, ids: TokenIds) -> FloatArray:
         """Natural-log probabilities [C] of ids [C] after outputs [B, W], by number in `rows` [C], never falling."""
         features, log_probs = self._features(_rounded(outputs)), np.empty(len(ids), np.float32)
-        for cut in _cuts(len(outputs)):
+        for cut in _cuts(slice(0, len(outputs))):
             size = cut.stop - cut.start
             logits, log_sums = np.empty((size, len(self.output.bias)), np.float32), np.empty(size, np.float32)
             score_rows(self.output.matrix, self.output.bias, features, cut.start, logits, log_sums)
@@ -131,9 +136,13 @@ class QuantizedNetwork:
         features, count = self._features(_rounded(outputs)), len(outputs)
         highest, log_sums = np.empty(count, np.float32), np.empty(count, np.float32)
         sums = np.empty((count, len(self.output.bias) // WEIGHED_TOKENS), np.float32)
-        for cut in _cuts(count):
-            parts = temperatures[cut], highest[cut], log_sums[cut], sums[cut]
-            weigh_rows(self.output.matrix, self.output.bias, features, cut.start, *parts)
+
+        def work(some: slice) -> None:
+            for cut in _cuts(some):
+                parts = temperatures[cut], highest[cut], log_sums[cut], sums[cut]
+                weigh_rows(self.output.matrix, self.output.bias, features, cut.start, *parts)
+
+        share_rows(work, count)
         return Weighed(log_sums, highest, sums, features)
 
     def logits(self, features: Rows, rows: TokenIds, blocks: TokenIds) -> FloatArray:
@@ -160,10 +169,10 @@ def _quantized_body(network: Network) -> QuantizedBody:
     return QuantizedRecurrent(cast("Recurrent", body), network.config)
 
 
-def _cuts(count: int) -> Iterator[slice]:
+def _cuts(rows: slice) -> Iterator[slice]:
     """Rows that are computed together."""
-    for start in range(0, count, TOGETHER):
-        yield slice(start, min(start + TOGETHER, count))
+    for start in range(rows.start, rows.stop, TOGETHER):
+        yield slice(start, min(start + TOGETHER, rows.stop))
 
 
 def _rounded(vectors: FloatArray) -> Rows:

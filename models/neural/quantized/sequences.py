@@ -1,7 +1,6 @@
 """Many sequences of different lengths at once, scored or read, in bounded memory."""
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +9,7 @@ from models.arrays import FloatArray, TokenIds
 from models.neural.quantized.network import QuantizedNetwork
 from models.neural.quantized.rows import take
 from models.neural.quantized.state import Hidden, QuantizedState
+from models.neural.threads import share
 
 ROWS = 64
 """Sequences computed side by side: few, so that those of a group are of like length."""
@@ -19,6 +19,9 @@ STEPS = 64
 
 MIN_TOKENS = 512
 """Fewer tokens are not worth a thread."""
+
+LEAST_ROWS = 8
+"""Fewer rows are not, either, as each thread reads all weights."""
 
 
 class Wanted(NamedTuple):
@@ -62,18 +65,16 @@ def read_ragged(
         threads: at most so many share the rows.
     """
     sequences = _Sequences(tokens, lengths, tuple(part.copy() for part in state.hidden))
-    shares = max(1, min(threads, int(lengths.sum()) // MIN_TOKENS))
+    shares = max(
+        1, min(threads, int(lengths.sum()) // MIN_TOKENS, int(np.count_nonzero(lengths)) // LEAST_ROWS)
+    )
     groups = list(_groups(lengths, shares))
 
-    def read(group: TokenIds) -> None:
-        _read_group(network, sequences, group, wanted)
+    def read(some: Sequence[TokenIds]) -> None:
+        for group in some:
+            _read_group(network, sequences, group, wanted)
 
-    if shares == 1:
-        for group in groups:
-            read(group)
-    else:
-        with ThreadPoolExecutor(shares) as pool:
-            list(pool.map(read, groups))
+    share(read, [groups[number::shares] for number in range(shares)])
     return QuantizedState(sequences.hidden)
 
 

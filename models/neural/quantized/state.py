@@ -32,8 +32,8 @@ class QuantizedState:
         top: FloatArray = self.hidden[0][0]
         return top
 
-    def select(self, rows: TokenIds) -> "QuantizedState":
-        """Rows `rows[0], rows[1], …`, copied; rows may repeat."""
+    def select(self, rows: TokenIds | slice) -> "QuantizedState":
+        """Rows `rows[0], rows[1], …`, copied, which may repeat; or a stretch of them, as it is."""
         return QuantizedState(tuple(part[:, rows] for part in self.hidden))
 
     def concatenate(self, others: Sequence["QuantizedState"]) -> "QuantizedState":

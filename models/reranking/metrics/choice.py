@@ -3,10 +3,9 @@
 from collections.abc import Callable
 
 from models.errors import InvalidInputError
-from models.reranking.metrics.cer import CharacterErrorRate
+from models.reranking.metrics.error_rates import CharacterErrorRate, WordErrorRate
 from models.reranking.metrics.interface import Metric
 from models.reranking.metrics.normalisers import NORMALISERS, UNCHANGED
-from models.reranking.metrics.wer import WordErrorRate
 
 
 def _bleu(num_references: int | None, _normaliser: str) -> Metric:

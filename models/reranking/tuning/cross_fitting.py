@@ -1,5 +1,7 @@
 """Tuning with every list held out once, so that the gain told is one that new lists may have."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from models.errors import InvalidInputError
@@ -14,7 +16,9 @@ from models.reranking.tuning.settings import TuningSettings
 from models.reranking.tuning.steps import Steps
 
 
-def tune(data: TuningData, folds: Ints, settings: TuningSettings) -> Steps[Outcome]:
+def tune(
+    data: TuningData, folds: Ints, settings: TuningSettings, *, searched: Callable[[], None] = lambda: None
+) -> Steps[Outcome]:
     """Find weights, and tell whether they are worth having.
 
     Weights are found as many times as there are folds, each time without one, whose lists they then re-rank; and
@@ -24,6 +28,7 @@ def tune(data: TuningData, folds: Ints, settings: TuningSettings) -> Steps[Outco
         data: lists and their features.
         folds: of each list, from 0 [N].
         settings: how to look.
+        searched: called whenever a resample has been searched, at most `settings.num_resamples` times.
 
     Raises:
         InvalidInputError: there are fewer lists than folds, or a fold is empty.
@@ -34,14 +39,14 @@ def tune(data: TuningData, folds: Ints, settings: TuningSettings) -> Steps[Outco
     outcomes = []
     for fold in range(settings.folds):
         inside, outside = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-        fitted = yield from fit(data.shapes, outside, settings)
+        fitted = yield from fit(data.shapes, outside, settings, searched=searched)
         shaped = data.shapes[fitted.shape].problem
         one = shaped.of(inside)
         chosen = fitted.chosen(one)
         held_out[inside] += chosen - one.first_pass()
         outcomes.append(_fold_outcome(one, chosen, shaped.of(outside), fitted, inside))
         yield
-    fitted = yield from fit(data.shapes, np.arange(problem.num_lists), settings)
+    fitted = yield from fit(data.shapes, np.arange(problem.num_lists), settings, searched=searched)
     first, oracle = problem.first_pass(), problem.oracle()
     test = yield from compare(
         problem, first, held_out, samples=settings.bootstrap_samples, seed=settings.seed
@@ -49,6 +54,7 @@ def tune(data: TuningData, folds: Ints, settings: TuningSettings) -> Steps[Outco
     decision, reason = _decide(problem, test, fitted, settings)
     fitted = fitted if decision == "tuned" else FIRST_PASS
     posteriors = yield from fit_scale(data.shapes[fitted.shape].problem, totals_of(data, fitted))
+    baseline, tried = problem.score(first), problem.score(held_out)
     return Outcome(
         decision=decision,
         reason=reason,
@@ -57,8 +63,9 @@ def tune(data: TuningData, folds: Ints, settings: TuningSettings) -> Steps[Outco
         first=first,
         held_out=held_out,
         oracle=oracle,
-        baseline=problem.score(first),
-        tuned=problem.score(held_out),
+        baseline=baseline,
+        tried=tried,
+        tuned=tried if decision == "tuned" else baseline,
         best=problem.score(oracle),
         worst=problem.score(problem.anti_oracle()),
         significance=test,

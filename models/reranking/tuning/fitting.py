@@ -8,6 +8,7 @@ often have it: else the simplest stands, which is the first pass. Without this t
 each other: each takes what is by chance best outside it, and so worst inside.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -69,18 +70,25 @@ class Fitted(NamedTuple):
 FIRST_PASS = Fitted(None, 0.0, 0)
 
 
-def fit(shapes: tuple[Shape, ...], lists: Ints, settings: TuningSettings) -> Steps[Fitted]:
+def fit(
+    shapes: tuple[Shape, ...],
+    lists: Ints,
+    settings: TuningSettings,
+    *,
+    searched: Callable[[], None] = lambda: None,
+) -> Steps[Fitted]:
     """Find weights on some lists of a problem.
 
     Args:
         shapes: of one problem, the simplest first.
         lists: numbers of those to look at; no other has an influence.
         settings: how to look.
+        searched: called whenever a resample has been searched.
     """
     best = FIRST_PASS
     for place, (exponent, whole) in enumerate(shapes):
         problem = whole.of(lists)
-        weights = yield from _mean_weights(problem, settings)
+        weights = yield from _mean_weights(problem, settings, searched)
         if weights is None:
             continue
         candidate = Fitted(weights, exponent, place)
@@ -95,7 +103,9 @@ def fit(shapes: tuple[Shape, ...], lists: Ints, settings: TuningSettings) -> Ste
     return best
 
 
-def _mean_weights(problem: Problem, settings: TuningSettings) -> Steps[Floats | None]:
+def _mean_weights(
+    problem: Problem, settings: TuningSettings, searched: Callable[[], None]
+) -> Steps[Floats | None]:
     """The mean of the resamples' best weights [D], that of the feature that decides most being 1 or −1.
 
     None if no feature tells candidates apart, or none is agreed on.
@@ -105,7 +115,7 @@ def _mean_weights(problem: Problem, settings: TuningSettings) -> Steps[Floats | 
     if not telling.size:
         return None
     scaled = scaled.having([problem.names[place] for place in telling])
-    found = yield from _resampled(scaled, settings)
+    found = yield from _resampled(scaled, settings, searched)
     mean, deviation = found.mean(axis=0), found.std(axis=0)
     mean[np.abs(mean) < _LEAST_AGREEMENT * deviation] = 0.0
     if not mean.any():
@@ -117,7 +127,7 @@ def _mean_weights(problem: Problem, settings: TuningSettings) -> Steps[Floats | 
     return scaled_raw
 
 
-def _resampled(problem: Problem, settings: TuningSettings) -> Steps[Floats]:
+def _resampled(problem: Problem, settings: TuningSettings, searched: Callable[[], None]) -> Steps[Floats]:
     """The best weights of each resample [R, D]."""
     random = np.random.default_rng(settings.seed)
     explored = problem.of(np.sort(random.permutation(problem.num_lists)[:_EXPLORED_LISTS]))
@@ -130,4 +140,5 @@ def _resampled(problem: Problem, settings: TuningSettings) -> Steps[Floats]:
         yield
         best = yield from search(resample, [one.weights for one in valleys], window=settings.window)
         found.append(best[0].weights)
+        searched()
     return np.array(found)

@@ -42,10 +42,11 @@ class Outcome(NamedTuple):
         held_out: the one chosen by the weights that were found without its fold [N].
         oracle: the best one [N].
         baseline: score of the first candidates, in percent.
-        tuned: of those chosen by weights that had not seen their list.
+        tried: of those chosen by weights that had not seen their list.
+        tuned: what the answer is worth on lists held out: `tried`, or `baseline` where the first pass is kept.
         best: of the oracle's.
         worst: of the worst candidates.
-        significance: of the difference between tuned and baseline.
+        significance: of the difference between tried and baseline.
         posteriors: of all lists under `fitted`, the totals scaled.
     """
 
@@ -57,6 +58,7 @@ class Outcome(NamedTuple):
     held_out: Ints
     oracle: Ints
     baseline: float
+    tried: float
     tuned: float
     best: float
     worst: float

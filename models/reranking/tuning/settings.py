@@ -53,6 +53,11 @@ class TuningSettings:
         for place, exponent in enumerate(self.length_exponents):
             _check(f"length_exponents[{place}]", exponent, 0, MAX_LENGTH_EXPONENT)
 
+    @property
+    def num_resamples(self) -> int:
+        """Resamples of all folds, and of all lists, under each exponent."""
+        return (self.folds + 1) * len(self.length_exponents) * self.resamples
+
 
 def _check(parameter: str, value: float, least: float, most: float, what: str = "") -> None:
     if not least <= value <= most:

@@ -69,3 +69,13 @@ def test_a_session_goes_from_list_to_list(client):
     ).lists[0]
     whole = client.rerank([{"candidates": [{"text": "w5"}], "context": "w1 w3"}]).lists[0]
     assert second.ranking[0].total == pytest.approx(whole.ranking[0].total)
+
+
+def test_the_contract_documents_its_example(http):
+    schema = http.get("/openapi.json").json()["components"]["schemas"]["RerankRequest"]
+    (example,) = schema["examples"]
+    names = example["models"][0]
+    reply = http.post("/v1/rerank", json=example | {"models": [names | {"model": "old"}]})
+    assert reply.status_code == 200, reply.text
+    assert set(example) <= set(schema["properties"])
+    assert all("description" in about for name, about in schema["properties"].items() if name != "timeout_ms")

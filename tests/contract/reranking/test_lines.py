@@ -85,3 +85,45 @@ def test_a_wrong_query_is_refused_at_once(http, query, param):
     response = http.post("/v1/rerank", content=b"{}", headers=LINES, params=query)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("media_type", "body"),
+    [
+        ("text/x-moses-nbest", "u ||| w3 w5 ||| lm= -4.5 d= 1 ||| -3\nu ||| w9 ||| lm= -2 d= 0 ||| -2\n"),
+        (
+            "application/x-mlm-scoring+json",
+            '{"u": {"hyp_1": {"score": -3, "text": "w3 w5"}, "hyp_2": {"score": -2, "text": "w9"}}}',
+        ),
+        (
+            "application/x-hyporadise+json; charset=utf-8",
+            '[{"input": ["w3 w5", "w9", "w9"], "output": "w9"}]',
+        ),
+        ("text/x-kaldi-nbest", "u-1 w3 w5\nu-2 w9\n"),
+    ],
+)
+def test_lists_of_other_programs_are_read(http, rerank, texts, media_type, body):
+    response = http.post("/v1/rerank?model=lstm", content=body, headers={"content-type": media_type})
+    (ranked,) = map(json.loads, response.text.splitlines())
+    (ours,) = rerank(texts("w3 w5", "w9"), model="lstm")["lists"]
+    for one, other in zip(ranked["ranking"], ours["ranking"], strict=True):
+        assert (one["index"], one["text"]) == (other["index"], other["text"])
+        assert one["features"]["lm"] == pytest.approx(other["features"]["lm"])
+
+
+def test_bad_lines_of_other_programs_are_told_by_number(http):
+    body = (
+        "u ||| w3 ||| lm= -4.5 ||| -3\nwhat is this\nv ||| w9 ||| lm= x ||| -2\nv ||| w5 ||| lm= -2 ||| -2\n"
+    )
+    headers = {"content-type": "text/x-moses-nbest"}
+    response = http.post("/v1/rerank", params={"weights": "old_lm=1"}, content=body, headers=headers)
+    lines = [json.loads(line) for line in response.text.splitlines()]
+    assert [one["id"] for one in lines if "id" in one] == ["u", "v"]
+    said = [one["error"]["message"] for one in lines if "error" in one]
+    assert [message[:7] for message in said] == ["body:2:", "body:3:"]
+    assert lines[-1]["ranking"][0]["total"] == -2
+
+
+def test_a_body_without_lists_is_told(http):
+    response = http.post("/v1/rerank", content=b"", headers={"content-type": "text/x-moses-nbest"})
+    assert response.json()["error"]["message"] == "the body has no lists"

@@ -56,6 +56,19 @@ def test_a_session_may_begin_without_its_mark(rerank, texts):
     assert told == pytest.approx(lm(rerank(texts("w3", context="w1"), bos=False)), abs=1e-5)
 
 
+def test_a_session_takes_the_memory_of_its_own_state_and_no_more(rerank, texts, reranking_server, http):
+    store = reranking_server.app.state.services.states
+    before = store.num_bytes
+    http.post("/v1/states", json={"context": "w1", "model": "lstm"})
+    one = store.num_bytes - before
+    rerank(*(texts("w3", commit=f"w{i}") for i in range(5)), model="lstm")
+    assert store.num_bytes - before == 6 * one
+
+
+def test_a_session_longer_than_any_is_refused(refused, texts):
+    assert refused(texts("w3", session="x" * 2049))["param"] == "lists[0].session"
+
+
 def test_a_session_of_other_models_is_refused(rerank, refused, texts):
     session = rerank(texts("w3", commit="w1"))["lists"][0]["session"]
     error = refused(texts("w3", session=session), model="old")

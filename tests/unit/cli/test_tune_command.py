@@ -121,6 +121,12 @@ def test_each_fold_needs_a_model(tune):
         tune("--fold-models", "small")
 
 
+def test_too_few_lists_for_the_folds_are_told_before_anything_is_scored(tune, folder):
+    (folder / "few.jsonl").write_text("\n".join(map(json.dumps, list(made_lists(2)))))
+    with pytest.raises(InvalidInputError, match="folds is 3; 2 lists cannot fill so many"):
+        tune("--folds", "3", "--fold-models", "small,other,small", file="few.jsonl")
+
+
 def test_texts_of_folds_hold_the_references_of_all_others(folder, tmp_path):
     paths = invoke("fold-texts", folder / "lists.jsonl", tmp_path, "--folds", "3").stdout.split()
     texts = [Path(path).read_text().splitlines() for path in paths]

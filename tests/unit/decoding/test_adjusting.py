@@ -7,6 +7,7 @@ from models.decoding.adjusting import adjust
 from models.decoding.banned import BannedSequences
 from models.decoding.batch import Batch
 from models.decoding.parameters import DecodingParameters
+from models.decoding.rules import rules_of
 from models.vocabulary import EOS
 
 P = np.array([0.1, 0.0, 0.1, 0.5, 0.2, 0.1])
@@ -16,9 +17,10 @@ with np.errstate(divide="ignore"):
 
 def adjusted(*generated, prompt=(), banned=None, **options):
     """Scores of the only row, as probabilities that need not sum to one."""
-    batch = Batch(DecodingParameters(max_tokens=9, **options), [np.array(prompt, np.int64)], banned)
+    parameters = DecodingParameters(max_tokens=9, **options)
+    batch = Batch.of([rules_of(parameters, np.array(prompt, np.int64), banned)])
     for token in generated:
-        batch.append(np.array([token]))
+        batch = batch.append(np.array([token]), LOG[[token]])
     scores, counts = LOG.copy(), np.zeros(len(LOG), np.int32)
     adjust(scores, 0, batch.rows(), counts)
     assert not counts.any()
@@ -78,14 +80,53 @@ def test_a_banned_sequence_cannot_be_completed():
     np.testing.assert_allclose(adjusted(4, 3, banned=banned), [0, 0, 0.1, 0.5, 0, 0], rtol=1e-6)
 
 
+def grown(**options):
+    """Three rows of twenty tokens each: more than there was room for at first."""
+    rules = rules_of(
+        DecodingParameters(max_tokens=99, **options), np.zeros(0, np.int64), BannedSequences([(4, 4)])
+    )
+    batch = Batch.of([rules] * 3, seeds=[7, 8, 9])
+    for _ in range(20):
+        batch = batch.append(np.array([3, 4, 5]), np.array([-3, -4, -5], np.float32))
+    return batch
+
+
+def past(batch):
+    return [batch.last(row, 20) for row in range(len(batch))]
+
+
+def banned_ids(rows):
+    return [rows.banned_ids[begin:end].tolist() for begin, end in rows.banned_spans]
+
+
 def test_selected_rows_keep_their_own_past():
-    parameters = DecodingParameters(max_tokens=99, frequency_penalty=1.0)
-    batch = Batch(parameters, [np.zeros(0, np.int64)] * 3, BannedSequences([(4, 4)]))
-    for _ in range(20):  # more than there was room for at first
-        batch.append(np.array([3, 4, 5]))
-    batch.select([2, 1, 1])
-    rows = batch.rows()
-    assert rows.lengths.tolist() == [20] * 3
-    assert rows.history[:, :20].tolist() == [[5] * 20, [4] * 20, [4] * 20]
-    last = [rows.edit_ids[begin:end].tolist() for begin, end in rows.edit_spans]
-    assert last == [[0, 1], [0, 1, 4], [0, 1, 4]]
+    batch = grown(frequency_penalty=1.0).select(np.array([2, 1, 1]))
+    assert past(batch) == [([token] * 20, [-float(token)] * 20) for token in (5, 4, 4)]
+    assert batch.rows().lengths.tolist() == [20] * 3
+    assert banned_ids(batch.rows()) == [[], [4], [4]]
+    assert batch.seeds.tolist() == [9, 8, 8]
+
+
+def test_rows_of_several_requests_keep_their_own_rules_and_past():
+    rules = rules_of(DecodingParameters(max_tokens=9, logit_bias=((3, 1.0), (5, 2.0))), np.zeros(0, np.int64))
+    joined = grown().concatenate([Batch.of([rules] * 2).append(np.array([3, 4]), np.zeros(2, np.float32))])
+    rows = joined.rows()
+    assert past(joined)[:3] == past(grown())
+    assert [joined.last(row, 1)[0] for row in (3, 4)] == [[3], [4]]
+    assert banned_ids(rows) == [[], [4], [], [], []]
+    assert [rows.bias_ids[begin:end].tolist() for begin, end in rows.bias_spans] == [[]] * 3 + [[3, 5]] * 2
+
+
+def test_a_batch_is_not_changed_by_what_follows_it():
+    batch = grown()
+    before = past(batch)
+    batch.append(np.array([5, 5, 5]), np.zeros(3, np.float32))
+    assert past(batch) == before
+
+
+def test_a_row_that_fails_may_be_continued_again():
+    """From the same batch, with the same token or another."""
+    batch = grown()
+    batch.append(np.array([5, 5, 5]), np.zeros(3, np.float32))
+    again = batch.append(np.array([4, 4, 4]), np.zeros(3, np.float32))
+    assert [again.last(row, 2)[0] for row in range(3)] == [[3, 4], [4, 4], [5, 4]]

@@ -9,6 +9,7 @@ import pytest
 from models.decoding.batch import Batch
 from models.decoding.beams import BeamSearch
 from models.decoding.parameters import DecodingParameters
+from models.decoding.rules import rules_of
 from models.decoding.stopping import StopBytes
 from models.vocabulary import EOS
 
@@ -47,7 +48,7 @@ def everything(of, length_penalty, limit=MAX_TOKENS):
 def found(of, stops=None, **options):
     """What the search finds: (score, tokens, ended by `</s>`), and its steps."""
     parameters = DecodingParameters(**{"max_tokens": MAX_TOKENS, "strategy": "beam", **options})
-    search, batch = BeamSearch(parameters, 0, stops), Batch(parameters, [np.zeros(0, np.int64)])
+    search, batch = BeamSearch(parameters, 0, stops), Batch.of([rules_of(parameters, np.zeros(0, np.int64))])
     histories, steps = [()], 0
     while search.live:
         search.step(np.stack([of(history) for history in histories]), batch.rows(), None)
@@ -57,8 +58,7 @@ def found(of, stops=None, **options):
         for row, beam in enumerate(live):
             beam.row = row
         if live:
-            batch.select(before)
-            batch.append(np.array(tokens))
+            batch = batch.select(np.array(before)).append(np.array(tokens), np.zeros(len(tokens)))
     answers = [
         (one.score, tuple(link.token for link in one.links()), one.eos is not None) for one in search.best()
     ]

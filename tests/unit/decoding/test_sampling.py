@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from models.decoding.batch import Batch
-from models.decoding.choosing import IMPOSSIBLE, choose
-from models.decoding.draws import Draws
+from models.decoding.choosing import choose
+from models.decoding.draws import draws, row_seed
 from models.decoding.parameters import DecodingParameters
 from models.decoding.ranking import top_tokens
+from models.decoding.rules import rules_of
 from models.vocabulary import BOS, EOS, UNK
 from tests import slow_decoding
 
@@ -18,7 +19,8 @@ def chosen(log_probs, numbers, **options):
     """A token for each number, from one distribution."""
     parameters = DecodingParameters(max_tokens=1, **options)
     rows = np.tile(np.asarray(log_probs, np.float32), (len(numbers), 1))
-    return choose(rows, Batch(parameters, [NO_PROMPT] * len(numbers)).rows(), np.asarray(numbers))
+    batch = Batch.of([rules_of(parameters, NO_PROMPT)] * len(numbers))
+    return choose(rows, batch.rows(), np.asarray(numbers)).tokens
 
 
 @pytest.mark.parametrize(
@@ -69,11 +71,11 @@ def test_control_tokens_but_the_end_are_never_chosen():
     assert chosen(row, [0.5], strategy="greedy")[0] == EOS
 
 
-def test_where_nothing_is_possible_nothing_is_chosen():
+def test_where_nothing_is_possible_the_text_ends():
     row = [0.0] + [-np.inf] * 4
     assert UNK == BOS - 1 == 0
-    for options in ({}, {"strategy": "greedy"}, {"top_p": 0.5}):
-        assert chosen(row, [0.5], **options)[0] == IMPOSSIBLE
+    for options in ({}, {"strategy": "greedy"}, {"top_p": 0.5}, {"ignore_eos": True}):
+        assert chosen(row, [0.5], **options)[0] == EOS
 
 
 def test_the_most_probable_of_equals_has_the_smallest_id():
@@ -108,23 +110,48 @@ def test_typical_leaves_out_what_is_too_probable():
     assert 3 not in chosen(flat, np.linspace(0, 0.999, 500), typical_p=0.5)
 
 
+def test_the_models_own_log_probability_is_told():
+    """That of `</s>` where nothing was possible."""
+    rows = np.array([[-1, -2, -3, -4, -0.5], [-1, -2, -3, -np.inf, -np.inf]], np.float32)
+    parameters = DecodingParameters(max_tokens=1, temperature=0, logit_bias=((4, 5.0),), ignore_eos=True)
+    told = choose(rows, Batch.of([rules_of(parameters, NO_PROMPT)] * 2).rows(), np.zeros(2))
+    assert (told.tokens.tolist(), told.log_probs.tolist()) == ([4, EOS], [-0.5, -3.0])
+
+
+def numbers_of(seeds, count):
+    """The first numbers of each row [count, R]."""
+    seeds = np.array(seeds, np.uint64)
+    return np.stack([draws(seeds, np.full(len(seeds), place)) for place in range(count)])
+
+
 def test_draws_are_each_rows_own():
-    streams = [(0, 0), (0, 1), (1, 0)]
-    together = Draws(5, streams)
-    numbers = np.stack([together.take() for _ in range(150)])
-    for column, stream in enumerate(streams):
-        alone = Draws(5, [stream])
-        assert [alone.take()[0] for _ in range(150)] == numbers[:, column].tolist()
+    """Of its seed and place, whoever is beside it and however far they are."""
+    seeds = [row_seed(5, *stream) for stream in ((0, 0), (0, 1), (1, 0))]
+    numbers = numbers_of(seeds, 150)
     assert len(np.unique(numbers)) == numbers.size
+    apart = draws(np.array(seeds[::-1], np.uint64), np.array([7, 3, 9]))
+    assert apart.tolist() == [numbers[7, 2], numbers[3, 1], numbers[9, 0]]
 
 
-def test_draws_go_on_when_other_rows_have_left():
-    all_, some = Draws(5, [(0, 0), (0, 1), (0, 2)]), Draws(5, [(0, 0), (0, 1), (0, 2)])
-    for _ in range(10):
-        np.testing.assert_array_equal(all_.take(), some.take())
-    some.select([2, 0])
-    for _ in range(100):
-        np.testing.assert_array_equal(all_.take()[[2, 0]], some.take())
+def test_draws_are_as_random_as_they_should_be():
+    """Mean, variance, and correlation with the number before, the next row's and the next seed's, within 5 sigma."""
+    numbers = numbers_of([row_seed(seed, 0, sample) for seed in range(20) for sample in range(20)], 500) - 0.5
+    size = numbers.size
+    assert abs(numbers.mean()) < 5 * (1 / 12 / size) ** 0.5
+    assert abs((numbers**2).mean() - 1 / 12) < 5 * (1 / 180 / size) ** 0.5
+    for one, other in (
+        (numbers[1:], numbers[:-1]),
+        (numbers[:, 1:], numbers[:, :-1]),
+        (numbers[:, 20:], numbers[:, :-20]),
+    ):
+        assert abs((one * other).mean()) < 5 / 12 / one.size**0.5
+
+
+def test_another_number_anywhere_gives_another_seed():
+    streams = [
+        (seed, prompt, sample) for seed in (0, 1, 2**64 - 1) for prompt in range(9) for sample in range(9)
+    ]
+    assert len({row_seed(*stream) for stream in streams}) == len(streams)
 
 
 def test_top_tokens_are_sorted_and_equals_stand_by_id():

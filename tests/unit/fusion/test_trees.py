@@ -17,7 +17,7 @@ class FakeService:
 
     def __init__(self, *, known=None, lowercase=False):
         self.kept, self.calls, self.numbers, self.address = {}, [], count(), "lm@1"
-        self.known, self.lowercase = known, lowercase
+        self.known, self.lowercase, self.max_freed = known, lowercase, 4096
         self.states = self
 
     def model(self, address):  # noqa: ARG002 - the client's signature
@@ -42,6 +42,7 @@ class FakeService:
         return AdvanceReply(self.address, results)
 
     def free(self, handles):
+        assert len(handles) <= self.max_freed
         for handle in list(handles):
             del self.kept[handle]
 
@@ -155,6 +156,29 @@ def test_what_is_dropped_is_freed_with_the_next_question(client):
     text = None
     tree.close()
     assert client.kept == {}
+
+
+def test_more_is_dropped_than_one_request_may_free(client):
+    tree = TokenTree(client, [4, 5, 6])
+    texts = [tree.start() for _ in range(2500)]
+    client.max_freed = 1000
+    texts = None
+    tree.longer(tree.start(), 0)
+    tree.close()
+    assert texts is None
+    assert client.kept == {}
+
+
+def test_what_could_not_be_freed_is_dropped_still(client):
+    tree = WordTree(client, companions=0)
+    text = tree.start()
+    first = tree.longer(text, "the")
+    text, client.max_freed = None, 0
+    with pytest.raises(AssertionError):
+        tree.longer(first, "cat")
+    first, client.max_freed = None, 10
+    tree.close()
+    assert set(client.kept.values()) == {"the cat"}  # what was kept before the refusal came
 
 
 def test_tokens_are_asked_for_by_the_row_and_kept_when_they_are_continued(client):

@@ -10,8 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from models.arrays import to_numpy
 from models.decoding.batch import Batch
 from models.decoding.choosing import choose
-from models.decoding.draws import Draws
+from models.decoding.draws import row_seed
 from models.decoding.parameters import DecodingParameters
+from models.decoding.rules import rules_of
 from models.errors import InvalidInputError
 from models.ngram.device import placement, tensors
 from models.ngram.device.model import TensorNGramModel, TensorNGramState
@@ -74,8 +75,9 @@ def test_decoding_on_the_host_chooses_as_it_does_from_the_cpus_model(model, move
     chosen = []
     for each in (model, moved):
         log_probs = to_numpy(each.next_log_probs(each.initial_state(4)))
-        rows = Batch(parameters, [np.zeros(0, np.int64)] * 4).rows()
-        chosen.append(choose(log_probs, rows, Draws(0, [(row,) for row in range(4)]).take()))
+        rules = rules_of(parameters, np.zeros(0, np.int64))
+        batch = Batch.of([rules] * 4, [row_seed(0, row) for row in range(4)])
+        chosen.append(choose(log_probs, batch.rows(), batch.draws()).tokens)
     assert np.array_equal(*chosen)
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from service.engine.calls import ModelCall, alone
+from service.engine.calls import alone
 from service.engine.host import LoadedModel
+from service.engine.model_call import ModelCall
 from tests.fakes import FakeModel, fake_vocabulary
 
 

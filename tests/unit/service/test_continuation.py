@@ -12,9 +12,11 @@ from models.decoding.parameters import DecodingParameters
 from models.errors import InvalidInputError
 from models.scoring import pad, score_sequences
 from models.vocabulary import EOS
-from service.engine.calls import Predict, Step, alone
+from service.engine.calls import alone
+from service.engine.decode import Decode
 from service.engine.host import LoadedModel
 from service.engine.job import items, result_of
+from service.engine.model_call import ModelCall
 from service.use_cases import prompts as prompts_module
 from service.use_cases.continuation import Continuation, Piece, continue_prompts
 from service.use_cases.limits import Limits
@@ -88,18 +90,23 @@ def test_another_seed_gives_another_text_and_none_a_new_one_each_time(words):
     assert said(run(words, seed=None, n=5)) != said(run(words, seed=None, n=5))
 
 
-def test_one_call_a_token_steps_all_rows(words):
+@pytest.mark.parametrize(
+    ("options", "decoded"), [({}, [4]), ({"stream": True}, [1] * 4), ({"stop": ("xyz",)}, [1] * 4)]
+)
+def test_all_rows_are_one_call_whose_answer_is_waited_for_unless_somebody_looks(words, options, decoded):
     words.model.table[:, EOS] = -20
-    told, answer = work(words, PROMPTS[:3], n=2, max_tokens=4), None
+    told, answer = work(words, PROMPTS[:3], n=2, max_tokens=4, **options), None
     calls = []
     try:
         while True:
-            call = told.send(answer)
-            calls.append((type(call), len(call.state)))
-            answer = alone(call)
+            call, answer = told.send(answer), None
+            if isinstance(call, ModelCall):
+                answer = alone(call)
+            if isinstance(call, Decode):
+                calls.append((len(call.state), call.count))
     except StopIteration:
         pass
-    assert [call for call in calls if call[0] in {Predict, Step}] == [(Predict, 3)] + [(Step, 6)] * 3
+    assert calls == [(6, count) for count in decoded]
 
 
 def test_equal_prompts_are_read_once(words):
@@ -215,7 +222,7 @@ def test_beams_end_at_stop_strings(characters):
 
 
 def test_sentences_end_after_min_tokens_or_never(words):
-    words.model.table[:, EOS] = -0.1
+    words.model.table[:, EOS] = 5.0
     assert all(len(one.token_ids) <= 2 for one in run(words, max_tokens=30))
     for strategy in ("sample", "greedy", "beam"):
         options = {"strategy": strategy, "max_tokens": 9}

@@ -168,16 +168,59 @@ def test_a_long_text_is_read_in_slices_and_others_go_between():
     assert sum(width for _, width in (b for b in model.batches if isinstance(b, tuple))) == 5000
 
 
+def reading(model, tokens, log, name):
+    yield from consume(model, Numbers([0]), np.zeros((1, tokens), int), np.array([tokens]))
+    log.append(name)
+
+
+def test_texts_join_those_that_are_read_already():
+    model, scheduler, log = NumberModel(), made(slice_s=2e-3), []
+    scheduler.submit(Job(reading(model, 600, log, "first"), Listener(), deadline_s=1))
+    scheduler.step()
+    scheduler.submit(Job(reading(model, 600, log, "second"), Listener(), deadline_s=1))
+    scheduler.step()
+    assert [rows for rows, _ in model.batches] == [1, 2]
+
+
+def test_a_keystroke_waits_for_no_slice_of_the_texts_of_others():
+    model, scheduler, log = NumberModel(), made(), []
+    for name in ("long", "longer"):
+        scheduler.submit(Job(reading(model, 5000, log, name), Listener(), deadline_s=1))
+    scheduler.step()
+    scheduler.submit(Job(reading(model, 3, log, "keystroke"), Listener(), deadline_s=1))
+    scheduler.serve_interactive()
+    assert log == ["keystroke"]
+
+
+def test_who_comes_while_others_take_steps_joins_them_at_the_next():
+    model, scheduler, listeners = NumberModel(), made(), [Listener(), Listener()]
+
+    def first():
+        scheduler.submit(Job(predicting(model, 2, times=2), listeners[1], deadline_s=1))
+        yield from predicting(model, 1, times=3)
+
+    scheduler.submit(Job(first(), listeners[0], deadline_s=1))
+    scheduler.serve_interactive()
+    assert (model.batches, listeners[1].outcome) == ([1, 2, 2], 2)
+
+
+def test_a_cancelled_text_leaves_those_it_was_read_with():
+    model, scheduler, log = NumberModel(), made(slice_s=2e-3), []
+    jobs = [Job(reading(model, 600, log, name), Listener(), deadline_s=1) for name in "ab"]
+    for job in jobs:
+        scheduler.submit(job)
+    scheduler.step()
+    scheduler.cancel(jobs[0])
+    while scheduler.step():
+        pass
+    assert ([rows for rows, _ in model.batches[:2]], log) == ([2, 1], ["b"])
+
+
 def test_a_long_text_has_every_other_slice_however_much_bulk_there_is():
     model, scheduler, log = NumberModel(), made(max_jobs=5), []
-
-    def reading(name, tokens):
-        yield from consume(model, Numbers([0]), np.zeros((1, tokens), int), np.array([tokens]))
-        log.append(name)
-
     for _ in range(4):
-        scheduler.submit(Job(reading("bulk", 3000), Listener(), deadline_s=1, bulk=True))
-    scheduler.submit(Job(reading("long", 60_000), Listener(), deadline_s=1))
+        scheduler.submit(Job(reading(model, 3000, log, "bulk"), Listener(), deadline_s=1, bulk=True))
+    scheduler.submit(Job(reading(model, 60_000, log, "long"), Listener(), deadline_s=1))
     while scheduler.step():
         pass
     assert log == ["long", *["bulk"] * 4]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.errors import StateElsewhereError, StatesFullError, UnknownStateError
+from models.errors import ModelNotFoundError, StateElsewhereError, StatesFullError, UnknownStateError
 from service.engine.host import LoadedModel
 from service.engine.states import OVERHEAD_BYTES, KeptState, StateStore
 from tests.featured import FeaturedState
@@ -120,9 +120,17 @@ def test_states_of_a_version_that_is_unloaded_are_forgotten_and_it_is_named():
 
 
 def test_the_same_version_loaded_again_has_handles_of_its_own():
-    store, loaded = made(), LoadedModel("lm@1", None)
-    (gone,) = store.keep("me", [kept(loaded)])
-    store.free_version(loaded)
-    (again,) = store.keep("me", [kept(loaded)])
+    store, before, after = made(), LoadedModel("lm@1", None), LoadedModel("lm@1", None)
+    (gone,) = store.keep("me", [kept(before)])
+    store.free_version(before)
+    (again,) = store.keep("me", [kept(after)])
     assert again.split(".")[1] != gone.split(".")[1]
-    assert found(store, again).loaded is loaded
+    assert found(store, again).loaded is after
+
+
+def test_what_was_read_by_a_version_that_has_been_unloaded_is_not_kept():
+    store, loaded = made(), LoadedModel("lm@1", None)
+    store.free_version(loaded)
+    with pytest.raises(ModelNotFoundError, match="lm@1 was unloaded while the text was read"):
+        store.keep("me", [kept(), kept(loaded)])
+    assert len(store) == 0

@@ -21,13 +21,30 @@ def test_weights_are_used_where_they_help_on_lists_held_out():
     outcome = outcome_of(informative())
     assert outcome.decision == "tuned"
     assert outcome.best <= outcome.tuned < outcome.baseline - 5 < outcome.worst
-    assert outcome.significance.difference == pytest.approx(outcome.tuned - outcome.baseline)
+    assert outcome.tuned == outcome.tried
+    assert outcome.significance.difference == pytest.approx(outcome.tried - outcome.baseline)
 
 
 def test_the_first_pass_is_kept_where_nothing_helps():
     outcome = outcome_of(uninformative())
     assert (outcome.decision, outcome.fitted.weights) == ("first_pass", None)
     assert outcome.reason.startswith("Keep the first pass")
+    assert outcome.tuned == outcome.baseline
+
+
+def test_what_was_tried_is_told_where_the_first_pass_is_kept():
+    outcome = outcome_of(informative(num_lists=20, noise=6.0, seed=4))
+    assert outcome.reason.endswith("which may be chance (p > 0.2).")
+    assert outcome.tuned == outcome.baseline != outcome.tried
+    assert outcome.significance.difference == pytest.approx(outcome.tried - outcome.baseline)
+
+
+def test_every_resample_that_was_searched_is_told():
+    told = []
+    folds = np.arange(60) % 2
+    finish(tune(data_of(informative()), folds, QUICK, searched=lambda: told.append(1)))
+    shapes = len(data_of(informative()).shapes)
+    assert len(told) == (QUICK.folds + 1) * shapes * QUICK.resamples
 
 
 def test_the_lists_of_a_fold_have_no_influence_on_its_own_weights():

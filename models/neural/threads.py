@@ -1,0 +1,43 @@
+"""Rows shared by threads: kernels release the interpreter's lock, and none waits for another as torch's threads do."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+T = TypeVar("T")
+
+LEAST = 32
+"""Fewer rows are not worth a thread, as each reads all weights."""
+
+_TOGETHER = 16  # rows of a tile
+
+
+def share_rows(work: Callable[[slice], None], count: int) -> None:
+    """Do a share of the rows in each of as many threads as torch would take; shares begin at multiples of 16."""
+    shares = max(1, min(torch.get_num_threads(), count // LEAST))
+    if shares == 1:
+        work(slice(0, count))
+        return
+    cuts = np.linspace(0, -(-count // _TOGETHER), shares + 1).astype(int) * _TOGETHER
+    share(work, [slice(begin, min(end, count)) for begin, end in pairwise(cuts.tolist())])
+
+
+def share(work: Callable[[T], None], parts: Sequence[T]) -> None:
+    """Do all parts of some work, each in a thread: the first in the caller's own."""
+    others = [_pool(torch.get_num_threads()).submit(work, part) for part in parts[1:]]
+    try:
+        work(parts[0])
+    finally:
+        wait(others)
+    for other in others:
+        other.result()
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="rows")

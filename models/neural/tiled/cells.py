@@ -1,0 +1,139 @@
+"""Recurrent layers whose weights are packed: all steps in one kernel, gates included."""
+
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.arrays import FloatArray
+from models.neural.cells.cell import Carried, Cell
+from models.neural.cells.elman import Elman
+from models.neural.cells.gru import GRU
+from models.neural.cells.kernel import KernelCell
+from models.neural.cells.lstm import LSTM
+from models.neural.quantized.cells import elman, gru, lstm
+from models.neural.threads import share_rows
+from models.neural.tiled.digits import room_for, split
+from models.neural.tiled.matrix import PackedMatrix, multiply, pack
+from models.neural.tiled.tiles import COLUMNS
+
+TOGETHER = 128
+"""Inputs multiplied at once, so that the weights are read once for all of them."""
+
+_LSTM, _GRU, _ELMAN, _RECTIFIED_ELMAN = range(4)
+
+
+class TiledCell(Cell):
+    """A recurrent layer, without a gradient; in a batch, a row's numbers do not depend on the rows beside it.
+
+    Args:
+        cell: an LSTM, a GRU or an Elman layer in single precision on a CPU; it is not changed.
+    """
+
+    def __init__(self, cell: KernelCell) -> None:
+        super().__init__()
+        self.parts = cell.parts
+        self.cell = cell
+        self.size = cell.kernel.hidden_size
+        self._kind, gates = _kind_of(cell)
+        of_inputs, of_hidden, *biases = (weight.detach().numpy() for weight in cell.weights())
+        self._of_inputs = pack(_padded(of_inputs, gates), _padded(biases[0], gates))
+        self._of_hidden = pack(_padded(of_hidden, gates), _padded(biases[1], gates))
+
+    def forward(self, inputs: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
+        """Read T inputs a row: [T, B, I] to [T, B, H]."""
+        vectors = inputs.detach().numpy()
+        after = [part.detach().numpy().copy(order="C") for part in carried]
+        outputs = np.empty((*vectors.shape[:2], self.size), np.float32)
+
+        def work(rows: slice) -> None:
+            some = np.ascontiguousarray(vectors[:, rows])
+            outputs[:, rows] = self._read(some, after[0][rows], after[-1][rows])
+
+        share_rows(work, vectors.shape[1])
+        return torch.from_numpy(outputs), tuple(torch.from_numpy(part) for part in after)
+
+    def step(self, inputs: Tensor, carried: Carried) -> Carried:
+        """Read one input a row, [B, I]."""
+        if len(inputs) == 1:  # as long as the weights are read: no tiles are filled
+            return self.cell.step(inputs, carried)
+        return super().step(inputs, carried)
+
+    def _read(self, inputs: FloatArray, h: FloatArray, c: FloatArray) -> FloatArray:
+        """The outputs [T, B, H]; what is carried is written over. There is no c but in LSTM layers."""
+        steps, batch, width = inputs.shape
+        outputs = np.empty((steps, batch, self.size), np.float32)
+        together = min(steps, max(1, TOGETHER // max(1, batch)))
+        read, fed_back = room_for(together * batch, width), room_for(batch, self.size)
+        if batch:
+            matrices = self._of_inputs, self._of_hidden
+            _run(self._kind, *matrices, inputs, together, read, fed_back, h, c, outputs)
+        return outputs
+
+
+def _kind_of(cell: KernelCell) -> tuple[int, int]:
+    """Which cell it is, and how many gates it has."""
+    if isinstance(cell, LSTM):
+        return _LSTM, 4
+    if isinstance(cell, GRU):
+        return _GRU, 3
+    return (_ELMAN if isinstance(cell, Elman) and cell.with_tanh else _RECTIFIED_ELMAN), 1
+
+
+def _padded(weights: FloatArray, gates: int) -> FloatArray:
+    """Each gate's rows of [G H, …] rounded up to a multiple of 32 with zeros."""
+    size = len(weights) // gates
+    padded = np.zeros((gates, -(-size // COLUMNS) * COLUMNS, *weights.shape[1:]), np.float32)
+    padded[:, :size] = weights.reshape(gates, size, *weights.shape[1:])
+    return padded.reshape(-1, *weights.shape[1:])
+
+
+@numba.njit(nogil=True, cache=True)
+def _run(
+    kind: int,
+    of_inputs: PackedMatrix,
+    of_hidden: PackedMatrix,
+    inputs: Any,
+    together: int,
+    read: Any,
+    fed_back: Any,
+    h: Any,
+    c: Any,
+    outputs: Any,
+) -> None:
+    """Read T inputs a row.
+
+    Args:
+        kind: of the cell.
+        of_inputs: G gates of P rows, P being H rounded up to a multiple of 32.
+        of_hidden: likewise.
+        inputs: [T, B, I].
+        together: steps whose inputs are multiplied at once.
+        read: room for their digits.
+        fed_back: room for the digits of B outputs.
+        h: outputs so far [B, H]; written over.
+        c: memory cells [B, H]; written over by LSTM layers.
+        outputs: written, [T, B, H].
+    """
+    steps, batch, width = inputs.shape
+    vectors = inputs.reshape(steps * batch, width)
+    x = np.empty((together * batch, len(of_inputs.bias)), np.float32)
+    u = np.empty((batch, len(of_hidden.bias)), np.float32)
+    for step in range(steps):
+        place = step % together * batch
+        if place == 0:
+            count = min(together, steps - step) * batch
+            split(vectors[step * batch : step * batch + count], read, 0)
+            multiply(of_inputs, read, count, x)
+        split(h, fed_back, 0)
+        multiply(of_hidden, fed_back, batch, u)
+        for row in range(batch):
+            if kind == _LSTM:
+                lstm(x[place + row], u[row], h[row], c[row])
+            elif kind == _GRU:
+                gru(x[place + row], u[row], h[row])
+            else:
+                elman(x[place + row], u[row], h[row], kind == _RECTIFIED_ELMAN)
+        outputs[step] = h

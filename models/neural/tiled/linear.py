@@ -1,0 +1,46 @@
+"""A linear layer whose weights are packed."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.arrays import FloatArray
+from models.neural.threads import share_rows
+from models.neural.tiled.digits import room_for, split
+from models.neural.tiled.matrix import PackedMatrix, multiply, pack
+
+
+class TiledLinear(nn.Module):
+    """W x + b, without a gradient.
+
+    Args:
+        layer: in single precision on a CPU; it is not changed.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        weight = layer.weight.detach().numpy()
+        bias = np.zeros(len(weight), np.float32) if layer.bias is None else layer.bias.detach().numpy()
+        self.size = len(weight)
+        self.matrix = pack(weight, bias)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Products [..., O] of inputs [..., I]."""
+        vectors = inputs.detach().reshape(-1, inputs.shape[-1]).contiguous().numpy()
+        products = product(self.matrix, vectors)[:, : self.size]
+        return torch.from_numpy(products).view(*inputs.shape[:-1], self.size)
+
+
+def product(matrix: PackedMatrix, vectors: FloatArray) -> FloatArray:
+    """The products [N, O rounded up] of a matrix with vectors [N, W], and its bias."""
+    products = np.empty((len(vectors), matrix.size), np.float32)
+
+    def work(rows: slice) -> None:
+        some = vectors[rows]
+        digits = room_for(*some.shape)
+        split(some, digits, 0)
+        multiply(matrix, digits, len(some), products[rows])
+
+    share_rows(work, len(vectors))
+    return products

@@ -1,0 +1,51 @@
+"""From a network to the same with its large matrices packed."""
+
+import copy
+
+from torch import nn
+
+from models.neural.cells.elman import Elman
+from models.neural.cells.gru import GRU
+from models.neural.cells.lstm import LSTM
+from models.neural.network import Network
+from models.neural.output.softmax import Softmax
+from models.neural.tiled.cells import TiledCell
+from models.neural.tiled.linear import TiledLinear
+from models.neural.tiled.matrix import LARGEST_WIDTH
+from models.neural.tiled.softmax import TiledSoftmax
+from models.neural.tiled.tiles import COLUMNS
+
+
+def tiled(network: Network) -> Network:
+    """A network that computes the same without gradients, as its weights are now, in three bytes more a weight.
+
+    LSTM, GRU, Elman and linear layers and the full softmax are packed; all else is computed as before. What is
+    not packed shares its parameters with the network.
+
+    Args:
+        network: in evaluation mode and single precision on a CPU; it is not changed.
+    """
+    counterparts = {
+        id(module): counterpart
+        for module in network.modules()
+        if (counterpart := _counterpart(module)) is not None
+    }
+    shared = {id(part): part for part in (*network.parameters(), *network.buffers())}
+    served = copy.deepcopy(network, {**shared, **counterparts})
+    served.takes_any_shape = True
+    return served.eval()
+
+
+def _counterpart(module: nn.Module) -> nn.Module | None:
+    """What a module becomes; None if it stays."""
+    if isinstance(module, (LSTM, GRU, Elman)):
+        return TiledCell(module)
+    if isinstance(module, Softmax):
+        return TiledSoftmax(module)
+    if (
+        isinstance(module, nn.Linear)
+        and module.out_features >= COLUMNS
+        and module.in_features <= LARGEST_WIDTH
+    ):
+        return TiledLinear(module)
+    return None

@@ -1,0 +1,199 @@
+"""The innermost loop: sums of products of bytes, sixteen rows by thirty-two columns at a time.
+
+Numbers come as three digits to the base 256 (`digits`), so a product of two is made of products of digits.
+Those of like weight have a sum of their own; the three sums of the heaviest are kept, which is as much as
+single precision holds. Sums are exact, so a row's do not depend on the rows beside it.
+
+Where the processor multiplies tiles of bytes (AMX), that is done by its instructions, else by plain
+loops with the same result, which are there for tests: they are slower than single precision itself.
+"""
+
+import ctypes
+import platform
+from typing import Any
+
+import llvmlite.binding
+import numba
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils as _cgutils
+from numba.extending import intrinsic
+
+ROWS = 16
+"""Rows computed together."""
+
+COLUMNS = 32
+"""Columns computed together: two tiles, so that one is multiplied while the other's sums are awaited."""
+
+DEPTH = 64
+"""Places of rows and columns that one instruction multiplies."""
+
+DIGITS = 3
+
+_GROUP = 4  # neighbouring places that the instruction takes from a column at once
+_TILE = 1024  # bytes
+_WIDTH = _TILE // ROWS // 4  # columns of a tile of sums
+_TILES = COLUMNS // _WIDTH
+_SUMS = _TILES * DIGITS
+_OF_ROWS, _OF_COLUMNS = _SUMS, _SUMS + 1  # the tiles that hold factors
+# digit of the row, part and digit of the columns: neighbours share a factor, which is then loaded once
+_ORDER = (
+    *((0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 2), (0, 1, 1), (0, 1, 0)),
+    *((1, 1, 0), (1, 1, 1), (1, 0, 1), (1, 0, 0), (2, 0, 0), (2, 1, 0)),
+)
+_SYSTEM_CALL, _REQUEST, _TILE_DATA = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+_codegen: Any = _cgutils
+_BYTE, _WORD = ir.IntType(8), ir.IntType(64)
+
+
+def _may_use_tiles() -> bool:
+    """Whether the processor has tiles of bytes, and Linux lets this process use them."""
+    features = llvmlite.binding.get_host_cpu_features()
+    if platform.system() != "Linux" or not (features.get("amx-tile") and features.get("amx-int8")):
+        return False
+    return int(ctypes.CDLL(None).syscall(_SYSTEM_CALL, _REQUEST, _TILE_DATA)) == 0
+
+
+TILES = _may_use_tiles()
+"""Whether this process multiplies tiles."""
+
+
+def aligned(size: int) -> npt.NDArray[np.int8]:
+    """Zeros that start where a cache line starts: no row of a tile then touches two."""
+    memory = np.zeros(size + DEPTH, np.int8)
+    start = -memory.ctypes.data % DEPTH
+    return memory[start : start + size]
+
+
+def _shapes() -> npt.NDArray[np.int8]:
+    """What tells the processor how large tiles are, for 0 to 16 rows, 64 bytes each."""
+    shapes = aligned((ROWS + 1) * DEPTH)
+    for rows, shape in enumerate(shapes.reshape(-1, DEPTH)):
+        shape[0] = 1  # the palette
+        shape[16:32].view(np.uint16)[:] = DEPTH  # bytes of a tile's row
+        shape[48 : 48 + _OF_COLUMNS] = rows
+        shape[48 + _OF_COLUMNS] = DEPTH // _GROUP
+    return shapes
+
+
+SHAPES = _shapes()
+"""For `_configure`."""
+
+
+def _call(builder: Any, name: str, *arguments: Any) -> None:
+    declared = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
+    builder.call(_codegen.get_or_insert_function(builder.module, declared, f"llvm.x86.{name}"), arguments)
+
+
+def _data(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
+    array = context.make_array(signature.args[position])(context, builder, arguments[position])
+    return builder.bitcast(array.data, _BYTE.as_pointer())
+
+
+def _tile(number: int) -> Any:
+    return ir.Constant(_BYTE, number)
+
+
+@intrinsic
+def _configure(typing_context: Any, shapes: Any, rows: Any) -> Any:  # noqa: ARG001
+    """Say how many rows tiles have."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        offset = builder.mul(arguments[1], ir.Constant(arguments[1].type, DEPTH))
+        _call(builder, "ldtilecfg", builder.gep(_data(context, builder, signature, arguments, 0), [offset]))
+        return context.get_dummy_value()
+
+    return types.void(shapes, rows), generate
+
+
+@intrinsic
+def _release(typing_context: Any) -> Any:  # noqa: ARG001
+    """Say that tiles are no longer in use, which spares the system saving them."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        _call(builder, "tilerelease")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def _multiply_tiles(
+    typing_context: Any, rows: Any, row: Any, columns: Any, column: Any, steps: Any, sums: Any
+) -> Any:
+    """See `_multiply_plainly`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def address(position: int, offset: Any) -> Any:
+            return builder.gep(_data(context, builder, signature, arguments, position), [offset])
+
+        def load(tile: int, start: Any, number: int) -> None:
+            place = builder.gep(start, [ir.Constant(_WORD, number * _TILE)])
+            _call(builder, "tileloadd64", _tile(tile), place, ir.Constant(_WORD, DEPTH))
+
+        first, other = address(0, arguments[1]), address(2, arguments[3])
+        for tile in range(_SUMS):
+            _call(builder, "tilezero", _tile(tile))
+        with _codegen.for_range(builder, arguments[4], intp=arguments[4].type) as loop:
+            left = builder.gep(first, [builder.mul(loop.index, ir.Constant(_WORD, DIGITS * _TILE))])
+            right = builder.gep(other, [builder.mul(loop.index, ir.Constant(_WORD, _SUMS * _TILE))])
+            held: tuple[int, int] | None = None
+            for digit, *place in _ORDER:
+                number = place[0] * DIGITS + place[1]
+                if held is None or held[0] != digit:
+                    load(_OF_ROWS, left, digit)
+                if held is None or held[1] != number:
+                    load(_OF_COLUMNS, right, number)
+                held = digit, number
+                _call(builder, "tdpbssd", _tile(number + digit), _tile(_OF_ROWS), _tile(_OF_COLUMNS))
+        for tile in range(_SUMS):
+            place = address(5, ir.Constant(_WORD, tile * _TILE))
+            _call(builder, "tilestored64", _tile(tile), place, ir.Constant(_WORD, DEPTH))
+        return context.get_dummy_value()
+
+    del typing_context
+    return types.void(rows, row, columns, column, steps, sums), generate
+
+
+@numba.njit(nogil=True)
+def _multiply_plainly(rows: Any, row: Any, columns: Any, column: Any, steps: Any, sums: Any) -> None:
+    """Sums of products of 16 rows with 32 columns.
+
+    Args:
+        rows: int8, from `row` on [steps, 3 digits, 16, 64].
+        row: where they start.
+        columns: int8, from `column` on [steps, 2 parts, 3 digits, 16, 16 columns, 4], the places by fours.
+        column: where they start.
+        steps: 64 places each.
+        sums: written, int32, [2 parts, 3 levels, 16, 16 columns]: level l is of the digits a and b with a + b = l.
+    """
+    left = rows[row : row + steps * DIGITS * _TILE].reshape((steps, DIGITS, ROWS, DEPTH // _GROUP, _GROUP))
+    right = columns[column : column + steps * _SUMS * _TILE]
+    right = right.reshape((steps, _TILES, DIGITS, DEPTH // _GROUP, _WIDTH, _GROUP))
+    totals = sums.reshape((_TILES, DIGITS, ROWS, _WIDTH))
+    totals[:] = 0
+    for step in range(steps):
+        for digit in range(DIGITS):
+            for further in range(DIGITS - digit):
+                for part, r, group, c in np.ndindex(_TILES, ROWS, DEPTH // _GROUP, _WIDTH):
+                    for place in range(_GROUP):
+                        one = np.int32(left[step, digit, r, group, place])
+                        other = np.int32(right[step, part, further, group, c, place])
+                        totals[part, digit + further, r, c] += one * other
+
+
+@numba.njit(nogil=True)
+def _nothing_to_configure(shapes: Any, rows: Any) -> None:
+    """The stand-in of `_configure`."""
+
+
+@numba.njit(nogil=True)
+def _nothing_to_release() -> None:
+    """The stand-in of `_release`."""
+
+
+configure: Any = _configure if TILES else _nothing_to_configure
+release: Any = _release if TILES else _nothing_to_release
+multiply_block: Any = _multiply_tiles if TILES else _multiply_plainly

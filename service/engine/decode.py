@@ -1,0 +1,96 @@
+"""Generating tokens, as a call: the rows of all requests that generate with a model take their steps together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, cast
+
+from models.protocol import LanguageModel
+from service.engine.calls import MAX_ENTRIES, Asking
+from service.engine.decoding import Drawn
+from service.engine.formation import Formation, Member
+from service.engine.model_call import ModelCall
+from service.engine.pools import Done, Pool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decode(ModelCall):
+    """Generate tokens of each row, until `</s>` or so many.
+
+    Attributes:
+        count: tokens of each row; at least 1.
+        top: how many of the most probable tokens to tell in the place of each.
+        last: whether nothing goes on after them.
+    """
+
+    count: int
+    top: int = 0
+    last: bool = False
+
+    @property
+    def size(self) -> int:
+        """Distributions of one step."""
+        return len(self.state)
+
+    @property
+    def urgent(self) -> bool:
+        """Always: a step is short."""
+        return True
+
+    @staticmethod
+    def pool() -> "DecodePool":
+        """Rows that take their steps together."""
+        return DecodePool()
+
+
+class DecodePool(Pool[Decode, Member]):
+    """Rows of any number of calls; a slice is a step of all, or of the oldest calls' if there is no room for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._formation: Formation | None = None
+
+    def _begun(self, call: Decode) -> Member:
+        return Member(call.state, count=call.count, top=call.top, last=call.last)
+
+    def _slice(self, under_way: Mapping[Decode, Member], count: int) -> Done:
+        model = next(iter(under_way)).model
+        room = min(count, MAX_ENTRIES // len(model.vocabulary))
+        formation = self._formation = self._formed(_fitting(list(under_way.values()), room))
+        num_rows = len(formation)
+        stepped = formation.step(model)
+        self._formation = stepped.formation
+        answers = []
+        if stepped.done:
+            answers = [(call, member.drawn) for call, member in under_way.items() if member.done]
+        return Done(num_rows, num_rows, answers)
+
+    def _formed(self, members: list[Member]) -> Formation:
+        formation = self._formation
+        if formation is None:
+            return Formation.of(members)
+        if members[: len(formation.members)] == formation.members:
+            return formation.joined_by(members[len(formation.members) :])
+        formation.disperse()
+        return Formation.of(members)
+
+
+def decode(
+    model: LanguageModel[Any], decoding: Any, count: int, *, top: int = 0, last: bool = False
+) -> Asking[Drawn]:
+    """Generate up to `count` tokens of each row.
+
+    Args:
+        model: any.
+        decoding: a `Decoding`, or `Rows` of one, as `Drawn` has it; each row is continued in one way only.
+        count: at least 1.
+        top: how many of the most probable tokens to tell in the place of each.
+        last: whether nothing goes on after them.
+    """
+    return cast("Drawn", (yield Decode(model, decoding, count, top, last)))
+
+
+def _fitting(members: Sequence[Member], room: int) -> list[Member]:
+    """The first of some members, as many rows as there is room for, and at least one member."""
+    ends = accumulate(len(member.places) for member in members)
+    return [member for member, end in zip(members, ends, strict=True) if end <= room] or [members[0]]

@@ -1,0 +1,31 @@
+"""How fast each kind of call is done, so that a slice takes the time that it should."""
+
+from collections.abc import Hashable
+
+_FIRST_GUESS_S = 2e-5
+"""Seconds a token is taken to cost before any was read."""
+
+_KINDS = 256
+_MEMORY = 0.8
+"""How much of what was known of a pace is kept when it is measured anew."""
+
+
+class Paces:
+    """Seconds a token, by kind of call."""
+
+    def __init__(self) -> None:
+        self._seconds_each: dict[Hashable, float] = {}
+
+    def tokens(self, kind: Hashable, seconds: float) -> int:
+        """How many are done in so many seconds, roughly."""
+        return int(seconds / self._seconds_each.get(kind, _FIRST_GUESS_S))
+
+    def learn(self, kind: Hashable, tokens: int, seconds: float) -> None:
+        """So many took so long."""
+        if not tokens or seconds <= 0:
+            return
+        each = seconds / tokens
+        before = self._seconds_each.get(kind, each)
+        if len(self._seconds_each) > _KINDS:  # of models long gone
+            self._seconds_each.clear()
+        self._seconds_each[kind] = _MEMORY * before + (1 - _MEMORY) * each

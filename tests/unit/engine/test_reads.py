@@ -1,0 +1,163 @@
+"""Texts of several calls in one pool: who is read beside whom, and what is kept in memory."""
+
+import weakref
+
+import numpy as np
+import pytest
+
+from models.scoring import score_sequences
+from service.engine.calls import alone
+from service.engine.reads import Read, ReadPool
+from tests.fakes import Numbers
+
+
+class Letters:
+    """A model of texts that remembers the sum of a text's tokens; notes what it was asked, and fails on one token."""
+
+    family, vocabulary = "letters", range(100)
+
+    def __init__(self, poison=None):
+        self.asked, self.states, self.poison = [], [], poison
+
+    def read(self, state, tokens, lengths):
+        is_read = np.arange(tokens.shape[1]) < lengths[:, None]
+        if self.poison is not None and self.poison in tokens[is_read]:
+            raise ZeroDivisionError
+        self.asked.append([int(length) for length in lengths])
+        read = np.where(is_read, tokens, 0)
+        before = state.numbers[:, None] + read.cumsum(axis=1) - read
+        after = Numbers(state.numbers + read.sum(axis=1))
+        self.states.append(weakref.ref(after))
+        return np.where(is_read, before, 0).astype(np.float32), after
+
+    def score(self, state, tokens, lengths):
+        return self.read(state, tokens, lengths)[0]
+
+    def prefill(self, state, tokens, lengths):
+        return self.read(state, tokens, lengths)[1]
+
+
+def text(model, length, *, rows=1, keep=False, first=1):
+    tokens = np.arange(first, first + rows * length).reshape(rows, length) % 90
+    return Read(model, Numbers(np.zeros(rows, int)), tokens, np.full(rows, length), score_sequences, keep)
+
+
+def joined(*calls):
+    pool = ReadPool()
+    for call in calls:
+        pool.join(call)
+    return pool
+
+
+def finish(pool, count):
+    answers = []
+    while len(pool):
+        answers += pool.go_on(count).answers
+    return dict(answers)
+
+
+def test_a_text_that_comes_later_is_read_beside_those_under_way():
+    model = Letters()
+    first, second = text(model, 20), text(model, 20, first=7)
+    pool = joined(first)
+    pool.go_on(8)
+    pool.join(second)
+    answers = finish(pool, 16)
+    assert model.asked == [[8], [8, 8], [4, 12]]
+    for call in (first, second):
+        np.testing.assert_array_equal(answers[call], alone(call))
+
+
+def test_a_short_text_does_not_wait_for_a_long_one():
+    model = Letters()
+    long, short = text(model, 2000), text(model, 5)
+    pool = joined(long, short)
+    done = pool.go_on(100)
+    assert [call for call, _ in done.answers] == [short]
+    assert model.asked == [[10, 5]]
+
+
+def test_a_long_text_goes_on_however_many_short_ones_come():
+    model = Letters()
+    long = text(model, 60)
+    pool, answered, slices = joined(long), [], 0
+    while long not in answered:
+        for _ in range(20):
+            pool.join(text(model, 3))
+        answered = [call for call, _ in pool.go_on(32).answers]
+        slices += 1
+    assert slices <= 60 / 5
+
+
+def test_a_call_of_many_texts_is_read_a_slice_at_a_time():
+    model = Letters()
+    many = text(model, 6, rows=1000)
+    answers = finish(joined(many), 64)
+    assert max(sum(lengths) for lengths in model.asked) <= 64
+    np.testing.assert_array_equal(answers[many], alone(many))
+
+
+def test_texts_of_one_call_come_back_in_their_order():
+    model = Letters()
+    tokens = np.arange(1, 41).reshape(4, 10)
+    call = Read(model, Numbers([10, 20, 30, 40]), tokens, np.array([7, 0, 10, 3]), score_sequences, keep=True)
+    scores, state = finish(joined(call), 5)[call]
+    assert state.alone.numbers.tolist() == [10 + sum(range(1, 8)), 20, 30 + sum(range(21, 31)), 40 + 96]
+    assert [int(np.count_nonzero(row)) for row in scores] == [7, 0, 10, 3]
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_nothing_to_read_is_answered_too(rows):
+    model = Letters()
+    call = Read(model, Numbers(np.arange(rows)), np.zeros((rows, 3), int), np.zeros(rows, int))
+    assert alone(call).alone.numbers.tolist() == list(range(rows))
+    assert not model.asked
+
+
+def test_the_one_at_fault_is_found_and_the_others_go_on():
+    model = Letters(poison=99)
+    good = [text(model, 20, first=n) for n in range(3)]
+    bad = Read(model, Numbers([0]), np.full((1, 20), 99), np.array([20]), score_sequences)
+    pool = joined(good[0], bad, *good[1:])
+    answers, blamed = [], []
+    while len(pool):
+        try:
+            answers += pool.go_on(16).answers
+        except ZeroDivisionError:
+            blamed.append(pool.blame())
+    assert [call for call in blamed if call] == [bad]
+    assert {call for call, _ in answers} == set(good)
+    for call, answer in answers:
+        np.testing.assert_array_equal(answer, alone(call))
+
+
+def test_who_leaves_is_read_no_further():
+    model = Letters()
+    gone, stays = text(model, 20), text(model, 20)
+    pool = joined(gone, stays)
+    pool.go_on(16)
+    pool.leave(gone)
+    assert list(finish(pool, 16)) == [stays]
+    assert [len(lengths) for lengths in model.asked] == [2, 1]
+
+
+def test_a_text_at_rest_keeps_no_others_alive():
+    model = Letters()
+    oldest, resting, gone = text(model, 100), text(model, 40), text(model, 9)
+    pool = joined(oldest, resting, gone)
+    pool.go_on(24)
+    joint = model.states[-1]
+    pool.leave(gone)
+    pool.join(text(model, 1))
+    pool.go_on(2)  # for the shortest and the oldest
+    assert joint() is None
+
+
+def test_what_a_call_keeps_of_its_own_texts_keeps_no_others_alive():
+    model = Letters()
+    tokens = np.ones((2, 40), int)
+    pool = joined(Read(model, Numbers([0, 0]), tokens, np.array([8, 40])), text(model, 50))
+    pool.go_on(24)
+    joint = model.states[-1]
+    pool.go_on(24)
+    assert joint() is None
