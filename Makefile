@@ -13,8 +13,8 @@ run: $(VENV)/.serve  ## Install, train the default models if the registry is emp
 	$(BIN)/gramophone quickstart --if-empty
 	$(BIN)/gramophone serve
 
-test: $(VENV)/.test  ## Install what the tests need, and run them
-	$(BIN)/python -m pytest
+test: $(VENV)/.test  ## Install what the tests need, and run them, on as many as four cores
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 check: $(VENV)/.dev  ## Format, lint, types and layers; what CI runs first
 	$(BIN)/ruff format --check .

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from models.arrays import Array, FloatArray, TokenIds
+from models.neural.amx import TILES
 from models.neural.device import resolve_device
 from models.neural.network import Network
 from models.neural.recorded_steps import MAX_ROWS, RecordedSteps, record_on_cuda
@@ -18,7 +19,6 @@ from models.neural.state import NeuralState
 from models.neural.stepping import step
 from models.neural.storage import read_network, write_network
 from models.neural.tiled.network import tiled
-from models.neural.tiled.tiles import TILES
 from models.protocol import FeaturedReading, FeaturedScores, ReadScores
 from models.vocabulary import Vocabulary
 

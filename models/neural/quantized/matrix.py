@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray
+from models.neural.amx import TILES
 from models.neural.elementary import fused
 from models.neural.quantized.dot_products import (
     COLUMNS,
@@ -22,7 +23,7 @@ from models.neural.quantized.dot_products import (
 )
 from models.neural.quantized.rows import LIMIT
 from models.neural.quantized.tiles import ROWS as TILE_ROWS
-from models.neural.quantized.tiles import TILES, begin_tiles, end_tiles, sixteen_rows
+from models.neural.quantized.tiles import begin_tiles, end_tiles, sixteen_rows
 
 _ALIGNMENT = 64  # bytes: a cache line
 APART = 16

@@ -8,11 +8,8 @@ Where the processor multiplies tiles of bytes (AMX), that is done by its instruc
 loops with the same result, which are there for tests: they are slower than single precision itself.
 """
 
-import ctypes
-import platform
 from typing import Any
 
-import llvmlite.binding
 import numba
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +17,8 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
+
+from models.neural.amx import TILES, instruct
 
 ROWS = 16
 """Rows computed together."""
@@ -43,21 +42,8 @@ _ORDER = (
     *((0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 2), (0, 1, 1), (0, 1, 0)),
     *((1, 1, 0), (1, 1, 1), (1, 0, 1), (1, 0, 0), (2, 0, 0), (2, 1, 0)),
 )
-_SYSTEM_CALL, _REQUEST, _TILE_DATA = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
 _codegen: Any = _cgutils
 _BYTE, _WORD = ir.IntType(8), ir.IntType(64)
-
-
-def _may_use_tiles() -> bool:
-    """Whether the processor has tiles of bytes, and Linux lets this process use them."""
-    features = llvmlite.binding.get_host_cpu_features()
-    if platform.system() != "Linux" or not (features.get("amx-tile") and features.get("amx-int8")):
-        return False
-    return int(ctypes.CDLL(None).syscall(_SYSTEM_CALL, _REQUEST, _TILE_DATA)) == 0
-
-
-TILES = _may_use_tiles()
-"""Whether this process multiplies tiles."""
 
 
 def aligned(size: int) -> npt.NDArray[np.int8]:
@@ -82,18 +68,9 @@ SHAPES = _shapes()
 """For `_configure`."""
 
 
-def _call(builder: Any, name: str, *arguments: Any) -> None:
-    declared = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
-    builder.call(_codegen.get_or_insert_function(builder.module, declared, f"llvm.x86.{name}"), arguments)
-
-
 def _data(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
     array = context.make_array(signature.args[position])(context, builder, arguments[position])
     return builder.bitcast(array.data, _BYTE.as_pointer())
-
-
-def _tile(number: int) -> Any:
-    return ir.Constant(_BYTE, number)
 
 
 @intrinsic
@@ -102,7 +79,9 @@ def _configure(typing_context: Any, shapes: Any, rows: Any) -> Any:  # noqa: ARG
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         offset = builder.mul(arguments[1], ir.Constant(arguments[1].type, DEPTH))
-        _call(builder, "ldtilecfg", builder.gep(_data(context, builder, signature, arguments, 0), [offset]))
+        instruct(
+            builder, "ldtilecfg", builder.gep(_data(context, builder, signature, arguments, 0), [offset])
+        )
         return context.get_dummy_value()
 
     return types.void(shapes, rows), generate
@@ -113,7 +92,7 @@ def _release(typing_context: Any) -> Any:  # noqa: ARG001
     """Say that tiles are no longer in use, which spares the system saving them."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        _call(builder, "tilerelease")
+        instruct(builder, "tilerelease")
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -131,11 +110,11 @@ def _multiply_tiles(
 
         def load(tile: int, start: Any, number: int) -> None:
             place = builder.gep(start, [ir.Constant(_WORD, number * _TILE)])
-            _call(builder, "tileloadd64", _tile(tile), place, ir.Constant(_WORD, DEPTH))
+            instruct(builder, "tileloadd64", tile, place, ir.Constant(_WORD, DEPTH))
 
         first, other = address(0, arguments[1]), address(2, arguments[3])
         for tile in range(_SUMS):
-            _call(builder, "tilezero", _tile(tile))
+            instruct(builder, "tilezero", tile)
         with _codegen.for_range(builder, arguments[4], intp=arguments[4].type) as loop:
             left = builder.gep(first, [builder.mul(loop.index, ir.Constant(_WORD, DIGITS * _TILE))])
             right = builder.gep(other, [builder.mul(loop.index, ir.Constant(_WORD, _SUMS * _TILE))])
@@ -147,10 +126,10 @@ def _multiply_tiles(
                 if held is None or held[1] != number:
                     load(_OF_COLUMNS, right, number)
                 held = digit, number
-                _call(builder, "tdpbssd", _tile(number + digit), _tile(_OF_ROWS), _tile(_OF_COLUMNS))
+                instruct(builder, "tdpbssd", number + digit, _OF_ROWS, _OF_COLUMNS)
         for tile in range(_SUMS):
             place = address(5, ir.Constant(_WORD, tile * _TILE))
-            _call(builder, "tilestored64", _tile(tile), place, ir.Constant(_WORD, DEPTH))
+            instruct(builder, "tilestored64", tile, place, ir.Constant(_WORD, DEPTH))
         return context.get_dummy_value()
 
     del typing_context

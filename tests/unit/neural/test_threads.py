@@ -1,0 +1,49 @@
+"""Rows shared by threads."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from models.neural.threads import LEAST, share, share_rows
+
+
+@pytest.fixture(autouse=True)
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("count", [0, 1, LEAST, 2 * LEAST - 1, 2 * LEAST, 5 * LEAST + 7, 1000])
+def test_every_row_is_done_once_and_few_rows_in_one_share(count):
+    done, shares = np.zeros(count, int), []
+
+    def work(rows):
+        done[rows] += 1
+        shares.append(rows)
+
+    share_rows(work, count)
+    assert (done == 1).all()
+    assert len(shares) == max(1, min(3, count // LEAST))
+
+
+def test_parts_are_done_side_by_side():
+    together = threading.Barrier(3, timeout=10)
+    share(lambda _: together.wait(), [1, 2, 3])
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_what_a_part_raises_is_raised_once_all_are_done(failing):
+    done = []
+
+    def work(part):
+        if part == failing:
+            raise ValueError(f"part {part}")
+        done.append(part)
+
+    with pytest.raises(ValueError, match=f"part {failing}"):
+        share(work, [0, 1, 2])
+    assert sorted(done) == [part for part in range(3) if part != failing]
