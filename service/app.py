@@ -50,9 +50,8 @@ from service.settings import Settings
 from service.tracing import Tracing, make_provider
 from service.use_cases.limits import Limits
 
-_SWITCH_S = 0.00005
-"""How long the event loop and the model thread wait for each other's Python, a hundredth of Python's own choice:
-kernels release the interpreter's lock some sixty times a slice, and want it back each time."""
+_SWITCH_S = 0.0005
+"""How long the event loop and the model thread wait for each other's Python: a tenth of Python's own choice."""
 
 _PREFIX_FIGURES = {
     "prefix_cache_queries": "texts looked up among those read before, since the model was loaded",
