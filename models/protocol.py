@@ -282,7 +282,7 @@ class Featured(Protocol[S_contra]):
         ...
 
     def read_with_features(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> FeaturedReading:
-        """The same and the state after the tokens, in one pass if rows are of one length."""
+        """The same and the state after the tokens, in one pass where the model can."""
         ...
 
 

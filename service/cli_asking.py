@@ -7,16 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from models.errors import InvalidInputError
-from service.cli_list_options import (
-    BeamSizeOption,
-    FormatOption,
-    ListsArgument,
-    ReferenceLayoutOption,
-    ReferencesOption,
-    ScoresOption,
-    good_lists,
-    read_items,
-)
+from service.cli_list_options import ListSource, takes_lists
 from service.cli_options import (
     DEFAULT_REGISTRY,
     DeviceOption,
@@ -140,6 +131,7 @@ def generate(
 
 
 @asking_app.command()
+@takes_lists
 def rerank(
     model: Annotated[
         str,
@@ -147,7 +139,7 @@ def rerank(
             help="Model: NAME, NAME@7 or NAME@champion; or several as a mixture: ngram=0.3,lstm=0.7."
         ),
     ],
-    file: ListsArgument,
+    source: ListSource,
     weights: Annotated[
         str | None,
         typer.Option(help="Signed weights of the features, such as lm=0.7,am=1,words=0.2 [default: lm=1]."),
@@ -176,7 +168,6 @@ def rerank(
     eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True,
     drop_duplicates: Annotated[bool, typer.Option(help="Leave out candidates of equal text.")] = False,
     top: Annotated[int | None, typer.Option(help="Print so many candidates of each list.")] = None,
-    format_name: FormatOption = None,
     output_format: Annotated[
         str | None,
         typer.Option(
@@ -184,10 +175,6 @@ def rerank(
         ),
     ] = None,
     output: Annotated[str, typer.Option(help="File to write; a folder for SRILM's and Kaldi's.")] = "-",
-    references: ReferencesOption = None,
-    reference_layout: ReferenceLayoutOption = None,
-    beam_size: BeamSizeOption = None,
-    scores: ScoresOption = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = "auto",
@@ -219,14 +206,5 @@ def rerank(
         device,
         precision,
     )
-    items = read_items(
-        file,
-        format_name=format_name,
-        references=references,
-        reference_layout=reference_layout,
-        beam_size=beam_size,
-        scores=scores,
-        reserved=functools.partial(rerank_files.is_reserved, asked),
-    )
-    lists = good_lists(items, file)
-    rerank_files.rerank_file(asked, lists, file=file, target=output, output_format=output_format)
+    lists = source.lists(reserved=functools.partial(rerank_files.is_reserved, asked))
+    rerank_files.rerank_file(asked, lists, file=source.file, target=output, output_format=output_format)

@@ -1,5 +1,6 @@
 """Exponentials of 64 numbers at once, in vectors as wide as the machine has: compilers shy away from the widest."""
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -56,12 +57,25 @@ def _vector(builder: Any, array: Any, *offsets: Any) -> Any:
     return builder.bitcast(place, _FLOATS.as_pointer())
 
 
+def _in_lanes(builder: Any, values: Any, count: Any, lanes: Any, combine: Callable[[Any, Any], Any]) -> None:
+    """Combine lanes [64] with values, 64 at a time; the lanes are in registers meanwhile."""
+    offsets = [ir.Constant(ir.IntType(64), first) for first in range(0, LANES, _WIDTH)]
+    held = [
+        _codegen.alloca_once_value(builder, builder.load(_vector(builder, lanes, offset), align=4))
+        for offset in offsets
+    ]
+    step = ir.Constant(count.type, LANES)
+    with _codegen.for_range(builder, builder.udiv(count, step), intp=count.type) as loop:
+        start = builder.mul(loop.index, step)
+        for offset, lane in zip(offsets, held, strict=True):
+            value = builder.load(_vector(builder, values, start, offset), align=4)
+            builder.store(combine(builder.load(lane), value), lane)
+    for offset, lane in zip(offsets, held, strict=True):
+        builder.store(builder.load(lane), _vector(builder, lanes, offset), align=4)
+
+
 def _data(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
     return context.make_array(signature.args[position])(context, builder, arguments[position]).data
-
-
-def _offsets() -> list[Any]:
-    return [ir.Constant(ir.IntType(64), first) for first in range(0, LANES, _WIDTH)]
 
 
 @intrinsic
@@ -80,22 +94,11 @@ def _highest_in_lanes(  # noqa: D417 - numba hands over the typing context
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source = _data(context, builder, signature, arguments, 0)
-        target = _data(context, builder, signature, arguments, 2)
-        tops = [
-            _codegen.alloca_once_value(builder, builder.load(_vector(builder, target, offset), align=4))
-            for offset in _offsets()
-        ]
-        step = ir.Constant(arguments[1].type, LANES)
-        with _codegen.for_range(builder, builder.udiv(arguments[1], step), intp=step.type) as loop:
-            start = builder.mul(loop.index, step)
-            for offset, top in zip(_offsets(), tops, strict=True):
-                value = builder.load(_vector(builder, source, start, offset), align=4)
-                before = builder.load(top)
-                higher = builder.fcmp_ordered(">", value, before)
-                builder.store(builder.select(higher, value, before), top)
-        for offset, top in zip(_offsets(), tops, strict=True):
-            builder.store(builder.load(top), _vector(builder, target, offset), align=4)
+        def higher(top: Any, value: Any) -> Any:
+            return builder.select(builder.fcmp_ordered(">", value, top), value, top)
+
+        source, target = (_data(context, builder, signature, arguments, position) for position in (0, 2))
+        _in_lanes(builder, source, arguments[1], target, higher)
         return context.get_dummy_value()
 
     return types.void(values, count, lanes), generate
@@ -119,22 +122,13 @@ def _add_exponentials(  # noqa: D417
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source = _data(context, builder, signature, arguments, 0)
-        target = _data(context, builder, signature, arguments, 3)
         less = _same(builder, arguments[2])
-        sums = [
-            _codegen.alloca_once_value(builder, builder.load(_vector(builder, target, offset), align=4))
-            for offset in _offsets()
-        ]
-        step = ir.Constant(arguments[1].type, LANES)
-        with _codegen.for_range(builder, builder.udiv(arguments[1], step), intp=step.type) as loop:
-            start = builder.mul(loop.index, step)
-            for offset, total in zip(_offsets(), sums, strict=True):
-                value = builder.load(_vector(builder, source, start, offset), align=4)
-                added = _exponential(builder, builder.fsub(value, less))
-                builder.store(builder.fadd(builder.load(total), added), total)
-        for offset, total in zip(_offsets(), sums, strict=True):
-            builder.store(builder.load(total), _vector(builder, target, offset), align=4)
+
+        def added(total: Any, value: Any) -> Any:
+            return builder.fadd(total, _exponential(builder, builder.fsub(value, less)))
+
+        source, target = (_data(context, builder, signature, arguments, position) for position in (0, 3))
+        _in_lanes(builder, source, arguments[1], target, added)
         return context.get_dummy_value()
 
     return types.void(values, count, highest, lanes), generate
