@@ -6,29 +6,26 @@ by number.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numba
 import numpy as np
 from numba import types
 
 from models.arrays import TokenIds
+from models.lattices.arriving import NONE, Arriving, merged, with_room
 from models.lattices.joined import Joined
 from models.lattices.lattice import Indices, Scores
+from models.lattices.ngram_words import read_word
 from models.lattices.spelling import Spelling
 from models.lattices.token_passing import Search
 from models.lattices.tokens import TokenGraph, Ways
-from models.ngram.access import AUTOMATON_TYPES, U, arc_at, value_at
+from models.ngram.access import AUTOMATON_TYPES
 from models.ngram.automaton import Automaton
 from models.ngram.model import NGramModel
-from models.scoring import LOG_ZERO
 
-_LN_10 = math.log(10)
 _ROOM = 1024
-_NONE = -1
 _VALUED = {"remainders", "fixed", "lm_weights"}
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
-"""An odd number near 2⁶⁴ / φ: multiples of it are spread over a table, whatever the states."""
 
 
 class _Graph(NamedTuple):
@@ -76,24 +73,6 @@ class _Found(NamedTuple):
     scores: Scores
 
 
-class _Arriving(NamedTuple):
-    """Ways to a node; there may be room for more.
-
-    Attributes:
-        parents: the token before [C].
-        arcs: [C].
-        places: of what was found of both [C].
-        states: after the way [C].
-        totals: of the way [C].
-    """
-
-    parents: Indices
-    arcs: Indices
-    places: Indices
-    states: Indices
-    totals: Scores
-
-
 def pass_ngram_tokens(model: NGramModel, joined: Joined, spelling: Spelling, search: Search) -> TokenGraph:
     """Walk all lattices from their starts to their ends; see `token_passing.pass_tokens`."""
     labels = spelling.alike[joined.labels]
@@ -126,50 +105,6 @@ def pass_ngram_tokens(model: NGramModel, joined: Joined, spelling: Spelling, sea
 
 
 @numba.njit(nogil=True)
-def _read(automaton: Automaton, states: Indices, tokens: TokenIds, after: Indices, log_probs: Scores) -> None:
-    """Read a word after each of some states [K]: the state after it, and its log-probability."""
-    first_arcs, words, suffixes = automaton.first_arcs, automaton.words, automaton.suffixes
-    probs, prob_values = automaton.log10_probs, automaton.prob_values
-    backoffs, backoff_values = automaton.log10_backoffs, automaton.backoff_values
-    missing, num_states = U(len(words)), U(len(suffixes))
-    for row in range(len(states)):
-        total, at = 0.0, U(states[row])
-        for token in tokens:
-            word, backoff, is_scored = U(token), 0.0, False
-            while True:
-                arc = arc_at(first_arcs, words, at, word)
-                if arc != missing and not is_scored:
-                    total += float(np.float32((value_at(probs, prob_values, arc) + backoff) * _LN_10))
-                    is_scored = True
-                # the longest n-grams are no states; their suffixes are
-                if arc != missing and (arc + U(1) < num_states or at == U(0)):
-                    break
-                backoff += value_at(backoffs, backoff_values, at)
-                at = U(suffixes[at])
-            at = arc + U(1) if arc + U(1) < num_states else U(0)
-            # the shortest state with the same future, as in `access.minimal`
-            while (
-                at != U(0)
-                and first_arcs[at] == first_arcs[at + U(1)]
-                and value_at(backoffs, backoff_values, at) == 0
-            ):
-                at = U(suffixes[at])
-        after[row] = at
-        log_probs[row] = total if total > -np.inf else LOG_ZERO
-
-
-@numba.njit(nogil=True)
-def _with_room(numbers: Any, size: int) -> Any:
-    """An array with so many places: the same, or a longer one that begins alike."""
-    if size <= len(numbers):
-        return numbers
-    longer = np.empty(2 * size, numbers.dtype)
-    for place in range(len(numbers)):
-        longer[place] = numbers[place]
-    return longer
-
-
-@numba.njit(nogil=True)
 def _gathered(
     graph: _Graph,
     node: int,
@@ -178,8 +113,8 @@ def _gathered(
     totals: Scores,
     found: _Found,
     threshold: float,
-    room: _Arriving,
-) -> tuple[_Arriving, int]:
+    room: Arriving,
+) -> tuple[Arriving, int]:
     """The ways to a node that are worth as much as the threshold, in given room or more; and how many they are."""
     incoming, sources = graph.in_arcs[graph.in_starts[node] : graph.in_starts[node + 1]], graph.sources
     starts, found_states, scores = found.starts, found.states, found.scores
@@ -187,11 +122,11 @@ def _gathered(
     for arc in incoming:
         most += count[sources[arc]]
     parents, arcs, places = (
-        _with_room(room.parents, most),
-        _with_room(room.arcs, most),
-        _with_room(room.places, most),
+        with_room(room.parents, most),
+        with_room(room.arcs, most),
+        with_room(room.places, most),
     )
-    states, sums = _with_room(room.states, most), _with_room(room.totals, most)
+    states, sums = with_room(room.states, most), with_room(room.totals, most)
     remainder, ended = graph.remainders[node], graph.out_starts[node] == graph.out_starts[node + 1]
     size = 0
     for arc in incoming:
@@ -204,108 +139,13 @@ def _gathered(
                 states[size] = 0 if ended else found_states[place]  # behind the end all are alike
                 sums[size] = total
                 size += 1
-    return _Arriving(parents, arcs, places, states, sums), size
-
-
-@numba.njit(nogil=True)
-def _grouped(states: Indices, totals: Scores, size: int, groups: Indices, best: Indices) -> int:
-    """Group ways after which the state is the same.
-
-    Args:
-        states: after the ways; the first `size` of them.
-        totals: of the ways.
-        size: how many there are.
-        groups: the group of each; written.
-        best: the best way of each group; written.
-
-    Returns:
-        How many groups there are.
-    """
-    capacity = 4
-    while capacity < 2 * size:
-        capacity *= 2
-    mask = np.uint64(capacity - 1)
-    keys, known = np.full(capacity, _NONE), np.empty(capacity, np.int64)
-    num_groups = 0
-    for way in range(size):
-        state = states[way]
-        place = ((np.uint64(state) * _SPREAD) >> np.uint64(32)) & mask
-        while keys[place] != _NONE and keys[place] != state:
-            place = (place + np.uint64(1)) & mask
-        if keys[place] == _NONE:
-            keys[place], known[place] = state, num_groups
-            best[num_groups] = way
-            num_groups += 1
-        group = known[place]
-        groups[way] = group
-        if totals[way] > totals[best[group]]:
-            best[group] = way
-    return num_groups
-
-
-@numba.njit(nogil=True)
-def _ranked(best: Indices, totals: Scores, size: int) -> Indices:
-    """Groups by falling total of their best ways, equal ones as these stand [size]; Shell's sort."""
-    order = np.empty(size, np.int64)
-    gap = 1
-    while gap < size // 3:
-        gap = 3 * gap + 1
-    for group in range(size):
-        order[group] = group
-    while gap > 0:
-        for place in range(gap, size):
-            group, before = order[place], place - gap
-            way = best[group]
-            while before >= 0:
-                other = best[order[before]]
-                if totals[other] > totals[way] or (totals[other] == totals[way] and other < way):
-                    break
-                order[before + gap] = order[before]
-                before -= gap
-            order[before + gap] = group
-        gap //= 3
-    return order
-
-
-@numba.njit(nogil=True)
-def _merged(ways: _Arriving, size: int, most: int) -> tuple[Indices, Indices, Indices]:
-    """Tokens of ways: those after which the state is the same are one.
-
-    Args:
-        ways: the first `size` of them.
-        size: how many there are.
-        most: tokens, at most; the best are kept.
-
-    Returns:
-        The best way of each token, the best token first [T]; where each token's ways begin [T + 1]; ways by token.
-    """
-    groups, best = np.empty(size, np.int64), np.empty(size, np.int64)
-    num_groups = _grouped(ways.states, ways.totals, size, groups, best)
-    order = _ranked(best, ways.totals, num_groups)
-    num_tokens = min(num_groups, most)
-    token_of, tops = np.full(num_groups, _NONE), np.empty(num_tokens, np.int64)
-    for token in range(num_tokens):
-        token_of[order[token]], tops[token] = token, best[order[token]]
-    begins = np.zeros(num_tokens + 1, np.int64)
-    for way in range(size):
-        token = token_of[groups[way]]
-        if token != _NONE:
-            begins[token + 1] += 1
-    for token in range(num_tokens):
-        begins[token + 1] += begins[token]
-    kept, places = np.empty(begins[num_tokens], np.int64), begins.copy()
-    for way in range(size):
-        token = token_of[groups[way]]
-        if token != _NONE:
-            kept[places[token]] = way
-            places[token] += 1
-    return tops, begins, kept
+    return Arriving(parents, arcs, places, states, sums), size
 
 
 @numba.njit(nogil=True)
 def _add_tokens(
     node: int,
-    ways: _Arriving,
+    ways: Arriving,
     tops: Indices,
     begins: Indices,
     nodes: Indices,
@@ -322,7 +162,7 @@ def _add_tokens(
 
 @numba.njit(nogil=True)
 def _add_ways(
-    ways: _Arriving,
+    ways: Arriving,
     kept: Indices,
     found: _Found,
     parents: Indices,
@@ -371,11 +211,11 @@ def _scored(
     num_own = len(own_states)
     starts, most = found.starts, size + num_own * len(outgoing)
     states, log_probs, scores = (
-        _with_room(found.states, most),
-        _with_room(found.log_probs, most),
-        _with_room(found.scores, most),
+        with_room(found.states, most),
+        with_room(found.log_probs, most),
+        with_room(found.scores, most),
     )
-    known, known_label = 0, _NONE
+    known, known_label = 0, NONE
     for arc in outgoing:
         starts[arc], label, target = size, labels[arc], targets[arc]
         if label == known_label:  # arcs of one word stand together
@@ -386,7 +226,7 @@ def _scored(
                 )
         else:
             known, known_label, here = size, label, slice(size, size + num_own)
-            _read(automaton, own_states, tokens[label, : lengths[label]], states[here], log_probs[here])
+            read_word(automaton, own_states, tokens[label, : lengths[label]], states[here], log_probs[here])
         best = -np.inf
         for number in range(num_own):
             score = fixed[arc] + lm_weights[arc] * log_probs[size + number]
@@ -438,12 +278,12 @@ def _walk(
     totals, log_probs, scores = np.empty(_ROOM), np.empty(_ROOM), np.empty(_ROOM)
     parents, arcs = np.empty(_ROOM, np.int64), np.empty(_ROOM, np.int64)
     found = _Found(np.zeros(len(graph.sources), np.int64), nodes.copy(), totals.copy(), totals.copy())
-    ways = _Arriving(nodes.copy(), nodes.copy(), nodes.copy(), nodes.copy(), totals.copy())
+    ways = Arriving(nodes.copy(), nodes.copy(), nodes.copy(), nodes.copy(), totals.copy())
     estimates = np.empty(levels.max() + 1)
-    num_tokens, num_kept, num_found, lattice, level, threshold = 0, 0, 0, _NONE, _NONE, -np.inf
+    num_tokens, num_kept, num_found, lattice, level, threshold = 0, 0, 0, NONE, NONE, -np.inf
     for node in order:
         if lattice_of[node] != lattice:
-            lattice, level = lattice_of[node], _NONE
+            lattice, level = lattice_of[node], NONE
             for other in range(len(estimates)):
                 estimates[other] = -np.inf
         if levels[node] != level:
@@ -453,21 +293,21 @@ def _walk(
         begin = num_tokens
         if in_starts[node] == in_starts[node + 1]:
             num_tokens += 1
-            nodes, num_ways = _with_room(nodes, num_tokens), _with_room(num_ways, num_tokens)
-            states, totals = _with_room(states, num_tokens), _with_room(totals, num_tokens)
+            nodes, num_ways = with_room(nodes, num_tokens), with_room(num_ways, num_tokens)
+            states, totals = with_room(states, num_tokens), with_room(totals, num_tokens)
             nodes[begin], num_ways[begin], states[begin], totals[begin] = node, 0, initial, 0.0
         else:
             ways, size = _gathered(graph, node, first, count, totals, found, threshold, ways)
-            tops, begins, kept = _merged(ways, size, most)
+            tops, begins, kept = merged(ways, size, most)
             num_tokens += len(tops)
-            nodes, num_ways = _with_room(nodes, num_tokens), _with_room(num_ways, num_tokens)
-            states, totals = _with_room(states, num_tokens), _with_room(totals, num_tokens)
+            nodes, num_ways = with_room(nodes, num_tokens), with_room(num_ways, num_tokens)
+            states, totals = with_room(states, num_tokens), with_room(totals, num_tokens)
             _add_tokens(
                 node, ways, tops, begins, nodes[begin:], num_ways[begin:], states[begin:], totals[begin:]
             )
             begin_ways, num_kept = num_kept, num_kept + len(kept)
-            parents, arcs = _with_room(parents, num_kept), _with_room(arcs, num_kept)
-            log_probs, scores = _with_room(log_probs, num_kept), _with_room(scores, num_kept)
+            parents, arcs = with_room(parents, num_kept), with_room(arcs, num_kept)
+            log_probs, scores = with_room(log_probs, num_kept), with_room(scores, num_kept)
             rest = slice(begin_ways, num_kept)
             _add_ways(ways, kept, found, parents[rest], arcs[rest], log_probs[rest], scores[rest])
         first[node], count[node] = begin, num_tokens - begin
