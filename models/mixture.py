@@ -22,6 +22,9 @@ from models.protocol import (
 from models.scoring import consume, read_sequences, score_choices, score_sequences
 from models.vocabulary import Vocabulary
 
+_NEGLIGIBLE = np.float32(-100)
+"""A difference of logarithms that is none beside 1 in single precision."""
+
 
 class MixtureState(NamedTuple):
     """One state per part, each of the same B rows."""
@@ -258,19 +261,36 @@ class MixtureModel:
             log_weights: […, M], of a shape that goes with it.
         """
         parts: Sequence[Any] = log_probs
-        logaddexp: Any = np.logaddexp
+        add: Any = _add_in_place
         weights: Any = log_weights
         if on_one_device(log_probs):
             import torch  # whoever answered with a tensor has brought it in
 
-            logaddexp = torch.logaddexp
+            add = lambda total, more: torch.logaddexp(total, more, out=total)  # noqa: E731 - one of two
             weights = torch.as_tensor(log_weights, device=parts[0].device)
         else:
             parts = [to_numpy(part) for part in log_probs]
         total: Array = parts[0] + weights[..., 0]
         for number, part in enumerate(parts[1:], start=1):
-            logaddexp(total, part + weights[..., number], out=total)
+            add(total, part + weights[..., number])
         return total
+
+
+def _add_in_place(total: FloatArray, more: FloatArray) -> None:
+    """Put log(exp(total) + exp(more)) into `total`, which is what `np.logaddexp` does, ten times as fast.
+
+    Each entry comes out the same wherever it stands: NumPy's exponential and logarithm of single precision are
+    computed alike for all.
+    """
+    high = np.maximum(total, more)
+    low = np.minimum(total, more, out=total)
+    with np.errstate(invalid="ignore"):  # of two zeros, whose logarithms are minus infinity
+        low -= high
+    np.fmax(low, _NEGLIGIBLE, out=low)
+    np.exp(low, out=low)
+    low += 1
+    np.log(low, out=low)
+    low += high
 
 
 def matching_part(parts: Sequence[LanguageModel[Any]]) -> int | None:
