@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench test-system clean
+.PHONY: help run test check format bench test-system test-browser clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/' | column -t -s:
@@ -28,6 +28,9 @@ format: $(VENV)/.dev  ## Put the code into its one format
 
 test-system: $(VENV)/.test  ## Tests of the whole program as a user starts it
 	$(BIN)/python -m pytest tests/system
+
+test-browser: $(VENV)/.test  ## Tests of the playground in a browser; they need Chromium (apt-get install chromium)
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/browser
 
 bench: $(VENV)/.test  ## Print benchmarks, medians and ratios against peers
 	for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

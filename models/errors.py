@@ -8,6 +8,7 @@ classes to HTTP, one handler on the command line maps them to exit codes.
     │ ├ ContextLengthError                  … too long
     │ ├ UnsupportedParameterError           … valid, but not for this model
     │ ├ UnknownStateError                   … a handle that leads to no state
+    │ ├ UnknownUserError                    … a user of whom nothing is known
     │ └ StateElsewhereError                 … one that leads to another process
     ├ ModelNotFoundError                    no such model, version or alias
     ├ RegistryError                         the registry is missing or cannot be written
@@ -24,6 +25,7 @@ classes to HTTP, one handler on the command line maps them to exit codes.
       ├ NotReadyError                       the model is not loaded (yet, or because loading failed)
       ├ MemoryBudgetError                   there is no room for another model
       ├ DeadlineExceededError               out of time
+      ├ SupersededError                     who asked has asked anew
       └ EngineFailedError                   the model threw
 """
 
@@ -68,6 +70,12 @@ class UnknownStateError(InvalidInputError):
     """A handle leads to no state: it was freed, expired, belongs to somebody else, or never was."""
 
     code = "unknown_state"
+
+
+class UnknownUserError(InvalidInputError):
+    """Nothing is known of a user: they accepted nothing, were forgotten, or belong to somebody else."""
+
+    code = "unknown_user"
 
 
 class StateElsewhereError(InvalidInputError):
@@ -176,6 +184,12 @@ class DeadlineExceededError(EngineError):
     """The request's time ran out before its work was done."""
 
     code = "deadline_exceeded"
+
+
+class SupersededError(EngineError):
+    """A newer request of the same session has come, so nobody needs the answer to this one."""
+
+    code = "superseded"
 
 
 class EngineFailedError(EngineError):

@@ -13,23 +13,31 @@ from functools import partial
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
+from models.checkpoint.calibrations import CalibrationStore
 from models.checkpoint.profiles import ProfileStore
 from models.checkpoint.registry import Registry
+from models.completion.personal import Bounds
 from service.engine.engine import Engine
 from service.engine.host import ModelHost
 from service.engine.keeping import Keeper
 from service.engine.metrics import Metrics
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from service.engine.states import StateStore
+from service.engine.users import UserStore
 from service.logs import configure_logs
 from service.routes import (
     admin,
+    autocomplete,
+    autocomplete_users,
+    check,
     completions,
     generate,
     health,
     models,
     next_token,
+    playground,
     profiles,
+    quality,
     rerank,
     score,
     states,
@@ -37,6 +45,7 @@ from service.routes import (
     tune,
 )
 from service.routes.authentication import Authentication
+from service.routes.autocomplete_sessions import Sessions
 from service.routes.errors import install_error_handlers
 from service.routes.leasing import Leases
 from service.routes.limits import BodyLimit, ConnectionLimit
@@ -87,6 +96,7 @@ def create_app(settings: Settings) -> FastAPI:
         version=importlib.metadata.version("gramophone-lm"),
         lifespan=lifespan,
         redirect_slashes=False,
+        openapi_url=None,  # ours is served by install_openapi
         docs_url=None,  # the page would load scripts from elsewhere
         redoc_url=None,
         # ours are made where they are asked for; the framework's would quote exceptions
@@ -100,8 +110,13 @@ def create_app(settings: Settings) -> FastAPI:
         tune,
         generate,
         completions,
+        autocomplete,
+        autocomplete_users,
+        check,
+        quality,
         states,
         tokenize,
+        playground,
         models,
         profiles,
         admin,
@@ -184,7 +199,13 @@ def _compose(settings: Settings) -> Services:
         max_top_k=settings.max_top_k,
     )
     profiles = ProfileStore(settings.registry)
-    return Services(host, keeper, engine, _state_store(settings, metrics), profiles, metrics, limits)
+    users = UserStore(max_users=settings.max_users, bounds=Bounds(max_words=settings.max_user_words))
+    metrics.watch("autocomplete_users", "users whose accepted words are remembered", lambda: len(users))
+    kept_states = _state_store(settings, metrics)
+    calibrations = CalibrationStore(settings.registry)
+    return Services(
+        host, keeper, engine, kept_states, profiles, calibrations, users, Sessions(), metrics, limits
+    )
 
 
 def _state_store(settings: Settings, metrics: Metrics) -> StateStore:

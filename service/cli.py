@@ -22,6 +22,8 @@ from models.errors import (
 )
 from service.cli_asking import asking_app
 from service.cli_bench import bench_app
+from service.cli_checking import checking_app
+from service.cli_completing import completing_app
 from service.cli_keys import keys_app
 from service.cli_lattice import lattice_app
 from service.cli_lists import lists_app
@@ -38,7 +40,10 @@ from service.cli_options import (
     print_json,
 )
 from service.cli_registry import models_app
+from service.cli_tasks import check_options, show_evaluation
 from service.cli_tuning import tuning_app
+
+DEFAULT_WINDOW_TOKENS = 65_534
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -48,6 +53,8 @@ app = typer.Typer(
 )
 app.add_typer(asking_app)
 app.add_typer(bench_app)
+app.add_typer(checking_app)
+app.add_typer(completing_app)
 app.add_typer(lattice_app)
 app.add_typer(tuning_app)
 app.add_typer(lists_app, name="lists")
@@ -175,6 +182,12 @@ def train(
 @app.command()
 def evaluate(
     model: ModelArgument,
+    task: Annotated[
+        Literal["perplexity", "autocomplete", "check"],
+        typer.Option(
+            help="Perplexity; what completions spare a simulated typist; or how well errors put in are found."
+        ),
+    ] = "perplexity",
     corpus: Annotated[
         list[Path] | None,
         typer.Option(help=f"{CORPUS_HELP} Default: the test part of Python's own documentation."),
@@ -186,7 +199,9 @@ def evaluate(
     unit: Annotated[
         Literal["line", "paragraph"], typer.Option(help="What a sentence is in the files.")
     ] = "line",
-    window: Annotated[int, typer.Option(min=1, help="Tokens in a window of a document.")] = 65_534,
+    window: Annotated[
+        int, typer.Option(min=1, help="Tokens in a window of a document.")
+    ] = DEFAULT_WINDOW_TOKENS,
     detail: Annotated[
         bool,
         typer.Option("--detail", help="Also: entropy of the predictions; figures by frequency and position."),
@@ -196,8 +211,13 @@ def evaluate(
         typer.Option(metavar="MODEL", help="Compare with a second model: difference and KL divergence."),
     ] = None,
     sample: Annotated[
-        int, typer.Option(min=1, help="Predictions that entropy and divergence are the mean of, at most.")
-    ] = 4096,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Predictions that entropy and divergence are the mean of, at most [4096]; words that are typed "
+            "[2000], or checked for each kind of error [5000].",
+        ),
+    ] = None,
     overlap: Annotated[
         list[Path] | None,
         typer.Option(metavar="TRAINFILE", help="Look for the text in this training text; may be repeated."),
@@ -208,45 +228,78 @@ def evaluate(
             "--dynamic", help="Let a copy of a neural model learn from the text as it goes; a stream."
         ),
     ] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Autocomplete: write a page with curves, too.")
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Check: put in errors of this kind, real_word, non_word or space; may be repeated."
+        ),
+    ] = None,
+    save_calibration: Annotated[
+        bool,
+        typer.Option(
+            "--save-calibration",
+            help="Check: keep what thresholds are worth, so that /v1/check takes a precision.",
+        ),
+    ] = False,
     registry: RegistryOption = DEFAULT_REGISTRY,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Perplexity of a model on held-out text: per token, word and byte, and bits per byte."""
-    from training.commands import run_dynamic_evaluation, run_evaluate
+    """A model on held-out text: perplexity per token, word and byte; what completions spare; how errors are found."""
+    from training import commands
 
-    if dynamic:
+    options = {
+        "unit": unit != "line",
+        "context": context != "sentence",
+        "window": window != DEFAULT_WINDOW_TOKENS,
+        "detail": detail,
+        "against": against is not None,
+        "overlap": bool(overlap),
+        "dynamic": dynamic,
+        "report": report is not None,
+        "kinds": bool(kinds),
+        "save-calibration": save_calibration,
+    }
+    check_options(task, {name for name, is_given in options.items() if is_given})
+    common: dict[str, Any] = {"corpus": corpus or (), "registry": registry, "device": device}
+    sized: dict[str, Any] = {"precision": precision} | ({} if sample is None else {"sample": sample})
+    if task == "check":
+        chosen: dict[str, Any] = {"kinds": kinds} if kinds else {}
+        result = commands.run_evaluate_check(
+            model, **common, **sized, **chosen, save_calibration=save_calibration
+        )
+    elif task == "autocomplete":
+        result = commands.run_evaluate_autocomplete(
+            model, **common, **sized, unit=unit, context=context, against=against, report=report
+        )
+    elif dynamic:
         if context == "document" or detail or against or overlap:
             raise InvalidInputError(
                 "--dynamic reads the text as one stream and goes without --context document, --detail, --against "
                 "and --overlap",
                 parameter="dynamic",
             )
-        result = run_dynamic_evaluation(
-            model, corpus=corpus or (), registry=registry, unit=unit, device=device
-        )
+        result = commands.run_dynamic_evaluation(model, **common, unit=unit)
     else:
-        result = run_evaluate(
+        result = commands.run_evaluate(
             model,
-            corpus=corpus or (),
-            registry=registry,
+            **common,
+            **sized,
             context=context,
             unit=unit,
             window=window,
-            device=device,
-            precision=precision,
             detail=detail,
-            sample=sample,
             against=against,
             overlap=overlap or (),
         )
     if as_json:
         print_json(result)
     else:
-        from service.console_evaluation import show_evaluation
-
-        show_evaluation(result)
+        show_evaluation(task, result)
 
 
 @models_app.command("import-arpa")

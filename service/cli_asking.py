@@ -26,16 +26,20 @@ def next_token(
     model: ModelArgument,
     context: Annotated[str, typer.Argument(help="Text to continue; empty for the start of a sentence.")] = "",
     top_k: Annotated[int, typer.Option(help="How many candidates.")] = 10,
+    unit: Annotated[
+        Literal["token", "word"],
+        typer.Option(help="What to rank; words are put together from tokens, exactly."),
+    ] = "token",
     registry: RegistryOption = DEFAULT_REGISTRY,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """The most probable next tokens after a context."""
+    """The most probable next tokens, or words, after a context."""
     from service import console, local
 
     loaded = local.load(registry, model, device, precision)
-    reply = local.next_token(loaded, {"context": context, "top_k": top_k})
+    reply = local.next_token(loaded, {"context": context, "top_k": top_k, "unit": unit})
     print_json(reply) if as_json else console.show_next(reply)
 
 

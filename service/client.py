@@ -29,6 +29,7 @@ from service.client_calls import (
     ScoreOptions,
     ServerError,
     StateElsewhereError,
+    SupersededError,
     UnavailableError,
     UnreachableError,
     check,
@@ -37,6 +38,7 @@ from service.client_calls import (
     model_call,
     models_call,
     next_token_call,
+    next_word_call,
     read_event,
     read_floats,
     read_outcome,
@@ -45,6 +47,16 @@ from service.client_calls import (
     unreachable,
     wait_s,
 )
+from service.client_checking import (
+    CheckOptions,
+    NamedText,
+    QualityOptions,
+    check_call,
+    quality_call,
+    quality_lines_call,
+    read_quality,
+)
+from service.client_completing import AsyncUsers, AutocompleteOptions, Users, autocomplete_call
 from service.client_reranking import (
     RerankOptions,
     TuneOptions,
@@ -54,12 +66,16 @@ from service.client_reranking import (
     tune_call,
 )
 from service.client_states import AsyncStates, States
+from service.schemas.autocomplete_replies import AutocompleteReply
+from service.schemas.check_replies import CheckReply
+from service.schemas.quality_replies import QualityReply, TextQualityResult
 from service.schemas.replies import (
     ErrorBody,
     GenerateReply,
     ModelCard,
     ModelList,
     NextTokenReply,
+    NextWordReply,
     RankedListResult,
     RerankReply,
     ScoreReply,
@@ -77,6 +93,7 @@ __all__ = [
     "OverloadedError",
     "ServerError",
     "StateElsewhereError",
+    "SupersededError",
     "UnavailableError",
     "UnreachableError",
 ]
@@ -133,6 +150,11 @@ class Client:
         """States of texts that the service keeps, for decoders."""
         return States(self._ask, self._send)
 
+    @property
+    def users(self) -> Users:
+        """What users of autocomplete have accepted."""
+        return Users(self._ask)
+
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
@@ -142,6 +164,12 @@ class Client:
     ) -> NextTokenReply:
         """The most probable next tokens after each context; faster on large vocabularies without the entropy."""
         return self._ask(next_token_call(context, top_k, entropy=entropy, model=model))
+
+    def next_word(
+        self, context: str | Sequence[str], *, top_k: int = 10, model: str | None = None
+    ) -> NextWordReply:
+        """The most probable next words after each context, however they are cut into tokens."""
+        return self._ask(next_word_call(context, top_k, model))
 
     def log_probs(self, context: Contexts, *, model: str | None = None) -> "memoryview[float]":
         """Every next token's log-probability, float32 [B, V]."""
@@ -191,6 +219,25 @@ class Client:
         for line in self._lines(generate_call(prompt, options, stream=True)):
             if (event := read_event(line)) is not None:
                 yield event
+
+    def autocomplete(self, text: str, **options: Unpack[AutocompleteOptions]) -> AutocompleteReply:
+        """Completions of the word that a text ends in, or the next words."""
+        return self._ask(autocomplete_call(text, options))
+
+    def check(self, text: str, **options: Unpack[CheckOptions]) -> CheckReply:
+        """Words of a text that are probably wrong, and what was meant."""
+        return self._ask(check_call(text, options))
+
+    def quality(self, texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> QualityReply:
+        """How probable texts are by word and byte, under one model or two."""
+        return self._ask(quality_call(texts, options))
+
+    def quality_lines(
+        self, items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
+    ) -> Iterator[TextQualityResult | ErrorBody]:
+        """The same, or an error, for each object with `text` and perhaps `id`, in order; for corpora."""
+        for line in self._lines(quality_lines_call(items, options)):
+            yield read_quality(line)
 
     def models(self) -> ModelList:
         """The models of the service."""
@@ -275,6 +322,11 @@ class AsyncClient:
         """States of texts that the service keeps, for decoders."""
         return AsyncStates(self._ask, self._send)
 
+    @property
+    def users(self) -> AsyncUsers:
+        """What users of autocomplete have accepted."""
+        return AsyncUsers(self._ask)
+
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
@@ -284,6 +336,12 @@ class AsyncClient:
     ) -> NextTokenReply:
         """The most probable next tokens after each context; faster on large vocabularies without the entropy."""
         return await self._ask(next_token_call(context, top_k, entropy=entropy, model=model))
+
+    async def next_word(
+        self, context: str | Sequence[str], *, top_k: int = 10, model: str | None = None
+    ) -> NextWordReply:
+        """The most probable next words after each context, however they are cut into tokens."""
+        return await self._ask(next_word_call(context, top_k, model))
 
     async def log_probs(self, context: Contexts, *, model: str | None = None) -> "memoryview[float]":
         """Every next token's log-probability, float32 [B, V]."""
@@ -339,6 +397,25 @@ class AsyncClient:
         async for line in self._lines(generate_call(prompt, options, stream=True)):
             if (event := read_event(line)) is not None:
                 yield event
+
+    async def autocomplete(self, text: str, **options: Unpack[AutocompleteOptions]) -> AutocompleteReply:
+        """Completions of the word that a text ends in, or the next words."""
+        return await self._ask(autocomplete_call(text, options))
+
+    async def check(self, text: str, **options: Unpack[CheckOptions]) -> CheckReply:
+        """Words of a text that are probably wrong, and what was meant."""
+        return await self._ask(check_call(text, options))
+
+    async def quality(self, texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> QualityReply:
+        """How probable texts are by word and byte, under one model or two."""
+        return await self._ask(quality_call(texts, options))
+
+    async def quality_lines(
+        self, items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
+    ) -> AsyncIterator[TextQualityResult | ErrorBody]:
+        """The same, or an error, for each object with `text` and perhaps `id`, in order; for corpora."""
+        async for line in self._lines(quality_lines_call(items, options)):
+            yield read_quality(line)
 
     async def models(self) -> ModelList:
         """The models of the service."""

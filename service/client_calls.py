@@ -3,8 +3,9 @@
 GramophoneError
 ├ BadRequestError      400, 408, 413: the request is wrong; `param` says where
 ├ AccessError          401, 403: the key is missing, unknown, or not good for this
-├ NotFoundError        404: no such model, or state
+├ NotFoundError        404: no such model, state or user
 ├ StateElsewhereError  409: another process has the state; the message says which
+├ SupersededError      409: a newer request of the same session took its place
 ├ OverloadedError      429, after all retries
 ├ UnavailableError     503, after all retries: not ready, or shutting down
 ├ DeadlineError        504: out of time
@@ -30,6 +31,7 @@ from service.schemas.replies import (
     ModelCard,
     ModelList,
     NextTokenReply,
+    NextWordReply,
     ScoreReply,
     SequenceScoreResult,
 )
@@ -73,11 +75,15 @@ class AccessError(GramophoneError):
 
 
 class NotFoundError(GramophoneError):
-    """There is no such model, or state."""
+    """There is no such model, state or user."""
 
 
 class StateElsewhereError(GramophoneError):
     """Another process has the state; its handle begins with that one's name."""
+
+
+class SupersededError(GramophoneError):
+    """A newer request of the same session took its place."""
 
 
 class OverloadedError(GramophoneError):
@@ -112,6 +118,9 @@ _ERRORS: dict[int, type[GramophoneError]] = {
     503: UnavailableError,
     504: DeadlineError,
 }
+
+# what a status alone does not tell
+_CODED: dict[str | None, type[GramophoneError]] = {"superseded": SupersededError}
 
 # in the middle of a stream the status has gone out, so the code must tell
 _STREAM_ERRORS: dict[str | None, type[GramophoneError]] = {
@@ -194,6 +203,7 @@ class Call(Generic[R]):
 
 
 _NEXT_TOKEN = TypeAdapter(NextTokenReply)
+_NEXT_WORD = TypeAdapter(NextWordReply)
 _SCORE = TypeAdapter(ScoreReply)
 _LINE: TypeAdapter[SequenceScoreResult | ErrorReply] = TypeAdapter(SequenceScoreResult | ErrorReply)
 _GENERATE = TypeAdapter(GenerateReply)
@@ -213,6 +223,12 @@ def next_token_call(
         _NEXT_TOKEN,
         {"context": context, "top_k": top_k, "entropy": entropy, "model": model},
     )
+
+
+def next_word_call(context: str | Sequence[str], top_k: int, model: str | None) -> Call[NextWordReply]:
+    """POST /v1/next-token for words."""
+    asked = {"context": context, "top_k": top_k, "unit": "word", "model": model}
+    return Call("POST", "/v1/next-token", _NEXT_WORD, asked)
 
 
 def log_probs_call(context: Contexts, model: str | None) -> Call[Any]:
@@ -259,7 +275,7 @@ def check(response: httpx.Response) -> httpx.Response:
         error = _ERROR.validate_json(response.content).error
     except ValidationError:  # something between us and the service answered
         error = ErrorBody(response.text[:200], "http_error", None, None)
-    kind = _ERRORS.get(response.status_code, ServerError)
+    kind = _CODED.get(error.code) or _ERRORS.get(response.status_code, ServerError)
     raise kind(error, status=response.status_code, request_id=response.headers.get("x-request-id"))
 
 

@@ -96,13 +96,16 @@ def show_export(result: dict[str, Any]) -> None:
 def show_next(reply: dict[str, Any]) -> None:
     """Candidates with bars."""
     result = reply["results"][0]
-    table = _table("token", "probability", "", "logprob")
+    of_words = "unexplored_mass" in result
+    table = _table("word" if of_words else "token", "probability", "", "logprob")
     for candidate in result["candidates"]:
         p = math.exp(candidate["logprob"])
         bar = Text("█" * round(p * _BAR_WIDTH), style="blue")
         table.add_row(Text(_visible(candidate["text"])), f"{p:.4f}", bar, f"{candidate['logprob']:.3f}")
     _console.print(table)
-    if result["entropy_bits"] is not None:
+    if of_words:
+        _console.print(f"{reply['model']}: {result['unexplored_mass']:.1%} of the probability unexplored")
+    elif result["entropy_bits"] is not None:
         _console.print(f"{reply['model']}: entropy {result['entropy_bits']:.2f} bits")
 
 

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from models.checkpoint.calibrations import CalibrationStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.profiles import ProfileStore
 from models.checkpoint.registry import Registry
@@ -17,16 +18,21 @@ from models.reranking.features import ListFeatures
 from models.reranking.lists import CandidateList
 from service.engine.host import LoadedModel
 from service.engine.job import Work, items, result_of
+from service.schemas.autocomplete import AutocompleteRequest, autocomplete_reply
+from service.schemas.check import CheckRequest, check_reply
 from service.schemas.generate import GenerateRequest, generate_reply
-from service.schemas.next_token import NextTokenRequest, next_token_reply
+from service.schemas.next_token import NextTokenRequest, next_token_reply, next_word_reply
 from service.schemas.rerank_query import read_query
 from service.schemas.score import ScoreRequest, score_reply
 from service.schemas.wire import parse_json
+from service.use_cases import autocomplete as completing
 from service.use_cases import candidate_features
+from service.use_cases import check as checking
 from service.use_cases import generate as generating
 from service.use_cases.continuation import Continuation, Piece
 from service.use_cases.limits import Limits
 from service.use_cases.next_token import next_tokens
+from service.use_cases.next_word import next_words
 from service.use_cases.rerank import RerankOptions
 from service.use_cases.rerank_lines import Line, Outcome, next_lines, outcomes
 from service.use_cases.score import score as score_texts
@@ -53,8 +59,27 @@ def load(registry: Path, address: str, device: str, precision: str) -> LoadedMod
 
 def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """As POST /v1/next-token."""
-    command = parse_json(NextTokenRequest, _body(request)).command(_UNLIMITED)
+    parsed = parse_json(NextTokenRequest, _body(request))
+    command = parsed.command(_UNLIMITED)
+    if parsed.unit == "word":
+        words = result_of(next_words(loaded, command, _UNLIMITED))
+        return dataclasses.asdict(next_word_reply(loaded, words))
     return dataclasses.asdict(next_token_reply(loaded, result_of(next_tokens(loaded, command, _UNLIMITED))))
+
+
+def autocomplete(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
+    """As POST /v1/autocomplete, with no user known."""
+    command = parse_json(AutocompleteRequest, _body(request)).command()
+    done = result_of(completing.autocomplete(loaded, command, _UNLIMITED))
+    return dataclasses.asdict(autocomplete_reply(loaded, done))
+
+
+def check(loaded: LoadedModel, registry: Path, request: Mapping[str, Any]) -> Json:
+    """As POST /v1/check."""
+    calibration = CalibrationStore(registry).read(loaded.address)
+    command = parse_json(CheckRequest, _body(request)).command(loaded, calibration, _UNLIMITED)
+    found = result_of(checking.check(loaded, command, _UNLIMITED))
+    return dataclasses.asdict(check_reply(loaded, command, calibration, found))
 
 
 def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:

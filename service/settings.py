@@ -125,7 +125,8 @@ class Settings(BaseSettings):
     prefix_cache_bytes: int = Field(
         default=64 * 2**20,
         ge=0,
-        description="memory for the states of each model after texts that were read before; 0 keeps none",
+        description="memory for what is kept of texts that were read before, by model: its states after them, and "
+        "for a fourth of it what it said to those who type; 0 keeps nothing",
     )
     max_states: int = Field(
         default=65_536,
@@ -142,6 +143,17 @@ class Settings(BaseSettings):
         gt=0,
         allow_inf_nan=False,
         description="after so long without use a state is forgotten",
+    )
+    max_users: int = Field(
+        default=1000,
+        ge=1,
+        description="users whose accepted words autocomplete remembers; who was not heard of for longest is "
+        "forgotten first",
+    )
+    max_user_words: int = Field(
+        default=1000,
+        ge=1,
+        description="words remembered of each, with four times as many pairs of neighbours; they take up to 1 MB",
     )
     process_name: str | None = Field(
         default=None,

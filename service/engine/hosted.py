@@ -10,8 +10,10 @@ from typing import Any
 from models.arrays import TokenIds
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.registry import Version
+from models.completion.spelled import SpelledTokens
 from models.protocol import LanguageModel
 from models.tokenizers import Tokenizer
+from service.engine.looks import Looks
 from service.engine.memory import ModelBytes
 from service.engine.prefixes import PrefixCache
 
@@ -54,12 +56,14 @@ class LoadedModel:
         address: `name@number`.
         checkpoint: what was loaded.
         prefixes: states after texts that were read lately; None where none are kept.
+        looks: what it said after texts that people are typing after; None where nothing is kept.
         use: by whom it is used.
     """
 
     address: str
     checkpoint: Checkpoint
     prefixes: PrefixCache | None = None
+    looks: Looks | None = field(default=None, compare=False, repr=False)
     use: Use = field(default_factory=Use, compare=False, repr=False)
 
     @property
@@ -81,6 +85,11 @@ class LoadedModel:
     def token_texts(self) -> tuple[str, ...]:
         """How each token is shown [V]."""
         return tuple(self.tokenizer.surface(i) for i in range(self.vocab_size))
+
+    @cached_property
+    def spelled_tokens(self) -> SpelledTokens:
+        """Its tokens by what they spell; slow to make, so that it is done when the model is warmed up."""
+        return SpelledTokens(self.tokenizer)
 
     @property
     def reads_backward(self) -> bool:

@@ -9,11 +9,15 @@ from models.checkpoint.manifest import read_manifest
 from models.checkpoint.registry import Version
 from models.errors import LanguageModelError
 from service.engine.hosted import LoadedModel
+from service.engine.looks import Looks
 from service.engine.measuring import measure
 from service.engine.memory import ModelBytes, Room, check_budget, estimate
 from service.engine.precisions import Precisions
 from service.engine.prefixes import PrefixCache
 from service.engine.warming import warm_up
+
+_SHARE_OF_LOOKS = 4
+"""Of the memory for what was read before, the fourth part is for what models said while people typed."""
 
 FAILURES = (
     LanguageModelError,
@@ -116,15 +120,21 @@ class Loader:
         size = measure(checkpoint.model, checkpoint.tokenizer)
         check(size)
         _limit_threads(self._num_threads)  # first: a thread that has computed before keeps its number
+        loaded = self._with_caches(version, checkpoint)
         loaded_s = self._clock()
         warm_up(checkpoint.model)
+        loaded.spelled_tokens.folded  # noqa: B018 - made now, not when somebody types
         ready_s = self._clock()
-        keeps = (
-            self._prefix_cache_bytes and checkpoint.model.family != "ngram"
-        )  # tables read faster than they are asked
-        prefixes = PrefixCache(self._prefix_cache_bytes) if keeps else None
-        loaded = LoadedModel(version.address, checkpoint, prefixes)
         return Arrival(loaded, size, ready_s - started_s, ready_s - loaded_s)
+
+    def _with_caches(self, version: Version, checkpoint: Checkpoint) -> LoadedModel:
+        """A model with empty caches: of states after texts, and of what it said while people typed."""
+        looks_bytes = self._prefix_cache_bytes // _SHARE_OF_LOOKS
+        states_bytes = self._prefix_cache_bytes - looks_bytes
+        reads_fast = checkpoint.model.family == "ngram"  # sooner than it is asked what was read
+        prefixes = PrefixCache(states_bytes) if states_bytes and not reads_fast else None
+        looks = Looks(looks_bytes) if looks_bytes else None
+        return LoadedModel(version.address, checkpoint, prefixes, looks)
 
 
 def _limit_threads(num_threads: int | None) -> None:

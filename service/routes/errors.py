@@ -27,7 +27,9 @@ from models.errors import (
     RegistryError,
     StateElsewhereError,
     StatesFullError,
+    SupersededError,
     UnknownStateError,
+    UnknownUserError,
 )
 from service.schemas.replies import ErrorBody
 
@@ -45,6 +47,7 @@ class Answer(NamedTuple):
 ANSWERS: dict[type[LanguageModelError], Answer] = {
     InvalidInputError: Answer(400, "invalid_request_error"),
     UnknownStateError: Answer(404, "invalid_request_error"),
+    UnknownUserError: Answer(404, "invalid_request_error"),
     StateElsewhereError: Answer(409, "invalid_request_error"),
     ModelNotFoundError: Answer(404, "invalid_request_error"),
     RegistryError: Answer(503, "service_unavailable_error"),
@@ -54,6 +57,7 @@ ANSWERS: dict[type[LanguageModelError], Answer] = {
     DrainingError: Answer(503, "service_unavailable_error"),
     NotReadyError: Answer(503, "service_unavailable_error"),
     DeadlineExceededError: Answer(504, "timeout_error"),
+    SupersededError: Answer(409, "conflict_error"),
     EngineFailedError: Answer(500, "server_error"),
     EngineError: Answer(503, "service_unavailable_error"),
     LanguageModelError: Answer(500, "server_error"),

@@ -19,10 +19,11 @@ from service.routes.serving import (
     terms_of,
     to_json,
 )
-from service.schemas.next_token import NextTokenRequest, next_token_reply
-from service.schemas.replies import NextTokenReply
+from service.schemas.next_token import NextTokenRequest, next_token_reply, next_word_reply
+from service.schemas.replies import NextTokenReply, NextWordReply
 from service.schemas.wire import parse_json
 from service.use_cases.next_token import distributions, next_tokens
+from service.use_cases.next_word import next_words, steps_at_most
 
 router = APIRouter()
 _BINARY = "application/octet-stream"
@@ -30,20 +31,28 @@ _FEW_CANDIDATES = 256
 
 
 @router.post(
-    "/v1/next-token", responses=replies_of(NextTokenReply, _BINARY), openapi_extra=body_of(NextTokenRequest)
+    "/v1/next-token",
+    responses=replies_of(NextTokenReply | NextWordReply, _BINARY),
+    openapi_extra=body_of(NextTokenRequest),
 )
 async def next_token(request: Request) -> Response:
-    """Rank the most probable next tokens after each context.
+    """Rank the most probable next tokens, or words, after each context.
 
-    With `Accept: application/octet-stream` the answer is every log-probability instead:
-    little-endian float32 [B, V], row after row; the header `x-shape` says `B,V`, and
-    `x-model` which model it was.
+    A word is put together from the tokens that spell it, in every way, and has ended where the text shows that it
+    has; for the share `unexplored_mass` of the probability no word was found.
+
+    With `Accept: application/octet-stream` the answer is every log-probability instead: little-endian float32
+    [B, V], row after row; the header `x-shape` says `B,V`, and `x-model` which model it was.
     """
     services = services_of(request)
     body = await request.body()
     wire = parse_json(NextTokenRequest, body)
     command = wire.command(services.limits)
     loaded = resolve(request, command.model)
+    if wire.unit == "word":
+        words = next_words(loaded, command, services.limits)
+        terms = terms_of(request, wire, body, new_tokens=steps_at_most(loaded, command))
+        return await run(request, words, lambda found: to_json(next_word_reply(loaded, found)), terms)
     terms = terms_of(request, wire, body)
     if not accepts(request, _BINARY):
         work = next_tokens(loaded, command, services.limits)

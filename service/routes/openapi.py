@@ -1,28 +1,38 @@
-"""The OpenAPI document of routes that read their bodies themselves."""
+"""The OpenAPI document: the framework's, made whole with bodies that routes read themselves, and with examples."""
 
+import asyncio
+import json
+from collections.abc import Iterator
+from functools import cache
+from types import UnionType
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.responses import Response
 
+from service.routes.openapi_examples import ERRORS, add_examples
+from service.routes.openapi_lines import LINES, add_media_types
+from service.routes.openapi_operations import BEARER, INTRODUCTION, TAGS, describe
 from service.schemas.replies import ErrorReply
 
 _REFERENCE = "#/components/schemas/{model}"
 _requests: dict[str, type[BaseModel]] = {}
+Json = dict[str, Any]
 
 
-def body_of(kind: type[BaseModel]) -> dict[str, Any]:
+def body_of(kind: type[BaseModel]) -> Json:
     """What tells the document which body a route reads."""
     _requests[kind.__name__] = kind
     schema = {"$ref": _REFERENCE.format(model=kind.__name__)}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def replies_of(kind: type, *media_types: str) -> dict[int | str, dict[str, Any]]:
+def replies_of(kind: type | UnionType, *media_types: str) -> dict[int | str, Json]:
     """What tells the document what a route answers, beside JSON in other media types too."""
-    others: dict[str, Any] = {media_type: {} for media_type in media_types}
+    others: Json = {media_type: {} for media_type in media_types}
     return {
         200: {"model": kind, "content": others},
         "4XX": {"model": ErrorReply, "description": "the request cannot be answered"},
@@ -31,17 +41,54 @@ def replies_of(kind: type, *media_types: str) -> dict[int | str, dict[str, Any]]
 
 
 def install_openapi(app: FastAPI) -> None:
-    """Serve a document that knows the bodies too."""
+    """Serve the document at /openapi.json.
 
-    def document() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = get_openapi(
-                title=app.title, version=app.version, description=app.description, routes=app.routes
-            )
-            inputs = [(kind, "validation") for kind in _requests.values()]
-            _, bodies = models_json_schema(inputs, ref_template=_REFERENCE)  # type: ignore[arg-type]  # literals
-            schema["components"]["schemas"].update(bodies["$defs"])
-            app.openapi_schema = schema
-        return app.openapi_schema
+    It is made when it is first asked for, which takes a tenth of a second: on a thread, so that nobody waits for it.
+    """
 
-    app.openapi = document  # type: ignore[method-assign]  # FastAPI's documented way
+    @cache
+    def content() -> bytes:
+        return json.dumps(make_document(app), ensure_ascii=False).encode()
+
+    async def document() -> Response:
+        return Response(await asyncio.to_thread(content), media_type="application/json")
+
+    app.add_api_route("/openapi.json", document, include_in_schema=False)
+
+
+def make_document(app: FastAPI) -> Json:
+    """The document of all routes of an application."""
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        description=INTRODUCTION,
+        routes=app.routes,
+        tags=[{"name": name, "description": description} for name, description in TAGS.items()],
+    )
+    components = document["components"]
+    schemas = components["schemas"]
+    schemas.update(_request_schemas())
+    components["securitySchemes"] = BEARER
+    components["examples"] = ERRORS
+    for path, method, operation in operations_in(document):
+        describe(path, operation, schemas)
+        add_media_types(path, operation, schemas)
+        add_examples(f"{method.upper()} {path}", operation, schemas)
+    return document
+
+
+def operations_in(document: Json) -> Iterator[tuple[str, str, Json]]:
+    """Each path, method and operation of a document, in its order."""
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            yield path, method, operation
+
+
+def _request_schemas() -> Json:
+    """The schemas of all that is read, lines of streams included, by name."""
+    lines = {kinds.asked.__name__: kinds.asked for kinds in LINES.values()}
+    inputs = [(kind, "validation") for kind in (_requests | lines).values()]
+    _, schemas = models_json_schema(inputs, ref_template=_REFERENCE)  # type: ignore[arg-type]  # literals
+    found: Json = schemas["$defs"]
+    return found

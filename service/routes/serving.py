@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Send
 
+from models.checkpoint.calibrations import CalibrationStore
 from models.checkpoint.profiles import ProfileStore
 from service.engine.engine import Engine, Terms
 from service.engine.host import LoadedModel, ModelHost
@@ -20,6 +21,8 @@ from service.engine.job import Work
 from service.engine.keeping import Keeper
 from service.engine.metrics import Metrics
 from service.engine.states import StateStore
+from service.engine.users import UserStore
+from service.routes.autocomplete_sessions import Sessions
 from service.routes.facts import facts_of, note
 from service.routes.leasing import lease
 from service.schemas.wire import TimedRequest
@@ -47,6 +50,9 @@ class Services:
     engine: Engine
     states: StateStore
     profiles: ProfileStore
+    calibrations: CalibrationStore
+    users: UserStore
+    sessions: Sessions
     metrics: Metrics
     limits: Limits
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from models.checkpoint.registry import Version
 from service.engine.host import ModelHost
@@ -19,6 +19,8 @@ _LONGEST_ADDRESS = 201
 class LoadRequest(WireModel):
     """POST /admin/models/load."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "lstm@1", "wait": True}]})
+
     model: Annotated[str, Field(min_length=1, max_length=_LONGEST_ADDRESS)]
     """What to serve from now on: `name`, `name@7` or `name@champion`."""
 
@@ -29,12 +31,16 @@ class LoadRequest(WireModel):
 class UnloadRequest(WireModel):
     """POST /admin/models/unload."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "lstm@1"}]})
+
     model: Annotated[str, Field(min_length=1, max_length=_LONGEST_ADDRESS)]
     """What to serve no longer."""
 
 
 class AliasRequest(WireModel):
     """PUT /admin/models/{name}/aliases/{alias}."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"version": 1, "wait": True}]})
 
     version: Annotated[int, Field(ge=1, le=999_999_999)]
     """The version that the alias is to mean."""

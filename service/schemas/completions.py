@@ -43,7 +43,15 @@ class StreamOptions(BaseModel):
 class CompletionRequest(TimedRequest):
     """Continue texts, as OpenAI's clients ask; null is the same as leaving out, other fields are ignored."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "examples": [
+                {"prompt": "Return the", "max_tokens": 2, "temperature": 0, "echo": True, "logprobs": 1},
+                {"prompt": ["Return the", "Raise an"], "max_tokens": 3, "seed": 1, "stream": True},
+            ]
+        },
+    )
 
     model: str | None = None
     """`name`, `name@7` or `name@champion`; the service's default if it is left out."""

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from models.decoding.parameters import SAMPLE, DecodingParameters
 from models.errors import InvalidInputError
@@ -29,6 +29,23 @@ FlagOrCount = Annotated[
 
 class GenerateRequest(TimedRequest):
     """Continue a text."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "prompt": "Return the",
+                    "max_tokens": 24,
+                    "temperature": 0.7,
+                    "top_p": 0.9,
+                    "seed": 2,
+                    "stop": ["."],
+                },
+                {"prompt": "Return the", "strategy": "beam", "num_beams": 8, "n": 2, "max_tokens": 12},
+                {"prompt": "Return the", "max_tokens": 3, "seed": 2, "stream": True},
+            ]
+        }
+    )
 
     prompt: OneContext = ""
     """A text or token ids; empty for the start of a sentence."""

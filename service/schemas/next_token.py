@@ -2,43 +2,55 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from models.errors import UnsupportedParameterError
 from models.scoring import finite
 from service.engine.host import LoadedModel
-from service.schemas.replies import NextTokenReply, NextTokenResult, TokenCandidate
+from service.schemas.replies import (
+    NextTokenReply,
+    NextTokenResult,
+    NextWordReply,
+    NextWordResult,
+    TokenCandidate,
+    WordCandidate,
+)
 from service.schemas.wire import OneOrMoreContexts, TimedRequest, text_or_ids
 from service.use_cases.limits import Limits
 from service.use_cases.next_token import NextTokenCommand, NextTokens
+from service.use_cases.next_word import NextWords
 from service.use_cases.tokens import TextOrIds
 
 
 class NextTokenRequest(TimedRequest):
     """What may come next after one or more contexts."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"context": "Return the", "top_k": 3},
+                {"context": ["Return the", "Raise an"], "top_k": 2, "entropy": False},
+                {"context": "Return the", "top_k": 3, "unit": "word"},
+            ]
+        }
+    )
+
     context: OneOrMoreContexts
     """A text, texts, token ids, or lists of them; empty for the start of a sentence."""
     model: str | None = None
     """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
     top_k: int = Field(default=10, ge=1)
-    """How many candidates to rank; at most the vocabulary's size."""
+    """How many candidates to rank; at most the vocabulary's size, or 100 words."""
     entropy: bool = True
     """Whether to report each whole distribution's entropy; without it an n-gram model need not compute the whole."""
     unit: Literal["token", "word"] = "token"
-    """What to rank; only `token` for now."""
+    """What to rank. Words are put together from tokens, exactly; their contexts must be texts, and have no entropy."""
 
     def command(self, limits: Limits) -> NextTokenCommand:
         """The request as its use case takes it.
 
         Raises:
             InvalidInputError: there are too many contexts.
-            UnsupportedParameterError: `unit` is `word`.
         """
-        if self.unit != "token":
-            raise UnsupportedParameterError(
-                f"unit is {self.unit!r}; only 'token' is served", parameter="unit"
-            )
         contexts = self._contexts()
         limits.check_count(len(contexts), parameter="context")
         return NextTokenCommand(contexts, self.top_k, self.entropy, self.model)
@@ -66,5 +78,16 @@ def next_token_reply(loaded: LoadedModel, results: list[NextTokens]) -> NextToke
                 entropy,
             )
             for top, entropy in results
+        ],
+    )
+
+
+def next_word_reply(loaded: LoadedModel, results: list[NextWords]) -> NextWordReply:
+    """Words as they go over the wire."""
+    return NextWordReply(
+        loaded.address,
+        [
+            NextWordResult([WordCandidate(word.text, word.logprob) for word in words], unexplored)
+            for words, unexplored in results
         ],
     )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from models.reranking.profiles import MAX_WEIGHTS, Profile, ProfileModel
 from service.schemas.wire import WireModel
@@ -11,6 +11,19 @@ from service.schemas.wire import WireModel
 
 class ProfileBody(WireModel):
     """A profile as /v1/rerank/tune answers it: it has no name yet."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "weights": {"am": 1.0, "lm": 0.4, "words": 0.2},
+                    "metric": "wer",
+                    "models": [{"address": "mixture@1", "weight": 1.0}],
+                    "created": "2026-01-01T00:00:00+00:00",
+                }
+            ]
+        }
+    )
 
     weights: dict[str, float] = Field(min_length=1, max_length=MAX_WEIGHTS)
     """Signed weights, by feature."""

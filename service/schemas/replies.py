@@ -33,6 +33,30 @@ class NextTokenReply:
 
 
 @dataclass(frozen=True, slots=True)
+class WordCandidate:
+    """A word that may come next, however it is cut into tokens."""
+
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class NextWordResult:
+    """What word may follow one context, the most probable first; for so much of the probability none was found."""
+
+    candidates: list[WordCandidate]
+    unexplored_mass: float
+
+
+@dataclass(frozen=True, slots=True)
+class NextWordReply:
+    """One result a context, in order."""
+
+    model: str
+    results: list[NextWordResult]
+
+
+@dataclass(frozen=True, slots=True)
 class TokenScore:
     """A token and its log-probability given all before it."""
 

@@ -29,6 +29,22 @@ _MAX_SESSION = 2048
 _DetailName = Annotated[Detail, Field(strict=False)]  # in JSON a detail is its name
 
 
+_ONE_LIST: JsonValue = {
+    "id": "utt-1",
+    "candidates": [
+        {"text": "return a knew list", "features": {"am": -12.1}},
+        {"text": "return a new list", "features": {"am": -12.6}},
+    ],
+}
+_ANOTHER_LIST: JsonValue = {
+    "id": "utt-2",
+    "candidates": [
+        {"text": "raise an hour", "features": {"am": -8.3}},
+        {"text": "raise an error", "features": {"am": -8.4}},
+    ],
+}
+
+
 @with_config(WireModel.model_config)
 @dataclass(frozen=True, slots=True)
 class CandidateIn(Candidate):
@@ -41,6 +57,8 @@ class CandidateIn(Candidate):
 
 class CandidateListIn(WireModel):
     """The hypotheses for one input, in first-pass order."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_ONE_LIST, _ANOTHER_LIST]})
 
     candidates: list[CandidateIn] = Field(min_length=1)
     """Whole sentences; a space is put after the context if neither side has one."""
@@ -238,7 +256,7 @@ _EXAMPLE: JsonValue = {
             ],
         }
     ],
-    "models": [{"model": "small@3", "name": "old", "weight": -0.2}],
+    "models": [{"model": "ngram", "name": "old", "weight": -0.2}],
     "weights": {"lm": 0.7, "am": 1.0, "words": 0.3, "unk": -2.0},
     "mbr": "wer",
     "confidences": True,

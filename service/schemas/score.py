@@ -25,6 +25,15 @@ _DetailName = Annotated[Detail, Field(strict=False)]
 class ScoreRequest(TimedRequest):
     """How probable each of some texts is, each given the same context."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"texts": ["Return the value."], "detail": "word"},
+                {"context": "Return the", "texts": [" value.", " moon."]},
+            ]
+        }
+    )
+
     texts: list[str] | None = Field(default=None, min_length=1)
     """What to score; or else `token_ids`."""
     token_ids: list[list[int]] | None = Field(default=None, min_length=1)
@@ -65,6 +74,12 @@ class ScoreRequest(TimedRequest):
 
 class ScoreLine(WireModel):
     """One line of a stream: one sequence."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"text": "Return a list."}, {"context": "Return the", "text": " value."}]
+        }
+    )
 
     text: str | None = None
     """What to score; or else `token_ids`."""

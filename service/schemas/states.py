@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.arrays import FloatArray
@@ -26,9 +26,14 @@ from service.use_cases.tokens import TextOrIds
 Handle = Annotated[str, Field(min_length=1, max_length=200)]
 """What leads to a state; clients need not know what it is made of."""
 
+_STATE = "1f0e2d3c.a1b2c3.kJ9dXw0hT2mQvB7s"
+"""The handle of the examples: an example of opening a state answers it, others go on from it."""
+
 
 class OpenStatesRequest(TimedRequest):
     """Keep the state of a model after one or more contexts."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"context": "Return the"}]})
 
     context: OneOrMoreContexts = ""
     """A text, texts, token ids, or lists of them; empty for the start of a sentence."""
@@ -80,6 +85,20 @@ class ContinuationIn(WireModel):
 class AdvanceRequest(TimedRequest):
     """Continue states: score what follows each, and keep the states after it."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "continuations": [
+                        {"state": _STATE, "text": "value"},
+                        {"state": _STATE, "text": "moon", "eos": True, "keep": False},
+                    ],
+                    "next_token_ids": [2],
+                }
+            ]
+        }
+    )
+
     continuations: list[ContinuationIn] = Field(min_length=1)
     """Of states of one version of one model; a state may be continued in several ways."""
     next_token_ids: list[int] = Field(default_factory=list)
@@ -113,6 +132,10 @@ class AdvanceRequest(TimedRequest):
 class NextRequest(TimedRequest):
     """What may come next after each of some states."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"states": [_STATE], "token_ids": [2, 259, 311]}]}
+    )
+
     states: list[Handle] = Field(min_length=1)
     """Of one version of one model."""
     token_ids: Annotated[list[int], Field(min_length=1)] | None = None
@@ -143,6 +166,8 @@ class NextRequest(TimedRequest):
 
 class FreeRequest(WireModel):
     """Forget states."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"states": [_STATE]}]})
 
     states: list[Handle] = Field(min_length=1)
     """Handles; those that lead nowhere do not matter."""

@@ -13,7 +13,9 @@ from service.use_cases.tokenize import Tokens
 class TokenizeRequest(WireModel):
     """Tell a text's tokens; other fields are ignored."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(
+        extra="ignore", json_schema_extra={"examples": [{"prompt": "Return the value."}]}
+    )
 
     prompt: str
     """The text; `<s>`, `</s>` or `<unk>` alone is that control token."""
@@ -26,7 +28,9 @@ class TokenizeRequest(WireModel):
 class DetokenizeRequest(WireModel):
     """Tell the text that tokens spell; other fields are ignored."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(
+        extra="ignore", json_schema_extra={"examples": [{"tokens": [303, 260, 311, 259]}]}
+    )
 
     tokens: list[int]
     """Token ids."""

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
@@ -137,8 +137,31 @@ class TuneSettings(TimedRequest):
         return ModelChoice(parts, tuple((one.name, one.model) for one in self.models))
 
 
+_EXAMPLE_LISTS: JsonValue = [
+    {
+        "candidates": [
+            {"text": first, "features": {"am": am}},
+            {"text": second, "features": {"am": am - 0.4}},
+        ],
+        "reference": right,
+    }
+    for first, second, right, am in (
+        ("return a knew list", "return a new list", "return a new list", -12.1),
+        ("the name of a file", "the naim of a file", "the name of a file", -13.0),
+        ("raise an hour", "raise an error", "raise an error", -8.3),
+        ("call this function", "call this funk shun", "call this function", -10.2),
+    )
+]
+
+
 class TuneRequest(TuneSettings):
     """Find weights to re-rank with, and tell what they are worth."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"lists": _EXAMPLE_LISTS, "features": ["am", "lm"], "max_p_value": 1}]
+        }
+    )
 
     lists: list[ReferredListIn] = Field(min_length=1)
     """As for /v1/rerank, with references."""

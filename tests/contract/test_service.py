@@ -89,7 +89,7 @@ def test_metrics_count_requests_and_tokens(http):
 
 def test_the_openapi_document_describes_every_body_and_reply(http):
     document = http.get("/openapi.json").json()
-    for path in ("next-token", "score", "rerank", "generate"):
+    for path in ("score", "rerank", "generate"):
         operation = document["paths"][f"/v1/{path}"]["post"]
         for content in (
             operation["requestBody"],

@@ -1,11 +1,11 @@
-"""The page: one HTML file that needs nothing else, for light and dark screens, wide and narrow."""
+"""The page of a training run."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from importlib import resources
 from typing import Any, NamedTuple
 
 from training.neural.history import HistoryRecord
+from training.report.html import document, figures, section, table, tiles
 from training.report.pictures import Picture, gate_picture, gradient_picture, history_pictures
 
 REPORT_FILE = "report.html"
@@ -50,7 +50,6 @@ class ReportData(NamedTuple):
 
 def report_page(data: ReportData) -> bytes:
     """The page's bytes."""
-    name = escape(data.name)
     diagnostics = data.metrics.get("diagnostics", {})
     inside: list[Picture] = []
     if any(diagnostics.get("gradient_by_lag", ())):
@@ -58,28 +57,13 @@ def report_page(data: ReportData) -> bytes:
     if diagnostics.get("gate_saturation"):
         inside.append(gate_picture(diagnostics["gate_saturation"]))
     sections = [
-        _tiles(data),
-        _section("Held-out figures", _figures(data.metrics)),
-        _section("Training", _pictures(history_pictures(data.history))),
-        _section("Inside the network", _pictures(inside)),
-        _section("Recipe", _recipe(data.provenance.get("recipe") or {})),
+        tiles(_summary(data)),
+        section("Held-out figures", _figures(data.metrics)),
+        section("Training", figures(history_pictures(data.history))),
+        section("Inside the network", figures(inside)),
+        section("Recipe", _recipe(data.provenance.get("recipe") or {})),
     ]
-    style = (resources.files("training.report") / "page.css").read_text(encoding="utf-8")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{name}: training report</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        f"<header>\n<h1>{name}</h1>\n<p>{escape(data.introduction)}</p>\n</header>\n<main>\n"
-        f"{''.join(sections)}</main>\n</body>\n</html>\n"
-    ).encode()
-
-
-def _tiles(data: ReportData) -> str:
-    tiles = "".join(
-        f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>\n'
-        for label, value in _summary(data)
-    )
-    return f'<div class="tiles">\n{tiles}</div>\n' if tiles else ""
+    return document(data.name, f"{data.name}: training report", data.introduction, sections)
 
 
 def _summary(data: ReportData) -> Iterator[tuple[str, str]]:
@@ -104,22 +88,11 @@ def _figures(metrics: Mapping[str, Any]) -> str:
     shown = {
         key: told for key, told in _FIGURES.items() if any(key in figures for figures in splits.values())
     }
-    head = "".join(f'<th class="number">{split}</th>' for split in splits)
-    rows = "".join(
-        f"<tr><td>{escape(label)}</td>"
-        + "".join(f'<td class="number">{_number(f.get(key), digits)}</td>' for f in splits.values())
-        + "</tr>\n"
+    rows = (
+        (label, *(_number(f.get(key), digits) for f in splits.values()))
         for key, (label, digits) in shown.items()
     )
-    return f"<table>\n<tr><th></th>{head}</tr>\n{rows}</table>\n"
-
-
-def _pictures(pictures: Sequence[Picture]) -> str:
-    figures = "".join(
-        f"<figure>\n{picture.svg}\n<figcaption>{escape(picture.caption)}</figcaption>\n</figure>\n"
-        for picture in pictures
-    )
-    return f'<div class="pictures">\n{figures}</div>\n' if figures else ""
+    return table(["", *splits], rows)
 
 
 def _recipe(recipe: Mapping[str, Any]) -> str:
@@ -139,10 +112,6 @@ def _recipe(recipe: Mapping[str, Any]) -> str:
         if own
     )
     return f'<div class="recipe">\n{blocks}</div>\n' if blocks else ""
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section>\n<h2>{title}</h2>\n{content}</section>\n" if content else ""
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -1,0 +1,35 @@
+"""All strings that one edit makes of a word."""
+
+
+def one_edit_from(word: str, letters: str) -> list[str]:
+    """Deletions, swaps of neighbours, substitutions and insertions, each string once, without the word itself.
+
+    Args:
+        word: not empty.
+        letters: that may be put in.
+
+    Source: Norvig 2007, How to write a spelling corrector.
+    """
+    cuts = [(word[:place], word[place:]) for place in range(len(word) + 1)]
+    found = dict.fromkeys(left + right[1:] for left, right in cuts if right)
+    found |= dict.fromkeys(left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1)
+    found |= dict.fromkeys(left + letter + right[1:] for left, right in cuts if right for letter in letters)
+    found |= dict.fromkeys(left + letter + right for left, right in cuts for letter in letters)
+    found.pop(word, None)
+    found.pop("", None)
+    return list(found)
+
+
+def slips_of(word: str) -> list[str]:
+    """What may have been meant if the commonest slips were made: a letter too many, two swapped, one not doubled.
+
+    Args:
+        word: as typed; not empty.
+    """
+    cuts = [(word[:place], word[place:]) for place in range(len(word))]
+    found = dict.fromkeys(left + right[1:] for left, right in cuts)
+    found |= dict.fromkeys(left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1)
+    found |= dict.fromkeys(left + right[0] + right for left, right in cuts)
+    found.pop(word, None)
+    found.pop("", None)
+    return list(found)

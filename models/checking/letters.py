@@ -1,0 +1,48 @@
+"""What of a token is a word, and what is punctuation that sticks to it."""
+
+from typing import NamedTuple
+
+from models.checking.sentences import running_words
+
+
+class Spelled(NamedTuple):
+    """A token that spells a word of letters.
+
+    Attributes:
+        affixes: the punctuation on both of its sides.
+        core: the word.
+    """
+
+    affixes: tuple[str, str]
+    core: str
+
+
+BARE = ("", "")
+"""No punctuation on either side."""
+
+
+def spelled(token: str) -> Spelled | None:
+    """The word that a token spells; None if it spells none, or several."""
+    if token.isalpha():
+        return Spelled(BARE, token)
+    found = running_words().search(token)
+    if found is None or not is_letters(found.group()):
+        return None
+    before, after = token[: found.start()], token[found.end() :]
+    return None if running_words().search(after) else Spelled((before, after), found.group())
+
+
+def is_letters(word: str) -> bool:
+    """Whether a run of word characters has letters, and apostrophes, hyphens and combining marks at most besides."""
+    return word.isalpha() or (
+        running_words().fullmatch(word) is not None
+        and any(map(str.isalpha, word))
+        and not any(c.isdecimal() or c == "_" for c in word)
+    )
+
+
+def as_typed(typed: str, word: str) -> str:
+    """A word of a lower-cased vocabulary in the case of what was typed."""
+    if len(typed) > 1 and typed.isupper():
+        return word.upper()
+    return word[:1].upper() + word[1:] if typed[:1].isupper() else word

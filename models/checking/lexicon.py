@@ -1,0 +1,87 @@
+"""The words of a list that are a few edits away from a given one."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from rapidfuzz.distance import OSA
+from rapidfuzz.process import cdist
+
+Indices = npt.NDArray[np.int64]
+_REMEMBERED_WORDS = 1 << 14
+
+
+class Near(NamedTuple):
+    """Words near another one.
+
+    Attributes:
+        indices: their places in the list [N].
+        edits: how far each is [N], at least 1.
+    """
+
+    indices: Indices
+    edits: npt.NDArray[np.uint8]
+
+
+class Lexicon:
+    """Finds words by edit distance: insertions, deletions, substitutions, swaps of neighbours (OSA).
+
+    An edit changes a word's length by at most one and its set of letters by at most two: what differs by more is
+    not compared. Sets are of 64 hashed letters, so that all words are ruled out by one vectorised look.
+
+    Args:
+        words: each once.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        lengths = np.fromiter(map(len, words), np.int64, len(words))
+        self._order = np.argsort(lengths, kind="stable")
+        self._words = [words[i] for i in self._order.tolist()]
+        self._lengths = lengths[self._order]
+        self._letters = _letter_sets(self._words, self._lengths)
+        self._remembered: OrderedDict[tuple[str, int], Near] = OrderedDict()
+
+    def near(self, word: str, max_edits: int) -> Near:
+        """The words at 1 to `max_edits` edits from a word, which need not be in the list itself."""
+        key = (word, max_edits)
+        found = self._remembered.get(key)
+        if found is None:
+            found = self._remembered[key] = self._search(word, max_edits)
+            if len(self._remembered) > _REMEMBERED_WORDS:
+                self._remembered.popitem(last=False)
+        else:
+            self._remembered.move_to_end(key)
+        return found
+
+    def _search(self, word: str, max_edits: int) -> Near:
+        first, last = np.searchsorted(self._lengths, [len(word) - max_edits, len(word) + max_edits + 1])
+        differing = np.bitwise_count(self._letters[first:last] ^ _letter_set(word))
+        some = np.flatnonzero(differing <= 2 * max_edits) + first
+        if not some.size:
+            return Near(some, np.zeros(0, dtype=np.uint8))
+        compared = [self._words[i] for i in some.tolist()]
+        edits = cdist([word], compared, scorer=OSA.distance, score_cutoff=max_edits, dtype=np.uint8)[0]
+        kept = np.flatnonzero((edits > 0) & (edits <= max_edits))
+        return Near(self._order[some[kept]], edits[kept])
+
+
+def _letter_set(word: str) -> np.uint64:
+    """What `_letter_sets` makes of one word."""
+    bits = 0
+    for letter in word:
+        bits |= 1 << ord(letter) % 64
+    return np.uint64(bits)
+
+
+def _letter_sets(words: Sequence[str], lengths: Indices) -> npt.NDArray[np.uint64]:
+    """The set of each word's letters as 64 bits [N]; letters may share a bit."""
+    codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    bits = np.left_shift(np.uint64(1), (codes % 64).astype(np.uint64))
+    sets = np.zeros(len(words), dtype=np.uint64)
+    filled = np.flatnonzero(lengths)
+    if filled.size:
+        begins = (np.cumsum(lengths) - lengths)[filled]
+        sets[filled] = np.bitwise_or.reduceat(bits, begins)
+    return sets

@@ -1,0 +1,287 @@
+"""A text cut into sentences and words, and which tokens spell which word.
+
+A line is a sentence. Of word tokenizers a word is a token. Of the others it is a run of letters, digits, combining
+marks and underscores, with apostrophes and hyphens between two of those. A token belongs to the word in which its first
+visible character lies, so that a word's tokens include the space before it and not the one after it, as in the `words`
+of /v1/score; what stands between words belongs to none.
+"""
+
+import re
+import unicodedata
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import TokenIds
+from models.completion.words import JOINERS
+from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer, word_splitter
+from models.vocabulary import EOS, UNK
+
+Indices = npt.NDArray[np.int64]
+MAX_TOKENS = 512
+"""Of a sentence that is looked at as a whole; a longer line is cut, and its parts follow one another."""
+
+_CONTINUATION_BITS, _CONTINUATION = 0xC0, 0x80  # of a byte of UTF-8 that is not a character's first
+_CHUNK = re.compile(r"\S+")
+_LAST_MARK = 0x1E94A
+"""No combining mark lies higher, but for variation selectors, which join no words."""
+
+
+class Word(NamedTuple):
+    """A word of a text.
+
+    Attributes:
+        text: as it was given.
+        start: where it begins in the whole text, in code points.
+        end: where it ends.
+        first: its first token among those of its sentence.
+        last: the token after its last.
+        known: whether the model has a token that spells it; of characters, whether it knows them all.
+    """
+
+    text: str
+    start: int
+    end: int
+    first: int
+    last: int
+    known: bool
+
+
+class Sentence(NamedTuple):
+    """A line of a text, or a part of a long one.
+
+    Attributes:
+        text: the line, or the part.
+        offset: where it begins in the whole text, in code points.
+        ids: its tokens [T].
+        begins: where the first visible character of each lies in `text` [T], never falling.
+        words: in order.
+        after: tokens that follow: `</s>`, or the next of a long line.
+        goes_on: whether it follows the sentence before it in one line.
+    """
+
+    text: str
+    offset: int
+    ids: TokenIds
+    begins: Indices
+    words: tuple[Word, ...]
+    after: TokenIds
+    goes_on: bool = False
+
+    @property
+    def ends(self) -> bool:
+        """Whether its line ends with it."""
+        return len(self.after) == 1 and self.after[0] == EOS
+
+
+class Cutter(ABC):
+    """Cuts texts for one tokenizer.
+
+    Args:
+        tokenizer: whose tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    def sentences(self, text: str, *, lookahead: int) -> Iterator[Sentence]:
+        r"""The lines of a text that have a token; `\n` ends a line.
+
+        Args:
+            text: any.
+            lookahead: tokens after a part of a long line that are told.
+        """
+        offset = 0
+        for line in text.split("\n"):
+            sentence = self.sentence(line, offset)
+            if len(sentence.ids):
+                yield from _parts(sentence, lookahead)
+            offset += len(line) + 1
+
+    @abstractmethod
+    def sentence(self, line: str, offset: int = 0) -> Sentence:
+        """One line, which begins so many characters into its text."""
+
+    def tokens_in(self, sentence: Sentence, left: int, right: int) -> slice:
+        """The tokens whose first visible character lies in some of a sentence's characters."""
+        return slice(*np.searchsorted(sentence.begins, [left, right]).tolist())
+
+
+class WordCutter(Cutter):
+    """A token is a word."""
+
+    def __init__(self, tokenizer: WordTokenizer) -> None:
+        super().__init__(tokenizer)
+        self.lowercase = tokenizer.lowercase
+        self._split = word_splitter(tokenizer.pattern, lowercase=tokenizer.lowercase)
+
+    def sentence(self, line: str, offset: int = 0) -> Sentence:
+        """One line, which begins so many characters into its text."""
+        ids = self.tokenizer.encode(line)
+        ends = self._split.ends(line)
+        begins = [end - len(word) for word, end in zip(self._split(line), ends, strict=True)]
+        if self._split.length(line) != len(line):  # a character became two when it was lower-cased
+            given = _places_before_lowering(line)
+            begins, ends = [given[i] for i in begins], [given[i] for i in ends]
+        words = tuple(
+            Word(line[begin:end], offset + begin, offset + end, place, place + 1, ids[place] != UNK)
+            for place, (begin, end) in enumerate(zip(begins, ends, strict=True))
+        )
+        return Sentence(line, offset, _ids(ids), np.array(begins, dtype=np.int64), words, _END_OF_LINE)
+
+
+class CharacterCutter(Cutter):
+    """A token is a character."""
+
+    def sentence(self, line: str, offset: int = 0) -> Sentence:
+        """One line, which begins so many characters into its text."""
+        ids = _ids(self.tokenizer.encode(line))
+        begins = np.arange(len(ids)) + np.fromiter((c.isspace() for c in line), bool, len(line))
+        sentence = Sentence(line, offset, ids, begins, (), _END_OF_LINE)
+        return sentence._replace(words=_words(sentence, lambda _, ids: UNK not in ids))
+
+    def tokens_in(self, sentence: Sentence, left: int, right: int) -> slice:  # noqa: ARG002 - one a character
+        """The characters themselves, spaces too."""
+        return slice(left, right)
+
+
+class PieceCutter(Cutter):
+    """Tokens are pieces of words, with the space before a word in its first piece."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer)
+        spelled = tokenizer.token_bytes
+        self._num_bytes = np.fromiter(map(len, spelled), np.int64, len(spelled))
+        self._num_spaces = np.fromiter(
+            (len(s) - len(s.lstrip(b" ")) for s in spelled), np.int64, len(spelled)
+        )
+
+    def sentence(self, line: str, offset: int = 0) -> Sentence:
+        """One line, which begins so many characters into its text.
+
+        Where the tokenizer changes characters, what stands between white space is tokenised by itself, so that at
+        least that is certain to be where it was.
+        """
+        ids = _ids(self.tokenizer.encode(line))
+        begins = self._begins(line, ids)
+        if begins is None:
+            ids, begins = self._by_chunks(line)
+        sentence = Sentence(line, offset, ids, begins, (), _END_OF_LINE)
+        return sentence._replace(words=_words(sentence, self._is_whole))
+
+    def _begins(self, text: str, ids: TokenIds) -> Indices | None:
+        """Where tokens begin in the text that they spell; None if they spell another."""
+        if self.tokenizer.decode(ids.tolist()) != text:
+            return None
+        raw = np.frombuffer(text.encode(), dtype=np.uint8)
+        is_first = (raw & _CONTINUATION_BITS) != _CONTINUATION
+        character_of = np.concatenate([np.cumsum(is_first) - 1, [len(text)]])
+        sizes = self._num_bytes[ids]
+        own_space = int(sizes.sum()) - len(raw)
+        visible = np.cumsum(sizes) - sizes - own_space + self._num_spaces[ids]
+        begins: Indices = character_of[np.clip(visible, 0, len(raw))]
+        return begins
+
+    def _by_chunks(self, line: str) -> tuple[TokenIds, Indices]:
+        ids: list[TokenIds] = []
+        begins: list[Indices] = []
+        for found in _CHUNK.finditer(line):
+            some = _ids(self.tokenizer.encode(found.group()))
+            inside = self._begins(found.group(), some)
+            ids.append(some)
+            begins.append(found.start() + (np.zeros(len(some), dtype=np.int64) if inside is None else inside))
+        if not ids:
+            return _ids([]), np.zeros(0, dtype=np.int64)
+        return np.concatenate(ids), np.concatenate(begins)
+
+    def _is_whole(self, text: str, ids: TokenIds) -> bool:
+        return len(ids) == 1 and self.tokenizer.token_bytes[ids[0]].lstrip(b" ") == text.encode()
+
+
+def cutter_of(tokenizer: Tokenizer) -> Cutter:
+    """The cutter for a tokenizer's kind."""
+    if isinstance(tokenizer, WordTokenizer):
+        return WordCutter(tokenizer)
+    return CharacterCutter(tokenizer) if isinstance(tokenizer, CharacterTokenizer) else PieceCutter(tokenizer)
+
+
+@cache
+def running_words() -> re.Pattern[str]:
+    """Finds runs of word characters."""
+    marks = [chr(c) for c in range(0x300, _LAST_MARK + 1) if unicodedata.category(chr(c))[0] == "M"]
+    one = rf"[\w{''.join(marks)}]+"
+    return re.compile(rf"{one}(?:[{JOINERS}]{one})*")
+
+
+_END_OF_LINE = np.array([EOS], dtype=np.int64)
+
+
+def _ids(ids: list[int]) -> TokenIds:
+    return np.array(ids, dtype=np.int64)
+
+
+def _words(sentence: Sentence, is_known: Callable[[str, TokenIds], bool]) -> tuple[Word, ...]:
+    """The runs of word characters of a sentence, with their tokens."""
+    found = list(running_words().finditer(sentence.text))
+    firsts = np.searchsorted(sentence.begins, [one.start() for one in found]).tolist()
+    lasts = np.searchsorted(sentence.begins, [one.end() for one in found]).tolist()
+    return tuple(
+        Word(
+            one.group(),
+            sentence.offset + one.start(),
+            sentence.offset + one.end(),
+            first,
+            last,
+            is_known(one.group(), sentence.ids[first:last]),
+        )
+        for one, first, last in zip(found, firsts, lasts, strict=True)
+    )
+
+
+def _parts(sentence: Sentence, lookahead: int) -> Iterator[Sentence]:
+    """A sentence, or a long one in parts of bounded size that begin where words do."""
+    size = len(sentence.ids)
+    if size <= MAX_TOKENS:
+        yield sentence
+        return
+    firsts = np.array([word.first for word in sentence.words if word.first < word.last], dtype=np.int64)
+    begin = 0
+    while begin < size:
+        end = size
+        if size - begin > MAX_TOKENS:
+            last = int(np.searchsorted(firsts, begin + MAX_TOKENS, side="right")) - 1
+            whole_words = last >= 0 and firsts[last] > begin
+            end = int(firsts[last]) if whole_words else begin + MAX_TOKENS
+        yield _part(sentence, begin, end, lookahead)
+        begin = end
+
+
+def _part(sentence: Sentence, begin: int, end: int, lookahead: int) -> Sentence:
+    """Some of a sentence's tokens, and the words that begin among them."""
+    size = len(sentence.ids)
+    left = int(sentence.begins[begin]) if begin else 0
+    right = int(sentence.begins[end]) if end < size else len(sentence.text)
+    after = sentence.ids[end : end + lookahead]
+    return Sentence(
+        sentence.text[left:right],
+        sentence.offset + left,
+        sentence.ids[begin:end],
+        sentence.begins[begin:end] - left,
+        tuple(
+            word._replace(first=word.first - begin, last=min(word.last, end) - begin)
+            for word in sentence.words
+            if begin <= word.first < end
+        ),
+        after if end < size else _END_OF_LINE,
+        goes_on=begin > 0,
+    )
+
+
+def _places_before_lowering(line: str) -> list[int]:
+    """For each character of the lower-cased line, and its end, the one it was made of."""
+    places = [place for place, character in enumerate(line) for _ in character.lower()]
+    return [*places, len(line)]

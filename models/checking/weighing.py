@@ -1,0 +1,217 @@
+"""What a model says of a batch of sentences, and of each alternative with the words on both sides of it.
+
+One pass over the sentences gives a state before every token. From it alternatives are first looked at by what stands
+before them; those that may still win are scored together with the tokens after them, all in one ragged batch.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from models.arrays import TokenIds
+from models.checking.alternatives import Alternatives, Batch, Indices, Numbers, Slot, joined
+from models.checking.asking import Advance, Begin, Score, Work, choices
+from models.checking.proposing import Context, Proposer
+from models.checking.sentences import Word
+from models.protocol import LanguageModel
+from models.scoring import LOG_ZERO
+from models.vocabulary import EOS, UNK
+
+_ROWS_AT_ONCE = 512
+"""Alternatives that are read side by side."""
+
+
+class Weighed(NamedTuple):
+    """What came out for a batch.
+
+    Attributes:
+        words: of all its sentences, in order.
+        word_log_probs: ln P(word | what stands before it), of each [N].
+        log_prob: of all predicted tokens, ends of lines included.
+        num_ends: of lines.
+        slots: places where something else may have been meant; the words' first.
+        alternatives: that were weighed with both contexts [M].
+        log_odds: ln of how much likelier each is than what was typed, given the text around it [M].
+        gains_nats: by how much the model alone prefers each [M].
+        state: after the last sentence, if its line goes on; else None.
+    """
+
+    words: Sequence[Word]
+    word_log_probs: Numbers
+    log_prob: float
+    num_ends: int
+    slots: Sequence[Slot]
+    alternatives: Alternatives
+    log_odds: Numbers
+    gains_nats: Numbers
+    state: Any
+
+
+class _Read(NamedTuple):
+    """States before all tokens of a batch: row `rows[p]` of `state` is the one before token p."""
+
+    state: Any
+    rows: Indices
+
+
+def weigh(
+    model: LanguageModel[Any], proposer: Proposer, context: Context, *, state: Any, right_tokens: int
+) -> Work[Weighed]:
+    """Read a batch, find alternatives, and weigh them.
+
+    Args:
+        model: any that reads from left to right.
+        proposer: for its tokenizer.
+        context: the batch, and how to look at it.
+        state: before a single sentence that goes on with the one before it; None otherwise.
+        right_tokens: after a place that alternatives must explain too.
+    """
+    batch = context.batch
+    reading = yield from _read(batch, state)
+    first = yield from proposer.propose(context)
+    count = len(batch.tokens)
+    starts = np.flatnonzero(first.lengths)
+    told = yield from choices(
+        model,
+        reading.state,
+        np.concatenate([reading.rows, reading.rows[first.firsts[starts]]]),
+        np.concatenate([batch.tokens, first.tokens[first.offsets[starts]]]),
+    )
+    log_probs = np.maximum(told[:count].astype(np.float64), LOG_ZERO)
+    before = _before(first, starts, told[count:], log_probs)
+    kept = first.select(_promising(context, first, before))
+    more = yield from proposer.propose_more(context, reading.state, reading.rows, log_probs)
+    alternatives = joined([kept, more])
+    totals, stops = yield from _totals(batch, reading, alternatives, right_tokens)
+    sums = np.concatenate([[0.0], np.cumsum(log_probs)])
+    gains = totals - (sums[stops] - sums[alternatives.firsts])
+    log_weights = alternatives.log_weights - _typed_weights(context)[alternatives.slots]
+    log_weights += _of_unknown(context, alternatives, log_probs)
+    predicted = _predicted(batch)
+    last = batch.sentences[-1]
+    return Weighed(
+        context.words,
+        sums[context.positions + _num_tokens(context.words)] - sums[context.positions],
+        float(log_probs[predicted].sum()),
+        int(np.count_nonzero(batch.tokens[predicted] == EOS)),
+        context.slots,
+        alternatives,
+        gains + log_weights,
+        gains,
+        None if last.ends else reading.state.select(reading.rows[[batch.bases[-1] + len(last.ids)]]),
+    )
+
+
+def _read(batch: Batch, state: Any) -> Work[_Read]:
+    """Read all sentences side by side, one token of each at a time."""
+    order = np.argsort(-batch.lengths, kind="stable")
+    lengths, bases = batch.lengths[order], batch.bases[order]
+    if state is None:
+        state = yield Begin(len(order))
+    states, firsts, num_rows = [], [], 0
+    for step in range(int(lengths[0])):
+        alive = int(np.searchsorted(-lengths, -step))  # the sentences longer than that
+        if alive < len(state):
+            state = state.select(np.arange(alive))
+        states.append(state)
+        firsts.append(num_rows)
+        num_rows += alive
+        going_on = int(np.searchsorted(-lengths, -(step + 1)))
+        if going_on:
+            going = state if going_on == alive else state.select(np.arange(going_on))
+            state = yield Advance(going, batch.tokens[bases[:going_on] + step])
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    steps = np.arange(len(batch.tokens)) - np.repeat(batch.bases, batch.lengths)
+    rows = np.array(firsts)[steps] + rank[batch.sentence_of]
+    return _Read(states[0] if len(states) == 1 else states[0].concatenate(states[1:]), rows)
+
+
+def _before(first: Alternatives, starts: Indices, told: Any, log_probs: Numbers) -> Numbers:
+    """By how much the first token of each alternative is likelier than the one it replaces [M]."""
+    before = np.zeros(first.number)
+    before[starts] = told - log_probs[first.firsts[starts]]
+    return before
+
+
+def _promising(context: Context, found: Alternatives, before: Numbers) -> Indices:
+    """The alternatives that may win when what follows is looked at: the best of each place, ascending.
+
+    For words that the model does not know all that are among the best are kept, as suggestions.
+    """
+    if not found.number:
+        return np.zeros(0, dtype=np.int64)
+    typed = _typed_weights(context)
+    is_unknown = np.array([not slot.known for slot in context.slots])
+    margins = before + found.log_weights - typed[found.slots]
+    order = np.lexsort((-margins, found.slots))
+    slots = found.slots[order]
+    begins = np.flatnonzero(np.diff(slots, prepend=-1))
+    rank = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
+    likely = (margins[order] >= -context.search.slack_nats) | is_unknown[slots]
+    kept: Indices = np.sort(order[likely & (rank < context.search.max_alternatives)])
+    return kept
+
+
+def _typed_weights(context: Context) -> Numbers:
+    """Of each slot, ln of how probable it is to be typed so when it is meant."""
+    return np.array([slot.log_weight for slot in context.slots])
+
+
+def _of_unknown(context: Context, found: Alternatives, log_probs: Numbers) -> Numbers:
+    """What makes unknown words as probable as they are believed to be at least [M]; added to log-odds.
+
+    A model whose vocabulary has every word of its training text has seen no unknown word, and expects none.
+    """
+    tokens = context.batch.tokens
+    missing = np.where(tokens == UNK, np.maximum(context.channel.log_unknown - log_probs, 0.0), 0.0)
+    sums = np.concatenate([[0.0], np.cumsum(missing)])
+    typed = np.array([sums[slot.last] - sums[slot.first] for slot in context.slots])
+    is_unknown = np.zeros(found.number, dtype=bool)
+    single = np.flatnonzero(found.lengths == 1)
+    is_unknown[single] = found.tokens[found.offsets[single]] == UNK
+    added: Numbers = np.where(is_unknown, missing[found.firsts], 0.0) - typed[found.slots]
+    return added
+
+
+def _totals(
+    batch: Batch, reading: _Read, found: Alternatives, right_tokens: int
+) -> Work[tuple[Numbers, Indices]]:
+    """Log-probabilities of alternatives with the tokens after them [M], and where those end [M]."""
+    stops = np.minimum(found.lasts + right_tokens, batch.ends[batch.sentence_of[found.firsts]])
+    lengths = found.lengths + stops - found.lasts
+    totals = np.zeros(found.number)
+    order = np.argsort(lengths, kind="stable")
+    for begin in range(0, len(order), _ROWS_AT_ONCE):
+        some = order[begin : begin + _ROWS_AT_ONCE]
+        tokens = _sequences(batch, found, some, int(lengths[some].max()))
+        before = reading.state.select(reading.rows[found.firsts[some]])
+        scores = yield Score(before, tokens, lengths[some])
+        totals[some] = np.maximum(scores.astype(np.float64), LOG_ZERO).sum(axis=1)
+    return totals, stops
+
+
+def _sequences(batch: Batch, found: Alternatives, rows: Indices, width: int) -> TokenIds:
+    """The tokens of some alternatives, then those of the text after them [R, width]; past its end, any."""
+    steps = np.arange(width)
+    own = found.lengths[rows][:, None]
+    inside = np.minimum(found.offsets[rows][:, None] + steps, max(len(found.tokens) - 1, 0))
+    behind = np.minimum(found.lasts[rows][:, None] + steps - own, len(batch.tokens) - 1)
+    following: TokenIds = batch.tokens[np.maximum(behind, 0)]
+    if not len(found.tokens):
+        return following
+    tokens: TokenIds = np.where(steps < own, found.tokens[inside], following)
+    return tokens
+
+
+def _predicted(batch: Batch) -> Indices:
+    """The tokens that a text is charged for: those of its sentences, and the ends of its lines."""
+    counts = [len(sentence.ids) + sentence.ends for sentence in batch.sentences]
+    firsts = np.cumsum(counts) - counts
+    places: Indices = np.arange(sum(counts)) + np.repeat(batch.bases - firsts, counts)
+    return places
+
+
+def _num_tokens(words: Sequence[Word]) -> Indices:
+    return np.fromiter((word.last - word.first for word in words), np.int64, len(words))

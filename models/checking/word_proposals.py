@@ -1,0 +1,265 @@
+"""What may have been meant where a token is a word: words of the vocabulary near it, and spaces too many or too few."""
+
+from math import log
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from rapidfuzz.distance import OSA
+
+from models.arrays import TokenIds
+from models.checking.alternatives import (
+    Alternatives,
+    AlternativesList,
+    Indices,
+    Numbers,
+    Slot,
+    joined,
+    single_tokens,
+)
+from models.checking.asking import Predict, Work
+from models.checking.letters import BARE, Spelled, as_typed, spelled
+from models.checking.lexicon import Lexicon
+from models.checking.proposing import Context, Proposer
+from models.checking.sentences import Word, WordCutter
+from models.checking.spelling import SpellingModel
+from models.vocabulary import EOS, UNK
+
+_WORDS_PER_STEP = 16
+"""Words that are looked up before others have their turn: about a millisecond."""
+
+_ROWS_AT_ONCE = 64
+_RIGHT_TOKENS = 5
+_DICTIONARY_SHARE = 0.5
+"""Of unknown words, those of a caller's dictionary."""
+
+_SHORTEST_PART = 2
+"""Letters of a word that a space may have been lost beside."""
+
+
+class _Near(NamedTuple):
+    """Words near a typed one: ids [N], edits [N], and lengths of the words [N]."""
+
+    ids: TokenIds
+    edits: npt.NDArray[np.uint8]
+    lengths: Indices
+
+
+class _Group(NamedTuple):
+    """The words of the vocabulary with the same punctuation: ids [N], lengths without it [N]."""
+
+    ids: TokenIds
+    lengths: Indices
+    lexicon: Lexicon
+
+
+_NOTHING_NEAR = _Near(np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(0, np.int64))
+
+
+class WordProposer(Proposer):
+    """Proposes words of the vocabulary that are made of letters, with the same punctuation as is typed.
+
+    Args:
+        cutter: of a word tokenizer.
+    """
+
+    cutter: WordCutter
+
+    def __init__(self, cutter: WordCutter) -> None:
+        super().__init__(cutter)
+        tokens = cutter.tokenizer.vocabulary.tokens
+        words = [(i, word) for i, token in enumerate(tokens) if i > EOS and (word := spelled(token))]
+        self._ids = np.array([i for i, _ in words], dtype=np.int64)
+        self._id_of = {tokens[i]: i for i, _ in words}
+        self._members: dict[tuple[str, str], list[tuple[int, str]]] = {}
+        for i, word in words:
+            self._members.setdefault(word.affixes, []).append((i, word.core))
+        self._groups: dict[tuple[str, str], _Group] = {}
+        self._spelling = SpellingModel(list({word.core for _, word in words}))
+        if BARE in self._members:  # most words, so they are not left to the first request
+            self._group(BARE)
+
+    def right_tokens(self) -> int:
+        """Tokens after a word that its alternatives must explain too, of a model that remembers far."""
+        return _RIGHT_TOKENS
+
+    def log_spelling(self, word: str) -> float:
+        """Natural logarithm of P(spelling | an unknown word)."""
+        found = self._spelled(word)
+        return self._spelling.log_prob(found.core if found else self._key(word))
+
+    def propose(self, context: Context) -> Work[Alternatives]:
+        """Words near each one; spaces; dictionary words for unknown ones; the caller's own suggestions."""
+        context.slots += [self._slot(context, number) for number in range(len(context.words))]
+        near: list[_Near] = []
+        log_weights: list[Numbers] = []
+        owners: list[int] = []
+        found = AlternativesList()
+        for number, word in enumerate(context.words):
+            if number % _WORDS_PER_STEP == _WORDS_PER_STEP - 1:
+                yield None
+            if context.slots[number].exempt:
+                continue
+            some = self._near(context, word)
+            if some.ids.size:
+                near.append(some)
+                log_weights.append(_weights(context, word, some))
+                owners.append(number)
+            self._add_spaces(context, number, found)
+            if not word.known:
+                self._add_from_dictionary(context, number, found)
+        self.add_given(context, found)
+        others = found.collected()
+        if not near:
+            return others
+        slots = np.repeat(owners, [len(some.ids) for some in near])
+        words = single_tokens(
+            slots,
+            context.positions[slots],
+            np.concatenate([some.ids for some in near]),
+            np.concatenate(log_weights),
+            np.concatenate([some.edits for some in near]),
+        )
+        if self.cutter.lowercase:
+            self._restore_case(context, words)
+        return joined([_without(words, others, len(self.cutter.tokenizer.vocabulary)), others])
+
+    def propose_more(
+        self,
+        context: Context,
+        state: Any,
+        rows: Indices,
+        log_probs: Numbers,  # noqa: ARG002 - models of pieces look at them
+    ) -> Work[Alternatives]:
+        """For unknown words, the words that the model expects most, as suggestions: an error may be of any kind."""
+        found = AlternativesList()
+        count = min(context.search.likeliest, len(self._ids))
+        unknown = [
+            number
+            for number, word in enumerate(context.words)
+            if count and not word.known and not context.slots[number].exempt
+        ]
+        for first in range(0, len(unknown), _ROWS_AT_ONCE):
+            some = unknown[first : first + _ROWS_AT_ONCE]
+            told = yield Predict(state.select(rows[context.positions[some]]))
+            likely = told[:, self._ids]
+            best = np.argpartition(-likely, count - 1, axis=1)[:, :count]
+            for number, places in zip(some, best, strict=True):
+                self._add_expected(context, number, self._ids[places].tolist(), found)
+        return found.collected()
+
+    def _key(self, word: str) -> str:
+        return word.lower() if self.cutter.lowercase else word
+
+    def _slot(self, context: Context, number: int) -> Slot:
+        word, position = context.words[number], int(context.positions[number])
+        found = self._spelled(word.text)
+        spelling = 0.0 if word.known else self.log_spelling(word.text)
+        return Slot(
+            word.start,
+            word.end,
+            position,
+            position + 1,
+            word.known,
+            exempt=found is None or context.is_right(word.text),
+            log_weight=context.channel.log_right + spelling,
+        )
+
+    def _spelled(self, word: str) -> Spelled | None:
+        return spelled(self._key(word))
+
+    def _near(self, context: Context, word: Word) -> _Near:
+        typed = self._spelled(word.text)
+        if typed is None or typed.affixes not in self._members:
+            return _NOTHING_NEAR
+        group = self._group(typed.affixes)
+        max_edits = context.channel.max_edits(typed.core, known=word.known)
+        found = group.lexicon.near(typed.core, max_edits)
+        return _Near(group.ids[found.indices], found.edits, group.lengths[found.indices])
+
+    def _group(self, affixes: tuple[str, str]) -> _Group:
+        """The words with some punctuation, made when they are first needed."""
+        group = self._groups.get(affixes)
+        if group is None:
+            ids, cores = zip(*self._members[affixes], strict=True)
+            lengths = np.fromiter(map(len, cores), np.int64, len(cores))
+            group = _Group(np.array(ids, dtype=np.int64), lengths, Lexicon(cores))
+            self._groups[affixes] = group
+        return group
+
+    def _add_spaces(self, context: Context, number: int, found: AlternativesList) -> None:
+        """The word as two, and it and the next as one."""
+        word, log_weight = context.words[number], context.channel.log_space_error
+        key = self._key(word.text)
+        for cut in range(_SHORTEST_PART, len(key) - _SHORTEST_PART + 1):
+            left, right = self._id_of.get(key[:cut]), self._id_of.get(key[cut:])
+            if left is not None and right is not None:
+                text = self._shown(word, f"{key[:cut]} {key[cut:]}")
+                context.add_to_slot(found, number, (left, right), log_weight=log_weight, edits=1, text=text)
+        if number + 1 == len(context.words) or context.slots[number + 1].exempt:
+            return
+        following = context.words[number + 1]
+        whole = self._id_of.get(key + self._key(following.text))
+        slot, other = context.slots[number], context.slots[number + 1]
+        if whole is None or other.first != slot.last:
+            return
+        context.slots.append(
+            slot._replace(
+                end=other.end,
+                last=other.last,
+                known=slot.known and other.known,
+                log_weight=slot.log_weight + other.log_weight - context.channel.log_right,
+            )
+        )
+        text, last = word.text + following.text, len(context.slots) - 1
+        context.add_to_slot(found, last, (whole,), log_weight=log_weight, edits=1, text=text)
+
+    def _add_from_dictionary(self, context: Context, number: int, found: AlternativesList) -> None:
+        """Words of the caller's near an unknown one, which are unknown to the model too."""
+        dictionary, word = context.dictionary, context.words[number]
+        if not len(dictionary):
+            return
+        near = dictionary.near(word.text, context.channel.max_edits(word.text, known=False))
+        log_spelling = log(_DICTIONARY_SHARE / len(dictionary))
+        for place, edits in zip(near.indices.tolist(), near.edits.tolist(), strict=True):
+            text = dictionary[place]
+            if self._key(text) not in self._id_of:
+                channel = float(context.channel.among_strings(np.array([edits]), np.array([len(text)]))[0])
+                log_weight = channel + log_spelling
+                context.add_to_slot(found, number, (UNK,), log_weight=log_weight, edits=edits, text=text)
+
+    def _add_expected(self, context: Context, number: int, ids: list[int], found: AlternativesList) -> None:
+        word = context.words[number]
+        key, near = self._key(word.text), set(self._near(context, word).ids.tolist())
+        log_weight = context.channel.log_far_error + self.log_spelling(word.text)
+        for token in ids:
+            if token not in near:
+                spelling = self.cutter.tokenizer.vocabulary[token]
+                edits, text = OSA.distance(key, spelling), self._shown(word, spelling)
+                context.add_to_slot(found, number, (token,), log_weight=log_weight, edits=edits, text=text)
+
+    def _restore_case(self, context: Context, words: Alternatives) -> None:
+        """Spell the alternatives of words that were typed with capitals as those were; others are left to their ids."""
+        capital = [number for number, word in enumerate(context.words) if not word.text.islower()]
+        for place in np.flatnonzero(np.isin(words.slots, capital)).tolist():
+            typed, token = context.words[words.slots[place]], int(words.tokens[place])
+            words.texts[place] = self._shown(typed, self.cutter.tokenizer.vocabulary[token])
+
+    def _shown(self, typed: Word, text: str) -> str:
+        """A suggestion in the case of what was typed, where the vocabulary has lower case only."""
+        return as_typed(typed.text, text) if self.cutter.lowercase else text
+
+
+def _weights(context: Context, word: Word, near: _Near) -> Numbers:
+    if word.known:
+        return context.channel.among_words(near.edits)
+    return context.channel.among_strings(near.edits, near.lengths)
+
+
+def _without(words: Alternatives, others: Alternatives, vocab_size: int) -> Alternatives:
+    """The words that are not among the others for the same place: what a caller says of them counts."""
+    single = np.flatnonzero(others.lengths == 1)
+    if not single.size:
+        return words
+    given = others.slots[single] * vocab_size + others.tokens[others.offsets[single]]
+    return words.select(np.flatnonzero(~np.isin(words.slots * vocab_size + words.tokens, given)))

@@ -1,0 +1,139 @@
+"""Sequences of tokens that are not looked into yet, the most probable first."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush, heapreplace, nlargest
+from itertools import count, islice
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import TokenIds
+from models.completion.words import Place
+
+Masses: TypeAlias = npt.NDArray[np.float64]
+"""How probable things are, not as logarithms [n]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A sequence of tokens whose next token's distribution is known.
+
+    Attributes:
+        states: what the model remembers of it is a row of this.
+        row: which.
+        mass: how probable it is.
+        text: what it spells, from where the current word begins.
+        num_matched: bytes spelled of those that must be.
+        place: where it stands, as far as words go.
+        num_words: that have ended.
+    """
+
+    states: Any
+    row: int
+    mass: float
+    text: bytes = b""
+    num_matched: int = 0
+    place: Place = field(default_factory=Place)
+    num_words: int = 0
+
+
+class Child(NamedTuple):
+    """A sequence with one more token, not looked into.
+
+    Attributes:
+        parent: what is before it.
+        token: its last.
+        mass: how probable it is.
+        num_words: that have ended in it.
+    """
+
+    parent: Node
+    token: int
+    mass: float
+    num_words: int
+
+
+class _Siblings:
+    """Children of one node, the most probable first."""
+
+    __slots__ = ("_masses", "_next", "_parent", "_sums", "_tokens", "num_words")
+
+    def __init__(self, parent: Node, num_words: int, tokens: TokenIds, masses: Masses) -> None:
+        self._parent, self.num_words = parent, num_words
+        self._tokens, self._masses = tokens.tolist(), masses.tolist()
+        self._sums: list[float] = [*masses[::-1].cumsum()[::-1].tolist(), 0.0]
+        self._next = 0
+
+    @property
+    def best(self) -> float:
+        """The mass of the first; 0 if none is left."""
+        return self._masses[self._next] if self._next < len(self._masses) else 0.0
+
+    @property
+    def mass(self) -> float:
+        """That of all that are left."""
+        return self._sums[self._next]
+
+    def take(self) -> Child:
+        """Take the first away."""
+        at, self._next = self._next, self._next + 1
+        return Child(self._parent, self._tokens[at], self._masses[at], self.num_words)
+
+    def left(self) -> Iterator[Child]:
+        """Those not taken."""
+        for token, mass in islice(zip(self._tokens, self._masses, strict=True), self._next, None):
+            yield Child(self._parent, token, mass, self.num_words)
+
+
+class Frontier:
+    """All children, by falling mass; of equal ones those that came first."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, _Siblings]] = []
+        self._numbers = count()
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    @property
+    def best(self) -> float:
+        """The greatest mass; 0 if there is no child."""
+        return -self._heap[0][0] if self._heap else 0.0
+
+    @property
+    def mass(self) -> float:
+        """That of all children in which no word has ended."""
+        return sum(siblings.mass for _, _, siblings in self._heap if not siblings.num_words)
+
+    def add(self, parent: Node, num_words: int, tokens: TokenIds, masses: Masses) -> None:
+        """Put in children of a node.
+
+        Args:
+            parent: the node.
+            num_words: that have ended in each.
+            tokens: their last [n].
+            masses: each above 0 [n].
+        """
+        if not len(tokens):
+            return
+        order = np.argsort(-masses, kind="stable")
+        siblings = _Siblings(parent, num_words, tokens[order], masses[order])
+        heappush(self._heap, (-siblings.best, next(self._numbers), siblings))
+
+    def take(self) -> Child:
+        """Take the most probable child out; there is one."""
+        _, number, siblings = self._heap[0]
+        child = siblings.take()
+        if siblings.best:
+            heapreplace(self._heap, (-siblings.best, number, siblings))
+        else:
+            heappop(self._heap)
+        return child
+
+    def first(self, limit: int) -> list[Child]:
+        """The most probable children in which no word has ended; they stay in."""
+        words = (siblings for _, _, siblings in self._heap if not siblings.num_words)
+        every = (child for siblings in words for child in islice(siblings.left(), limit))
+        return nlargest(limit, every, key=lambda child: child.mass)

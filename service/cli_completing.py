@@ -1,0 +1,98 @@
+"""`gramophone complete`: asking a published model what a text goes on as, without a server."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from models.errors import FormatError
+from service.cli_options import (
+    DEFAULT_REGISTRY,
+    DeviceOption,
+    JsonOption,
+    ModelArgument,
+    PrecisionOption,
+    RegistryOption,
+    print_json,
+)
+
+completing_app = typer.Typer()
+
+
+@completing_app.command()
+def complete(
+    model: ModelArgument,
+    texts: Annotated[list[str], typer.Argument(help="Texts to complete, as typed up to the caret.")],
+    limit: Annotated[int, typer.Option(help="How many completions of each.")] = 10,
+    max_words: Annotated[int, typer.Option(help="Tell phrases of up to so many words too.")] = 1,
+    min_probability: Annotated[float, typer.Option(help="Tell none that is less probable.")] = 0.0,
+    rank: Annotated[
+        Literal["probability", "savings"],
+        typer.Option(help="Order by probability, or by that times the characters that are spared."),
+    ] = "probability",
+    ignore_case: Annotated[
+        bool, typer.Option("--ignore-case", help="Complete the word whatever the case that was typed.")
+    ] = False,
+    fuzzy: Annotated[int, typer.Option(help="Look past so many typing mistakes: 0, 1 or 2.")] = 0,
+    dictionary: Annotated[
+        Path | None,
+        typer.Option(help="File of words to offer too, a line each; after a tab, how much each counts."),
+    ] = None,
+    blocklist: Annotated[Path | None, typer.Option(help="File of words not to tell, a line each.")] = None,
+    user_weight: Annotated[
+        float, typer.Option(help="The share of the dictionary in the probabilities.")
+    ] = 0.2,
+    max_steps: Annotated[int, typer.Option(help="Rows that the model may be asked for.")] = 128,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+    precision: PrecisionOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Complete the word that a text ends in, or tell the next one; exact over all ways to cut it into tokens."""
+    from service import local
+    from service.console_completing import show_completions
+
+    request: dict[str, Any] = {
+        "limit": limit,
+        "max_words": max_words,
+        "min_probability": min_probability,
+        "rank": rank,
+        "casing": "ignore" if ignore_case else "exact",
+        "fuzzy": fuzzy,
+        "dictionary": [] if dictionary is None else list(_entries(dictionary)),
+        "blocklist": [] if blocklist is None else _lines(blocklist),
+        "user_weight": user_weight,
+        "max_steps": max_steps,
+    }
+    loaded = local.load(registry, model, device, precision)
+    for text in texts:
+        reply = local.autocomplete(loaded, {"text": text, **request})
+        print_json(reply) if as_json else show_completions(text, reply)
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    """A dictionary's entries.
+
+    Raises:
+        FormatError: the file cannot be read, or a weight is no number.
+    """
+    entries = []
+    for number, line in enumerate(_lines(path), 1):
+        word, tab, weight = line.partition("\t")
+        try:
+            entries.append({"text": word, "weight": float(weight) if tab else 1.0})
+        except ValueError:
+            raise FormatError(
+                path,
+                f"entry {number}: the weight is {weight!r}, it must be a number",
+                hint="word, tab, weight",
+            ) from None
+    return entries
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(path, f"cannot be read: {error}") from None
+    return [line for line in lines if line.strip()]

@@ -1,0 +1,70 @@
+"""What models said after texts that somebody is typing after: every key of a word asks for the same.
+
+One per loaded version, which it goes with.
+"""
+
+import threading
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from models.arrays import FloatArray
+from service.engine.prefixes import num_bytes
+
+_OVERHEAD_BYTES = 500
+
+
+class Look(NamedTuple):
+    """A text before the caret, and what may come next.
+
+    Attributes:
+        num_tokens: of the text.
+        state: after it, one row that shares no memory with others; None of a text too long to be read.
+        log_probs: natural-log probabilities of the next token [1, V], likewise, not to be written; [1, 0] of one
+            too long.
+    """
+
+    num_tokens: int
+    state: Any = None
+    log_probs: FloatArray = np.zeros((1, 0), np.float32)
+
+
+class Looks:
+    """Looks by the very text before them; least recently used first out. Any thread may call.
+
+    Args:
+        max_bytes: what they take at most, all together.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._looks: OrderedDict[str, tuple[Look, int]] = OrderedDict()
+        self.num_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._looks)
+
+    def find(self, text: str) -> Look | None:
+        """The look after a text; None if it is not known."""
+        with self._lock:
+            found = self._looks.get(text)
+            if found is None:
+                return None
+            self._looks.move_to_end(text)
+            return found[0]
+
+    def keep(self, text: str, look: Look) -> None:
+        """Remember a look, unless it is larger than all of them may be."""
+        size = 4 * len(text) + num_bytes(look.state) + look.log_probs.nbytes + _OVERHEAD_BYTES
+        if size > self._max_bytes:
+            return
+        with self._lock:
+            if (before := self._looks.pop(text, None)) is not None:
+                self.num_bytes -= before[1]
+            self._looks[text] = (look, size)
+            self.num_bytes += size
+            while self.num_bytes > self._max_bytes:
+                _, (_, dropped) = self._looks.popitem(last=False)
+                self.num_bytes -= dropped

@@ -1,0 +1,42 @@
+"""POST /v1/check."""
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from service.routes.facts import add
+from service.routes.openapi import body_of, replies_of
+from service.routes.serving import resolve, run, services_of, terms_of, to_json
+from service.schemas.check import CheckRequest, check_reply
+from service.schemas.check_replies import CheckReply
+from service.schemas.wire import parse_json
+from service.use_cases.check import Checked, check
+from service.use_cases.checkers import checker_of, is_built
+
+router = APIRouter()
+
+
+@router.post("/v1/check", responses=replies_of(CheckReply), openapi_extra=body_of(CheckRequest))
+async def check_text(request: Request) -> Response:
+    """Find words that are probably wrong, by the text on both sides of them, and what was meant.
+
+    Words that the model does not know, and words that are the wrong ones here. Each word's alternatives are those near
+    it in spelling, spaces too many or too few, and the caller's own; models without word tokens look at strings near
+    the words that surprise them most.
+    """
+    services = services_of(request)
+    body = await request.body()
+    wire = parse_json(CheckRequest, body)
+    loaded = resolve(request, wire.model)
+    calibration = services.calibrations.read(loaded.address)
+    command = wire.command(loaded, calibration, services.limits)
+    if not is_built(loaded):  # the first time: the model thread goes on with the requests of others
+        await asyncio.to_thread(checker_of, loaded)
+
+    def write(checked: Checked) -> bytes:
+        services.metrics.scored_tokens.labels(loaded.address).inc(checked.num_tokens)
+        add(request, scored_tokens=checked.num_tokens)
+        return to_json(check_reply(loaded, command, calibration, checked))
+
+    return await run(request, check(loaded, command, services.limits), write, terms_of(request, wire, body))

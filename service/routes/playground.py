@@ -1,0 +1,147 @@
+"""The playground's page and what it is made of; and of models, the card, the pictures and the reports."""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+from fastapi import APIRouter, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from models.checkpoint.manifest import FileEntry
+from service.engine.host import LoadedModel
+from service.routes.openapi import replies_of
+from service.routes.serving import json_response, resolve, to_json
+from service.schemas.model_files import ModelFileList, model_files
+
+router = APIRouter()
+_STATIC = Path(__file__).parents[1] / "static"
+_PAGE = "index.html"
+_CARD = "MODEL_CARD.md"
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".md": "text/markdown; charset=utf-8",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+}
+_FOR_PEOPLE = frozenset({".html", ".md", ".png"})
+"""Kinds of published files that are told; weights and vocabularies are not."""
+
+_PAGE_POLICY = (
+    "default-src 'self'; img-src 'self' blob:; base-uri 'none'; object-src 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+"""Nothing comes from elsewhere, nothing stands inline; pictures that need a key are fetched and shown as blobs."""
+
+_REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
+)
+"""A report has its style inline and no script; whatever it had would run nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class _StaticFile:
+    content: bytes
+    media_type: str
+    etag: str
+
+
+@router.get("/", include_in_schema=False)
+async def playground(request: Request) -> Response:
+    """The page."""
+    return _page(request)
+
+
+@router.get("/docs", include_in_schema=False)
+async def documentation(request: Request) -> Response:
+    """The same page, which shows its tab of the interface there."""
+    return _page(request)
+
+
+@router.get("/static/{name}", include_in_schema=False)
+async def static_file(request: Request, name: str) -> Response:
+    """A file that the page is made of."""
+    file = _static_files().get(name)
+    if file is None:
+        raise HTTPException(404)
+    return _answer(request, file.etag, file.content, file.media_type)
+
+
+@router.get("/v1/models/{address}/card", responses=replies_of(str, "text/markdown"))
+async def get_model_card(request: Request, address: str) -> Response:
+    """The card of a model in Markdown: figures, what it was trained on, its limits."""
+    return await _published(request, resolve(request, address), _CARD)
+
+
+@router.get("/v1/models/{address}/files", responses=replies_of(ModelFileList))
+async def list_model_files(request: Request, address: str) -> Response:
+    """What was published beside a model for people: its card, pictures and reports, those of its parts too."""
+    loaded = resolve(request, address)
+    return json_response(to_json(model_files(loaded.address, _readable(loaded))))
+
+
+@router.get("/v1/models/{address}/files/{name:path}", responses=replies_of(str, "image/png", "text/html"))
+async def get_model_file(request: Request, address: str, name: str) -> Response:
+    """One of these files, as it was published."""
+    return await _published(request, resolve(request, address), name)
+
+
+@cache
+def _static_files() -> Mapping[str, _StaticFile]:
+    """All files of the page by name, read once; what is not among them is not served."""
+    return {
+        path.name: _StaticFile(content := path.read_bytes(), _TYPES[path.suffix], _etag(content))
+        for path in _STATIC.iterdir()
+        if path.suffix in _TYPES
+    }
+
+
+def _etag(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _page(request: Request) -> Response:
+    page = _static_files()[_PAGE]
+    headers = {"content-security-policy": _PAGE_POLICY, "cross-origin-opener-policy": "same-origin"}
+    return _answer(request, page.etag, page.content, page.media_type, headers)
+
+
+def _readable(loaded: LoadedModel) -> dict[str, FileEntry]:
+    """The files for people of those that the manifest vouches for, by name."""
+    files = loaded.checkpoint.manifest.files
+    return {name: entry for name, entry in files.items() if PurePosixPath(name).suffix in _FOR_PEOPLE}
+
+
+async def _published(request: Request, loaded: LoadedModel, name: str) -> Response:
+    """A file of a version; it has the same content for ever.
+
+    Raises:
+        HTTPException: the manifest lists no such file for people, or it was deleted since it was loaded.
+    """
+    entry = _readable(loaded).get(name)
+    if entry is None:
+        raise HTTPException(404)
+    try:
+        content = await asyncio.to_thread((loaded.checkpoint.path / name).read_bytes)
+    except OSError:
+        raise HTTPException(404) from None
+    suffix = PurePosixPath(name).suffix
+    headers = {"content-security-policy": _REPORT_POLICY} if suffix == ".html" else {}
+    return _answer(request, entry.sha256, content, _TYPES[suffix], {"x-model": loaded.address, **headers})
+
+
+def _answer(
+    request: Request, etag: str, content: bytes, media_type: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """The content, or 304 where the browser has it: it asks each time, so that a new version is seen at once."""
+    quoted = f'"{etag}"'
+    told = {"etag": quoted, "cache-control": "no-cache", **(headers or {})}
+    known = request.headers.get("if-none-match", "")
+    if quoted in (tag.strip().removeprefix("W/") for tag in known.split(",")):
+        return Response(status_code=304, headers=told)
+    return Response(content, headers=told, media_type=media_type)

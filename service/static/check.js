@@ -1,0 +1,214 @@
+/* Check: words that are probably wrong are underlined; a suggestion is taken with a click. */
+
+import { ask } from "./api.js";
+import { copyButtons } from "./code.js";
+import { button, fill, h, say } from "./dom.js";
+import { Editor } from "./editor.js";
+import { optionsOf } from "./fields.js";
+import { Latest } from "./live.js";
+import { WITH_ERRORS } from "./samples.js";
+import { events, keep, kept, model } from "./state.js";
+import { bits, milliseconds, percent, unitsOf } from "./text.js";
+import { Popover } from "./tokens.js";
+
+const GROUPS = [
+  ["", ["max_suggestions", "max_edits", "error_rate", "precision"]],
+  ["Words", ["dictionary", "timeout_ms"]],
+];
+const KINDS = { unknown_word: "not a word the model knows", real_word: "a word that does not fit here" };
+
+const editor = new Editor("check", WITH_ERRORS, {
+  "aria-label": "Text to check",
+  placeholder: "Write or paste a text…",
+  "data-option": "text",
+});
+const threshold = h("input", {
+  type: "range",
+  id: "threshold",
+  min: 0.05,
+  max: 0.95,
+  step: 0.05,
+  value: kept("threshold", "0.5"),
+  "data-option": "threshold",
+});
+const shown = h("output", { for: "threshold" });
+const list = h("ol", { "aria-label": "Issues" });
+const title = h("h2", {}, "Issues");
+const problem = h("p", { class: "error", role: "alert" });
+const figures = h("p", { class: "quiet status" });
+let typing = false;
+let last = null;
+const popover = new Popover(editor.element);
+const form = optionsOf("CheckRequest", GROUPS, { onchange: () => checking.ask() });
+
+function request() {
+  const fields = { text: editor.text, ...form.values() };
+  if (fields.precision === undefined) fields.threshold = Number(threshold.value);
+  if (model()) fields.model = model();
+  return fields;
+}
+
+const checking = new Latest(
+  async (signal) => {
+    const text = editor.text;
+    if (!text.trim()) return show([], text, []);
+    const { reply, ms } = await ask("/v1/check", request(), { signal });
+    const average = reply.bits_per_word === null ? "" : `${reply.bits_per_word.toFixed(1)} bits a word`;
+    const expected =
+      reply.precision === null ? "" : `about ${percent(reply.precision)} of the issues are right`;
+    fill(
+      figures,
+      [reply.model, average, expected, milliseconds(ms)].map((part) => h("span", {}, part)),
+    );
+    show(reply.issues, text, reply.words);
+  },
+  (error) => (problem.textContent = error && !form.mark(error) ? error.message : ""),
+);
+
+/** Show what was found; a word that is just being typed is not found fault with. */
+function show(issues, text, words) {
+  last = [issues, text, words];
+  const surprise = new Map(words.map((word) => [word.start, word.surprisal_bits]));
+  const marks = issues
+    .map((issue, place) => ({
+      issue,
+      place,
+      class: "issue",
+      start: unitsOf(text, issue.start),
+      end: unitsOf(text, issue.end),
+    }))
+    .filter((mark) => !typing || mark.end !== editor.area.selectionStart);
+  editor.mark(marks);
+  title.textContent = marks.length === 1 ? "1 issue" : `${marks.length} issues`;
+  fill(
+    list,
+    marks.length
+      ? marks.map((mark) => itemOf(mark, surprise.get(mark.issue.start)))
+      : h("li", { class: "quiet found" }, "Nothing seems wrong."),
+  );
+}
+
+/** Typing has paused: all words count. */
+function pause() {
+  if (!typing) return;
+  typing = false;
+  if (last && last[1] === editor.text) show(...last);
+}
+
+function itemOf(mark, surprise) {
+  const { issue } = mark;
+  const about = [KINDS[issue.type] ?? issue.type, surprise === undefined ? null : bits(surprise)]
+    .filter(Boolean)
+    .join(" · ");
+  const head = h(
+    "div",
+    { class: "row" },
+    h("b", {}, issue.text),
+    h("span", { class: "value" }, `${percent(issue.probability)} wrong`),
+    button("It is right", () => addWord(issue.text), { class: "quiet" }),
+  );
+  return h(
+    "li",
+    { class: "card found", onpointerenter: () => light(mark.place), onpointerleave: () => light(-1) },
+    head,
+    h("p", { class: "quiet" }, about),
+    suggestionsOf(mark),
+  );
+}
+
+/** Buttons that put a suggestion in the place of a word. */
+function suggestionsOf(mark) {
+  const make = (one) => {
+    const press = () => {
+      const now = editor.marks.find((other) => other.issue === mark.issue) ?? mark; // typing may have moved it
+      editor.type(one.text, now.start, now.end);
+      say(`${mark.issue.text} is now ${one.text}`);
+    };
+    return button("", press, { class: "suggestion" });
+  };
+  const all = mark.issue.suggestions.map((one) =>
+    fill(
+      make(one),
+      one.text,
+      one.probability < 0.001 ? null : h("small", {}, ` ${percent(one.probability)}`),
+    ),
+  );
+  return h("div", { class: "row" }, all.length ? all : h("span", { class: "quiet" }, "no suggestion"));
+}
+
+function addWord(word) {
+  const field = form.field("dictionary");
+  if (!field) return;
+  field.write([field.raw(), word].filter(Boolean).join("\n"));
+  keep(field.slot, field.raw());
+  checking.ask();
+}
+
+/** Show which word an item of the list is about. */
+function light(place) {
+  for (const element of editor.mirror.querySelectorAll(".issue"))
+    element.classList.toggle("here", element.mark.place === place);
+}
+
+/** Suggestions beside the word on which one has clicked. */
+function onClick() {
+  pause();
+  const mark = editor.markOf(editor.area.selectionStart);
+  if (mark)
+    popover.show(
+      editor.elementOf(mark),
+      h("p", { class: "quiet about" }, KINDS[mark.issue.type]),
+      suggestionsOf(mark),
+    );
+  else popover.hide();
+}
+
+function onThreshold() {
+  shown.textContent = threshold.value;
+  keep("threshold", threshold.value);
+  checking.ask();
+}
+
+/** Build the view. */
+export function start(panel) {
+  shown.textContent = threshold.value;
+  threshold.addEventListener("input", onThreshold);
+  editor.area.addEventListener("input", () => {
+    typing = true;
+    popover.hide();
+    checking.ask();
+  });
+  editor.area.addEventListener("click", onClick);
+  editor.area.addEventListener("blur", pause);
+  list.addEventListener("mousedown", (event) => event.preventDefault()); // the text keeps the focus
+  editor.area.addEventListener("keydown", (event) => event.key === "Escape" && popover.hide());
+  events.addEventListener("model", () => checking.ask());
+  const strictness = h("label", { class: "slider" }, "Threshold", threshold, shown);
+  const left = h(
+    "div",
+    {},
+    h("p", { class: "keys" }, "Each line is a sentence. Click on an underlined word for suggestions."),
+    editor.element,
+    problem,
+    h(
+      "div",
+      { class: "row foot" },
+      copyButtons(() => ({ path: "/v1/check", fields: request() })),
+      figures,
+    ),
+    h("details", { class: "settings" }, h("summary", {}, "Options"), form.element),
+  );
+  fill(
+    panel,
+    h(
+      "div",
+      { class: "columns" },
+      left,
+      h("aside", { "aria-label": "Issues" }, h("div", { class: "card" }, strictness, title), list),
+    ),
+  );
+  form.ready.then(
+    () => checking.ask(),
+    (error) => (problem.textContent = error.message),
+  );
+}

@@ -1,0 +1,82 @@
+/* A request as a command for a shell, or as Python, that can be copied. */
+
+import { urlOf } from "./api.js";
+import { button, h, say } from "./dom.js";
+import { kept } from "./state.js";
+
+const JSON_TYPE = "application/json";
+const KEY_VARIABLE = "GRAMOPHONE_API_KEY";
+const quoted = (text) => `'${text.replace(/'/g, `'\\''`)}'`;
+
+/** A command for a POSIX shell; the body is `fields`, or `raw` text of a `type`. */
+function asCurl({ method = "POST", path, fields, raw, type = JSON_TYPE }) {
+  const parts = [method === "POST" ? "curl" : `curl -X ${method}`, quoted(urlOf(path))];
+  if (kept("key")) parts.push(`-H "authorization: Bearer $${KEY_VARIABLE}"`);
+  if (fields === undefined && raw === undefined) return parts.join(" ");
+  if (fields?.stream) parts.splice(1, 0, "-N");
+  parts.push(`-H 'content-type: ${type}'`);
+  return `${parts.join(" ")} \\\n  --data-binary ${quoted(raw ?? JSON.stringify(fields))}\n`;
+}
+
+/** A program that needs httpx. */
+function asPython({ method = "POST", path, fields, raw, type = JSON_TYPE }) {
+  const lines = kept("key") ? ["import os", ""] : [];
+  lines.push("import httpx", "");
+  const given = [JSON.stringify(method), JSON.stringify(urlOf(path))];
+  const headers = [];
+  if (fields !== undefined) given.push(`json=${literal(fields)}`);
+  if (raw !== undefined) {
+    given.push(`content=${JSON.stringify(raw)}`);
+    headers.push(`"content-type": ${JSON.stringify(type)}`);
+  }
+  if (kept("key")) headers.push(`"authorization": f"Bearer {os.environ['${KEY_VARIABLE}']}"`);
+  if (headers.length) given.push(`headers={${headers.join(", ")}}`);
+  given.push("timeout=60");
+  const list = given.map((one) => `    ${one},\n`).join("");
+  if (fields?.stream) {
+    const read = ["    for line in answer.iter_lines():", "        print(line)", ""];
+    lines.push(`with httpx.stream(\n${list}) as answer:`, ...read);
+  } else {
+    lines.push(`answer = httpx.request(\n${list})`, "answer.raise_for_status()", "print(answer.text)", "");
+  }
+  return lines.join("\n");
+}
+
+/** A value of JSON as Python writes it. */
+function literal(value) {
+  if (value === null) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (Array.isArray(value)) return `[${value.map(literal).join(", ")}]`;
+  if (typeof value === "object") {
+    return `{${Object.entries(value)
+      .map(([name, one]) => `${JSON.stringify(name)}: ${literal(one)}`)
+      .join(", ")}}`;
+  }
+  return JSON.stringify(value);
+}
+
+/** Buttons that copy a request; `request()` tells it when they are pressed. */
+export function copyButtons(request) {
+  const make = (name, write) => {
+    const one = button(`Copy as ${name}`, async () => {
+      await copy(write(request()));
+      one.textContent = "Copied";
+      say(`Copied as ${name}`);
+      setTimeout(() => (one.textContent = `Copy as ${name}`), 1500);
+    });
+    return one;
+  };
+  return h("div", { class: "copy" }, make("curl", asCurl), make("Python", asPython));
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = h("textarea", { value: text, class: "offscreen" }); // pages that came without TLS have no clipboard
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+}

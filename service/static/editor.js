@@ -1,0 +1,149 @@
+/* A text area with a mirror behind it, in which parts of the text can be marked and the caret be found. */
+
+import { fill, h } from "./dom.js";
+import { keep, kept } from "./state.js";
+
+export class Editor {
+  #marks = [];
+  #ghost = "";
+  #caret = h("span", { class: "caret" });
+  #before = "";
+  #frame = 0;
+
+  /** `name` is where its text is kept; `attributes` go to the text area. */
+  constructor(name, text, attributes) {
+    this.name = name;
+    this.area = h("textarea", {
+      rows: 4,
+      spellcheck: "false",
+      autocapitalize: "off",
+      autocomplete: "off",
+      ...attributes,
+      value: kept(name, text),
+    });
+    this.mirror = h("div", { class: "mirror", "aria-hidden": "true" });
+    this.element = h("div", { class: "editor" }, this.mirror, this.area);
+    this.#before = this.area.value;
+    this.area.addEventListener("input", () => this.#follow());
+    this.#draw();
+  }
+
+  get text() {
+    return this.area.value;
+  }
+
+  set text(text) {
+    this.area.value = text;
+    this.area.dispatchEvent(new Event("input"));
+  }
+
+  /** Mark parts of the text, in order and apart: {start, end, class, css, …}; their places follow edits. */
+  mark(marks) {
+    this.#marks = marks;
+    this.#draw();
+  }
+
+  get marks() {
+    return this.#marks;
+  }
+
+  /** Show text after the end that is not there yet. */
+  ghost(text) {
+    if (text !== this.#ghost) {
+      this.#ghost = text;
+      this.#draw();
+    }
+  }
+
+  /** Type text over [start, end), so that it can be undone. */
+  type(text, start = this.area.selectionStart, end = this.area.selectionEnd) {
+    this.area.focus();
+    this.area.setSelectionRange(start, end);
+    if (document.execCommand("insertText", false, text)) return; // the one way that keeps the browser's undo
+    this.area.setRangeText(text, start, end, "end");
+    this.area.dispatchEvent(new Event("input"));
+  }
+
+  /** Where the caret is, from the editor's upper left: {left, top, height} in CSS pixels. */
+  caretPlace() {
+    this.#paint();
+    const [frame, box] = [this.element.getBoundingClientRect(), this.#caret.getBoundingClientRect()];
+    return { left: box.left - frame.left, top: box.top - frame.top, height: box.height };
+  }
+
+  /** The mark at a point of the window, with where it is drawn; null if there is none. */
+  markAt(x, y) {
+    for (const element of document.elementsFromPoint(x, y)) {
+      if (element.mark && this.mirror.contains(element)) return { mark: element.mark, element };
+    }
+    return null;
+  }
+
+  /** Where a mark is drawn now. */
+  elementOf(mark) {
+    this.#paint();
+    return [...this.mirror.children].find((element) => element.mark === mark);
+  }
+
+  /** The mark that holds an offset. */
+  markOf(offset) {
+    return this.#marks.find((mark) => mark.start <= offset && offset < mark.end) ?? null;
+  }
+
+  #follow() {
+    const [before, after] = [this.#before, this.area.value];
+    let same = 0;
+    while (same < Math.min(before.length, after.length) && before[same] === after[same]) same++;
+    let end = 0;
+    while (end < Math.min(before.length, after.length) - same && before.at(-1 - end) === after.at(-1 - end))
+      end++;
+    const moved = after.length - before.length;
+    this.#marks = this.#marks
+      .filter((mark) => mark.end <= same || mark.start >= before.length - end)
+      .map((mark) =>
+        mark.end <= same ? mark : { ...mark, start: mark.start + moved, end: mark.end + moved },
+      );
+    this.#ghost = "";
+    this.#before = after;
+    keep(this.name, after);
+    this.#draw();
+  }
+
+  /** Draw before the next frame, once whatever has changed till then. */
+  #draw() {
+    this.#frame ||= requestAnimationFrame(() => this.#paint());
+  }
+
+  #paint() {
+    cancelAnimationFrame(this.#frame);
+    this.#frame = 0;
+    const text = this.area.value;
+    const caret = this.area.selectionEnd;
+    const pieces = [];
+    let at = 0;
+    const plain = (end) => {
+      if (at <= caret && caret < end) {
+        pieces.push(text.slice(at, caret), this.#caret);
+        at = caret;
+      }
+      if (at < end) pieces.push(text.slice(at, end));
+      at = end;
+    };
+    for (const mark of this.#marks) {
+      plain(mark.start);
+      const span = h("span", { class: mark.class, css: mark.css });
+      span.mark = mark;
+      const inside = at <= caret && caret < mark.end;
+      fill(
+        span,
+        inside ? [text.slice(at, caret), this.#caret, text.slice(caret, mark.end)] : text.slice(at, mark.end),
+      );
+      pieces.push(span);
+      at = mark.end;
+    }
+    plain(text.length);
+    if (caret >= text.length) pieces.push(this.#caret);
+    pieces.push(h("span", { class: "ghost" }, this.#ghost), "\u200b"); // the last holds a last empty line open
+    fill(this.mirror, pieces);
+  }
+}

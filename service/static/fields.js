@@ -1,0 +1,234 @@
+/* Forms of a request's options, made from the service's own description of them: kinds, defaults, limits, meanings. */
+
+import { openapi } from "./api.js";
+import { button, fill, freshId, h } from "./dom.js";
+import { inlineOf } from "./markdown.js";
+import { keep, kept } from "./state.js";
+
+/** Sliders: lowest, highest, step. All other numbers are typed. */
+const SLIDERS = {
+  temperature: [0, 2, 0.05],
+  top_p: [0, 1, 0.01],
+  typical_p: [0, 1, 0.01],
+  min_p: [0, 0.5, 0.01],
+  repetition_penalty: [1, 2, 0.05],
+  presence_penalty: [-2, 2, 0.1],
+  frequency_penalty: [-2, 2, 0.1],
+  length_penalty: [0, 2, 0.1],
+  diversity_penalty: [0, 2, 0.1],
+  min_probability: [0, 0.5, 0.01],
+  user_weight: [0, 1, 0.05],
+  length_exponent: [0, 1, 0.05],
+  posterior_scale: [0, 2, 0.05],
+};
+
+/** What JSON schema says of a property, without its null and its references. */
+function variantsOf(property, schemas) {
+  const one = property.$ref ? { ...schemas[property.$ref.split("/").pop()], ...property } : property;
+  const all = one.anyOf ?? one.oneOf ?? [one];
+  return all
+    .flatMap((part) => (part === one ? [one] : variantsOf(part, schemas)))
+    .filter((part) => part.type !== "null");
+}
+
+/** How a property is edited: choice, flag, number, lines, pairs or text. */
+function kindOf(variants) {
+  const has = (type) => variants.find((one) => one.type === type);
+  const choices = variants.flatMap((one) => one.enum ?? (one.const === undefined ? [] : [one.const]));
+  if (choices.length) return { kind: "choice", choices };
+  if (has("array")) return { kind: "lines" };
+  const numeric = has("integer") ?? has("number");
+  if (numeric)
+    return { kind: "number", whole: numeric.type === "integer", low: numeric.minimum, high: numeric.maximum };
+  if (has("boolean")) return { kind: "flag" };
+  return { kind: has("object") ? "pairs" : "text" };
+}
+
+class Field {
+  constructor(name, property, schemas, form) {
+    Object.assign(
+      this,
+      { name, form, otherwise: form.defaults[name] ?? property.default ?? null },
+      kindOf(variantsOf(property, schemas)),
+    );
+    if (form.choices[name]) Object.assign(this, { kind: "choice", choices: form.choices[name] });
+    this.id = freshId(name);
+    this.slot = `${form.name}.${name}`;
+    this.control = this.#control();
+    this.control.addEventListener(this.kind === "flag" || this.kind === "choice" ? "change" : "input", () =>
+      this.#changed(),
+    );
+    this.problem = h("p", { class: "problem", id: `${this.id}-problem` });
+    const hint = h("p", { class: "hint", id: `${this.id}-hint` }, inlineOf(property.description ?? ""));
+    this.control.setAttribute("aria-describedby", `${this.id}-hint ${this.id}-problem`);
+    const label = h("label", { for: this.id }, name.replaceAll("_", " "));
+    this.shown = h("output", { for: this.id });
+    this.element = h(
+      "div",
+      { class: `field ${this.kind}`, title: property.description },
+      label,
+      this.shown,
+      this.control,
+      this.problem,
+      hint,
+    );
+    this.write(kept(this.slot));
+  }
+
+  #control() {
+    const common = { id: this.id, "data-option": this.name };
+    const otherwise = this.otherwise === null ? "" : String(this.otherwise);
+    if (this.kind === "flag") return h("input", { type: "checkbox", ...common });
+    if (this.kind === "choice") {
+      const options = this.choices.map((one) => h("option", { value: one }, String(one)));
+      return h("select", common, otherwise ? null : h("option", { value: "" }, "–"), options);
+    }
+    if (this.kind === "lines") return h("textarea", { rows: 2, placeholder: "one on each line", ...common });
+    if (this.kind === "pairs")
+      return h("input", { type: "text", placeholder: "name=number, …", spellcheck: "false", ...common });
+    const slider = SLIDERS[this.name];
+    if (slider)
+      return h("input", { type: "range", min: slider[0], max: slider[1], step: slider[2], ...common });
+    const mode = this.kind === "number" ? (this.whole ? "numeric" : "decimal") : null;
+    return h("input", {
+      type: "text",
+      inputmode: mode,
+      placeholder: otherwise || "–",
+      autocomplete: "off",
+      spellcheck: "false",
+      ...common,
+    });
+  }
+
+  #changed() {
+    keep(this.slot, this.raw() === this.#default() ? "" : this.raw());
+    this.#show();
+    this.form.mark(null);
+    this.form.onchange();
+  }
+
+  #default() {
+    if (this.kind === "flag") return String(Boolean(this.otherwise));
+    if (this.kind === "choice") return String(this.otherwise ?? "");
+    return this.control.type === "range" ? String(this.otherwise ?? this.control.min) : "";
+  }
+
+  #show() {
+    this.shown.textContent = this.control.type === "range" ? this.control.value : "";
+  }
+
+  /** What stands in it, as text. */
+  raw() {
+    return this.kind === "flag" ? String(this.control.checked) : this.control.value;
+  }
+
+  /** Put text in; nothing means the default. */
+  write(raw) {
+    const value = raw === "" ? this.#default() : raw;
+    if (this.kind === "flag") this.control.checked = value === "true";
+    else this.control.value = value;
+    this.#show();
+  }
+
+  /** What a request says of it; undefined where that is the default. */
+  value() {
+    const raw = this.raw();
+    if (raw === this.#default() || !raw.trim()) return undefined;
+    if (this.kind === "flag") return this.control.checked;
+    if (this.kind === "number") return asNumber(raw);
+    if (this.kind === "choice") return this.choices.find((one) => String(one) === raw);
+    if (this.kind === "lines") return raw.split("\n").filter((line) => line !== "");
+    if (this.kind === "pairs") return Object.fromEntries(raw.split(",").map(asPair));
+    return raw;
+  }
+
+  /** Say what is wrong with it, or nothing. */
+  tell(message) {
+    this.problem.textContent = message;
+    this.element.classList.toggle("wrong", message !== "");
+    this.control.toggleAttribute("aria-invalid", message !== "");
+  }
+}
+
+const asNumber = (raw) => (Number.isFinite(Number(raw)) ? Number(raw) : raw); // what is no number the service refuses, by name
+const asPair = (pair) => {
+  const [, name, value] = /^(.*?)=?([^=]*)$/.exec(pair.trim());
+  return [name.trim(), asNumber(value)];
+};
+
+class Form {
+  constructor(name, { choices = {}, defaults = {}, onchange = () => {} }) {
+    Object.assign(this, {
+      name,
+      choices,
+      defaults,
+      onchange,
+      fields: [],
+      element: h("div", { class: "options" }),
+    });
+  }
+
+  /** The page's own defaults, and options that are not what they are by default, as a request has them. */
+  values() {
+    const given = this.fields
+      .map((one) => [one.name, one.value()])
+      .filter(([, value]) => value !== undefined);
+    return { ...this.defaults, ...Object.fromEntries(given) };
+  }
+
+  /** Say at its field what an error is about; whether there is such a field. */
+  mark(error) {
+    const name = error?.param?.split(/[.[]/)[0];
+    for (const one of this.fields) one.tell(error && one.name === name ? error.message : "");
+    const found = this.fields.find((one) => error && one.name === name);
+    if (found) found.element.closest("details")?.setAttribute("open", "");
+    return Boolean(found);
+  }
+
+  /** One of its fields. */
+  field(name) {
+    return this.fields.find((one) => one.name === name);
+  }
+
+  reset() {
+    for (const one of this.fields) {
+      one.write("");
+      keep(one.slot, "");
+    }
+    this.mark(null);
+    this.onchange();
+  }
+}
+
+/**
+ * A form of some options of a request.
+ *
+ * `groups` are [title, names]; a group without a title is always open. `choices` are those that the description lacks,
+ * `defaults` what the page asks for by itself.
+ */
+export function optionsOf(schema, groups, settings = {}) {
+  const form = new Form(schema, settings);
+  form.ready = openapi().then((description) => {
+    const schemas = description.components.schemas;
+    const properties = schemas[schema]?.properties ?? {};
+    const parts = groups.map(([title, names]) => {
+      const fields = names
+        .filter((name) => properties[name])
+        .map((name) => new Field(name, properties[name], schemas, form));
+      form.fields.push(...fields);
+      const grid = h(
+        "div",
+        { class: "fields" },
+        fields.map((one) => one.element),
+      );
+      return title ? h("details", { class: "group" }, h("summary", {}, title), grid) : grid;
+    });
+    fill(
+      form.element,
+      parts,
+      button("Back to the defaults", () => form.reset(), { class: "quiet" }),
+    );
+  });
+  form.ready.catch(() => {}); // whoever waits for it is told
+  return form;
+}

@@ -1,0 +1,221 @@
+/* Generate: a text goes on as the model would have it, token by token, with every setting of decoding. */
+
+import { ask, send } from "./api.js";
+import { copyButtons } from "./code.js";
+import { button, fill, h, say } from "./dom.js";
+import { optionsOf } from "./fields.js";
+import { PROMPT } from "./samples.js";
+import { eventsOf } from "./sse.js";
+import { keep, kept, model } from "./state.js";
+import { bitsOf, heatOf, milliseconds, number } from "./text.js";
+import { bars, explore, Popover, surpriseOf } from "./tokens.js";
+
+const GROUPS = [
+  ["", ["strategy", "max_tokens", "temperature", "top_p", "top_k", "n", "seed"]],
+  [
+    "Sampling",
+    ["min_p", "typical_p", "best_of", "repetition_penalty", "presence_penalty", "frequency_penalty"],
+  ],
+  ["Beams", ["num_beams", "length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty"]],
+  ["Start and end", ["stop", "min_tokens", "ignore_eos", "bad_words", "logit_bias"]],
+  ["Answer", ["logprobs", "timeout_ms"]],
+];
+
+const prompt = h("textarea", {
+  class: "prompt",
+  rows: 4,
+  "aria-label": "Prompt",
+  placeholder: "Empty: the start of a sentence",
+  value: kept("prompt", PROMPT),
+  "data-option": "prompt",
+});
+const streams = h("input", {
+  type: "checkbox",
+  checked: kept("stream", "on") === "on",
+  "data-option": "stream",
+});
+const problem = h("p", { class: "error", role: "alert" });
+const figures = h("p", { class: "quiet status" });
+const output = h("div", { class: "output" });
+const go = button("Generate", run, { class: "primary" });
+const stop = button("Stop", () => controller?.abort(), { disabled: true });
+const form = optionsOf("GenerateRequest", GROUPS, {
+  choices: { strategy: ["sample", "greedy", "beam"] },
+  defaults: { logprobs: 5 },
+});
+const tokens = (count) => (count === 1 ? "1 token" : `${count} tokens`);
+let controller = null;
+let popover;
+
+function request() {
+  const fields = { prompt: prompt.value, ...form.values() };
+  if (streams.checked) fields.stream = true;
+  if (model()) fields.model = model();
+  return fields;
+}
+
+async function run() {
+  controller?.abort();
+  const mine = (controller = new AbortController());
+  const told = new Telling(request());
+  setRunning(true);
+  form.mark(null);
+  fill(problem);
+  try {
+    if (streams.checked) await stream(told, mine.signal);
+    else told.whole((await ask("/v1/generate", told.fields, { signal: mine.signal })).reply);
+    say("The text is complete");
+  } catch (error) {
+    if (error.name !== "AbortError") problem.textContent = form.mark(error) ? "" : error.message;
+    told.cut();
+  }
+  if (controller === mine) setRunning(false);
+}
+
+async function stream(told, signal) {
+  const response = await send("/v1/generate", { body: JSON.stringify(told.fields), signal });
+  for await (const event of eventsOf(response)) told.take(event);
+}
+
+function setRunning(running) {
+  output.classList.toggle("running", running);
+  stop.disabled = !running;
+  if (!running) controller = null;
+}
+
+/** What has come of one request, as it is shown. */
+class Telling {
+  #choices = new Map();
+  #began = performance.now();
+  #first = 0;
+  #tokens = 0;
+
+  constructor(fields) {
+    this.fields = fields;
+    fill(output);
+    fill(figures);
+  }
+
+  /** An event of a stream. */
+  take({ choices, usage, model: address }) {
+    for (const choice of choices) {
+      const { story } = this.#choice(choice.index);
+      this.#tokens += choice.token_ids.length;
+      this.#first ||= performance.now() - this.#began;
+      if (choice.text) story.append(...this.#piece(choice));
+      if (choice.finish_reason) this.#end(choice);
+    }
+    const seconds = (performance.now() - this.#began) / 1000;
+    fill(
+      figures,
+      h("span", {}, address),
+      h("span", {}, tokens(usage?.completion_tokens ?? this.#tokens)),
+      h("span", {}, `first after ${milliseconds(this.#first)}`),
+      h("span", {}, `${number(Math.round(this.#tokens / seconds))} a second`),
+    );
+  }
+
+  /** An answer that came at once. */
+  whole({ choices, usage, model: address }) {
+    for (const choice of choices) {
+      this.#choice(choice.index).story.append(choice.text);
+      this.#end(choice);
+    }
+    fill(
+      figures,
+      h("span", {}, address),
+      h("span", {}, tokens(usage.completion_tokens)),
+      h("span", {}, milliseconds(performance.now() - this.#began)),
+    );
+  }
+
+  /** Nothing more comes. */
+  cut() {
+    for (const { reason } of this.#choices.values()) if (!reason.textContent) reason.textContent = "stopped";
+  }
+
+  #choice(index) {
+    if (!this.#choices.has(index)) this.#choices.set(index, this.#make(index));
+    return this.#choices.get(index);
+  }
+
+  #make(index) {
+    const story = h(
+      "p",
+      { class: "story", "aria-label": `Continuation ${index + 1}` },
+      h("span", { class: "given" }, this.fields.prompt),
+    );
+    const reason = h("span", { class: "quiet" });
+    const onward = button("Continue from here", () => {
+      prompt.value = story.textContent;
+      keep("prompt", prompt.value);
+      prompt.focus();
+    });
+    explore(story, {
+      show: (span) =>
+        popover.show(
+          span,
+          surpriseOf(span.token),
+          h("ol", { class: "bars" }, bars(span.token.others, { actual: span.token.text })),
+        ),
+      hide: () => popover.hide(),
+    });
+    output.append(h("article", { class: "card continuation" }, story, h("footer", {}, reason, onward)));
+    return { story, reason };
+  }
+
+  #piece({ text, logprobs, top_logprobs: tops }) {
+    if (!logprobs?.length) return [text];
+    const bits = bitsOf(logprobs[0]);
+    const space = /^\s*/.exec(text)[0];
+    const span = h("span", { class: "tok", css: { "--heat": heatOf(bits) } }, text.slice(space.length));
+    span.token = { text, bits, known: true, others: tops?.[0] ?? [] };
+    return [space, span];
+  }
+
+  #end({ index, finish_reason: why, score }) {
+    const reasons = { stop: "came to its end", length: "as long as was asked for" };
+    this.#choices.get(index).reason.textContent =
+      `${reasons[why] ?? why}${score === null ? "" : ` · score ${number(score)}`}`;
+  }
+}
+
+/** Build the view. */
+export function start(panel) {
+  prompt.addEventListener("input", () => keep("prompt", prompt.value || null));
+  streams.addEventListener("change", () => keep("stream", streams.checked ? "on" : "off"));
+  panel.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run();
+    else if (event.key === "Escape" && controller) controller.abort();
+    else return;
+    event.preventDefault();
+  });
+  const keys = h(
+    "p",
+    { class: "keys" },
+    h("kbd", {}, "Ctrl"),
+    " ",
+    h("kbd", {}, "Enter"),
+    " generates · ",
+    h("kbd", {}, "Esc"),
+    " stops",
+  );
+  const buttons = h(
+    "div",
+    { class: "row foot" },
+    h("div", { class: "row" }, go, stop, h("label", { class: "row" }, streams, "Stream")),
+    copyButtons(() => ({ path: "/v1/generate", fields: request() })),
+  );
+  const stage = h("div", { class: "editor" }, output);
+  fill(
+    panel,
+    h(
+      "div",
+      { class: "columns" },
+      h("div", {}, prompt, buttons, keys, problem, figures, stage),
+      h("aside", { class: "card", "aria-label": "Settings" }, form.element),
+    ),
+  );
+  popover = new Popover(stage);
+  form.ready.catch((error) => (problem.textContent = error.message));
+}

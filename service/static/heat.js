@@ -1,0 +1,129 @@
+/* How surprised the model was by each token of a text, as a heat map behind it; alternatives where one points. */
+
+import { ask } from "./api.js";
+import { fill, h } from "./dom.js";
+import { Latest } from "./live.js";
+import { keep, kept, model } from "./state.js";
+import { milliseconds } from "./text.js";
+import { align, bars, heated, nextTokens, Popover, surpriseOf } from "./tokens.js";
+
+const LONGEST_LINE = 2000;
+const LINES = 64;
+const ALTERNATIVES = 6;
+
+export class Heat {
+  #box = h("input", { type: "checkbox", id: "heat", checked: kept("heat", "on") === "on" });
+  #read = new Map();
+  #reading = new Latest(
+    (signal) => this.#run(signal),
+    (error) => error && (this.status.textContent = error.message),
+  );
+  #pointed = null;
+  #pointing = new Latest(
+    (signal) => this.#showAlternatives(signal),
+    () => this.#popover.hide(),
+  );
+  #popover;
+
+  /** `onread` is called when all of the text has been read. */
+  constructor(editor) {
+    this.editor = editor;
+    this.onread = () => {};
+    this.status = h("span");
+    this.summary = h("p", { class: "summary", hidden: true });
+    const scale = h("span", { class: "scale", title: "from expected to very surprising, 0 to 16 bits" });
+    this.toggle = h("label", { class: "toggle" }, this.#box, "Surprise", scale);
+    this.#popover = new Popover(editor.element);
+    this.#box.addEventListener("change", () => {
+      keep("heat", this.#box.checked ? "on" : "off");
+      this.ask();
+    });
+    editor.area.addEventListener("pointermove", (event) =>
+      this.#point(editor.markAt(event.clientX, event.clientY)),
+    );
+    editor.area.addEventListener("pointerleave", () => this.#point(null));
+    editor.area.addEventListener("input", () => this.#point(null));
+  }
+
+  /** Read what has changed. */
+  ask() {
+    if (this.#box.checked) return this.#reading.ask();
+    this.editor.mark([]);
+    this.summary.hidden = true;
+    this.status.textContent = "";
+  }
+
+  /** The text of the token that begins after an offset, if one ends there or it is between words. */
+  tokenAfter(offset) {
+    const next = this.editor.marks.find((mark) => mark.end > offset);
+    return next && next.start >= offset ? next.tokens[next.place].text : undefined;
+  }
+
+  async #run(signal) {
+    const text = this.editor.text;
+    const lines = text.split("\n");
+    const key = (line) => `${model() ?? ""}\n${line}`;
+    const unread = [
+      ...new Set(
+        lines.filter((line) => line.trim() && line.length <= LONGEST_LINE && !this.#read.has(key(line))),
+      ),
+    ];
+    for (let k = 0; k < unread.length; k += LINES) {
+      const texts = unread.slice(k, k + LINES);
+      const fields = { texts, detail: "token", eos: false, ...(model() ? { model: model() } : {}) };
+      const { reply, ms } = await ask("/v1/score", fields, { signal });
+      if (this.#read.size > 2000) this.#read.clear();
+      texts.forEach((line, place) => this.#read.set(key(line), reply.results[place].tokens));
+      this.status.textContent = `surprise ${milliseconds(ms)}`;
+    }
+    this.#show(
+      lines,
+      lines.map((line) => this.#read.get(key(line)) ?? []),
+    );
+    this.onread();
+  }
+
+  #show(lines, tokens) {
+    let start = 0;
+    const marks = lines.flatMap((line, place) => {
+      const first = start;
+      start += line.length + 1;
+      const moved = (mark) => ({
+        ...heated(mark),
+        start: mark.start + first,
+        end: mark.end + first,
+        tokens: tokens[place],
+      });
+      return align(line, tokens[place]).map(moved);
+    });
+    this.editor.mark(marks);
+    const words = this.editor.text.split(/\s+/).filter(Boolean).length;
+    const total = marks.reduce((sum, mark) => sum + mark.bits, 0);
+    const hottest = [...marks].sort((a, b) => b.bits - a.bits).slice(0, 3);
+    this.summary.hidden = marks.length === 0;
+    const most = hottest.map((mark, k) => [
+      k ? ", " : "",
+      h("b", {}, mark.text),
+      ` (${mark.bits.toFixed(0)})`,
+    ]);
+    fill(this.summary, `${(total / Math.max(words, 1)).toFixed(1)} bits a word; most surprising: `, most);
+  }
+
+  #point(found) {
+    if (found?.element === this.#pointed?.element) return;
+    this.#pointed = found;
+    if (found) this.#pointing.ask();
+    else {
+      this.#pointing.cancel();
+      this.#popover.hide();
+    }
+  }
+
+  async #showAlternatives(signal) {
+    const { mark } = this.#pointed;
+    const before = mark.tokens.slice(0, mark.place).map((token) => token.id);
+    const found = await nextTokens(before, { top_k: ALTERNATIVES }, signal);
+    const list = h("ol", { class: "bars" }, bars(found.candidates, { actual: mark.tokens[mark.place].text }));
+    if (this.#pointed?.element.isConnected) this.#popover.show(this.#pointed.element, surpriseOf(mark), list);
+  }
+}

@@ -1,0 +1,261 @@
+/* Re-rank: a list of candidates is scored once, and weighed anew with every slider. */
+
+import { ask } from "./api.js";
+import { copyButtons } from "./code.js";
+import { fill, h } from "./dom.js";
+import { optionsOf } from "./fields.js";
+import { Latest } from "./live.js";
+import { CANDIDATES } from "./samples.js";
+import { events, keep, kept, model } from "./state.js";
+import { bitsOf, heatOf, milliseconds, number, percent } from "./text.js";
+
+const GROUPS = [
+  ["", ["mbr", "confidences", "drop_duplicates"]],
+  [
+    "Weighing",
+    ["length_exponent", "posterior_scale", "profile", "score_mode", "bos", "eos", "top", "timeout_ms"],
+  ],
+];
+const COMPUTED = ["lm", "words", "tokens", "unk", "rank"];
+
+const input = h("textarea", {
+  rows: 6,
+  spellcheck: "false",
+  "aria-label": "Candidates, one on each line",
+  value: kept("candidates", CANDIDATES),
+  "data-option": "lists",
+});
+const context = h("input", {
+  type: "text",
+  id: "context",
+  placeholder: "what was said before, if anything",
+  value: kept("context"),
+  "data-option": "context",
+});
+const sliders = h("div", { class: "sliders", "data-option": "weights" });
+const ranking = h("ol", { class: "ranking" });
+const words = h("p", { class: "words" });
+const problem = h("p", { class: "error", role: "alert" });
+const figures = h("p", { class: "quiet status" });
+const form = optionsOf("RerankRequest", GROUPS, {
+  defaults: { detail: "word" },
+  onchange: () => ranking_.ask(),
+});
+const weights = JSON.parse(kept("weights", '{"lm": 0.5, "am": 1}'));
+let last = null;
+
+/** A line as a candidate: `text ||| name=number …`, or `number`, a tab and the text. */
+function candidateOf(line) {
+  const tabbed = /^\s*(-?[\d.]+(?:e-?\d+)?)\t(.+)$/i.exec(line);
+  if (tabbed) return { text: tabbed[2], features: { am: Number(tabbed[1]) } };
+  const [text, given = ""] = line.split("|||");
+  const features = {};
+  for (const [, name, value] of given.matchAll(/([^\s=,]+)\s*=\s*(-?[\d.]+(?:e-?\d+)?)/gi))
+    features[name] = Number(value);
+  return Object.keys(features).length ? { text: text.trim(), features } : { text: text.trim() };
+}
+
+const candidates = () =>
+  input.value
+    .split("\n")
+    .filter((line) => line.trim())
+    .map(candidateOf);
+
+function request() {
+  const given = candidates();
+  const list = context.value ? { context: context.value, candidates: given } : { candidates: given };
+  const known = new Set([...COMPUTED, ...featuresOf(given)]);
+  const used = Object.fromEntries(
+    Object.entries(weights).filter(([name, value]) => known.has(name) && value !== 0),
+  );
+  const fields = { lists: [list], weights: used, ...form.values() };
+  if (fields.profile) delete fields.weights;
+  if (model()) fields.model = model();
+  return fields;
+}
+
+/** Features that every candidate is given. */
+const featuresOf = (given) =>
+  Object.keys(given[0]?.features ?? {}).filter((name) => given.every((one) => name in (one.features ?? {})));
+
+const ranking_ = new Latest(
+  async (signal) => {
+    if (candidates().length === 0)
+      return fill(ranking, h("li", { class: "quiet" }, "Paste candidates, one on each line."));
+    const { reply, ms } = await ask("/v1/rerank", request(), { signal });
+    last = { ...reply.lists[0], scale: reply.posterior_scale, used: reply.weights };
+    fill(
+      figures,
+      h("span", {}, reply.model),
+      h("span", {}, `${last.ranking.length} candidates`),
+      h("span", {}, milliseconds(ms)),
+    );
+    show(last.ranking);
+  },
+  (error) => (problem.textContent = error && !form.mark(error) ? error.message : ""),
+);
+
+/** The order under the sliders' weights, at once; the service's own comes when a slider is let go. */
+function weighAnew() {
+  if (!last || "expected_utility" in last.ranking[0]) return;
+  const totals = last.ranking.map((one) =>
+    Object.entries(weights).reduce((sum, [name, weight]) => sum + weight * (one.features[name] ?? 0), 0),
+  );
+  const highest = Math.max(...totals);
+  const masses = totals.map((total) => Math.exp(last.scale * (total - highest)));
+  const all = masses.reduce((sum, mass) => sum + mass, 0);
+  const anew = last.ranking.map((one, k) => ({ ...one, total: totals[k], posterior: masses[k] / all }));
+  show(anew.sort((a, b) => b.total - a.total || a.index - b.index));
+}
+
+function show(order) {
+  const places = new Map(
+    [...ranking.children].map((item) => [item.dataset.index, item.getBoundingClientRect().top]),
+  );
+  fill(ranking, order.map(itemOf));
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  for (const item of ranking.children) {
+    const moved =
+      (places.get(item.dataset.index) ?? item.getBoundingClientRect().top) - item.getBoundingClientRect().top;
+    if (moved && !still)
+      item.animate([{ transform: `translateY(${moved}px)` }, { transform: "none" }], {
+        duration: 180,
+        easing: "ease-out",
+      });
+  }
+  const sure = (last.confidences ?? []).map((word) =>
+    h(
+      "span",
+      { class: "tok", title: percent(word.confidence), css: { "--heat": (1 - word.confidence).toFixed(3) } },
+      `${word.text} `,
+    ),
+  );
+  fill(words, sure.length ? ["How sure each word is: ", sure] : null);
+}
+
+function itemOf(one, place) {
+  const climbed = one.index - place;
+  const arrow =
+    climbed > 0
+      ? h("span", { class: "up" }, `▲${climbed}`)
+      : climbed < 0
+        ? h("span", { class: "down" }, `▼${-climbed}`)
+        : h("span", { class: "quiet" }, "–");
+  const head = h(
+    "div",
+    { class: "head" },
+    h("span", { class: "quiet" }, `${place + 1}.`),
+    h("span", { class: "text" }, textOf(one)),
+    arrow,
+    h("b", {}, percent(one.posterior)),
+  );
+  const chips = Object.entries(one.features).map(([name, value]) =>
+    h("span", {}, `${name} ${number(value)}`),
+  );
+  const utility =
+    one.expected_utility === undefined
+      ? null
+      : h("span", {}, `expected utility ${number(one.expected_utility)}`);
+  return h(
+    "li",
+    { class: "card", "data-index": String(one.index) },
+    head,
+    h("div", { class: "share", css: { "--share": one.posterior.toFixed(4) } }),
+    h("div", { class: "chips" }, h("span", {}, `total ${number(one.total)}`), utility, chips),
+  );
+}
+
+/** A candidate's words, the hotter the more surprising. */
+function textOf(one) {
+  const told = (one.words ?? []).filter((word) => word.text !== "</s>");
+  if (!told.length || told.some((word) => word.is_oov)) return one.text;
+  return told.map((word) => [
+    h(
+      "span",
+      {
+        class: "tok",
+        css: { "--heat": heatOf(bitsOf(word.logprob)) },
+        title: `${bitsOf(word.logprob).toFixed(1)} bits`,
+      },
+      word.text,
+    ),
+    " ",
+  ]);
+}
+
+function drawSliders() {
+  const names = [...new Set(["lm", ...featuresOf(candidates()), ...COMPUTED])];
+  const shown = names.join();
+  if (sliders.dataset.shown === shown) return;
+  sliders.dataset.shown = shown;
+  fill(sliders, names.map(sliderOf));
+}
+
+function sliderOf(name) {
+  const value = h("output", {}, String(weights[name] ?? 0));
+  const range = h("input", {
+    type: "range",
+    min: -3,
+    max: 3,
+    step: 0.05,
+    value: weights[name] ?? 0,
+    "aria-label": `weight of ${name}`,
+  });
+  range.addEventListener("input", () => {
+    weights[name] = Number(range.value);
+    value.textContent = range.value;
+    keep("weights", JSON.stringify(weights));
+    weighAnew();
+  });
+  range.addEventListener("change", () => ranking_.ask());
+  return h("label", { class: "slider" }, h("code", {}, name), range, value);
+}
+
+/** Build the view. */
+export function start(panel) {
+  const changed = () => {
+    keep("candidates", input.value || null);
+    keep("context", context.value || null);
+    drawSliders();
+    ranking_.ask();
+  };
+  input.addEventListener("input", changed);
+  context.addEventListener("input", changed);
+  events.addEventListener("model", () => ranking_.ask());
+  const hint = h(
+    "p",
+    { class: "keys" },
+    "One candidate on each line; scores after ",
+    h("code", {}, "|||"),
+    " as ",
+    h("code", {}, "name=number"),
+    ", or before a tab.",
+  );
+  const given = h(
+    "div",
+    {},
+    h("h2", {}, "Candidates"),
+    hint,
+    input,
+    h("div", { class: "field" }, h("label", { for: "context" }, "context"), context),
+    h("div", { class: "card found" }, h("h2", {}, "Weights"), sliders),
+    h("details", { class: "settings" }, h("summary", {}, "Options"), form.element),
+  );
+  const result = h(
+    "div",
+    {},
+    h(
+      "div",
+      { class: "row foot" },
+      h("h2", {}, "Ranking"),
+      copyButtons(() => ({ path: "/v1/rerank", fields: request() })),
+    ),
+    figures,
+    problem,
+    ranking,
+    words,
+  );
+  fill(panel, h("div", { class: "columns even" }, given, result));
+  drawSliders();
+  form.ready.then(changed, (error) => (problem.textContent = error.message));
+}

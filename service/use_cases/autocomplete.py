@@ -1,0 +1,187 @@
+"""Completing the word that is being typed, by a model and by what its user writes."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from models.completion.near import NearPrefix, prefixes_near
+from models.completion.personal import PersonalModel, restored
+from models.completion.personal_text import previous_word
+from models.completion.search import CompletionSearch, SearchSettings
+from models.completion.typed import Typed, cut
+from service.engine.host import LoadedModel
+from service.engine.job import Work
+from service.engine.looks import Look
+from service.engine.rows import whole
+from service.use_cases.autocomplete_masses import Meaning, Typing, found_by
+from service.use_cases.autocomplete_offers import Offer, Telling, told
+from service.use_cases.limits import Limits
+from service.use_cases.looking import go_through, look_after
+from service.use_cases.reading_order import check_reads_forward
+
+_MEANINGS = 8
+"""Prefixes that may have been meant where one was mistyped, at most."""
+
+_LETTERS_PER_EDIT = 2
+"""In a prefix: a mistake is looked past for every two letters, by `prefixes_near` and here."""
+
+_MOST_SPARE = 256
+"""Completions that are searched for beyond those that are to be told, at most, as some may not be told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutocompleteCommand:
+    """A valid request for completions.
+
+    Attributes:
+        text: before the caret.
+        max_words: of a phrase.
+        ignore_case: whether the prefix stands for any case.
+        edits: mistakes in the prefix that are looked past.
+        dictionary: words, or phrases, and how much each counts.
+        max_steps: rows that the model may be asked for.
+        telling: what is told of what is found.
+    """
+
+    text: str
+    max_words: int
+    ignore_case: bool
+    edits: int
+    dictionary: tuple[tuple[str, float], ...]
+    max_steps: int
+    telling: Telling
+
+
+class Autocompleted(NamedTuple):
+    """What a text may go on as.
+
+    Attributes:
+        prefix: the beginning of the current word, as typed.
+        start: where that begins, in code points of the text.
+        completions: the best first.
+        unexplored_mass: the part of the probability that was not followed to the end of a word.
+    """
+
+    prefix: str
+    start: int
+    completions: tuple[Offer, ...]
+    unexplored_mass: float
+
+
+def steps_at_most(loaded: LoadedModel, command: AutocompleteCommand) -> int:
+    """Rows that the model may be asked for beside the one after the context: none where tokens are words."""
+    one_look = loaded.spelled_tokens.whole_words and command.max_words == 1
+    return 0 if one_look else command.max_steps
+
+
+def known_look(loaded: LoadedModel, command: AutocompleteCommand) -> Look | None:
+    """What may come after the context, if that was asked before: then the model is asked for steps alone."""
+    return None if loaded.looks is None else loaded.looks.find(cut(loaded.tokenizer, command.text).context)
+
+
+def autocomplete(
+    loaded: LoadedModel,
+    command: AutocompleteCommand,
+    limits: Limits,
+    *,
+    user: PersonalModel | None = None,
+    look: Look | None = None,
+) -> Work[Any, Autocompleted]:
+    """Complete a text; a use case.
+
+    Args:
+        loaded: by what model.
+        command: how.
+        limits: of one request.
+        user: what the user has accepted, if one was named.
+        look: what may come after the context, if that is known.
+
+    Raises:
+        ContextLengthError: the text is too long.
+        UnsupportedParameterError: the model reads from right to left.
+    """
+    check_reads_forward(loaded)
+    limits.check_characters(command.text, parameter="text")
+    typed = cut(loaded.tokenizer, command.text)
+    if look is None:
+        look = yield from look_after(loaded, typed.context, limits, parameter="text")
+    limits.check_length(look.num_tokens, parameter="text")
+    typing = Typing(
+        typed.prefix,
+        previous_word(command.text[: typed.start]),
+        typed.space,
+        command.ignore_case or getattr(loaded.tokenizer, "lowercase", False),
+        min(command.edits, len(typed.prefix) // _LETTERS_PER_EDIT),
+        command.max_words,
+    )
+    meanings = _meanings(loaded, command, typed, typing, look)
+    yield from go_through(loaded, [meaning.search for meaning in meanings])
+    found = found_by(meanings, typing, _personal(command, user), _wanted(command, typed))
+    offers, unexplored_mass = told(found, typing, command.telling)
+    return Autocompleted(typed.prefix, typed.start, offers, unexplored_mass)
+
+
+def _meanings(
+    loaded: LoadedModel, command: AutocompleteCommand, typed: Typed, typing: Typing, look: Look
+) -> list[Meaning]:
+    """Searches for what the prefix goes on as, and for those that may have been meant, the least penalty first."""
+    near = _near(loaded, typed, typing, look)
+    # half of the steps are for what was typed, the others for what may have been meant, by how likely it is
+    spare, weights = command.max_steps // 2, sum(one.weight for one in near) or 1.0
+    shares = [command.max_steps - spare if near else command.max_steps]
+    shares += [max(1, round(spare * one.weight / weights)) for one in near]
+    meanings = []
+    for one, max_steps in zip((NearPrefix(typed.spelled, 0, 1.0, 0.0), *near), shares, strict=True):
+        settings = SearchSettings(
+            limit=_wanted(command, typed),
+            max_words=command.max_words,
+            max_steps=max_steps,
+            ignore_case=typing.ignore_case,
+        )
+        search = CompletionSearch(loaded.spelled_tokens, one.spelled, settings)
+        search.tell(whole(look.state), look.log_probs)
+        prefix = one.spelled.decode(errors="replace").removeprefix(" ")
+        meanings.append(Meaning(prefix, one.edits, one.penalty, search))
+    return meanings
+
+
+def _near(loaded: LoadedModel, typed: Typed, typing: Typing, look: Look) -> list[NearPrefix]:
+    """Prefixes that may have been meant, the least penalty first; none begins with one before it, or as was typed."""
+    if not typing.edits:
+        return []
+    found = prefixes_near(
+        loaded.spelled_tokens,
+        typed.spelled,
+        look.log_probs[0],
+        typing.edits,
+        limit=_MEANINGS - 1,
+        ignore_case=typing.ignore_case,
+    )
+    near: list[NearPrefix] = []
+    for one in sorted(found, key=lambda one: (-one.penalty, len(one.spelled))):
+        if not one.spelled.startswith((typed.spelled, *(before.spelled for before in near))):
+            near.append(one)
+    return near
+
+
+def _wanted(command: AutocompleteCommand, typed: Typed) -> int:
+    """Completions to search for: some may not be told, and some may be told alike."""
+    prefix = typed.prefix.casefold()
+    blocked = sum(entry.startswith(prefix) for entry in command.telling.blocklist)
+    return command.telling.limit * (2 if command.ignore_case else 1) + 1 + min(blocked, _MOST_SPARE)
+
+
+def _personal(command: AutocompleteCommand, user: PersonalModel | None) -> list[PersonalModel]:
+    """The user's words and the dictionary, in which the words of a phrase are neighbours."""
+    models = [] if user is None else [user]
+    if command.dictionary:
+        words: dict[str, float] = {}
+        pairs: dict[tuple[str, str], float] = {}
+        for entry, weight in command.dictionary:
+            several = entry.split()
+            for word in several:
+                words[word] = words.get(word, 0.0) + weight
+            for pair in pairwise(several):
+                pairs[pair] = pairs.get(pair, 0.0) + weight
+        models.append(restored(words.items(), ((*pair, weight) for pair, weight in pairs.items())))
+    return models

@@ -1,0 +1,182 @@
+"""Which words of a text are probably wrong, and what was meant."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import log
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from models.checking import asking
+from models.checking.sentences import Sentence
+from models.checking.settings import CheckOptions
+from models.checking.verdicts import Issue, issues_of
+from models.checking.weighing import Weighed
+from models.errors import InvalidInputError
+from models.protocol import LanguageModel
+from models.scoring import count_words
+from service.engine.calls import consume, next_log_probs, score
+from service.engine.choices import score_choices
+from service.engine.hosted import LoadedModel
+from service.engine.job import Work
+from service.engine.rows import whole
+from service.use_cases.checkers import checker_of
+from service.use_cases.limits import Limits
+from service.use_cases.reading_order import check_reads_forward
+
+_WORDS_PER_STEP = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CheckCommand:
+    """What to check.
+
+    Attributes:
+        text: whose lines are sentences.
+        threshold: the probability of being wrong from which on a word is told.
+        max_suggestions: of each.
+        options: how errors are looked for.
+    """
+
+    text: str
+    threshold: float
+    max_suggestions: int
+    options: CheckOptions
+
+
+class CheckedWord(NamedTuple):
+    """A word of the text: where it stands, in code points, and its surprisal given what stands before it."""
+
+    start: int
+    end: int
+    text: str
+    surprisal_bits: float
+    known: bool
+
+
+class Checked(NamedTuple):
+    """What came out.
+
+    Attributes:
+        words: in order.
+        issues: in order; no two overlap.
+        surprisal_bits: of all tokens, `</s>` after each line included.
+        bits_per_word: the same for each word between white space; an end of line counts as a word. None without any.
+        num_tokens: that were scored.
+    """
+
+    words: list[CheckedWord]
+    issues: list[Issue]
+    surprisal_bits: float
+    bits_per_word: float | None
+    num_tokens: int
+
+
+def check(loaded: LoadedModel, command: CheckCommand, limits: Limits) -> Work[Any, Checked]:
+    """Check a text; a use case.
+
+    Raises:
+        InvalidInputError: a line is too long, or a suggestion of the caller's is for no place in the text.
+        UnsupportedParameterError: the model reads backward.
+    """
+    check_reads_forward(loaded)
+    _check_end(command)
+    checker = checker_of(loaded)
+    sentences = yield from _sentences(checker.sentences(command.text), command.text, limits)
+    limits.check_entries(
+        sum(len(sentence.words) for sentence in sentences),
+        parameter="text",
+        asked="text has a word reported for each of its words",
+        instead="send it in parts",
+    )
+    tokens = loaded.tokenizer.vocabulary.tokens
+    words: list[CheckedWord] = []
+    issues: list[Issue] = []
+    log_prob, num_ends = 0.0, 0
+    for work in checker.weigh_all(loaded.model, sentences, command.options):
+        weighed = yield from _through_engine(loaded.model, work)
+        words += _words(weighed)
+        issues += issues_of(
+            weighed, tokens, threshold=command.threshold, max_suggestions=command.max_suggestions
+        )
+        log_prob, num_ends = log_prob + weighed.log_prob, num_ends + weighed.num_ends
+        yield None
+    bits = -log_prob / log(2)
+    count = count_words(command.text) + num_ends
+    num_tokens = sum(len(sentence.ids) for sentence in sentences) + num_ends
+    return Checked(words, issues, bits, bits / count if num_ends else None, num_tokens)
+
+
+def _check_end(command: CheckCommand) -> None:
+    """Refuse suggestions behind the end of a text before anything is read."""
+    size = len(command.text)
+    for span in command.options.given:
+        if span.end > size:
+            raise InvalidInputError(
+                f"{span.parameter}.end is {span.end}; the text has {size} characters",
+                parameter=f"{span.parameter}.end",
+            )
+
+
+def _sentences(cut: Iterator[Sentence], text: str, limits: Limits) -> Work[Any, list[Sentence]]:
+    """All sentences, others having their turn between; no line may be longer than limits allow."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        limits.check_characters(line, parameter="text" if number == 1 else f"text, line {number},")
+    sentences: list[Sentence] = []
+    in_line = since = 0
+    for sentence in cut:
+        in_line = in_line + len(sentence.ids) if sentence.goes_on else len(sentence.ids)
+        limits.check_length(in_line, parameter="text")
+        sentences.append(sentence)
+        since += len(sentence.ids)
+        if since >= _WORDS_PER_STEP:
+            since = 0
+            yield None
+    return sentences
+
+
+def _words(weighed: Weighed) -> list[CheckedWord]:
+    bits = (-weighed.word_log_probs / log(2)).tolist()
+    return [
+        CheckedWord(word.start, word.end, word.text, surprisal, word.known)
+        for word, surprisal in zip(weighed.words, bits, strict=True)
+    ]
+
+
+def _through_engine(model: LanguageModel[Any], work: asking.Work[Weighed]) -> Work[Any, Weighed]:
+    """Do a work of checking, its questions answered by the engine, together with those of others.
+
+    Those to a table are answered here: looking up takes less than asking the engine to do it.
+    """
+    is_table = model.family == "ngram"
+    told: Any = None
+    while True:
+        try:
+            asked = work.send(told)
+        except StopIteration as stopped:
+            weighed: Weighed = stopped.value
+            return weighed
+        if is_table and asked is not None:
+            told = asking.answer(model, asked)
+            if not isinstance(asked, asking.Advance):  # there are many, of microseconds
+                yield None
+        else:
+            told = yield from _answer(model, asked)
+
+
+def _answer(model: LanguageModel[Any], asked: asking.Asked | None) -> Work[Any, Any]:
+    match asked:
+        case asking.Begin(rows):
+            return whole(model.initial_state(rows))
+        case asking.Advance(state, tokens):
+            ones = np.ones(len(tokens), dtype=np.int64)
+            return (yield from consume(model, state, tokens[:, None], ones))
+        case asking.Choices(state, rows, tokens):
+            return (yield from score_choices(model, state, rows, tokens))
+        case asking.Predict(state):
+            return (yield from next_log_probs(model, state))
+        case asking.Score(state, tokens, lengths):
+            return (yield from score(model, state, tokens, lengths))
+        case None:
+            yield None
+            return None

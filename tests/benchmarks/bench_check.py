@@ -1,0 +1,83 @@
+"""How long /v1/check takes for a sentence of twenty words, beside /v1/score of the same sentence.
+
+    GRAMOPHONE_DATA=… python tests/benchmarks/bench_check.py [--registry FOLDER --models kn5,mix] [--count 200]
+
+One request after the other over one connection, each with another sentence, every other word of which may be looked up
+for the first time. Without --registry an n-gram model of order 5 and a mixture with a barely trained LSTM are made, of
+the novels or else of Python's own documentation: the time depends on the size of a model, not on how good it is.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+from bench_latency import GRAMOPHONE, QUIET, texts_of, train
+from ports import free_port, wait_until_ready
+
+WORDS = 20
+
+
+def sentences(data, count):
+    """So many sentences of twenty words, cut from longer ones."""
+    words = [text.split() for text in texts_of(data)]
+    long = [" ".join(text[:WORDS]) for text in words if len(text) >= WORDS]
+    return [long[k % len(long)] for k in range(count)]
+
+
+def measure(http, path, bodies):
+    """Milliseconds that each request takes, sorted."""
+    took = []
+    for body in bodies:
+        began = time.perf_counter()
+        http.post(path, json=body).raise_for_status()
+        took.append(1000 * (time.perf_counter() - began))
+    return sorted(took)
+
+
+def compare(http, model, texts):
+    """Print both endpoints' times with one model."""
+    measure(http, "/v1/check", [{"text": texts[0], "model": model}])  # builds what is built once
+    check = measure(http, "/v1/check", [{"text": text, "model": model} for text in texts])
+    score = measure(
+        http, "/v1/score", [{"texts": [text], "model": model, "detail": "word"} for text in texts]
+    )
+    middle, last = statistics.median(check), check[int(0.99 * len(check))]
+    print(
+        f"{model}: check p50 {middle:.2f} ms, p99 {last:.2f} ms; "
+        f"score p50 {statistics.median(score):.2f} ms; ratio {middle / statistics.median(score):.1f}"
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--registry", type=Path)
+    parser.add_argument("--models", default="ngram,mixture")
+    parser.add_argument("--count", type=int, default=200)
+    options = parser.parse_args()
+    data = Path(named) if (named := os.environ.get("GRAMOPHONE_DATA")) else None  # noqa: TID251 - no service
+    with tempfile.TemporaryDirectory() as folder:
+        registry = options.registry or Path(folder)
+        if options.registry is None:
+            train(registry, data)
+        models, port = options.models.split(","), free_port()
+        environment = {**os.environ, "GRAMOPHONE_MODELS": options.models}  # noqa: TID251
+        command = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", str(port)]
+        server = subprocess.Popen(command, env=environment, **QUIET)
+        try:
+            wait_until_ready(port)
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+                for model in models:
+                    compare(http, model, sentences(data, options.count))
+        finally:
+            server.terminate()
+            server.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

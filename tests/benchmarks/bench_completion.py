@@ -1,0 +1,120 @@
+"""What the search for completions costs besides the model.
+
+    GRAMOPHONE_DATA=… python tests/benchmarks/bench_completion.py [--texts 200]
+
+Beginnings of held-out lines of the novels are completed by n-gram models of order 5, of words and of pieces. A row is
+a distribution that the search looks at. Times are CPU times of one thread.
+"""
+
+import argparse
+import lzma
+import os
+import random
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+
+from models.completion.near import prefixes_near
+from models.completion.search import CompletionSearch, SearchSettings
+from models.completion.spelled import SpelledTokens
+from models.completion.typed import cut
+from models.scoring import consume
+from training.ngram.estimate import estimate
+from training.progress import Silent
+from training.tokenizing import TokenizerSettings, encode_corpus, learn_tokenizer
+
+
+def lines_of(data, part):
+    with lzma.open(data / "novels-1m" / f"{part}.txt.xz", "rt", encoding="utf-8") as lines:
+        return [line.rstrip("\n") for line in lines]
+
+
+def trained(kind, lines):
+    """A tokenizer and an n-gram model of its tokens."""
+    tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), lines, progress=Silent())
+    corpus = encode_corpus(tokenizer, lines, progress=Silent())
+    return tokenizer, estimate(corpus, tokenizer.vocabulary, order=5, progress=Silent()).model
+
+
+class Stopwatch:
+    """Adds up CPU times."""
+
+    def __init__(self):
+        self.total_s = 0.0
+
+    def __call__(self, function, *arguments):
+        begun = time.thread_time()
+        answer = function(*arguments)
+        self.total_s += time.thread_time() - begun
+        return answer
+
+
+def search(model, tokens, typed, state, log_probs, **options):
+    """Rows looked at, seconds of the first look, of all, of the model, and the share left unexplored."""
+    own, models = Stopwatch(), Stopwatch()
+    found = own(CompletionSearch, tokens, typed.spelled, SearchSettings(**options))
+    own(found.tell, state, log_probs)
+    first_s, num_rows = own.total_s, 1
+    while (asked := own(found.ask)) is not None:
+        state = models(model.advance, asked.state, asked.tokens)
+        own(found.tell, state, models(model.next_log_probs, state))
+        num_rows += len(asked.tokens)
+    return num_rows, first_s, own.total_s, models.total_s, own(found.result).unexplored_mass
+
+
+def report(name, tokenizer, model, tokens, texts, **options):
+    rows = []
+    for text in texts:
+        typed = cut(tokenizer, text)
+        ids = np.array([tokenizer.encode(typed.context)], np.int64)
+        state = consume(model, model.initial_state(1), ids, np.array([ids.shape[1]]))
+        rows.append(search(model, tokens, typed, state, model.next_log_probs(state), **options))
+    num_rows, first_s, own_s, model_s, unexplored = zip(*rows, strict=True)
+    per_row = [
+        1e6 * (own - first) / (n - 1) for n, first, own in zip(num_rows, first_s, own_s, strict=True) if n > 1
+    ]
+    print(
+        f"{name:14} V = {len(tokens.token_bytes):6}   first look {1e6 * statistics.median(first_s):5.0f} µs"
+        f"   a row more {statistics.median(per_row) if per_row else 0:4.0f} µs"
+        f"   rows {statistics.mean(num_rows):5.1f}   in all {1e3 * statistics.median(own_s):5.2f} ms"
+        f" + model {1e3 * statistics.median(model_s):5.2f} ms   unexplored {statistics.mean(unexplored):.3f}",
+        flush=True,
+    )
+
+
+def report_mistyped(tokenizer, model, tokens, texts):
+    row = model.next_log_probs(model.initial_state(1))[0]
+    watch = Stopwatch()
+    for text in texts:
+        watch(prefixes_near, tokens, cut(tokenizer, text).spelled, row, 2)
+    print(
+        f"{'two mistakes':14} V = {len(tokens.token_bytes):6}   {1e3 * watch.total_s / len(texts):.2f} ms",
+        flush=True,
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--texts", type=int, default=200)
+    arguments = parser.parse_args()
+    data = Path(os.environ["GRAMOPHONE_DATA"])  # noqa: TID251 - as the tests are told
+    lines = lines_of(data, "train")
+    choice = random.Random(0)
+    held_out = choice.sample(lines_of(data, "test"), arguments.texts)
+    texts = [line[: choice.randrange(len(line) + 1)] for line in held_out]
+    for kind in ("word", "unigram", "char"):
+        tokenizer, model = trained(kind, lines)
+        begun = time.thread_time()
+        tokens = SpelledTokens(tokenizer)
+        print(f"{kind}: sorted in {1e3 * (time.thread_time() - begun):.0f} ms")
+        report(kind, tokenizer, model, tokens, texts)
+        if kind == "unigram":
+            report("phrases of 3", tokenizer, model, tokens, texts, max_words=3)
+            report("any case", tokenizer, model, tokens, texts, ignore_case=True)
+        report_mistyped(tokenizer, model, tokens, texts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""A real service with a small real model, and a real browser to look at it with."""
+
+import contextlib
+import re
+import shutil
+import threading
+import time
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from models.checkpoint import load
+from models.checkpoint.registry import Registry
+from models.checkpoint.write import Description, write_checkpoint
+from models.tokenizers import WordTokenizer
+from models.vocabulary import Vocabulary
+from service.app import create_app
+from service.engine.host import LoadState
+from service.server import listen, make_server
+from service.settings import Settings
+from tests.fakes import FakeModel, fake_vocabulary
+from training.corpora.encoded import EncodedCorpus
+from training.ngram.estimate import estimate
+from training.progress import Silent
+
+TABS = ("write", "generate", "rerank", "check", "models", "docs")
+WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+EVIL = "<img/src=x/onerror=pwned=1>"
+"""Markup that would run if it were taken for markup; a word to the model, since it has no space."""
+
+SENTENCES = (
+    "the cat sat on the mat",
+    "the cat sat on the sofa",
+    "the dog ran after the cat",
+    "the dog sat on the mat",
+    "return the number of items in the list",
+    "return the name of the list",
+    "return a new list of names",
+    f"the page shows {EVIL} as text",
+)
+CARD = """# words
+
+Made for tests.
+
+| split | perplexity |
+|---|---|
+| valid | 12.50 |
+
+- one item
+
+![Curve](curve.png)
+
+[Report](report.html)
+"""
+REPORT = "<!doctype html><title>Report</title><style>h1 { color: green }</style><h1>Report</h1>"
+REPORT += "<script>pwned = 1</script>"
+_FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--disable-quic",
+)
+
+
+def _description():
+    return Description("2026-01-01T00:00:00+00:00", {"valid": {"perplexity": 12.5}}, {}, [[3, 4]], {})
+
+
+def _publish(registry, name, model, tokenizer):
+    """A version with a card, a picture and a report beside it."""
+
+    def write(folder):
+        (folder / "MODEL_CARD.md").write_text(CARD)
+        (folder / "report.html").write_text(REPORT)
+        _draw(folder / "curve.png")
+        write_checkpoint(folder, model, tokenizer, _description())
+
+    return registry.publish(name, write)
+
+
+def _draw(path):
+    from matplotlib.figure import Figure
+
+    Figure(figsize=(1, 1)).savefig(path)
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory):
+    """`words`, an n-gram model of the sentences, and `slow`, which takes its time and never ends."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(load.FAMILIES, "fake", ("tests.fakes", "FakeModel"))
+        registry = Registry(tmp_path_factory.mktemp("browser") / "registry", create=True)
+        tokenizer = WordTokenizer(Vocabulary(sorted({word for line in SENTENCES for word in line.split()})))
+        lines = [tokenizer.encode(line) for line in 3 * SENTENCES]
+        corpus = EncodedCorpus.from_sentences(lines, num_words=sum(map(len, lines)), num_bytes=1000)
+        model = estimate(corpus, tokenizer.vocabulary, order=3, progress=Silent()).model
+        _publish(registry, "words", model, tokenizer)
+        slow = WordTokenizer(fake_vocabulary())
+        _publish(registry, "slow", FakeModel(slow.vocabulary, endless=True), slow)
+        yield registry
+
+
+@contextlib.contextmanager
+def serving_at(settings):
+    """The service at the settings' port, once its models are loaded, while the block runs."""
+    app = create_app(settings)
+    server, listening = make_server(app, settings), listen(settings)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        host = app.state.services.host
+        while not server.started or any(one.state == LoadState.LOADING for one in host.models.values()):
+            assert thread.is_alive()
+            time.sleep(0.005)
+        if "slow@1" in host.models:
+            host.resolve("slow").model.delay_s = 0.02
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def url(registry):
+    with serving_at(Settings(registry=registry.root, default_model="words", port=0)) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def browser():
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.fail("the browser tests need Chromium: apt-get install -y chromium", pytrace=False)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=_FLAGS)
+        yield chromium
+        chromium.close()
+
+
+class Watched:
+    """What a page says that it should not: errors, warnings, failed requests, requests that go elsewhere."""
+
+    def __init__(self, page, url):
+        self.said = []
+        page.on("console", lambda line: line.type in {"error", "warning"} and self.said.append(line.text))
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("requestfailed", self._failed)
+        page.on("request", lambda asked: asked.url.startswith((url, "blob:")) or self.said.append(asked.url))
+
+    def _failed(self, asked):
+        if asked.failure != "net::ERR_ABORTED":  # what a newer keystroke made useless
+            self.said.append(f"{asked.url}: {asked.failure}")
+
+
+@pytest.fixture
+def open_page(browser, url):
+    """Opens the page in a context of its own; at the end it must have said nothing, but for what `allowed` matches."""
+    opened = []
+
+    def run(place="", *, at=url, allowed=None, scheme="light", size=WIDE, **options):
+        context = browser.new_context(color_scheme=scheme, viewport=size, **options)
+        context.set_default_timeout(10_000)
+        page = context.new_page()
+        opened.append((context, Watched(page, at), allowed))
+        page.goto(f"{at}/{place}")
+        return page
+
+    yield run
+    for context, watched, allowed in opened:
+        context.close()
+        assert [said for said in watched.said if not (allowed and re.search(allowed, said))] == []
+
+
+def editor(page):
+    """The text area of the view that is shown."""
+    return page.locator("section:not([hidden]) textarea").first
+
+
+def middle_of(page, selector, text):
+    """Where the element with just this text is drawn, once it is there."""
+    find = """([selector, text]) => {
+        const found = [...document.querySelectorAll(selector)].find(e => e.textContent === text);
+        const box = found?.getBoundingClientRect();
+        return box?.width ? [box.x + box.width / 2, box.y + box.height / 2] : null;
+    }"""
+    return page.wait_for_function(find, arg=[selector, text]).json_value()
+
+
+def picker(page):
+    """Where the model is chosen."""
+    return page.get_by_role("combobox", name="Model", exact=True)
+
+
+def write(page, text):
+    """Type a text in the place of what stands there, key by key."""
+    editor(page).focus()
+    page.keyboard.press("Control+A")
+    page.keyboard.press("Delete")
+    page.keyboard.type(text)

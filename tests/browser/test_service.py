@@ -1,0 +1,76 @@
+"""A service that goes away and comes back, and one that asks for a key."""
+
+import pytest
+from playwright.sync_api import expect
+
+from service.security.keys import create_key
+from service.settings import Settings
+from tests.browser.conftest import editor, serving_at, write
+
+GONE = "ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE|ERR_SOCKET_NOT_CONNECTED|status of 503"
+
+
+def settings(registry, **options):
+    return Settings(registry=registry.root, models=("words",), **options)
+
+
+def test_a_restart_is_survived(open_page, registry):
+    with serving_at(settings(registry, port=0)) as address:
+        page = open_page("#write", at=address, allowed=GONE)
+        write(page, "return the nu")
+        expect(page.get_by_role("option", name="number")).to_be_visible()
+    banner = page.locator("#banner")
+    page.keyboard.type("m")
+    expect(banner).to_be_visible()
+    page.keyboard.type("b")
+    with serving_at(settings(registry, port=int(address.rpartition(":")[2]))):
+        expect(banner).to_be_hidden()
+        expect(editor(page)).to_have_value("return the numb")
+        expect(page.get_by_role("option", name="number")).to_be_visible()
+        page.keyboard.press("Tab")
+        expect(editor(page)).to_have_value("return the number ")
+
+
+def test_a_stream_that_breaks_off_is_told(open_page, registry):
+    page = open_page("#generate", allowed="ERR_|status of 503")
+    page.route("**/v1/generate", lambda route: route.fulfill(content_type="text/event-stream", body=": \n\n"))
+    page.get_by_role("button", name="Generate", exact=True).click()
+    expect(page.get_by_role("alert").locator("visible=true")).to_have_text("the answer broke off")
+
+
+@pytest.fixture(scope="module")
+def locked(registry):
+    """A service with a key, and the key."""
+    made = create_key("page", ["infer"])
+    with serving_at(settings(registry, port=0, api_keys=(made.key.line,))) as address:
+        yield address, made.secret
+
+
+def test_a_key_is_asked_for_once_and_kept_for_the_tab(open_page, locked):
+    address, secret = locked
+    page = open_page("#write", at=address, allowed="status of 401")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("API key").fill(secret)
+    dialog.get_by_role("button", name="Use it").click()
+    expect(page.locator("aside .bar").first).to_be_visible()
+    page.reload()
+    write(page, "return the nu")
+    expect(page.get_by_role("option", name="number")).to_be_visible()
+    expect(dialog).to_be_hidden()
+
+
+def test_without_a_key_the_page_says_what_is_wrong(open_page, locked):
+    page = open_page("#generate", at=locked[0], allowed="status of 401")
+    page.get_by_role("dialog").get_by_role("button", name="Not now").click()
+    expect(page.get_by_role("alert").locator("visible=true").first).to_contain_text("a key is needed")
+    expect(page.get_by_role("button", name="Key")).to_be_visible()
+
+
+def test_pictures_are_fetched_with_the_key(open_page, locked):
+    address, secret = locked
+    page = open_page("#models", at=address, allowed="status of 401")
+    page.get_by_role("dialog").get_by_label("API key").fill(secret)
+    page.keyboard.press("Enter")
+    picture = page.get_by_role("img", name="Curve")
+    picture.scroll_into_view_if_needed()
+    page.wait_for_function("image => image.naturalWidth > 0", arg=picture.element_handle())

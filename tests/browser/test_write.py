@@ -1,0 +1,234 @@
+"""Writing: completions, what comes next, and how surprising the text was."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import EVIL, editor, middle_of, write
+
+
+@pytest.fixture
+def page(open_page):
+    return open_page("#write")
+
+
+def completions(page):
+    return page.get_by_role("listbox", name="Completions")
+
+
+def words(page):
+    return completions(page).locator(".word")
+
+
+def test_typing_shows_completions_under_the_caret(page):
+    write(page, "return the n")
+    expect(words(page)).to_have_text(["name", "number", "names", "new"])
+    caret, shown = page.locator(".caret").bounding_box(), completions(page).bounding_box()
+    assert shown["y"] >= caret["y"] + caret["height"] - 1
+    assert abs(shown["x"] - caret["x"]) < 3
+
+
+def test_tab_accepts_the_first_completion(page):
+    write(page, "return the nu")
+    expect(words(page)).to_have_text(["number"])
+    page.keyboard.press("Tab")
+    expect(editor(page)).to_have_value("return the number ")
+    expect(editor(page)).to_be_focused()
+
+
+def test_tab_after_tab_writes_a_text(page):
+    write(page, "return the nu")
+    for word, text in (("number", "return the number "), ("of", "return the number of ")):
+        expect(words(page).first).to_have_text(word)
+        page.keyboard.press("Tab")
+        expect(editor(page)).to_have_value(text)
+
+
+def test_punctuation_takes_the_place_of_the_space_that_came_with_a_completion(page):
+    write(page, "return the nu")
+    expect(completions(page)).to_be_visible()
+    page.keyboard.press("Tab")
+    page.keyboard.type(", the")
+    expect(editor(page)).to_have_value("return the number, the")
+
+
+def test_tab_that_comes_before_the_answer_takes_the_completion_when_it_comes(page):
+    held = []
+
+    def hold(route):
+        held.append(route)
+
+    page.route("**/v1/autocomplete", hold)
+    with page.expect_request(lambda asked: (asked.post_data_json or {}).get("text") == "return the nu"):
+        write(page, "return the nu")
+    page.keyboard.press("Tab")
+    held[-1].continue_()
+    expect(editor(page)).to_have_value("return the number ")
+    expect(editor(page)).to_be_focused()
+
+
+def test_completions_that_no_longer_fit_go_at_once(page):
+    write(page, "return the n")
+    expect(words(page)).to_have_text(["name", "number", "names", "new"])
+    page.route("**/v1/autocomplete", lambda _route: None)  # no answer ever comes
+    page.keyboard.type("u")
+    expect(words(page)).to_have_text(["number"])
+    page.keyboard.press("Tab")
+    expect(editor(page)).to_have_value("return the number ")
+
+
+def test_arrows_choose_and_enter_accepts(page):
+    write(page, "return the n")
+    expect(words(page)).to_have_text(["name", "number", "names", "new"])
+    for key in ("ArrowDown", "ArrowDown"):
+        page.keyboard.press(key)
+    chosen = completions(page).get_by_role("option", selected=True)
+    expect(chosen.locator(".word")).to_have_text("number")
+    assert editor(page).get_attribute("aria-activedescendant") == chosen.get_attribute("id")
+    page.keyboard.press("Enter")
+    expect(editor(page)).to_have_value("return the number ")
+
+
+def test_escape_hides_and_then_tab_moves_on(page):
+    write(page, "return the n")
+    expect(completions(page)).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(completions(page)).to_be_hidden()
+    expect(editor(page)).to_have_attribute("aria-expanded", "false")
+    page.keyboard.press("Tab")
+    expect(editor(page)).not_to_be_focused()
+
+
+def test_enter_without_a_choice_begins_a_line(page):
+    write(page, "return the n")
+    expect(completions(page)).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(editor(page)).to_have_value("return the n\n")
+
+
+def test_what_was_accepted_can_be_undone(page):
+    write(page, "return the nu")
+    expect(completions(page)).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(editor(page)).to_have_value("return the number ")
+    page.keyboard.press("Control+Z")
+    expect(editor(page)).not_to_have_value("return the number ")
+
+
+def test_offsets_are_right_after_characters_of_two_units(page):
+    write(page, "🎺🎺 the c")
+    expect(words(page)).to_have_text(["cat"])
+    page.keyboard.press("Tab")
+    expect(editor(page)).to_have_value("🎺🎺 the cat ")
+
+
+def test_completions_are_of_the_line_the_caret_is_in(page):
+    write(page, "the dog\nreturn the nu")
+    expect(words(page)).to_have_text(["number"])
+    page.keyboard.press("Tab")
+    expect(editor(page)).to_have_value("the dog\nreturn the number ")
+
+
+def test_the_first_completion_stands_in_grey_after_the_text(page):
+    write(page, "return the nu")
+    expect(page.locator(".ghost").first).to_have_text("mber")
+
+
+def test_a_completion_is_taken_with_a_click(page):
+    write(page, "return the n")
+    completions(page).get_by_role("option").nth(1).click()
+    expect(editor(page)).to_have_value("return the number ")
+
+
+def test_bars_tell_what_comes_next(page):
+    write(page, "the cat sat on the ")
+    bars = page.locator("aside .bar")
+    expect(bars).to_have_count(12)
+    expect(bars.first).to_contain_text(re.compile(r"mat|sofa"))
+    expect(bars.first).to_contain_text("%")
+
+
+def test_words_are_told_instead_of_tokens(page):
+    write(page, "return the ")
+    page.locator("aside").get_by_text("Options").click()
+    page.get_by_label("unit").select_option("word")
+    expect(page.locator("aside p.quiet").first).to_contain_text("not looked at")
+    expect(page.locator("aside .bar .word").first).to_have_text(re.compile("^(name|number)$"))
+
+
+def test_a_bar_that_is_pressed_is_written(page):
+    write(page, "the cat sat on")
+    page.locator("aside .bar", has_text=re.compile("^the")).first.click()
+    expect(editor(page)).to_have_value("the cat sat on the")
+
+
+def test_the_heat_map_marks_each_word_the_hotter_the_more_surprising(page):
+    write(page, "the cat sat zebra")
+    tokens = page.locator(".mirror .tok")
+    expect(tokens).to_have_text(["the", "cat", "sat", "zebra"])
+    heat = [float(one.evaluate("e => e.style.getPropertyValue('--heat')")) for one in tokens.all()]
+    assert heat[3] > max(heat[:3])
+    expect(page.locator(".tok.unknown")).to_have_text(["zebra"])
+    expect(page.locator(".summary")).to_contain_text("most surprising: zebra")
+
+
+def test_the_heat_map_lies_behind_the_text(page):
+    write(page, "the cat sat on the mat")
+    expect(page.locator(".mirror .tok")).to_have_count(6)
+    mirror, area = page.locator(".mirror").first.bounding_box(), editor(page).bounding_box()
+    assert mirror == area
+
+
+def test_the_heat_map_can_be_turned_off(page):
+    write(page, "the cat")
+    expect(page.locator(".mirror .tok")).to_have_count(2)
+    page.get_by_label("Surprise").uncheck()
+    expect(page.locator(".mirror .tok")).to_have_count(0)
+
+
+def test_pointing_at_a_word_tells_what_was_expected_there(page):
+    write(page, "the dog sat on the mat")
+    expect(page.locator(".mirror .tok")).to_have_count(6)
+    page.mouse.move(*middle_of(page, ".mirror .tok", "sat"))
+    popover = page.locator(".popover").first
+    expect(popover.locator(".about")).to_contain_text("sat")
+    expect(popover.locator(".bar.actual")).to_contain_text("sat")
+    expect(popover.locator(".bar")).to_have_count(6)
+
+
+def test_a_text_is_kept_when_the_page_is_loaded_again(page):
+    write(page, "the dog ran after")
+    page.reload()
+    expect(editor(page)).to_have_value("the dog ran after")
+
+
+def test_what_the_user_wrote_is_offered_to_the_user(page):
+    page.locator("summary", has_text="Options").first.click()
+    page.get_by_text("Your own words").click()
+    page.get_by_label("user", exact=True).fill("eva")
+    write(page, "the gramophone\n")
+    page.keyboard.type("the gram")
+    expect(words(page)).to_have_text(["gramophone"])
+    expect(completions(page).locator(".note")).to_have_text(["yours"])
+
+
+def test_an_option_that_is_wrong_is_told_at_its_field(open_page):
+    page = open_page("#write", allowed="status of 400")
+    page.locator("summary", has_text="Options").first.click()
+    field = page.locator(".field", has=page.get_by_label("max words"))
+    field.get_by_label("max words").fill("99")
+    editor(page).focus()
+    expect(field.locator(".problem")).to_contain_text("max_words is 99")
+    expect(field.get_by_label("max words")).to_have_attribute("aria-invalid", "")
+
+
+def test_markup_that_is_typed_or_told_stays_text(page):
+    write(page, f"the page shows {EVIL} as")
+    expect(page.locator(".mirror .tok")).to_have_count(5)
+    write(page, "the page shows ")
+    expect(words(page).first).to_have_text(EVIL)
+    expect(page.locator("aside .bar").first).to_contain_text(EVIL)
+    page.keyboard.press("Tab")
+    expect(editor(page)).to_have_value(f"the page shows {EVIL} ")
+    assert page.evaluate("[window.pwned, document.querySelectorAll('main img').length]") == [None, 0]

@@ -1,0 +1,67 @@
+"""A small SentencePiece tokenizer and an n-gram model of its pieces, for tests of completions."""
+
+import functools
+
+import numpy as np
+
+from models.completion.search import CompletionSearch, SearchSettings
+from models.completion.spelled import SpelledTokens
+from models.completion.typed import cut
+from training.ngram.estimate import estimate
+from training.progress import Silent
+from training.tokenizing import TokenizerSettings, encode_corpus, learn_tokenizer
+
+TEXT = [
+    "the cat sat on the mat",
+    "a cat can't sit on that hat",
+    "hats, mats, cats: that's it",
+    "this it is, the catalogue of hats",
+    "Paris is the cat's home",
+]
+
+
+@functools.cache
+def learnt_pieces(kind, **options):
+    """Pieces of a few words; bytes for all else."""
+    recipe = TokenizerSettings(kind=kind, **({"vocab_size": 290} if kind != "char" else {}), **options)
+    return learn_tokenizer(recipe, TEXT * 20, progress=Silent())
+
+
+@functools.cache
+def spelled_pieces(kind):
+    """The same by what they spell."""
+    return SpelledTokens(learnt_pieces(kind))
+
+
+@functools.cache
+def piece_model(kind):
+    """A trigram model of the text in pieces."""
+    tokenizer = learnt_pieces(kind)
+    corpus = encode_corpus(tokenizer, TEXT * 3, progress=Silent())
+    return estimate(corpus, tokenizer.vocabulary, order=3, progress=Silent()).model
+
+
+def state_after(kind, context):
+    """What the model remembers of a context."""
+    model, ids = piece_model(kind), learnt_pieces(kind).encode(context)
+    return functools.reduce(lambda state, i: model.advance(state, np.array([i])), ids, model.initial_state(1))
+
+
+def searched(kind, text, **options):
+    """A search for what a text goes on as, driven to its end."""
+    typed = cut(learnt_pieces(kind), text)
+    search = CompletionSearch(spelled_pieces(kind), typed.spelled, SearchSettings(**options))
+    drive(search, piece_model(kind), state_after(kind, typed.context))
+    return search
+
+
+def drive(search, model, state):
+    """Answer what a search asks until it has no more to ask; the number of rows of each step."""
+    search.tell(state, model.next_log_probs(state))
+    steps = []
+    while (asked := search.ask()) is not None:
+        assert len(asked.state) == len(asked.tokens)
+        steps.append(len(asked.tokens))
+        state = model.advance(asked.state, asked.tokens)
+        search.tell(state, model.next_log_probs(state))
+    return steps

@@ -1,0 +1,222 @@
+"""POST /v1/autocomplete over HTTP."""
+
+import math
+
+import numpy as np
+import pytest
+
+from models.vocabulary import BOS
+from tests.fakes import WORDS, FakeModel, fake_vocabulary
+
+MODEL = FakeModel(fake_vocabulary())
+IDS = MODEL.vocabulary.ids
+
+
+def ask(http, text, **options):
+    response = http.post("/v1/autocomplete", json={"text": text, **options})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def refused(http, **body):
+    response = http.post("/v1/autocomplete", json=body)
+    assert response.status_code == 400, response.text
+    return response.json()["error"]
+
+
+def probabilities(last, prefix=""):
+    """What the model says of the words that begin so, given that one of them comes."""
+    row = np.exp(MODEL.table[last].astype(np.float64))
+    begun = {word: row[IDS[word]] for word in WORDS if word.startswith(prefix)}
+    return {word: mass / sum(begun.values()) for word, mass in begun.items()}
+
+
+def told(reply):
+    return {one["text"]: one["probability"] for one in reply["completions"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "last", "prefix", "start"),
+    [
+        ("the cat o", IDS["cat"], "o", 8),
+        ("the cat on", IDS["cat"], "on", 8),
+        ("the ", IDS["the"], "", 4),
+        ("the", BOS, "the", 0),
+        ("", BOS, "", 0),
+        ("  \n ", BOS, "", 4),
+        ("\U0001f642 o", 0, "o", 2),
+        ("the cat o" + "\u0301", IDS["cat"], "o\u0301", 8),
+    ],
+)
+def test_probabilities_are_the_models_own_given_the_prefix(http, text, last, prefix, start):
+    reply = ask(http, text, limit=100)
+    assert (reply["prefix"], reply["start"], reply["model"]) == (prefix, start, "mixture@1")
+    assert told(reply) == pytest.approx(probabilities(last, prefix), rel=1e-5)
+    assert reply["unexplored_mass"] == pytest.approx(0, abs=1e-9)
+
+
+def test_the_best_come_first_and_no_more_than_asked_for(http):
+    expected = sorted(probabilities(IDS["the"]).items(), key=lambda item: -item[1])[:3]
+    completions = ask(http, "the ", limit=3)["completions"]
+    assert [one["text"] for one in completions] == [word for word, _ in expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "suffix"), [("the c", "cat", "at"), ("the ", "cat", "cat"), ("", "cat", "cat")]
+)
+def test_the_suffix_is_what_to_append(http, text, word, suffix):
+    (one,) = [one for one in ask(http, text)["completions"] if one["text"] == word]
+    assert (one["suffix"], one["num_words"], one["is_complete_word"], one["source"]) == (
+        suffix,
+        1,
+        True,
+        "model",
+    )
+
+
+def test_characters_are_searched_for_words_and_all_mass_is_accounted_for(http):
+    reply = ask(http, "a", model="chars", limit=100, max_steps=512)
+    total = math.fsum(told(reply).values()) + reply["unexplored_mass"]
+    assert 0 < reply["unexplored_mass"] < 1
+    assert total <= 1 + 1e-9
+    assert all(text.startswith("a") for text in told(reply))
+
+
+def test_more_steps_leave_less_unexplored(http):
+    few, many = (ask(http, "a", model="chars", max_steps=steps)["unexplored_mass"] for steps in (8, 256))
+    assert many < few
+
+
+def test_phrases_are_told_beside_words(http):
+    reply = ask(http, "the c", max_words=2, limit=100, max_steps=512)
+    one_word = told(reply)["cat"]
+    after = probabilities(IDS["cat"])
+    (pair,) = [one for one in reply["completions"] if one["text"] == "cat sat"]
+    row = np.exp(MODEL.table[IDS["cat"]].astype(np.float64))
+    assert pair["probability"] == pytest.approx(one_word * row[IDS["sat"]], rel=1e-5)
+    assert pair["num_words"] == 2
+    assert set(after) >= {"sat"}
+
+
+def test_improbable_completions_are_not_told(http):
+    expected = {word for word, p in probabilities(IDS["the"]).items() if p >= 0.1}
+    assert set(told(ask(http, "the ", min_probability=0.1))) == expected
+    assert told(ask(http, "the xyz", min_probability=0.1)) == {}
+
+
+def test_savings_count_the_characters_that_are_spared(http):
+    spared = {word: p * len(word) for word, p in probabilities(IDS["the"]).items()}
+    expected = sorted(spared, key=lambda word: -spared[word])[:4]
+    assert [one["text"] for one in ask(http, "the ", rank="savings", limit=4)["completions"]] == expected
+
+
+@pytest.mark.parametrize("typed", ["C", "Ca", "CA", "cA"])
+def test_case_is_as_typed_unless_it_is_exact(http, typed):
+    assert ask(http, f"the {typed}")["completions"] == []
+    (one,) = ask(http, f"the {typed}", casing="ignore")["completions"]
+    assert one["text"] == ("CAT" if typed == "CA" else typed + "cat"[len(typed) :])
+    assert one["suffix"] == one["text"][len(typed) :]
+    assert one["probability"] == pytest.approx(1)
+
+
+def test_blocked_words_are_not_told_nor_phrases_that_hold_one(http):
+    reply = ask(http, "the ", blocklist=["CAT", "mat"], max_words=2, limit=100)
+    assert not any({"cat", "mat"} & set(text.split()) for text in told(reply))
+    best = ask(http, "the ", limit=1)["completions"][0]["text"]
+    assert len(told(ask(http, "the ", blocklist=[best], limit=9))) == 9
+
+
+def test_mistyped_beginnings_are_looked_past_when_asked_to(http):
+    assert ask(http, "the huose")["completions"] == []
+    (one, *_) = ask(http, "the huose", fuzzy=1)["completions"]
+    assert (one["text"], one["suffix"], one["edits"]) == ("house", None, 1)
+    assert one["probability"] > 0.9
+
+
+def test_words_of_a_dictionary_are_mixed_in(http):
+    dictionary = ["catalogue", {"text": "cat", "weight": 3}, "dormouse"]
+    reply = ask(http, "the c", dictionary=dictionary, user_weight=0.25)
+    model = float(np.exp(MODEL.table[IDS["the"]][IDS["cat"]]))
+    live = 0.75 * model + 0.25 * 4 / 5
+    assert told(reply) == pytest.approx(
+        {"cat": (0.75 * model + 0.25 * 3 / 5) / live, "catalogue": 0.25 * 1 / 5 / live}, rel=1e-5
+    )
+    assert {one["text"]: one["source"] for one in reply["completions"]}["catalogue"] == "user"
+
+
+def test_phrases_of_a_dictionary_go_on(http):
+    reply = ask(http, "the Ca", dictionary=["Cape Town hall"], max_words=3)
+    assert {"Cape", "Cape Town", "Cape Town hall"} <= set(told(reply))
+    assert told(reply)["Cape Town hall"] > 0.2
+
+
+def test_a_beginning_is_told_where_no_word_was_found(http):
+    reply = ask(http, "a", model="chars", max_steps=1, limit=5)
+    beginnings = [one for one in reply["completions"] if not one["is_complete_word"]]
+    assert beginnings
+    assert sum(one["probability"] for one in beginnings) <= reply["unexplored_mass"] + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("body", "parameter"),
+    [
+        ({}, "text"),
+        ({"text": 3}, "text"),
+        ({"text": "a", "limit": 0}, "limit"),
+        ({"text": "a", "limit": 101}, "limit"),
+        ({"text": "a", "max_words": 9}, "max_words"),
+        ({"text": "a", "min_probability": 1.5}, "min_probability"),
+        ({"text": "a", "rank": "length"}, "rank"),
+        ({"text": "a", "casing": "upper"}, "casing"),
+        ({"text": "a", "fuzzy": 3}, "fuzzy"),
+        ({"text": "a", "user": "../me"}, "user"),
+        ({"text": "a", "user_weight": -0.1}, "user_weight"),
+        ({"text": "a", "session": ""}, "session"),
+        ({"text": "a", "max_steps": 5000}, "max_steps"),
+        ({"text": "a", "dictionary": [" "]}, "dictionary[0]"),
+        ({"text": "a", "dictionary": ["b", {"text": "c", "weight": 0}]}, "dictionary[1].weight"),
+        ({"text": "a", "dictionary": [1]}, "dictionary[0]"),
+        ({"text": "a", "dictionary": ["b"] * 10_001}, "dictionary"),
+        ({"text": "a", "blocklist": ["b" * 201]}, "blocklist[0]"),
+        ({"text": "a", "words": 3}, "words"),
+        ({"text": "a " * 40_000}, "text"),
+        ({"text": "a " * 1100}, "text"),
+    ],
+)
+def test_what_is_wrong_is_named(http, body, parameter):
+    assert refused(http, **body)["param"] == parameter
+
+
+@pytest.mark.parametrize("model", ["mixture", "chars"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\x00\x07 a",
+        "שלום עו",
+        "a\u202eb",
+        "\U0001f469\u200d\U0001f469 \U0001f642",
+        "e\u0301",
+        "(",
+        "«",
+        "a\ta",
+        "\ufeff",
+    ],
+)
+def test_any_text_is_answered(http, text, model):
+    reply = ask(http, text, model=model, fuzzy=1, max_words=2, casing="ignore", max_steps=32)
+    assert text[reply["start"] :] == reply["prefix"]
+
+
+def test_tokens_are_sorted_before_anybody_types(server):
+    loaded = server.app.state.services.host.resolve("broken")
+    assert "folded" in vars(vars(loaded)["spelled_tokens"])
+
+
+def test_a_key_in_the_middle_of_a_word_waits_for_no_model(server, http):
+    slow = server.app.state.services.host.resolve("slow").model
+    ask(http, "the dog o", model="slow")
+    slow.fails = True
+    try:
+        assert set(told(ask(http, "the dog o", model="slow"))) == {"on", "of"}
+    finally:
+        slow.fails = False

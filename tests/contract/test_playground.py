@@ -1,0 +1,184 @@
+"""The playground's files and those of models: what is served, to whom, and what never is."""
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from models.checkpoint.registry import Registry
+from models.checkpoint.write import Description, write_checkpoint
+from models.tokenizers import WordTokenizer
+from service.security.keys import create_key
+from service.settings import Settings
+from tests.fakes import FakeModel, fake_vocabulary
+from tests.servers import running
+
+STATIC = Path(__file__).parents[2] / "service" / "static"
+KEY = create_key("page", ["infer"])
+
+
+@pytest.fixture(scope="module")
+def registry_root(tmp_path_factory):
+    return tmp_path_factory.mktemp("playground") / "registry"
+
+
+@pytest.fixture(scope="module")
+def told(fake_family, registry_root):
+    """A service with keys, and a model that has a card, a picture and a report beside it."""
+    registry = Registry(registry_root, create=True)
+    tokenizer = WordTokenizer(fake_vocabulary())
+
+    def write(folder):
+        (folder / "MODEL_CARD.md").write_text("# mixture\n")
+        (folder / "curve.png").write_bytes(b"\x89PNG")
+        (folder / "parts").mkdir()
+        (folder / "parts" / "report.html").write_text("<script>1</script>")
+        description = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
+        write_checkpoint(folder, FakeModel(tokenizer.vocabulary), tokenizer, description)
+
+    registry.publish("mixture", write)
+    settings = Settings(registry=registry.root, api_keys=(KEY.key.line,))
+    with running(settings) as server, httpx.Client(base_url=server.url, timeout=10) as client:
+        yield client
+
+
+def ask(client, path, **headers):
+    return client.get(path, headers={"authorization": f"Bearer {KEY.secret}", **headers})
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/static/main.js", "/static/base.css", "/static/icon.svg"])
+def test_the_page_needs_no_key(told, path):
+    assert told.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_the_page_may_load_from_its_service_only(told, path):
+    answer = told.get(path)
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'self'; ")
+    assert "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_all_that_the_page_names_is_served(told):
+    sources = {path.name: path.read_text() for path in STATIC.iterdir()}
+    named = set(re.findall(r'"static/([\w.]+)"', sources["index.html"]))
+    named |= {name for text in sources.values() for name in re.findall(r'from "\./([\w.]+)"', text)}
+    assert named <= set(sources)
+    assert {told.get(f"/static/{name}").status_code for name in sources} == {200}
+
+
+def test_the_page_is_small():
+    assert sum(path.stat().st_size for path in STATIC.iterdir()) <= 120_000
+
+
+def test_nothing_of_the_page_is_markup_made_of_text():
+    """The policy would forbid it; nobody should have to find out there."""
+    for path in STATIC.glob("*.js"):
+        found = re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", path.read_text()
+        )
+        assert found is None, path.name
+
+
+@pytest.mark.parametrize("path", ["/", "/static/main.js"])
+def test_what_a_browser_has_is_not_sent_again(told, path):
+    first = told.get(path)
+    assert first.headers["cache-control"] == "no-cache"
+    again = told.get(path, headers={"if-none-match": f'"other", W/{first.headers["etag"]}'})
+    assert (again.status_code, again.content) == (304, b"")
+    assert told.get(path, headers={"if-none-match": '"other"'}).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["nosuch.js", "..%2Fapp.py", "%2e%2e/app.py", "sub/main.js", ""])
+def test_no_other_file_is_served(told, name):
+    assert told.get(f"/static/{name}").status_code in {401, 404}
+    assert ask(told, f"/static/{name}").status_code == 404
+
+
+def test_the_card_of_a_model_is_told(told):
+    answer = ask(told, "/v1/models/mixture/card")
+    assert answer.headers["content-type"] == "text/markdown; charset=utf-8"
+    assert answer.headers["x-model"] == "mixture@1"
+    assert answer.text == "# mixture\n"
+
+
+def test_the_files_for_people_are_listed_and_no_others(told):
+    reply = ask(told, "/v1/models/mixture@1/files").json()
+    assert [file["name"] for file in reply["data"]] == ["MODEL_CARD.md", "curve.png", "parts/report.html"]
+    assert reply["data"][1]["bytes"] == 4
+
+
+def test_a_picture_comes_as_one(told):
+    answer = ask(told, "/v1/models/mixture/files/curve.png")
+    assert (answer.headers["content-type"], answer.content) == ("image/png", b"\x89PNG")
+    assert (
+        ask(
+            told, "/v1/models/mixture/files/curve.png", **{"if-none-match": answer.headers["etag"]}
+        ).status_code
+        == 304
+    )
+
+
+def test_a_report_runs_nothing(told):
+    policy = ask(told, "/v1/models/mixture/files/parts/report.html").headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "sandbox" in policy
+    assert "script" not in policy
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "weights.npy",
+        "manifest.json",
+        "tokenizer.json",
+        "nosuch.png",
+        "../1/curve.png",
+        "%2e%2e/1/curve.png",
+        "/etc/passwd",
+    ],
+)
+def test_no_other_file_of_a_model_is_told(told, name):
+    answer = ask(told, f"/v1/models/mixture/files/{name}")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] in {"not_found", "model_not_found"}
+
+
+@pytest.mark.parametrize("path", ["card", "files", "files/curve.png"])
+def test_files_of_models_need_a_key(told, path):
+    assert told.get(f"/v1/models/mixture/{path}").status_code == 401
+    assert ask(told, f"/v1/models/nosuch/{path}").status_code == 404
+
+
+def test_a_file_that_was_deleted_since_is_not_found(told, registry_root):
+    path = registry_root / "mixture" / "versions" / "1" / "curve.png"
+    aside = path.rename(path.with_suffix(".aside"))
+    assert ask(told, "/v1/models/mixture/files/curve.png").status_code == 404
+    aside.rename(path)
+
+
+def _luminance(colour):
+    """Relative luminance of #rrggbb, as WCAG 2 defines it."""
+    shares = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in shares]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("ink", "ground"),
+    [
+        (ink, ground)
+        for ink in ("ink", "quiet", "accent", "bad", "good", "ghost")
+        for ground in ("paper", "card")
+    ]
+    + [("on-accent", "accent"), ("ink", "soft"), ("quiet", "soft")],
+)
+def test_text_has_the_contrast_that_reading_needs(scheme, ink, ground):
+    """4.5 : 1, WCAG 2 level AA."""
+    blocks = re.findall(r":root \{(.*?)\}", (STATIC / "base.css").read_text(), re.DOTALL)
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", blocks[scheme == "dark"]))
+    high, low = sorted((_luminance(colours[ink]), _luminance(colours[ground])), reverse=True)
+    assert (high + 0.05) / (low + 0.05) >= 4.5

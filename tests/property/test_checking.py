@@ -1,0 +1,101 @@
+"""What holds of checking, whatever the text."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.checking.checker import Checker
+from models.checking.settings import CheckOptions, ErrorSettings
+from service.use_cases.check import CheckCommand, check
+from service.use_cases.limits import Limits
+from tests.checked import check as check_directly
+from tests.checked import trigram, weigh
+
+KINDS = ("word", "char", "unigram")
+LIMITS = Limits(max_texts=100, max_tokens_per_sequence=10_000, max_new_tokens=1)
+WORDS = st.sampled_from(
+    [
+        "the",
+        "cat",
+        "teh",
+        "off",
+        "hat",
+        "mat",
+        "house",
+        "hous e",
+        "dogg",
+        "Gnu",
+        "caf\u00e9",
+        "\U0001f600",
+        ",",
+        "3",
+    ]
+)
+SPACES = st.sampled_from([" ", " ", " ", "  ", "\n", "\t", "\u00a0", ""])
+NATURAL = st.lists(st.tuples(WORDS, SPACES), max_size=14).map(lambda p: "".join(w + s for w, s in p))
+TEXTS = NATURAL | st.text(max_size=40)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40, deadline=None)
+@given(text=TEXTS, threshold=st.sampled_from([0.0, 0.1, 0.9]))
+def test_issues_are_words_of_the_text_with_probabilities(kind, text, threshold):
+    issues = check_directly(*trigram(kind), text, threshold=threshold)
+    assert all(0 <= i.start < i.end <= len(text) for i in issues)
+    assert all(a.end <= b.start for a, b in itertools.pairwise(issues))
+    assert all(threshold <= i.probability <= 1 for i in issues)
+    assert all(0 <= s.probability <= 1 for i in issues for s in i.suggestions)
+    assert not any("\n" in text[i.start : i.end] for i in issues)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=30, deadline=None)
+@given(text=TEXTS)
+def test_words_cover_no_more_than_the_text_is_charged_for(kind, text):
+    batches = weigh(*trigram(kind), text)
+    words = [word for batch in batches for word in batch.words]
+    assert [text[w.start : w.end] for w in words] == [w.text for w in words]
+    for batch in batches:
+        assert batch.word_log_probs.sum() >= batch.log_prob - 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=30, deadline=None)
+@given(text=NATURAL)
+def test_a_dictionary_of_all_words_leaves_no_issue(kind, text):
+    cutter = Checker(trigram(kind)[1]).cutter
+    words = [w.text for s in cutter.sentences(text, lookahead=1) for w in s.words]
+    dictionary = {word.lower(): word for word in words}
+    issues = check_directly(*trigram(kind), text, threshold=0.0, dictionary=dictionary)
+    assert issues == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(text=NATURAL, rates=st.tuples(st.floats(0.001, 0.4), st.floats(1.1, 2.0)))
+def test_more_is_wrong_where_more_errors_are_expected(text, rates):
+    low, high = rates[0], rates[0] * rates[1]
+    found = [
+        {
+            (i.start, i.end): i.probability
+            for i in check_directly(*trigram(), text, threshold=0.0, errors=ErrorSettings(error_rate=rate))
+        }
+        for rate in (low, high)
+    ]
+    for span in found[0].keys() & found[1].keys():
+        assert found[0][span] <= found[1][span] + 1e-9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=25, deadline=None)
+@given(text=NATURAL)
+def test_the_engine_is_told_what_is_told_without_it(kind, text):
+    from service.engine.job import result_of
+    from tests.unit.service.conftest import loaded
+
+    model, tokenizer = trigram(kind)
+    one = loaded(tokenizer)
+    one.checkpoint.model = model
+    checked = result_of(check(one, CheckCommand(text, 0.1, 5, CheckOptions()), LIMITS))
+    assert checked.issues == check_directly(model, tokenizer, text, threshold=0.1)

@@ -1,0 +1,32 @@
+"""Every family checks, and the engine tells what is told without it."""
+
+import pytest
+
+from models.checking.settings import CheckOptions, GivenSpan, GivenSuggestion
+from service.engine.job import result_of
+from service.use_cases.check import CheckCommand, check
+from service.use_cases.limits import Limits
+from tests.checked import check as check_directly
+from tests.families import NAMES, model, tokenizer
+from tests.unit.service.conftest import loaded
+
+TEXT = "w1 w3 w9 w12\nw4 newt w6 w9 w10\nw7 w8"
+LIMITS = Limits(max_texts=100, max_tokens_per_sequence=1000, max_new_tokens=1)
+
+
+def given(start, end, *texts):
+    return GivenSpan(start, end, tuple(GivenSuggestion(text, -1.0) for text in texts))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_engine_is_told_what_is_told_without_it(name):
+    """Words with digits have no neighbours, so the caller suggests some."""
+    spans = (given(6, 8, "w4", "w5"), given(13, 20, "w5", "w4 w5"), given(24, 30, "w7 w8 w9"))
+    one = loaded(tokenizer())
+    one.checkpoint.model = model(name)
+    checked = result_of(check(one, CheckCommand(TEXT, 0.0, 9, CheckOptions(given=spans)), LIMITS))
+    issues = check_directly(model(name), tokenizer(), TEXT, threshold=0.0, max_suggestions=9, given=spans)
+    assert [issue[:3] for issue in checked.issues] == [issue[:3] for issue in issues]
+    assert {(6, 8), (13, 20), (24, 30)} <= {(issue.start, issue.end) for issue in issues}
+    for one_issue, other in zip(checked.issues, issues, strict=True):
+        assert one_issue.probability == pytest.approx(other.probability, rel=1e-3)

@@ -1,0 +1,40 @@
+"""Words a few edits away, against comparing with every word."""
+
+import numpy as np
+import pytest
+from rapidfuzz.distance import OSA
+
+from models.checking.lexicon import Lexicon
+
+RANDOM = np.random.default_rng(1)
+WORDS = sorted(
+    {"".join(RANDOM.choice(list("abcde\u00e9\U0001f600"), RANDOM.integers(0, 7))) for _ in range(600)}
+)
+
+
+@pytest.mark.parametrize("max_edits", [1, 2])
+@pytest.mark.parametrize("word", ["abc", "a", "", "edcba", "\U0001f600\u00e9b", "zzzz", "abcdeabcde"])
+def test_what_is_near_is_all_that_a_full_comparison_finds(word, max_edits):
+    near = Lexicon(WORDS).near(word, max_edits)
+    expected = {w: d for w in WORDS if 0 < (d := OSA.distance(word, w)) <= max_edits}
+    found = {WORDS[i]: d for i, d in zip(near.indices.tolist(), near.edits.tolist(), strict=True)}
+    assert found == expected
+
+
+def test_a_word_asked_for_again_is_not_searched_again(monkeypatch):
+    lexicon = Lexicon(WORDS)
+    first = lexicon.near("abc", 2)
+    monkeypatch.setattr(lexicon, "_search", None)
+    assert lexicon.near("abc", 2) is first
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr("models.checking.lexicon._REMEMBERED_WORDS", 3)
+    lexicon = Lexicon(WORDS)
+    for word in ("a", "b", "a", "c", "d", "e"):
+        lexicon.near(word, 1)
+    assert [word for word, _ in lexicon._remembered] == ["c", "d", "e"]
+
+
+def test_a_list_without_words_has_none_near():
+    assert Lexicon([]).near("abc", 2).indices.size == 0

@@ -1,0 +1,117 @@
+"""Texts as sentences and words, with the places of words in the text as it was given."""
+
+import itertools
+
+import pytest
+
+from models.checking.sentences import MAX_TOKENS, cutter_of, running_words
+from models.tokenizers import CharacterTokenizer, WordTokenizer
+from models.vocabulary import EOS, Vocabulary
+from tests.checked import trigram
+
+TEXTS = [
+    "the cat sat",
+    "  two  spaces\tand a tab ",
+    "\U0001f600 the \U0001f680cat\U0001f680 sat",
+    "\u05e9\u05dc\u05d5\u05dd the \u0633\u0644\u0627\u0645 cat",
+    "cafe\u0301 the na\u00efve cat\u0301 sat",
+    "one line\r\nthe other\n\nand the last",
+    "the\u00a0cat \u2028 sat \x00 \x1f on",
+    "\ufb01nd the cat \u2460 mat",
+]
+
+
+def words_of(tokenizer, text):
+    return [word for s in cutter_of(tokenizer).sentences(text, lookahead=4) for word in s.words]
+
+
+@pytest.mark.parametrize("kind", ["word", "char", "unigram"])
+@pytest.mark.parametrize("text", TEXTS)
+def test_words_are_where_they_say_whatever_the_text(kind, text):
+    words = words_of(trigram(kind)[1], text)
+    assert words
+    assert all(text[word.start : word.end] == word.text for word in words)
+    assert all(a.end <= b.start for a, b in itertools.pairwise(words))
+
+
+@pytest.mark.parametrize("kind", ["word", "char", "unigram"])
+def test_every_token_of_plain_words_belongs_to_one(kind):
+    (sentence,) = cutter_of(trigram(kind)[1]).sentences("the cat sat", lookahead=4)
+    spans = [(word.first, word.last) for word in sentence.words]
+    assert spans[0][0] == 0
+    assert spans[-1][1] == len(sentence.ids)
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(spans))
+
+
+def test_a_space_belongs_to_the_word_after_it_and_punctuation_to_none():
+    tokenizer = CharacterTokenizer(Vocabulary("abc ,"))
+    (sentence,) = cutter_of(tokenizer).sentences("ab, c", lookahead=4)
+    assert [(word.first, word.last) for word in sentence.words] == [(0, 2), (3, 5)]
+
+
+def test_lower_casing_that_changes_lengths_moves_no_word():
+    tokenizer = WordTokenizer(Vocabulary(["i\u0307stanbul", "is"]), lowercase=True)
+    words = words_of(tokenizer, "\u0130stanbul IS")
+    assert [(word.text, word.start, word.end, word.known) for word in words] == [
+        ("\u0130stanbul", 0, 8, True),
+        ("IS", 9, 11, True),
+    ]
+
+
+def test_lines_without_a_token_are_no_sentences():
+    sentences = list(cutter_of(trigram()[1]).sentences("\n  \nthe cat\n\t\n", lookahead=4))
+    assert [(sentence.text, sentence.offset) for sentence in sentences] == [("the cat", 4)]
+    assert list(cutter_of(trigram()[1]).sentences("", lookahead=4)) == []
+
+
+@pytest.mark.parametrize("kind", ["word", "char", "unigram"])
+def test_a_long_line_is_cut_at_words_and_its_parts_know_what_follows(kind):
+    tokenizer = trigram(kind)[1]
+    text = "the cat sat on the mat " * 200
+    parts = list(cutter_of(tokenizer).sentences(text, lookahead=4))
+    assert len(parts) > 1
+    assert max(len(part.ids) for part in parts) <= MAX_TOKENS
+    assert [i for part in parts for i in part.ids.tolist()] == tokenizer.encode(text)
+    assert [part.goes_on for part in parts] == [False] + [True] * (len(parts) - 1)
+    assert all(text[w.start : w.end] == w.text for part in parts for w in part.words)
+    for part, following in itertools.pairwise(parts):
+        assert part.after.tolist() == following.ids[:4].tolist()
+    assert parts[-1].after.tolist() == [EOS]
+    assert sum(len(part.words) for part in parts) == 1200
+
+
+def test_one_endless_word_is_cut_too():
+    tokenizer = CharacterTokenizer(Vocabulary("a"))
+    parts = list(cutter_of(tokenizer).sentences("a" * 2000, lookahead=4))
+    assert sum(len(part.ids) for part in parts) == 2000
+    assert max(len(part.ids) for part in parts) <= MAX_TOKENS
+
+
+def test_what_is_known_is_told_by_the_kind_of_tokens():
+    assert [w.known for w in words_of(trigram("word")[1], "the newt")] == [True, False]
+    assert [w.known for w in words_of(trigram("char")[1], "the newtz")] == [True, False]
+    tokenizer = trigram("unigram")[1]
+    whole = [word for word in ("the", "house") if len(tokenizer.encode(word)) == 1]
+    assert all(w.known for w in words_of(tokenizer, " ".join(whole)))
+
+
+def test_bytes_of_rare_characters_leave_pieces_where_they_are():
+    tokenizer = trigram("unigram")[1]
+    text = "the \u05e9\u05dc cat"
+    (sentence,) = cutter_of(tokenizer).sentences(text, lookahead=4)
+    last = sentence.words[-1]
+    spelled = b"".join(tokenizer.token_bytes[i] for i in sentence.ids[last.first : last.last])
+    assert spelled.decode().strip() == "cat"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("don't well-known", ["don't", "well-known"]),
+        ("'quoted' -dash-", ["quoted", "dash"]),
+        ("l\u2019\u00e9t\u00e9 snake_case 3rd", ["l\u2019\u00e9t\u00e9", "snake_case", "3rd"]),
+        ("e\u0301a\u0300 x--y", ["e\u0301a\u0300", "x", "y"]),
+    ],
+)
+def test_runs_of_word_characters(text, words):
+    assert running_words().findall(text) == words

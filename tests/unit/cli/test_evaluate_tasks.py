@@ -1,0 +1,101 @@
+"""`gramophone evaluate --task …`, as typed: what is printed, what is written, what is refused."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from models.checkpoint.calibrations import CalibrationStore
+from models.errors import InvalidInputError
+from service.cli import app
+from training.commands import run_train
+
+pytestmark = pytest.mark.usefixtures("logs_as_before")
+
+NOUNS, PLACES = ("cat", "dog", "owl", "hen", "cow"), ("mat", "bed", "sofa", "roof")
+TEXT = [f"the {noun} sat on the {place} and slept there" for noun in NOUNS for place in PLACES] * 6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tasks")
+    (folder / "text").write_text("\n".join(TEXT))
+    for order in (1, 3):
+        run_train(
+            "ngram",
+            name=f"order{order}",
+            registry=folder,
+            corpus=[folder / "text"],
+            valid=[folder / "text"],
+            assignments=[f"ngram.order={order}"],
+        )
+    return folder
+
+
+def evaluate(folder, *options):
+    """What is printed on standard output, by lines that are not wrapped."""
+    given = ["--corpus", str(folder / "text"), "--registry", str(folder), *map(str, options)]
+    done = CliRunner().invoke(app, ["evaluate", "order3", *given], env={"COLUMNS": "160"})
+    if done.exception:
+        raise done.exception
+    return done.stdout
+
+
+def test_autocomplete_prints_tables_and_writes_a_page(folder):
+    out = evaluate(folder, "--task", "autocomplete", "--sample", 60, "--report", folder / "page.html")
+    for said in (
+        "63 words on 7 lines",
+        "keystroke savings top 3",
+        "phrase match 5",
+        "one keystroke with order3@1",
+    ):
+        assert said in out
+    assert (folder / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_autocomplete_compares_two_models_for_programs(folder):
+    options = (
+        "--task",
+        "autocomplete",
+        "--sample",
+        60,
+        "--against",
+        "order1",
+        "--context",
+        "stream",
+        "--json",
+    )
+    result = json.loads(evaluate(folder, *options))
+    assert (result["task"], result["context"], result["words"]) == ("autocomplete", "stream", 63)
+    assert result["against"]["difference"]["keystroke_savings_top_3"]["low"] > 0
+
+
+def test_check_prints_tables_and_keeps_a_calibration(folder):
+    options = ("--task", "check", "--sample", 300, "--kinds", "real_word", "--save-calibration")
+    out = evaluate(folder, *options)
+    for said in ("words on 34 lines for each kind", "by surprisal alone", "/v1/check takes a precision now"):
+        assert said in out
+    assert CalibrationStore(folder).read("order3@1").kinds == ["real_word"]
+
+
+def test_check_tells_programs_every_kind(folder):
+    result = json.loads(evaluate(folder, "--task", "check", "--sample", 200, "--json"))
+    assert (result["task"], list(result["kinds"])) == ("check", ["real_word", "non_word", "space"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--report", "a.html"], "--report goes with --task autocomplete, the task is perplexity"),
+        (["--save-calibration"], "--save-calibration goes with --task check, the task is perplexity"),
+        (["--task", "check", "--against", "order1"], "--against goes with --task perplexity or autocomplete"),
+        (["--task", "check", "--context", "stream"], "--context goes with"),
+        (["--task", "autocomplete", "--kinds", "space"], "--kinds goes with --task check"),
+        (["--task", "autocomplete", "--window", "9"], "--window goes with --task perplexity"),
+        (["--task", "autocomplete", "--detail"], "--detail goes with --task perplexity"),
+        (["--task", "check", "--kinds", "grammar"], "there are real_word, non_word, space"),
+    ],
+)
+def test_options_of_another_task_are_refused(folder, options, said):
+    with pytest.raises(InvalidInputError, match=said):
+        evaluate(folder, *options)

@@ -1,0 +1,161 @@
+"""What somebody writes: counts that fade, Witten and Bell's back-off, bounds, export and import."""
+
+import math
+
+import pytest
+
+from models.completion.personal import START, Bounds, PersonalModel, Sentence, restored
+from models.completion.personal_text import previous_word, sentences, words_of_sentences
+from models.completion.personal_words import Likely, PersonalWords, phrase_probability, phrases
+
+NEVER_FADING = Bounds(half_life_words=math.inf)
+SENTENCES = [Sentence(START, words.split()) for words in ("the cat sat", "the cat ran", "the dog")]
+
+
+@pytest.fixture
+def model():
+    return PersonalModel().learnt(SENTENCES, NEVER_FADING)
+
+
+def test_a_word_is_as_probable_as_witten_and_bell_say(model):
+    after_the = PersonalWords([model], "the")
+    alone = 2 / 8  # "cat" among eight words
+    assert after_the.probability("cat") == pytest.approx((2 + 2 * alone) / (3 + 2))
+    assert after_the.probability("sat") == pytest.approx((0 + 2 * 1 / 8) / (3 + 2))
+    assert PersonalWords([model], START).probability("the") == pytest.approx((3 + 1 * 3 / 8) / (3 + 1))
+
+
+@pytest.mark.parametrize("previous", [START, "the", "cat", "sat", "never"])
+def test_probabilities_sum_to_one_after_any_word(model, previous):
+    words = PersonalWords([model, restored([("mat", 2.5)])], previous)
+    assert sum(
+        words.probability(word) for word in ["the", "cat", "sat", "ran", "dog", "mat"]
+    ) == pytest.approx(1)
+
+
+def test_counts_of_several_models_add_up(model):
+    both = PersonalWords([model, restored([("cat", 4.0)])], "never")
+    assert both.probability("cat") == pytest.approx((2 + 4) / (8 + 4))
+
+
+def test_without_words_nothing_is_probable():
+    assert not PersonalWords([PersonalModel()], "the")
+    assert PersonalWords([PersonalModel()], "the").probability("cat") == 0
+
+
+def test_the_mass_of_a_beginning_is_that_of_all_its_words(model):
+    found = PersonalWords([model], "cat").beginning("s", ignore_case=False, limit=5)
+    assert found == (pytest.approx(found.words[0].probability), [Likely("sat", found.mass)])
+    assert PersonalWords([model], "cat").beginning("", ignore_case=False, limit=1).mass == 1
+
+
+def test_case_counts_unless_it_is_ignored():
+    words = PersonalWords([restored([("Paris", 1.0), ("part", 1.0), ("PAR", 1.0)])], START)
+    exact = words.beginning("par", ignore_case=False, limit=9).words
+    assert [one.text for one in exact] == ["part"]
+    assert {one.text for one in words.beginning("paR", ignore_case=True, limit=9).words} == {
+        "Paris",
+        "part",
+        "PAR",
+    }
+
+
+def test_older_words_count_less(model):
+    faded = model.learnt([Sentence(START, ["new"] * 10)], Bounds(half_life_words=10))
+    assert faded.count("the") == pytest.approx(3 / 2)
+    assert faded.count("new") == pytest.approx(sum(2 ** (-age / 10) for age in range(10)))
+    assert faded.total == pytest.approx(8 / 2 + faded.count("new"))
+
+
+def test_fading_for_ever_does_not_overflow():
+    model = PersonalModel()
+    for _ in range(20):
+        model = model.learnt([Sentence(START, ["again", "and"] * 100)], Bounds(half_life_words=1))
+    assert model.count("and") == pytest.approx(1 / (1 - 1 / 4), rel=1e-6)
+
+
+def test_learning_changes_no_model_that_somebody_reads(model):
+    before = model.export()
+    model.learnt([Sentence(START, ["the", "mouse"])], NEVER_FADING)
+    assert model.export() == before
+
+
+def test_the_rarest_words_are_forgotten_first():
+    bounds = Bounds(max_words=2, half_life_words=math.inf)
+    model = PersonalModel().learnt([Sentence(START, "ababca")], bounds)
+    words, pairs = model.export()
+    assert {word.text for word in words} == {"a", "b"}
+    assert {pair.text for pair in pairs} == {"a", "b"}
+
+
+def test_pairs_are_bounded_and_long_words_not_learnt():
+    bounds = Bounds(max_words=3, pairs_per_word=1, max_word_characters=5)
+    model = PersonalModel().learnt([Sentence(START, ["a", "b", "abcdef", "c", "a", "c", "b", "a"])], bounds)
+    assert (len(model), model.num_pairs) == (3, 3)
+
+
+def test_what_is_exported_is_restored(model):
+    faded = model.learnt([Sentence(START, ["the", "end"])], Bounds(half_life_words=7))
+    again = restored(*faded.export())
+    assert again.export() == faded.export()
+    assert PersonalWords([again], "the").probability("cat") == PersonalWords([faded], "the").probability(
+        "cat"
+    )
+
+
+def test_a_phrase_is_as_probable_as_its_words_in_turn(model):
+    expected = PersonalWords([model], "the").probability("cat") * PersonalWords([model], "cat").probability(
+        "sat"
+    )
+    assert phrase_probability([model], "the", ["cat", "sat"]) == pytest.approx(expected)
+    found = phrases([model], [Likely("cat", PersonalWords([model], "the").probability("cat"))], 3, 5)
+    assert {one.text for one in found} == {"cat sat", "cat ran"}
+    assert found[0].probability == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("typed", "edits", "expected"),
+    [("ct", 1, {"cat": 1}), ("acts", 2, {"cat": 2}), ("SAT", 1, {"sat": 0, "cat": 1}), ("xyz", 1, {})],
+)
+def test_mistyped_beginnings_are_found(model, typed, edits, expected):
+    found = PersonalWords([model], START).near(typed, edits, ignore_case=typed.isupper())
+    assert {word: n for word, n in found.items() if word in {"cat", "sat"}} == expected
+
+
+def test_texts_are_cut_into_the_words_of_their_sentences():
+    text = "Hello, world! I don't like 3.14.\nnew-fangled 🙂 “café\u2019s” नमस्ते 'tis --"
+    assert words_of_sentences(text) == [
+        ["Hello", "world"],
+        ["I", "don't", "like", "3", "14"],
+        ["new-fangled", "café\u2019s", "नमस्ते", "tis"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("", START),
+        ("hello ", "hello"),
+        ("hello, ", "hello"),
+        ("He said “yes.” ", START),
+        ("a line\n", START),
+        ("don't ", "don't"),
+        ("🙂 ", START),
+        ("x" * 1000 + " y", "y"),
+    ],
+)
+def test_the_previous_word_is_found(text, word):
+    assert previous_word(text) == word
+
+
+@pytest.mark.parametrize(
+    ("context", "previous"), [(None, None), ("", START), ("see the ", "the"), ("That was it. ", START)]
+)
+def test_sentences_know_what_stands_before_them(context, previous):
+    assert sentences("Big cat! It ran.", context) == [(previous, ["Big", "cat"]), (START, ["It", "ran"])]
+
+
+def test_of_an_unknown_context_no_pair_is_learnt():
+    model = PersonalModel().learnt([Sentence(None, ["cat", "sat"]), Sentence("never", ["cat"])], NEVER_FADING)
+    assert (model.count("cat"), model.num_pairs) == (2, 2)
+    assert model.followers("never") == {"cat": 1}

@@ -1,0 +1,143 @@
+"""What autocomplete is made of: the case of words, what models said before, whose words are whose."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from models.completion.personal import Bounds, Sentence, restored
+from models.errors import SupersededError, UnknownUserError
+from service.engine.looks import Look, Looks
+from service.engine.users import UserStore
+from service.routes.autocomplete_sessions import Sessions
+from service.use_cases.autocomplete_casing import recased
+
+
+@pytest.mark.parametrize(
+    ("typed", "word", "told"),
+    [
+        ("hel", "hello", "hello"),
+        ("Hel", "hello", "Hello"),
+        ("HEL", "hello", "HELLO"),
+        ("H", "hello", "Hello"),
+        ("hEl", "hello", "hEllo"),
+        ("par", "Paris", "Paris"),
+        ("PAR", "Paris", "Paris"),
+        ("Pa", "Paris", "Paris"),
+        ("", "hello", "hello"),
+        ("I'", "i'm", "I'm"),
+        ("STRASS", "straße", "straße"),
+        ("שלו", "שלום", "שלום"),
+    ],
+)
+def test_a_word_is_told_in_the_case_in_which_it_was_begun(typed, word, told):
+    assert recased(typed, word) == told
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"), [("Hle", "Hello"), ("HLE", "HELLO"), ("hle", "hello"), ("hLe", "hello")]
+)
+def test_of_a_mistyped_beginning_the_first_capital_counts(typed, told):
+    assert recased(typed, "hello", corrected=True) == told
+
+
+def look(size=100):
+    return Look(3, None, np.zeros((1, size), np.float32))
+
+
+def test_looks_are_found_by_the_very_text():
+    looks = Looks(10_000)
+    looks.keep("the cat", found := look())
+    assert looks.find("the cat") is found
+    assert looks.find("the cat ") is None
+
+
+def test_looks_are_bounded_and_the_least_recently_used_go_first():
+    looks = Looks(3000)
+    for text in "abc":
+        looks.keep(text, look())
+        looks.find("a")
+    looks.keep("d", look())
+    assert [text for text in "abcd" if looks.find(text)] == ["a", "c", "d"]
+    assert 0 < looks.num_bytes <= 3000
+
+
+def test_a_look_larger_than_all_may_be_is_not_kept():
+    looks = Looks(1000)
+    looks.keep("a", look(1000))
+    looks.keep("b" * 1000, look(1))
+    assert (len(looks), looks.num_bytes) == (0, 0)
+
+
+def test_a_look_that_is_kept_again_counts_once():
+    looks = Looks(3000)
+    for _ in range(9):
+        looks.keep("a", look())
+    assert (len(looks), looks.num_bytes < 1000) == (1, True)
+
+
+@pytest.fixture
+def users():
+    return UserStore(max_users=2, bounds=Bounds(max_words=3))
+
+
+def test_users_belong_to_their_owner(users):
+    users.learn("key", "ann", [Sentence("", ["hello"])])
+    assert len(users.get("other", "ann")) == 0
+    assert not users.forget("other", "ann")
+    assert users.find("key", "ann").count("hello") == pytest.approx(1)
+
+
+def test_asking_for_a_user_keeps_them_from_being_forgotten(users):
+    users.learn("", "ann", [Sentence("", ["a"])])
+    users.learn("", "bob", [Sentence("", ["b"])])
+    users.get("", "ann")
+    users.learn("", "cid", [Sentence("", ["c"])])
+    assert [bool(len(users.get("", user))) for user in ("ann", "bob", "cid")] == [True, False, True]
+    with pytest.raises(UnknownUserError, match="2 are kept"):
+        users.find("", "bob")
+
+
+def test_what_is_put_is_kept_within_the_bounds(users):
+    assert len(users.put("", "ann", restored([(f"w{n}", n + 1) for n in range(9)]))) == 3
+
+
+def in_a_loop(*bodies):
+    """What becomes of requests of one session, each a time to take, that come one after the other."""
+
+    async def request(sessions, session, seconds):
+        answer = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(seconds, lambda: answer.done() or answer.set_result("done"))
+        try:
+            with sessions.newest("key", session, answer):
+                return await answer
+        except SupersededError:
+            return "superseded"
+
+    async def main():
+        sessions = Sessions()
+        tasks = []
+        for session, seconds in bodies:
+            tasks.append(asyncio.create_task(request(sessions, session, seconds)))
+            await asyncio.sleep(0)
+        return await asyncio.gather(*tasks), len(sessions)
+
+    return asyncio.run(main())
+
+
+def test_the_newest_request_of_a_session_alone_is_answered():
+    outcomes, left = in_a_loop(("a", 0.05), ("b", 0.01), ("a", 0.05), ("a", 0.0))
+    assert outcomes == ["superseded", "done", "superseded", "done"]
+    assert left == 0
+
+
+def test_a_request_that_is_cancelled_by_others_is_not_called_superseded():
+    async def main():
+        sessions = Sessions()
+        answer = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(answer.cancel)
+        with sessions.newest("key", "a", answer):
+            await answer
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(main())

@@ -1,0 +1,232 @@
+"""`gramophone evaluate`: a published model on held-out text."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from models.checkpoint.load import load_checkpoint
+from models.checkpoint.registry import Registry
+from models.errors import InvalidInputError
+from training.console import console_progress
+from training.corpora.default import read_default_corpus
+from training.corpora.reading import read_corpus, read_lines
+from training.evaluating.checking import DEFAULT_SAMPLE as CHECKED_WORDS
+from training.evaluating.checking import run_check_task
+from training.evaluating.checking_errors import KINDS, Kind
+from training.evaluating.completing.task import DEFAULT_WORDS, autocomplete_figures
+from training.evaluating.distributions import DEFAULT_SAMPLE
+from training.evaluating.published import OOV_POLICY, Way, check_comparable, comparison, details
+from training.evaluating.scoring import CONTEXTS, Context, score_corpus
+from training.evaluation import figures, summary
+from training.notes import overlap_notes
+from training.overlap import overlap_with_files
+from training.progress import Progress
+from training.tokenizing import encode_corpus
+
+
+def run_evaluate(
+    address: str,
+    *,
+    corpus: Sequence[Path],
+    registry: Path,
+    context: str,
+    unit: str,
+    window: int,
+    device: str,
+    precision: str = "auto",
+    detail: bool = False,
+    sample: int = DEFAULT_SAMPLE,
+    against: str | None = None,
+    overlap: Sequence[Path] = (),
+) -> dict[str, Any]:
+    """Held-out figures of a published model on files, or on the default corpus's test part.
+
+    Args:
+        address: of the model.
+        corpus: the files.
+        registry: where the model is.
+        context: see `training.evaluating.scoring`.
+        unit: what a sentence is in the files.
+        window: tokens in a window, for `document`.
+        device: to compute on.
+        precision: of networks, see `models.checkpoint.load`.
+        detail: tell of the predictions' entropy, and figures by frequency and position, too.
+        sample: predictions of which whole distributions are looked at, at most.
+        against: the address of a second model to compare with.
+        overlap: training files to look for the text in.
+
+    Raises:
+        LanguageModelError: a model, a file or an option is wrong.
+    """
+    if context not in CONTEXTS:
+        raise InvalidInputError(
+            f"--context is {context!r}, it can be {', '.join(CONTEXTS)}", parameter="context"
+        )
+    for name, value in {"window": window, "sample": sample}.items():
+        if value < 1:
+            raise InvalidInputError(f"--{name} is {value}, it must be at least 1", parameter=name)
+    store = Registry(registry)
+    version, other = store.resolve(address), None if against is None else store.resolve(against)
+    progress = console_progress()
+    checkpoint = load_checkpoint(version.path, device=device, precision=precision)
+    second = None if other is None else load_checkpoint(other.path, device=device, precision=precision)
+    if second is not None and other is not None:
+        check_comparable(checkpoint, second, (version.address, other.address))
+    backward = checkpoint.manifest.direction == "backward"
+    if backward and context != "sentence":
+        raise InvalidInputError(
+            f"--context is {context!r}, but {version.address} reads right to left: only 'sentence' is possible",
+            parameter="context",
+        )
+    texts = _held_out_texts(corpus, context, unit, progress)
+    encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
+    encoded = encoded.reversed() if backward else encoded
+    targets = score_corpus(checkpoint.model, encoded, context=context, window=window, progress=progress)
+    if not len(targets.tokens):
+        raise InvalidInputError("the text has no token to predict", parameter="corpus")
+    result = {
+        "model": version.address,
+        "precision": checkpoint.precision,
+        **summary(figures(checkpoint.model, encoded, targets, context=context)),
+        "oov_policy": OOV_POLICY,
+    }
+    way = Way(context, window, sample)
+    if detail:
+        result["detail"] = details(checkpoint, encoded, targets, way, progress=progress)
+    if second is not None and other is not None:
+        compared = comparison(checkpoint, second, encoded, targets, way, progress=progress)
+        result["against"] = {"model": other.address, **compared}
+    if overlap:
+        sentences = [line for text in texts for line in text.split("\n")]
+        found = overlap_with_files(sentences, overlap, unit=unit, progress=progress).as_facts()
+        result["overlap"] = {"training_text": [path.name for path in overlap], **found}
+        result["notes"] = list(overlap_notes({"evaluated text": found}))
+    return result
+
+
+def run_dynamic_evaluation(
+    address: str, *, corpus: Sequence[Path], registry: Path, unit: str, device: str
+) -> dict[str, Any]:
+    """Figures of a published neural model, a copy of which learns from the text as it goes, a stream.
+
+    Raises:
+        LanguageModelError: the model has no gradient, or it or a file is wrong.
+    """
+    from training.dynamic_evaluation import dynamic_evaluation  # brings in torch
+
+    version = Registry(registry).resolve(address)
+    progress = console_progress()
+    checkpoint = load_checkpoint(
+        version.path, device=device, precision="float32"
+    )  # what learns needs its weights
+    texts = _held_out_texts(corpus, "stream", unit, progress)
+    encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
+    encoded = encoded.reversed() if checkpoint.manifest.direction == "backward" else encoded
+    targets = dynamic_evaluation(checkpoint.model, encoded, progress=progress)
+    if not len(targets.tokens):
+        raise InvalidInputError("the text has no token to predict", parameter="corpus")
+    return {
+        "model": version.address,
+        "precision": checkpoint.precision,
+        **summary(figures(checkpoint.model, encoded, targets, context="stream")),
+        "oov_policy": OOV_POLICY,
+        "dynamic": True,
+        "notes": ["a copy of the model went on learning from the text as it was scored"],
+    }
+
+
+def run_evaluate_autocomplete(
+    address: str,
+    *,
+    corpus: Sequence[Path],
+    registry: Path,
+    unit: str,
+    device: str,
+    context: Context = "sentence",
+    precision: str = "auto",
+    sample: int = DEFAULT_WORDS,
+    against: str | None = None,
+    report: Path | None = None,
+) -> dict[str, Any]:
+    """How much typing a published model's completions spare on files, or on the default corpus's test part.
+
+    Args:
+        address: of the model.
+        corpus: the files.
+        registry: where the model is.
+        unit: what a sentence is in the files.
+        device: to compute on.
+        context: `sentence` or `stream`, see `training.evaluating.scoring`.
+        precision: of networks, see `models.checkpoint.load`.
+        sample: words typed, at least.
+        against: the address of a second model to compare with; any tokenizer will do.
+        report: an HTML file to write, too.
+
+    Raises:
+        LanguageModelError: a model, a file or an option is wrong.
+    """
+    if sample < 1:
+        raise InvalidInputError(f"--sample is {sample}, it must be at least 1", parameter="sample")
+    if report is not None and not report.parent.is_dir():
+        raise InvalidInputError(
+            f"--report is {report}, but there is no folder {report.parent}", parameter="report"
+        )
+    store = Registry(registry)
+    addresses = [store.resolve(one) for one in (address, *([against] if against else []))]
+    progress = console_progress()
+    models = [load_checkpoint(version.path, device=device, precision=precision) for version in addresses]
+    texts = _held_out_texts(corpus, "sentence", unit, progress)
+    second = models[1] if against else None
+    told = autocomplete_figures(
+        models[0], texts, words=sample, context=context, against=second, progress=progress
+    )
+    result = {"model": addresses[0].address, "task": "autocomplete", **told}
+    if against:
+        result["against"] = {"model": addresses[1].address, **told["against"]}
+    if report is not None:
+        from training.report.completing_page import completing_page
+
+        report.write_bytes(completing_page(result))
+    return result
+
+
+def run_evaluate_check(
+    address: str,
+    *,
+    corpus: Sequence[Path],
+    registry: Path,
+    device: str,
+    precision: str = "auto",
+    sample: int = CHECKED_WORDS,
+    kinds: Sequence[Kind] = KINDS,
+    save_calibration: bool = False,
+) -> dict[str, Any]:
+    """How well a published model finds and corrects errors put into files, or into the default corpus's test part.
+
+    For the arguments see `training.evaluating.checking.run_check_task`.
+
+    Raises:
+        LanguageModelError: a model, a file or an option is wrong.
+    """
+    told = run_check_task(
+        address,
+        corpus=corpus,
+        registry=registry,
+        device=device,
+        precision=precision,
+        sample=sample,
+        kinds=kinds,
+        save_calibration=save_calibration,
+        progress=console_progress(),
+    )
+    return {"task": "check", **told}
+
+
+def _held_out_texts(corpus: Sequence[Path], context: str, unit: str, progress: Progress) -> Sequence[str]:
+    """Sentences; of `document` whole files."""
+    if not corpus:
+        texts = read_default_corpus(progress).test.sentences
+        return ["\n".join(texts)] if context == "document" else texts
+    if context == "document":
+        return ["\n".join(read_lines(path)) for path in corpus]
+    return read_corpus(corpus, unit=unit, progress=progress).sentences

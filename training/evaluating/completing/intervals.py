@@ -1,0 +1,86 @@
+"""How sure a figure is: percentile intervals of a bootstrap over lines (Efron and Tibshirani 1993, chapter 13).
+
+Words of a line hang together, so whole lines are drawn. Every figure is a ratio of two sums over
+lines; two models that typed the same lines are compared draw by draw.
+"""
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Rows: TypeAlias = npt.NDArray[np.float64]
+
+_RESAMPLES = 1_000
+_PERCENTILES = (2.5, 97.5)
+_SEED = 1
+
+
+class Ratio(NamedTuple):
+    """A figure as parts of the lines.
+
+    Attributes:
+        over: what is summed above the line [L].
+        under: what is summed below it [L].
+    """
+
+    over: Rows
+    under: Rows
+
+
+class Interval(NamedTuple):
+    """A figure and where it lies with 95 % probability.
+
+    Attributes:
+        value: the figure; None where there is nothing to divide by.
+        low: the lower end; None likewise.
+        high: the upper end.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+def resamples(num_lines: int) -> Rows:
+    """How often each line is drawn [1000, L]; always the same draws."""
+    random = np.random.default_rng(_SEED)
+    counts = random.multinomial(num_lines, np.full(num_lines, 1 / num_lines), size=_RESAMPLES)
+    return counts.astype(np.float64)
+
+
+def interval(ratio: Ratio, draws: Rows) -> Interval:
+    """A figure with its interval.
+
+    Args:
+        ratio: of L lines.
+        draws: `resamples` of L lines.
+    """
+    return _around(_value(ratio), _drawn(ratio, draws))
+
+
+def difference(a: Ratio, b: Ratio, draws: Rows) -> Interval:
+    """By how much a figure of one model is above another's, both over the same lines."""
+    of_a, of_b = _value(a), _value(b)
+    both = None if of_a is None or of_b is None else of_a - of_b
+    return _around(both, _drawn(a, draws) - _drawn(b, draws))
+
+
+def _value(ratio: Ratio) -> float | None:
+    under = float(ratio.under.sum())
+    return float(ratio.over.sum()) / under if under else None
+
+
+def _drawn(ratio: Ratio, draws: Rows) -> Rows:
+    """The figure of each draw; not a number where a draw has nothing to divide by."""
+    under = draws @ ratio.under
+    drawn: Rows = np.divide(draws @ ratio.over, under, out=np.full(len(draws), np.nan), where=under > 0)
+    return drawn
+
+
+def _around(value: float | None, drawn: Rows) -> Interval:
+    known = drawn[np.isfinite(drawn)]
+    if value is None or not len(known):
+        return Interval(None, None, None)
+    low, high = np.percentile(known, _PERCENTILES)
+    return Interval(value, float(low), float(high))

@@ -1,0 +1,78 @@
+"""Lines as they are typed: where their words are, and how many keys they take."""
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+
+from models.completion.words import JOINERS, is_word_character
+from models.tokenizers import Tokenizer, WordTokenizer
+from training.evaluating.completing.looks import Line, Word
+
+UNKNOWN_MARK = "<unk>"
+"""What stands for rare words in some corpora: nobody types it, and it is no completion."""
+
+_MARK = re.compile(rf"(?<!\S){UNKNOWN_MARK}(?!\S)")
+_NOT_SPACE = re.compile(r"\S+")
+_SEED = 1
+
+
+def typed_line(tokenizer: Tokenizer, text: str) -> Line:
+    """A line as a model's typist types it.
+
+    A word is what the tokenizer calls one, or a run of word characters if it has no words. For a tokenizer
+    that lower-cases, the line is lower-cased: case does not count. Marks of unknown words are not typed.
+    """
+    if isinstance(tokenizer, WordTokenizer):
+        text = text.lower() if tokenizer.lowercase else text
+        pattern = _NOT_SPACE if tokenizer.pattern is None else re.compile(tokenizer.pattern)
+        spans = [match.span() for match in pattern.finditer(text) if match.group()]
+    else:
+        spans = word_runs(text)
+    marks = [match.span() for match in _MARK.finditer(text)]
+    words: list[Word] = []
+    for begin, end in spans:
+        if any(first <= begin < last for first, last in marks):
+            continue
+        joined = bool(words) and begin == words[-1].end + 1 and text[begin - 1] == " "
+        words.append(Word(begin, end, spaced=text[end : end + 1] in {"", " "}, joined=joined))
+    num_keys = len(text) + 1 - sum(last - first + 1 for first, last in marks)
+    return Line(text, num_keys, tuple(words))
+
+
+def word_runs(text: str) -> list[tuple[int, int]]:
+    """Where runs of word characters begin and end, for tokenizers without words; see `models.completion.words`."""
+    runs: list[tuple[int, int]] = []
+    inside = [is_word_character(character) for character in text]
+    for at in range(1, len(text) - 1):
+        if text[at] in JOINERS and is_word_character(text[at - 1]) and is_word_character(text[at + 1]):
+            inside[at] = True
+    begin = 0
+    for is_word, characters in groupby(inside):
+        end = begin + len(list(characters))
+        if is_word:
+            runs.append((begin, end))
+        begin = end
+    return runs
+
+
+def sampled(texts: Sequence[str], words: int, *, consecutive: bool = False) -> list[str]:
+    """Lines until they have so many words between white space, marks of unknown ones aside.
+
+    Args:
+        texts: all lines.
+        words: how many words are enough.
+        consecutive: take the first lines; else lines at random, always the same, in the text's order.
+    """
+    order = (
+        range(len(texts)) if consecutive else np.random.default_rng(_SEED).permutation(len(texts)).tolist()
+    )
+    chosen: list[int] = []
+    count = 0
+    for number in order:
+        if count >= words:
+            break
+        chosen.append(number)
+        count += sum(word != UNKNOWN_MARK for word in texts[number].split())
+    return [texts[number] for number in sorted(chosen)]
