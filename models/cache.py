@@ -90,8 +90,8 @@ class CacheModel:
 
     @property
     def num_parameters(self) -> int:
-        """Numbers learnt by the wrapped model, θ, the half-life and λ."""
-        return 3 + int(getattr(self.inner, "num_parameters", 0))
+        """Numbers learnt by the wrapped model, θ, the half-life, λ and μ."""
+        return 4 + int(getattr(self.inner, "num_parameters", 0))
 
     def initial_state(self, batch: int) -> CacheState:
         """The state after `<s>`, with nothing remembered."""
@@ -137,6 +137,7 @@ class CacheModel:
                 self._weighing.flatnesses[0],
                 self._weighing.decays[0],
                 self.config.weight,
+                self.config.prior,
                 log_probs[row],
                 out[row],
             )
@@ -241,7 +242,9 @@ class CacheModel:
                 kernels.mix_targets(
                     scored.log_probs[row, :count],
                     reading.shares[:, 0, 0].copy(),
+                    reading.evidence[:, 0, 0].copy(),
                     self.config.weight,
+                    self.config.prior,
                     out[row, start : start + count],
                 )
             if isinstance(scored, FeaturedReading):

@@ -31,6 +31,12 @@ _FLATNESSES = (0.0, 6.0, 8.0, 11.0, 14.0, 18.0, 24.0, 32.0)
 _HALF_LIVES = (1 / 8, 1 / 4, 1 / 2)
 """Values tried for the half-life of what has features, as a share of the window."""
 
+_PRIORS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+"""Values tried for μ, as shares of what is mostly remembered."""
+
+_FIRST_PRIOR = 0.03
+"""With which θ and the half-life are chosen."""
+
 _UNIGRAM_HALF_LIVES = 1 / math.sqrt(2) ** np.arange(19, -1, -1)
 """The same where only age counts."""
 
@@ -47,12 +53,25 @@ class CacheGrid(NamedTuple):
     half_lives: tuple[float | None, ...]
 
 
+class Remembered(NamedTuple):
+    """What a cache says of N tokens; see `models.caching.kernels.target_shares`.
+
+    Attributes:
+        shares: [N], float32.
+        evidence: [N], float32.
+    """
+
+    shares: FloatArray
+    evidence: FloatArray
+
+
 class CacheReadings(NamedTuple):
     """What a model and caches of several shapes say of a text's predicted tokens.
 
     Attributes:
         targets: what the model says [N].
-        shares: p_cache of each token under each value [N, F, H], float32; −1 where nothing was remembered.
+        shares: each token's part of all that was remembered, under each value [N, F, H], float32.
+        evidence: how much that was [N, F, H], float32; 0 where it was nothing.
         grid: the values.
         kind: of the caches.
         window: of the caches, in tokens.
@@ -60,14 +79,21 @@ class CacheReadings(NamedTuple):
 
     targets: Targets
     shares: FloatArray
+    evidence: FloatArray
     grid: CacheGrid
     kind: CacheKind
     window: int
 
-    def shares_of(self, config: CacheConfig) -> FloatArray:
-        """p_cache of each token under one cache of the grid [N]."""
-        row = self.grid.flatnesses.index(config.flatness)
-        return self.shares[:, row, self.grid.half_lives.index(config.half_life)]
+    def of(self, config: CacheConfig) -> Remembered:
+        """What one cache of the grid says."""
+        row, column = (
+            self.grid.flatnesses.index(config.flatness),
+            self.grid.half_lives.index(config.half_life),
+        )
+        return Remembered(
+            np.ascontiguousarray(self.shares[:, row, column]),
+            np.ascontiguousarray(self.evidence[:, row, column]),
+        )
 
 
 class ChosenCache(NamedTuple):
@@ -78,12 +104,14 @@ class ChosenCache(NamedTuple):
         log_probs: natural-log probabilities of the predicted tokens with it [N].
         grid: the values that were tried.
         perplexities: per token under each [F, H], with the weight that is best for it.
+        priors: the values of μ that were tried with the best of these, each with the perplexity.
     """
 
     config: CacheConfig
     log_probs: npt.NDArray[np.float32]
     grid: CacheGrid
     perplexities: Sequence[Sequence[float | None]]
+    priors: Sequence[tuple[float, float | None]]
 
 
 class FittedCache(NamedTuple):
@@ -104,7 +132,7 @@ def fit_cache(
     """Wrap a model in the cache that makes a held-out text most probable, read as one stream.
 
     The cache is continuous where the model has features, else unigram. θ and the half-life are chosen from a
-    grid, λ is found by EM for each pair.
+    grid, then μ, and λ is found by EM for each.
 
     Args:
         model: any family.
@@ -148,7 +176,7 @@ def read_with_caches(
     before, text = running_text(corpus)
     state = model.advance(model.empty_state(1), np.asarray([before]))
     history = History.nothing(window=window, width=padded_size(width))
-    log_probs, shares = [], []
+    log_probs, shares, evidence = [], [], []
     progress.start(f"scoring with the {model.family} and a {kind} cache, stream context", corpus.num_tokens)
     for start in range(0, len(text), CHUNK_TOKENS):
         chunk = text[start : start + CHUNK_TOKENS]
@@ -159,12 +187,13 @@ def read_with_caches(
         predicted = chunk != BOS
         log_probs.append(inner.log_probs[0, predicted])
         shares.append(reading.shares[predicted])
+        evidence.append(reading.evidence[predicted])
         progress.advance(int(predicted.sum()))
     progress.finish()
     if not log_probs:
         raise InvalidInputError("a cache cannot be fitted on no held-out token", parameter="valid")
     targets = Targets(np.concatenate(log_probs), text[text != BOS], None)
-    return CacheReadings(targets, np.concatenate(shares), grid, kind, window)
+    return CacheReadings(targets, np.concatenate(shares), np.concatenate(evidence), grid, kind, window)
 
 
 def grid_of(config: CacheConfig) -> CacheGrid:
@@ -182,43 +211,60 @@ def choose_cache(readings: CacheReadings, log_probs: npt.NDArray[np.float32]) ->
     Raises:
         InvalidInputError: nothing is ever remembered: the text has a single token.
     """
-    remembering = readings.shares[:, 0, 0] >= 0
-    if not remembering.any():
+    if not (readings.evidence[:, 0, 0] > 0).any():
         raise InvalidInputError("a cache cannot be fitted on a text of one token", parameter="valid")
-    own = log_probs[remembering]
-    best, best_total = None, -math.inf
-    perplexities: list[list[float | None]] = []
-    for flatness in readings.grid.flatnesses:
-        perplexities.append([])
-        for half_life in readings.grid.half_lives:
-            config = CacheConfig(
-                kind=readings.kind,
-                window=readings.window,
-                flatness=flatness,
-                half_life=half_life,
-                weight=0.5,
-            )
-            shares = readings.shares_of(config)
-            with np.errstate(divide="ignore"):
-                both = np.stack([own, np.log(shares[remembering])], axis=1)
-            config = dataclasses.replace(config, weight=fit_weights(both)[1])
-            cached = with_cache(log_probs, shares, config.weight)
-            total = float(cached.sum(dtype=np.float64))
-            perplexities[-1].append(perplexity(total, len(cached)))
-            if best is None or total > best_total:
-                best, best_total = ChosenCache(config, cached, readings.grid, perplexities), total
-    if best is None:
-        raise InvalidInputError("no value of θ was tried", parameter="grid")
-    return best
+    grid = readings.grid
+    tried = [
+        [_tried(readings, log_probs, flatness, half_life, _FIRST_PRIOR) for half_life in grid.half_lives]
+        for flatness in grid.flatnesses
+    ]
+    best = max((one for row in tried for one in row), key=lambda one: one.total)
+    flatness, half_life = best.config.flatness, best.config.half_life
+    others = [_tried(readings, log_probs, flatness, half_life, share) for share in _PRIORS]
+    best = max([best, *others], key=lambda one: one.total)
+    perplexities = [[perplexity(one.total, len(log_probs)) for one in row] for row in tried]
+    priors = [(one.config.prior, perplexity(one.total, len(log_probs))) for one in others]
+    return ChosenCache(best.config, best.log_probs, grid, perplexities, priors)
 
 
 def with_cache(
-    log_probs: npt.NDArray[np.float32], shares: FloatArray, weight: float
+    log_probs: npt.NDArray[np.float32], remembered: Remembered, config: CacheConfig
 ) -> npt.NDArray[np.float32]:
-    """Log-probabilities [N] mixed with a cache's shares [N]."""
+    """Log-probabilities [N] mixed with what a cache says."""
     mixed = np.empty(len(log_probs), dtype=np.float32)
-    kernels.mix_targets(np.ascontiguousarray(log_probs), np.ascontiguousarray(shares), weight, mixed)
+    kernels.mix_targets(np.ascontiguousarray(log_probs), *remembered, config.weight, config.prior, mixed)
     return mixed
+
+
+class _Tried(NamedTuple):
+    """A cache, what it makes of a text, and the sum of that."""
+
+    config: CacheConfig
+    log_probs: npt.NDArray[np.float32]
+    total: float
+
+
+def _tried(
+    readings: CacheReadings,
+    log_probs: npt.NDArray[np.float32],
+    flatness: float,
+    half_life: float | None,
+    prior_share: float,
+) -> _Tried:
+    """A cache with the weight that suits it best, and with so much of a prior as is mostly remembered."""
+    config = CacheConfig(
+        kind=readings.kind, window=readings.window, flatness=flatness, half_life=half_life, weight=0.5
+    )
+    remembered = readings.of(config)
+    known = remembered.evidence > 0
+    own, shares, evidence = (values[known].astype(np.float64) for values in (log_probs, *remembered))
+    prior = prior_share * float(np.median(evidence)) if len(evidence) else 0.0
+    trust = evidence / (evidence + prior)
+    with np.errstate(divide="ignore"):
+        both = np.stack([own, np.log(trust * shares + (1 - trust) * np.exp(own))], axis=1)
+    config = dataclasses.replace(config, weight=fit_weights(both)[1], prior=prior)
+    cached = with_cache(log_probs, remembered, config)
+    return _Tried(config, cached, float(cached.sum(dtype=np.float64)))
 
 
 def _read(model: LanguageModel[Any], state: Any, chunk: TokenIds) -> FeaturedReading:

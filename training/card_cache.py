@@ -17,7 +17,7 @@ def cache_section(metrics: Mapping[str, Any]) -> list[str]:
     half_lives = [_tokens(half_life) for half_life in cache["tried"]["half_lives"]]
     shape = (
         f"A {cache['kind']} cache of the last {cache['window']:,} tokens: θ = {cache['flatness']:g}, "
-        f"half-life {_tokens(cache['half_life'])}, weight {cache['weight']:.3f}."
+        f"half-life {_tokens(cache['half_life'])}, weight {cache['weight']:.3f}, prior {cache['prior']:.3g}."
     )
     return [
         "## Cache",

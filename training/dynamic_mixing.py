@@ -6,6 +6,7 @@ looking on; weights, cache and all figures are computed from what they said.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -192,17 +193,17 @@ def _mixed(parts: Sequence[LogProbs], weights: _Weights, lengths: npt.NDArray[np
 def _say(readings: PartReadings, fitted: _Fitted) -> _Said:
     """What each stage says of a text, which was read with the chosen cache at least."""
     parts = [targets.log_probs for targets in readings.targets]
-    part_with_cache, shares, weight = None, None, 0.0
+    part_with_cache, cached = None, None
     if fitted.cache is not None and readings.caches is not None:
         config = fitted.cache.config
-        shares, weight = readings.caches.shares_of(config), config.weight
-    if shares is not None and fitted.cached_part is not None:
-        part_with_cache = with_cache(parts[fitted.cached_part], shares, weight)
+        cached = partial(with_cache, remembered=readings.caches.of(config), config=config)
+    if cached is not None and fitted.cached_part is not None:
+        part_with_cache = cached(parts[fitted.cached_part])
         parts[fitted.cached_part] = part_with_cache
     mixture = _mixed(parts, fitted.weights, readings.context_lengths)
-    if shares is None or fitted.cached_part is not None:
+    if cached is None or fitted.cached_part is not None:
         return _Said(part_with_cache, mixture, None)
-    return _Said(None, mixture, with_cache(mixture, shares, weight))
+    return _Said(None, mixture, cached(mixture))
 
 
 def _assembled(
@@ -267,6 +268,7 @@ def cache_facts(chosen: ChosenCache) -> dict[str, Any]:
                     f"{flatness:g}": list(row)
                     for flatness, row in zip(grid.flatnesses, chosen.perplexities, strict=True)
                 },
+                "perplexities_by_prior": {f"{prior:g}": value for prior, value in chosen.priors},
             },
         },
     }

@@ -16,13 +16,15 @@ class CacheConfig:
     """How a cache predicts the next token from the last ones.
 
     p(w) = (1 − λ) p_inner(w) + λ p_cache(w),
-    p_cache(w) ∝ Σ_i 1[x_i = w] exp(θ cos(s, s_i)) · 2^(−age_i / half-life), over the remembered tokens x_i.
+    p_cache(w) ∝ μ p_inner(w) + Σ_i 1[x_i = w] exp(θ (cos(s, s_i) − 1)) · 2^(−age_i / half-life), over the
+    remembered tokens x_i.
 
     continuous  s are the model's features now and s_i those that token i followed. Source: Grave, Joulin and
                 Usunier 2017, equations 2 and 3, here of unit length.
     unigram     without features: θ is 0, and only age counts. Source: Kuhn and De Mori 1990.
 
-    Exponential decay is from Clarkson and Robinson 1997.
+    Exponential decay is from Clarkson and Robinson 1997, the prior from MacKay and Peto 1995: where little is
+    remembered, or nothing that is like the present place, the cache says what the model says.
 
     Attributes:
         kind: see above.
@@ -31,6 +33,7 @@ class CacheConfig:
         half_life: the age in tokens at which one counts half; None: tokens are not forgotten while
             they are in the window.
         weight: λ.
+        prior: μ, in remembered tokens whose place is just like the present one.
 
     Raises:
         InvalidInputError: a value is outside its limits, or of another type.
@@ -41,6 +44,7 @@ class CacheConfig:
     flatness: float = 0.0
     half_life: float | None
     weight: float
+    prior: float = 0.0
 
     def __post_init__(self) -> None:
         highest = MAX_FLATNESS if self.kind == "continuous" else 0
@@ -59,6 +63,7 @@ class CacheConfig:
             ),
             ("half_life", half_life is None or (_is_number(half_life) and half_life > 0), "above 0, or none"),
             ("weight", _is_number(self.weight) and 0 < self.weight < 1, "above 0 and below 1"),
+            ("prior", _is_number(self.prior) and self.prior >= 0, "at least 0"),
         ):
             if not fits:
                 raise InvalidInputError(

@@ -14,9 +14,6 @@ from numba import types
 from models.arrays import FloatArray
 from models.caching.weighing import LANES, STRETCH, exponentials, total_weight
 
-NOTHING_REMEMBERED = -1.0
-"""The share of a token where the window is empty."""
-
 _MATRIX = types.Array(types.float32, 2, "C", readonly=True)
 _VECTOR = types.Array(types.float32, 1, "C", readonly=True)
 _TOKENS = types.Array(types.int32, 1, "C", readonly=True)
@@ -24,7 +21,19 @@ _PLACES = types.Array(types.int64, 1, "C", readonly=True)
 
 
 @numba.njit(
-    [types.void(_MATRIX, _TOKENS, _PLACES, _PLACES, _PLACES, _VECTOR, _MATRIX, types.float32[:, :, ::1])],
+    [
+        types.void(
+            _MATRIX,
+            _TOKENS,
+            _PLACES,
+            _PLACES,
+            _PLACES,
+            _VECTOR,
+            _MATRIX,
+            types.float32[:, :, ::1],
+            types.float32[:, :, ::1],
+        )
+    ],
     nogil=True,
     cache=True,
 )
@@ -37,8 +46,9 @@ def target_shares(
     flatnesses: FloatArray,
     decays: FloatArray,
     out: FloatArray,
+    evidence: FloatArray,
 ) -> None:
-    """p_cache of Q given tokens, each after a window of its own, for F values of θ and H half-lives.
+    """What Q windows make of the token after each, for F values of θ and H half-lives.
 
     Args:
         likeness: cosine of each query and remembered token [Q, N].
@@ -48,7 +58,8 @@ def target_shares(
         targets: the token that follows each query [Q].
         flatnesses: θ [F].
         decays: as `Weighing` has them [H, window + LANES].
-        out: [Q, F, H]; written. `NOTHING_REMEMBERED` where the window is empty.
+        out: the token's share of the weights [Q, F, H]; written. 0 where the window is empty.
+        evidence: their sum [Q, F, H], of which a place just alike has 1; written.
     """
     alike, lanes = np.empty(STRETCH, np.float32), np.empty(LANES, np.float32)
     places = np.empty(STRETCH + 1, np.int64)
@@ -75,7 +86,14 @@ def target_shares(
         for f in range(len(flatnesses)):
             for h in range(len(decays)):
                 total = totals[f, h]
-                out[q, f, h] = hits[f, h] / total if total > 0 else NOTHING_REMEMBERED
+                out[q, f, h] = hits[f, h] / total if total > 0 else 0.0
+                evidence[q, f, h] = total * math.exp(-float(flatnesses[f]))
+
+
+@numba.njit([types.float64(types.float64, types.float64, types.float64)], nogil=True, cache=True)
+def trusted(weight: float, evidence: float, prior: float) -> float:
+    """λ n / (n + μ): what λ comes to with so much evidence n; 0 without any."""
+    return weight * (evidence / (evidence + prior)) if evidence > 0.0 else 0.0
 
 
 @numba.njit([types.float64(types.float64, types.float64, types.float64)], nogil=True, cache=True)
@@ -86,15 +104,37 @@ def mixed(log_prob: float, share: float, weight: float) -> float:
     return math.log((1.0 - weight) * math.exp(log_prob) + weight * share)
 
 
-@numba.njit([types.void(_VECTOR, _VECTOR, types.float64, types.float32[::1])], nogil=True, cache=True)
-def mix_targets(log_probs: FloatArray, shares: FloatArray, weight: float, out: FloatArray) -> None:
-    """Log-probabilities [T] mixed with shares [T] as `target_shares` tells them, into `out` [T]."""
+@numba.njit(
+    [types.void(_VECTOR, _VECTOR, _VECTOR, types.float64, types.float64, types.float32[::1])],
+    nogil=True,
+    cache=True,
+)
+def mix_targets(
+    log_probs: FloatArray,
+    shares: FloatArray,
+    evidence: FloatArray,
+    weight: float,
+    prior: float,
+    out: FloatArray,
+) -> None:
+    """Log-probabilities [T] mixed with shares and their evidence [T] as `target_shares` tells them, into `out` [T]."""
     for t in range(len(shares)):
-        out[t] = log_probs[t] if shares[t] < 0 else mixed(log_probs[t], shares[t], weight)
+        out[t] = mixed(log_probs[t], shares[t], trusted(weight, evidence[t], prior))
 
 
 @numba.njit(
-    [types.void(_VECTOR, _TOKENS, types.float32, _VECTOR, types.float64, _VECTOR, types.float32[::1])],
+    [
+        types.void(
+            _VECTOR,
+            _TOKENS,
+            types.float32,
+            _VECTOR,
+            types.float64,
+            types.float64,
+            _VECTOR,
+            types.float32[::1],
+        )
+    ],
     nogil=True,
     cache=True,
 )
@@ -104,6 +144,7 @@ def mix_row(
     flatness: float,
     decays: FloatArray,
     weight: float,
+    prior: float,
     log_probs: FloatArray,
     out: FloatArray,
 ) -> None:
@@ -115,6 +156,7 @@ def mix_row(
         flatness: θ.
         decays: of a full window's tokens, then zeros [window + LANES].
         weight: λ.
+        prior: μ.
         log_probs: of every token of the vocabulary [V].
         out: [V]; written.
     """
@@ -128,6 +170,8 @@ def mix_row(
         total += total_weight(alike[:size], decay, lanes)
         for n in range(begin, end):
             masses[tokens[n]] += np.float64(alike[n - begin] * decay[n - begin])
+    # as `target_shares` writes evidence and shares
+    weight = trusted(weight, float(np.float32(total * math.exp(-float(flatness)))), prior)
     for token in range(len(log_probs)):
-        share = float(np.float32(masses[token] / total))  # as `target_shares` writes it
+        share = float(np.float32(masses[token] / total)) if total > 0.0 else 0.0
         out[token] = mixed(log_probs[token], share, weight)

@@ -19,12 +19,14 @@ class CacheReading(NamedTuple):
     """What a cache made of T tokens.
 
     Attributes:
-        shares: p_cache of each token under F values of θ and H half-lives [T, F, H], float32; −1 where
-            the window was empty.
+        shares: what part of all weights each token has under F values of θ and H half-lives [T, F, H],
+            float32; 0 where the window was empty.
+        evidence: the sum of the weights [T, F, H], float32; see `kernels.target_shares`.
         history: what is remembered after them.
     """
 
     shares: FloatArray
+    evidence: FloatArray
     history: History
 
 
@@ -52,7 +54,8 @@ def read(history: History, tokens: TokenIds, features: FloatArray, *, weighing: 
     begins = np.maximum(ends - history.window, 0)
     new = np.ascontiguousarray(features[kept])
     remembered = np.concatenate([history.tokens, tokens[kept]], dtype=np.int32)
-    shares = np.empty((len(tokens), len(weighing.flatnesses), len(weighing.decays)), dtype=np.float32)
+    shape = (len(tokens), len(weighing.flatnesses), len(weighing.decays))
+    shares, evidence = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.float32)
     together = min(_QUERIES, max(4, _COSINES // max(len(remembered), 1)))
     for start in range(0, len(tokens), together):
         cut = slice(start, start + together)
@@ -72,5 +75,6 @@ def read(history: History, tokens: TokenIds, features: FloatArray, *, weighing: 
             weighing.flatnesses,
             weighing.decays,
             shares[cut],
+            evidence[cut],
         )
-    return CacheReading(shares, history.extended(tokens[kept], new))
+    return CacheReading(shares, evidence, history.extended(tokens[kept], new))

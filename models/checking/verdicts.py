@@ -10,6 +10,9 @@ import numpy as np
 from models.checking.alternatives import Indices, Numbers
 from models.checking.weighing import Weighed
 
+LEAST_PROBABILITY = 1e-5
+"""Of suggestions beside the first: less probable ones are mostly strings that are no words."""
+
 
 class Suggestion(NamedTuple):
     """What may have been meant.
@@ -89,12 +92,15 @@ def _probable(
 
 
 def _suggestions(weighed: Weighed, tokens: Sequence[str], slot: int, count: int) -> tuple[Suggestion, ...]:
-    """The most probable alternatives of a slot."""
+    """The most probable alternatives of a slot that are worth telling."""
     found = weighed.alternatives
     rows = np.flatnonzero(found.slots == slot)
     log_odds = weighed.log_odds[rows]
     log_right = -np.logaddexp(0.0, np.logaddexp.reduce(log_odds))
-    best = rows[np.argsort(-log_odds, kind="stable")[:count]]
+    best = np.argsort(-log_odds, kind="stable")[:count]
+    worth = log_odds[best] + log_right >= log(LEAST_PROBABILITY)
+    worth[:1] = True
+    best = rows[best[worth]]
     return tuple(
         Suggestion(
             found.texts[row] or tokens[found.tokens[found.offsets[row]]],

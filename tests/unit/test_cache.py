@@ -19,7 +19,9 @@ VOCABULARY = fake_vocabulary()
 CONFIGS = [
     CacheConfig(kind="continuous", window=5, flatness=2.5, half_life=3.5, weight=0.3),
     CacheConfig(kind="continuous", window=200, flatness=0.0, half_life=None, weight=0.6),
+    CacheConfig(kind="continuous", window=6, flatness=1.5, half_life=3.5, weight=0.7, prior=0.4),
     CacheConfig(kind="unigram", window=5, half_life=None, weight=0.3),
+    CacheConfig(kind="unigram", window=4, half_life=9.0, weight=0.9, prior=2.5),
     CacheConfig(kind="unigram", window=300, half_life=80.0, weight=0.1),
 ]
 
@@ -55,11 +57,12 @@ def slow_distributions(inner, config, ids):
         for age, (word, vector) in enumerate(reversed(remembered)):
             likeness = cosine(h, vector) if config.kind == "continuous" else 0.0
             decay = 1.0 if config.half_life is None else 0.5 ** (age / config.half_life)
-            masses[word] = masses.get(word, 0.0) + math.exp(config.flatness * likeness) * decay
+            masses[word] = masses.get(word, 0.0) + math.exp(config.flatness * (likeness - 1)) * decay
         if masses:
-            p *= 1 - config.weight
+            of_cache = config.prior * p
             for word, mass in masses.items():
-                p[word] += config.weight * mass / sum(masses.values())
+                of_cache[word] += mass
+            p = (1 - config.weight) * p + config.weight * of_cache / (config.prior + sum(masses.values()))
         answers.append(p)
         if token is not None:
             if token != BOS:
@@ -206,6 +209,8 @@ def test_tokens_outside_the_vocabulary_are_refused(token):
         ("weight", 1.0, "above 0 and below 1"),
         ("weight", True, "above 0 and below 1"),
         ("weight", [0.5], "above 0 and below 1"),
+        ("prior", -0.1, "at least 0"),
+        ("prior", math.inf, "at least 0"),
         ("kind", "big", "continuous or unigram"),
         ("kind", ["unigram"], "continuous or unigram"),
     ],
@@ -221,6 +226,15 @@ def test_a_configuration_outside_its_limits_is_refused_by_name(field, value, lim
     }
     with pytest.raises(InvalidInputError, match=f"cache.{field} is .*, it must be .*{limits}"):
         CacheConfig(**options)
+
+
+def test_little_that_is_remembered_changes_little_where_the_prior_is_large():
+    inner = FakeModel(VOCABULARY)
+    config = CacheConfig(kind="unigram", window=300, half_life=None, weight=0.5, prior=50.0)
+    state = CacheModel(inner, config).advance(CacheModel(inner, config).initial_state(1), np.array([5]))
+    alone = np.exp(inner.next_log_probs(inner.advance(inner.initial_state(1), np.array([5]))))
+    cached = np.exp(CacheModel(inner, config).next_log_probs(state))
+    assert np.abs(cached - alone).sum() == pytest.approx(2 * 0.5 / 51 * (1 - alone[0, 5]), rel=1e-4)
 
 
 def test_a_unigram_cache_has_no_flatness():

@@ -51,13 +51,14 @@ def test_a_vector_without_length_stays_zero():
     assert not unit_vectors(np.zeros((2, 5), np.float32)).any()
 
 
-def slow_share(tokens, units, window, flatness, half_life):
-    """p_cache of the last token after the others, in double precision: the definition."""
+def slowly(tokens, units, window, flatness, half_life):
+    """The last token's share of what was remembered, and the sum of that, in double precision: the definition."""
     *remembered, target = tokens[-window - 1 :]
     alike = units[-len(remembered) - 1 : -1].astype(np.float64) @ units[-1].astype(np.float64)
     ages = np.arange(len(remembered))[::-1]
     weights = np.exp(flatness * alike) * 0.5 ** (0 if half_life is None else ages / half_life)
-    return weights[np.array(remembered) == target].sum() / weights.sum()
+    share = weights[np.array(remembered) == target].sum() / weights.sum()
+    return share, weights.sum() * np.exp(-flatness)
 
 
 def test_shares_are_those_of_double_precision():
@@ -68,21 +69,24 @@ def test_shares_are_those_of_double_precision():
     flatnesses, half_lives = (0.0, 14.0, 32.0), (1.5, 300.0, None)
     weighing = Weighing.of(flatnesses, half_lives, window=window)
     history = History.nothing(window=window, width=units.shape[1])
-    shares = read(history, tokens, units, weighing=weighing).shares
-    assert (shares[0] == -1).all()
+    shares, evidence, _ = read(history, tokens, units, weighing=weighing)
+    assert not shares[0].any()
+    assert not evidence[0].any()
     for t in (1, 2, *range(99, count, 997)):
         for f, flatness in enumerate(flatnesses):
             for h, half_life in enumerate(half_lives):
-                expected = slow_share(tokens[: t + 1], units[: t + 1], window, flatness, half_life)
-                assert shares[t, f, h] == pytest.approx(expected, rel=1e-5, abs=1e-30)
+                share, total = slowly(tokens[: t + 1], units[: t + 1], window, flatness, half_life)
+                assert shares[t, f, h] == pytest.approx(share, rel=1e-5, abs=1e-30)
+                assert evidence[t, f, h] == pytest.approx(total, rel=1e-5, abs=1e-30)
 
 
 def test_of_a_half_life_near_nothing_the_newest_token_is_left():
     tokens = np.array([5, 6, 6, 5])
     history = History.nothing(window=4, width=0)
     weighing = Weighing.of((0.0,), (5e-324,), window=4)
-    shares = read(history, tokens, np.zeros((4, 0), np.float32), weighing=weighing).shares
-    assert shares[:, 0, 0].tolist() == [-1, 0, 1, 0]
+    shares, evidence, _ = read(history, tokens, np.zeros((4, 0), np.float32), weighing=weighing)
+    assert shares[:, 0, 0].tolist() == [0, 0, 1, 0]
+    assert evidence[:, 0, 0].tolist() == [0, 1, 1, 1]
 
 
 def test_a_share_does_not_depend_on_what_else_is_tried():

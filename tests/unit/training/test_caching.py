@@ -43,11 +43,11 @@ def test_no_neighbouring_weight_or_half_life_is_better():
     config = fitted.model.config
     for half_life, weight in (
         (config.half_life, config.weight * 0.9),
-        (config.half_life, config.weight * 1.1),
+        (config.half_life, min(config.weight * 1.1, 0.999)),
         (config.half_life * 1.5, config.weight),
         (config.half_life / 1.5, config.weight),
     ):
-        other = CacheConfig(kind="unigram", window=60, half_life=half_life, weight=weight)
+        other = CacheConfig(kind="unigram", window=60, half_life=half_life, weight=weight, prior=config.prior)
         scores = score_corpus(CacheModel(model, other), corpus, context="stream", progress=SILENT)
         assert scores.log_probs.sum() <= best + 1e-3
 
@@ -58,9 +58,12 @@ def test_of_all_that_was_tried_the_best_is_chosen_and_read_again_by_itself():
     chosen = choose_cache(readings, readings.targets.log_probs)
     tried = np.array(chosen.perplexities)
     assert tried.shape == (len(chosen.grid.flatnesses), len(chosen.grid.half_lives))
-    assert np.exp(-chosen.log_probs.mean(dtype=np.float64)) == pytest.approx(tried.min())
+    reached = np.exp(-chosen.log_probs.mean(dtype=np.float64))
+    assert reached == pytest.approx(min(value for _, value in chosen.priors))
+    assert reached <= tried.min() + 1e-9
     alone = read_with_caches(model, corpus, window=60, grid=grid_of(chosen.config), progress=SILENT)
-    assert (alone.shares[:, 0, 0] == readings.shares_of(chosen.config)).all()
+    assert (alone.shares[:, 0, 0] == readings.of(chosen.config).shares).all()
+    assert (alone.evidence[:, 0, 0] == readings.of(chosen.config).evidence).all()
 
 
 def test_a_cache_may_be_chosen_for_another_models_probabilities():
