@@ -5,7 +5,7 @@ import pytest
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Registry
 from models.errors import InvalidInputError
-from training import commands
+from training.commands import training as commands
 from training.progress import Silent
 from training.runs import Runs
 
