@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import InvalidInputError
 from service.cli_options import (
     DEFAULT_REGISTRY,
     DeviceOption,
@@ -16,6 +16,7 @@ from service.cli_options import (
     RegistryOption,
     print_json,
 )
+from service.cli_words import read_dictionary, read_text
 
 checking_app = typer.Typer()
 
@@ -35,7 +36,8 @@ def check(
     ] = None,
     max_suggestions: Annotated[int, typer.Option(help="How many suggestions for each.")] = 5,
     dictionary: Annotated[
-        Path | None, typer.Option(help="File of words that are right, a line each.")
+        Path | None,
+        typer.Option(help="File of words that are right, a line each; weights after a tab do not count."),
     ] = None,
     error_rate: Annotated[
         float, typer.Option(help="The share of words that is believed to be wrong beforehand.")
@@ -50,27 +52,35 @@ def check(
     from service import local
     from service.console_checking import show_check
 
+    if threshold is not None and min_precision is not None:
+        raise InvalidInputError("give either --threshold or --min-precision, not both", parameter="threshold")
     text = _text(source)
     request: dict[str, Any] = {
         "text": text,
         "threshold": threshold,
         "precision": min_precision,
         "max_suggestions": max_suggestions,
-        "dictionary": [] if dictionary is None else _read(dictionary).split("\n"),
+        "dictionary": [] if dictionary is None else [one.text for one in read_dictionary(dictionary)],
         "error_rate": error_rate,
         "max_edits": max_edits,
     }
-    request["dictionary"] = [word for line in request["dictionary"] if (word := line.strip())]
     reply = local.check(local.load(registry, model, device, precision), registry, request)
     print_json(reply) if as_json else show_check(text, reply)
 
 
 def _text(source: str) -> str:
-    """What to check: standard input, a file if there is one of that name, else the argument itself."""
+    """What to check: standard input, a file if there is one of that name, else the argument itself.
+
+    Raises:
+        FormatError: the argument names a file that cannot be read, or looks as if it named one.
+        InvalidInputError: there is nothing to check.
+    """
     if source == "-":
         text = sys.stdin.read() if sys.stdin else ""
+    elif _is_there(source) or _looks_like_a_file(source):
+        text = read_text(Path(source))
     else:
-        text = _read(Path(source)) if _is_file(source) else source
+        text = source
     if not text.strip():
         raise InvalidInputError(
             "there is no text: give a text, a file, or - and lines of standard input", parameter="source"
@@ -78,15 +88,13 @@ def _text(source: str) -> str:
     return text
 
 
-def _is_file(source: str) -> bool:
+def _is_there(source: str) -> bool:
     try:
-        return Path(source).is_file()
+        return Path(source).exists()
     except (OSError, ValueError):  # a text may be no path at all
         return False
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(path, f"cannot be read: {error}") from None
+def _looks_like_a_file(source: str) -> bool:
+    """Whether a mistyped name is likelier than a text: one word with a suffix, such as `letter.txt`."""
+    return len(source.split()) == 1 and "\0" not in source and Path(source).suffix[1:].isalnum()

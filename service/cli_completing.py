@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from models.errors import FormatError
 from service.cli_options import (
     DEFAULT_REGISTRY,
     DeviceOption,
@@ -15,6 +14,7 @@ from service.cli_options import (
     RegistryOption,
     print_json,
 )
+from service.cli_words import read_dictionary, read_words
 
 completing_app = typer.Typer()
 
@@ -59,8 +59,8 @@ def complete(
         "rank": rank,
         "casing": "ignore" if ignore_case else "exact",
         "fuzzy": fuzzy,
-        "dictionary": [] if dictionary is None else list(_entries(dictionary)),
-        "blocklist": [] if blocklist is None else _lines(blocklist),
+        "dictionary": [] if dictionary is None else [one._asdict() for one in read_dictionary(dictionary)],
+        "blocklist": [] if blocklist is None else read_words(blocklist),
         "user_weight": user_weight,
         "max_steps": max_steps,
     }
@@ -68,31 +68,3 @@ def complete(
     for text in texts:
         reply = local.autocomplete(loaded, {"text": text, **request})
         print_json(reply) if as_json else show_completions(text, reply)
-
-
-def _entries(path: Path) -> list[dict[str, Any]]:
-    """A dictionary's entries.
-
-    Raises:
-        FormatError: the file cannot be read, or a weight is no number.
-    """
-    entries = []
-    for number, line in enumerate(_lines(path), 1):
-        word, tab, weight = line.partition("\t")
-        try:
-            entries.append({"text": word, "weight": float(weight) if tab else 1.0})
-        except ValueError:
-            raise FormatError(
-                path,
-                f"entry {number}: the weight is {weight!r}, it must be a number",
-                hint="word, tab, weight",
-            ) from None
-    return entries
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(path, f"cannot be read: {error}") from None
-    return [line for line in lines if line.strip()]

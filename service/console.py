@@ -9,7 +9,8 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-_BAR_WIDTH = 30
+from service.console_tables import bar
+
 _console = Console()
 
 
@@ -100,11 +101,13 @@ def show_next(reply: dict[str, Any]) -> None:
     table = _table("word" if of_words else "token", "probability", "", "logprob")
     for candidate in result["candidates"]:
         p = math.exp(candidate["logprob"])
-        bar = Text("█" * round(p * _BAR_WIDTH), style="blue")
-        table.add_row(Text(_visible(candidate["text"])), f"{p:.4f}", bar, f"{candidate['logprob']:.3f}")
+        told = f"{p:.4f}", bar(p), f"{candidate['logprob']:.3f}"
+        table.add_row(Text(_visible(candidate["text"])), *told)
     _console.print(table)
     if of_words:
-        _console.print(f"{reply['model']}: {result['unexplored_mass']:.1%} of the probability unexplored")
+        _console.print(
+            f"{reply['model']}: not followed to the end of a word: {result['unexplored_mass']:.1%}"
+        )
     elif result["entropy_bits"] is not None:
         _console.print(f"{reply['model']}: entropy {result['entropy_bits']:.2f} bits")
 

@@ -53,8 +53,7 @@ def _told(number: int, start: int, issue: Mapping[str, Any]) -> Text:
 
 
 def _totals(reply: Mapping[str, Any]) -> Text:
-    count = len(reply["issues"])
-    told = f"{count} issue{'' if count == 1 else 's'} in {len(reply['words']):,} words"
+    told = f"{_counted(len(reply['issues']), 'issue')} in {_counted(len(reply['words']), 'word')}"
     if reply["bits_per_word"] is not None:
         told += f"; {reply['bits_per_word']:.2f} bits per word"
     if reply["precision"] is not None:
@@ -62,3 +61,7 @@ def _totals(reply: Mapping[str, Any]) -> Text:
             f"; issues as probable as {reply['threshold']:g} were errors in {reply['precision']:.0%} of cases"
         )
     return Text(f"{reply['model']}: {told}", style="dim")
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count:,} {name}{'' if count == 1 else 's'}"

@@ -6,22 +6,28 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_BAR_WIDTH = 30
+from service.console_tables import bar
+
+_LEAST_TOLD = 5e-4
+"""Less unexplored mass would be told as nothing."""
+
 _console = Console()
 
 
 def show_completions(text: str, reply: dict[str, Any]) -> None:
     """Completions with bars, what was typed dimmed before what is added."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("completion", "probability", "", "remarks"):
+    remarks = [_remarks(one) for one in reply["completions"]]
+    for name in ("completion", "probability", "", "remarks" if any(remarks) else ""):
         table.add_column(name, justify="right" if name == "probability" else "left")
-    for one in reply["completions"]:
-        bar = Text("█" * round(one["probability"] * _BAR_WIDTH), style="blue")
-        table.add_row(_shown(reply["prefix"], one), f"{one['probability']:.4f}", bar, _remarks(one))
+    for one, remark in zip(reply["completions"], remarks, strict=True):
+        probability = one["probability"]
+        table.add_row(_shown(reply["prefix"], one), f"{probability:.4f}", bar(probability), remark)
     _console.print(Text(text[-_console.width :] or "(the start of a sentence)", style="bold"))
-    _console.print(table)
-    if reply["unexplored_mass"] >= 5e-5:
-        _console.print(f"not followed to the end of a word: {reply['unexplored_mass']:.4f}", style="dim")
+    _console.print(table if remarks else "no completion")
+    if reply["unexplored_mass"] >= _LEAST_TOLD:
+        told = f"not followed to the end of a word: {reply['unexplored_mass']:.1%}"
+        _console.print(Text(told, style="dim"))
 
 
 def _shown(prefix: str, one: dict[str, Any]) -> Text:

@@ -7,6 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from service.console_tables import table_of_figures
+
 _PLACES = {"next_word": "before a word's first letter", "any_letter": "before any letter"}
 
 
@@ -38,7 +40,7 @@ def show_typist(result: Mapping[str, Any]) -> None:
 def _figures(result: Mapping[str, Any]) -> Table:
     against = result.get("against")
     others = ["", result["model"]] + ([against["model"], "difference"] if against else [])
-    table = _table(*others)
+    table = table_of_figures(*others)
     for name, own in result["figures"].items():
         cells = [_told(name, own)]
         if against:
@@ -49,7 +51,9 @@ def _figures(result: Mapping[str, Any]) -> Table:
 
 
 def _by_letters(model: Mapping[str, Any]) -> Table:
-    table = _table(f"letters typed ({model['model']})", "longer words", "first is right", "among three")
+    table = table_of_figures(
+        f"letters typed ({model['model']})", "longer words", "first is right", "among three"
+    )
     for row in model["recall_by_letters"]:
         cells = (f"{row['words']:,}", f"{row['top_1']:.1%}", f"{row['top_3']:.1%}")
         table.add_row(str(row["letters"]), *cells)
@@ -57,7 +61,7 @@ def _by_letters(model: Mapping[str, Any]) -> Table:
 
 
 def _acceptance(rows: list[Mapping[str, float]], where: str) -> Table:
-    table = _table(f"shown {where}", "least probable", "mean probability", "right")
+    table = table_of_figures(f"shown {where}", "least probable", "mean probability", "right")
     for row in rows:
         cells = (f"{row['threshold']:.3f}", f"{row['mean_probability']:.1%}", f"{row['precision']:.1%}")
         table.add_row(f"{row['coverage']:.0%}", *cells)
@@ -77,11 +81,3 @@ def _share(name: str, value: float | None, sign: str = "") -> str:
     if value is None:
         return "none"
     return f"{value:{sign}.3f}" if "mrr" in name or "length" in name else f"{value:{sign}.1%}"
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="right")
-    return table

@@ -153,7 +153,7 @@ class Settings(BaseSettings):
     max_user_words: int = Field(
         default=1000,
         ge=1,
-        description="words remembered of each, with four times as many pairs of neighbours; they take up to 1 MB",
+        description="words remembered of each, with four times as many pairs of neighbours; they take 1 to 4 MB",
     )
     process_name: str | None = Field(
         default=None,

@@ -37,9 +37,9 @@ class Checker:
             WordProposer(self.cutter) if isinstance(self.cutter, WordCutter) else PieceProposer(self.cutter)
         )
 
-    def sentences(self, text: str) -> Iterator[Sentence]:
-        """The sentences of a text that have a token."""
-        return self.cutter.sentences(text, lookahead=self._proposer.right_tokens())
+    def sentences(self, text: str, offset: int = 0) -> Iterator[Sentence]:
+        """The sentences of a text that have a token; it begins so many characters into the whole text."""
+        return self.cutter.sentences(text, lookahead=self._proposer.right_tokens(), offset=offset)
 
     def weigh_all(
         self, model: LanguageModel[Any], sentences: Sequence[Sentence], options: CheckOptions

@@ -20,9 +20,14 @@ class Spelled(NamedTuple):
 BARE = ("", "")
 """No punctuation on either side."""
 
+LONGEST = 256
+"""Characters of a word; longer runs, which may be of any length, are not looked into."""
+
 
 def spelled(token: str) -> Spelled | None:
-    """The word that a token spells; None if it spells none, or several."""
+    """The word that a token spells; None if it spells none, or several, or is longer than `LONGEST`."""
+    if len(token) > LONGEST:
+        return None
     if token.isalpha():
         return Spelled(BARE, token)
     found = running_words().search(token)
@@ -33,7 +38,12 @@ def spelled(token: str) -> Spelled | None:
 
 
 def is_letters(word: str) -> bool:
-    """Whether a run of word characters has letters, and apostrophes, hyphens and combining marks at most besides."""
+    """Whether a run of word characters has letters, and apostrophes, hyphens and combining marks at most besides.
+
+    One longer than `LONGEST` is not looked into.
+    """
+    if len(word) > LONGEST:
+        return False
     return word.isalpha() or (
         running_words().fullmatch(word) is not None
         and any(map(str.isalpha, word))

@@ -25,6 +25,9 @@ class Near(NamedTuple):
     edits: npt.NDArray[np.uint8]
 
 
+_NOTHING = Near(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint8))
+
+
 class Lexicon:
     """Finds words by edit distance: insertions, deletions, substitutions, swaps of neighbours (OSA).
 
@@ -40,11 +43,14 @@ class Lexicon:
         self._order = np.argsort(lengths, kind="stable")
         self._words = [words[i] for i in self._order.tolist()]
         self._lengths = lengths[self._order]
+        self._longest = int(lengths.max(initial=0))
         self._letters = _letter_sets(self._words, self._lengths)
         self._remembered: OrderedDict[tuple[str, int], Near] = OrderedDict()
 
     def near(self, word: str, max_edits: int) -> Near:
         """The words at 1 to `max_edits` edits from a word, which need not be in the list itself."""
+        if len(word) > self._longest + max_edits:
+            return _NOTHING  # not remembered: what somebody sends as a word has no bound
         key = (word, max_edits)
         found = self._remembered.get(key)
         if found is None:
@@ -60,7 +66,7 @@ class Lexicon:
         differing = np.bitwise_count(self._letters[first:last] ^ _letter_set(word))
         some = np.flatnonzero(differing <= 2 * max_edits) + first
         if not some.size:
-            return Near(some, np.zeros(0, dtype=np.uint8))
+            return _NOTHING
         compared = [self._words[i] for i in some.tolist()]
         edits = cdist([word], compared, scorer=OSA.distance, score_cutoff=max_edits, dtype=np.uint8)[0]
         kept = np.flatnonzero((edits > 0) & (edits <= max_edits))

@@ -73,7 +73,7 @@ class PieceProposer(Proposer):
                 )
             )
         found = AlternativesList()
-        self.add_given(context, found)
+        yield from self.add_given(context, found)
         yield None
         return found.collected()
 

@@ -128,7 +128,7 @@ class Proposer(ABC):
     def log_spelling(self, word: str) -> float:
         """Logarithm of P(spelling | unknown word), where the model has one token for all of these; else 0."""
 
-    def add_given(self, context: Context, found: AlternativesList) -> None:
+    def add_given(self, context: Context, found: AlternativesList) -> Work[None]:
         """The caller's own suggestions; those for a word stand in its slot, with what else was found for it."""
         by_span = {(slot.start, slot.end): number for number, slot in enumerate(context.slots)}
         for number, spans in context.given.items():
@@ -142,6 +142,7 @@ class Proposer(ABC):
                 # numbers and the like, which nothing is proposed for, can be wrong if the caller says so
                 context.slots[place] = context.slots[place]._replace(exempt=context.is_right(typed))
                 self._add_span(context, found, (sentence, base, span), place)
+                yield None
 
     def _slot_of(self, context: Context, sentence: Sentence, base: int, span: GivenSpan) -> Slot:
         inside = self.cutter.tokens_in(sentence, span.start - sentence.offset, span.end - sentence.offset)

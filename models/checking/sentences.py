@@ -88,14 +88,14 @@ class Cutter(ABC):
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
 
-    def sentences(self, text: str, *, lookahead: int) -> Iterator[Sentence]:
+    def sentences(self, text: str, *, lookahead: int, offset: int = 0) -> Iterator[Sentence]:
         r"""The lines of a text that have a token; `\n` ends a line.
 
         Args:
             text: any.
             lookahead: tokens after a part of a long line that are told.
+            offset: where it begins in the whole text, in code points.
         """
-        offset = 0
         for line in text.split("\n"):
             sentence = self.sentence(line, offset)
             if len(sentence.ids):

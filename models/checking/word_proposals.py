@@ -18,7 +18,7 @@ from models.checking.alternatives import (
     single_tokens,
 )
 from models.checking.asking import Predict, Work
-from models.checking.letters import BARE, Spelled, as_typed, spelled
+from models.checking.letters import BARE, LONGEST, Spelled, as_typed, spelled
 from models.checking.lexicon import Lexicon
 from models.checking.proposing import Context, Proposer
 from models.checking.sentences import Word, WordCutter
@@ -71,6 +71,7 @@ class WordProposer(Proposer):
         words = [(i, word) for i, token in enumerate(tokens) if i > EOS and (word := spelled(token))]
         self._ids = np.array([i for i, _ in words], dtype=np.int64)
         self._id_of = {tokens[i]: i for i, _ in words}
+        self._longest = max(map(len, self._id_of), default=0)
         self._members: dict[tuple[str, str], list[tuple[int, str]]] = {}
         for i, word in words:
             self._members.setdefault(word.affixes, []).append((i, word.core))
@@ -86,7 +87,7 @@ class WordProposer(Proposer):
     def log_spelling(self, word: str) -> float:
         """Natural logarithm of P(spelling | an unknown word)."""
         found = self._spelled(word)
-        return self._spelling.log_prob(found.core if found else self._key(word))
+        return self._spelling.log_prob(found.core if found else self._key(word[:LONGEST]))
 
     def propose(self, context: Context) -> Work[Alternatives]:
         """Words near each one; spaces; dictionary words for unknown ones; the caller's own suggestions."""
@@ -108,7 +109,7 @@ class WordProposer(Proposer):
             self._add_spaces(context, number, found)
             if not word.known:
                 self._add_from_dictionary(context, number, found)
-        self.add_given(context, found)
+        yield from self.add_given(context, found)
         others = found.collected()
         if not near:
             return others
@@ -191,6 +192,8 @@ class WordProposer(Proposer):
         """The word as two, and it and the next as one."""
         word, log_weight = context.words[number], context.channel.log_space_error
         key = self._key(word.text)
+        if len(key) > 2 * self._longest:  # what is no word can be of any length
+            return
         for cut in range(_SHORTEST_PART, len(key) - _SHORTEST_PART + 1):
             left, right = self._id_of.get(key[:cut]), self._id_of.get(key[cut:])
             if left is not None and right is not None:

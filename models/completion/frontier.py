@@ -1,9 +1,11 @@
 """Sequences of tokens that are not looked into yet, the most probable first."""
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from heapq import heappop, heappush, heapreplace, nlargest
+from heapq import heapify, heappop, heappush, heapreplace, nlargest
 from itertools import count, islice
+from operator import neg
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,6 +16,9 @@ from models.completion.words import Place
 
 Masses: TypeAlias = npt.NDArray[np.float64]
 """How probable things are, not as logarithms [n]."""
+
+_MANY_CHILDREN = 1 << 14
+"""Kept in any case: each takes a hundred bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +67,13 @@ class _Siblings:
 
     def __init__(self, parent: Node, num_words: int, tokens: TokenIds, masses: Masses) -> None:
         self._parent, self.num_words = parent, num_words
-        self._tokens, self._masses = tokens.tolist(), masses.tolist()
+        self._tokens: list[int] = tokens.tolist()
+        self._masses: list[float] = masses.tolist()
         self._sums: list[float] = [*masses[::-1].cumsum()[::-1].tolist(), 0.0]
         self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._masses) - self._next
 
     @property
     def best(self) -> float:
@@ -81,6 +90,19 @@ class _Siblings:
         at, self._next = self._next, self._next + 1
         return Child(self._parent, self._tokens[at], self._masses[at], self.num_words)
 
+    def cut(self, least: float) -> float:
+        """Drop those of less than this mass; how much all they had."""
+        past = bisect_right(self._masses, -least, lo=self._next, key=neg)
+        dropped = self._sums[past]
+        del self._tokens[past:], self._masses[past:]
+        self._sums = [mass - dropped for mass in self._sums[: past + 1]]
+        return dropped
+
+    @property
+    def masses(self) -> list[float]:
+        """Of those not taken."""
+        return self._masses[self._next :]
+
     def left(self) -> Iterator[Child]:
         """Those not taken."""
         for token, mass in islice(zip(self._tokens, self._masses, strict=True), self._next, None):
@@ -93,6 +115,7 @@ class Frontier:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, _Siblings]] = []
         self._numbers = count()
+        self._num_children = 0
 
     def __bool__(self) -> bool:
         return bool(self._heap)
@@ -121,11 +144,35 @@ class Frontier:
         order = np.argsort(-masses, kind="stable")
         siblings = _Siblings(parent, num_words, tokens[order], masses[order])
         heappush(self._heap, (-siblings.best, next(self._numbers), siblings))
+        self._num_children += len(siblings)
+
+    def keep(self, most: int) -> float:
+        """Where there are very many children, drop all but the most probable, which bounds memory.
+
+        Args:
+            most: that can still be looked into.
+
+        Returns:
+            The mass of those dropped in which no word has ended.
+        """
+        if self._num_children <= max(_MANY_CHILDREN, 2 * most):
+            return 0.0
+        every = np.concatenate([siblings.masses for _, _, siblings in self._heap])
+        least = float(np.partition(every, len(every) - most)[len(every) - most])
+        dropped = 0.0
+        for _, _, siblings in self._heap:
+            mass = siblings.cut(least)
+            dropped += 0.0 if siblings.num_words else mass
+        self._heap = [entry for entry in self._heap if len(entry[2])]
+        heapify(self._heap)
+        self._num_children = sum(len(siblings) for _, _, siblings in self._heap)
+        return dropped
 
     def take(self) -> Child:
         """Take the most probable child out; there is one."""
         _, number, siblings = self._heap[0]
         child = siblings.take()
+        self._num_children -= 1
         if siblings.best:
             heapreplace(self._heap, (-siblings.best, number, siblings))
         else:

@@ -14,6 +14,8 @@ START = ""
 """Stands before the first word of a sentence."""
 
 _LARGEST_UNIT = 1e9
+_FADED = 1e-12
+"""A count below it is none: one fades so far within forty half-lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,14 +146,15 @@ class PersonalModel:
         return PersonalModel(words, followers, unit).within(bounds)
 
     def export(self) -> tuple[list[WordCount], list[PairCount]]:
-        """All that is remembered, as `restored` takes it."""
-        words = [WordCount(word, count / self._unit) for word, count in self._words.items()]
+        """All that is remembered, as `restored` takes it; what has faded to nothing is left out."""
+        least = _FADED * self._unit
+        words = {word: count / self._unit for word, count in self._words.items() if count >= least}
         pairs = [
             PairCount(previous, word, count / self._unit)
-            for previous, after in self._followers.items()
-            for word, count in after.items()
+            for previous, word, count in _flat(self._followers)
+            if count >= least and word in words
         ]
-        return words, pairs
+        return [WordCount(*item) for item in words.items()], pairs
 
     def within(self, bounds: Bounds) -> "PersonalModel":
         """What of it the bounds allow, its unit a moderate number."""

@@ -9,8 +9,9 @@ Source: Witten and Bell 1991, method C, interpolated as in Chen and Goodman 1998
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,11 @@ class Likely(NamedTuple):
 
 def best(rated: Iterable[Likely], limit: int) -> list[Likely]:
     """The likeliest, the likeliest first; of equally likely ones the first by spelling."""
-    return heapq.nsmallest(limit, rated, key=lambda one: (-one.probability, one.text))
+    return heapq.nsmallest(limit, rated, key=_by_worth)
+
+
+def _by_worth(one: Likely) -> tuple[float, str]:
+    return -one.probability, one.text
 
 
 class Beginning(NamedTuple):
@@ -66,10 +71,10 @@ class PersonalWords:
         """Whether there are any words."""
         return bool(self._models)
 
-    @property
-    def followers(self) -> Iterable[str]:
-        """The words that were written after the previous one."""
-        return self._after
+    @cached_property
+    def followers(self) -> list[Likely]:
+        """The words that were written after the previous one, the likeliest first."""
+        return sorted(self._rated(self._after), key=_by_worth)
 
     def probability(self, word: str) -> float:
         """That a word comes next; 0 for one that was never written."""
@@ -111,23 +116,40 @@ class PersonalWords:
         return {words[place]: int(least[place]) for place in np.flatnonzero(least <= edits).tolist()}
 
 
-def phrase_probability(models: Sequence[PersonalModel], previous: str, words: Sequence[str]) -> float:
-    """That words come one after the other."""
+class WordsAfter:
+    """The words of several personal models after any word; what follows each is put together once.
+
+    Args:
+        models: as of `PersonalWords`.
+    """
+
+    def __init__(self, models: Sequence[PersonalModel]) -> None:
+        self._models = models
+        self._known: dict[str, PersonalWords] = {}
+
+    def after(self, previous: str) -> PersonalWords:
+        """The words after this one."""
+        words = self._known.get(previous)
+        if words is None:
+            words = self._known[previous] = PersonalWords(self._models, previous)
+        return words
+
+
+def phrase_probability(words: WordsAfter, previous: str, several: Sequence[str]) -> float:
+    """That several words come one after the other."""
     probability = 1.0
-    for before, word in pairwise((previous, *words)):
-        probability *= PersonalWords(models, before).probability(word)
+    for before, word in pairwise((previous, *several)):
+        probability *= words.after(before).probability(word)
         if not probability:
             break
     return probability
 
 
-def phrases(
-    models: Sequence[PersonalModel], first: Iterable[Likely], max_words: int, limit: int
-) -> list[Likely]:
+def phrases(words: WordsAfter, first: Iterable[Likely], max_words: int, limit: int) -> list[Likely]:
     """How words go on: phrases of 2 to `max_words` words whose neighbours were neighbours before.
 
     Args:
-        models: whose words.
+        words: that they are made of.
         first: the words that phrases begin with, the likeliest ones.
         max_words: of a phrase.
         limit: phrases of each length at most, the likeliest.
@@ -135,13 +157,13 @@ def phrases(
     found: list[Likely] = []
     longest = list(first)
     for _ in range(max_words - 1):
-        longer = []
-        for phrase in longest:
-            after = PersonalWords(models, phrase.text.rpartition(" ")[2])
-            longer += [
-                Likely(f"{phrase.text} {word}", phrase.probability * after.probability(word))
-                for word in after.followers
-            ]
-        longest = best(longer, limit)
+        longer = (_longer(words, phrase) for phrase in longest)
+        longest = list(islice(heapq.merge(*longer, key=_by_worth), limit))
         found += longest
     return found
+
+
+def _longer(words: WordsAfter, phrase: Likely) -> Iterator[Likely]:
+    """A phrase with each word that followed its last, the likeliest first."""
+    for word, probability in words.after(phrase.text.rpartition(" ")[2]).followers:
+        yield Likely(f"{phrase.text} {word}", phrase.probability * probability)

@@ -103,6 +103,7 @@ class CompletionSearch:
 
     def ask(self) -> Asked | None:
         """What to find out next; None if the search is over."""
+        self._findings.cut += self._frontier.keep(self._room())
         self._findings.open = self._frontier.mass  # rounding has added up, and 0 must be 0
         if self._is_settled():
             return None
@@ -146,6 +147,10 @@ class CompletionSearch:
             findings.open <= settings.settled * findings.live
             and self._frontier.best < findings.least_told(settings.limit)
         )
+
+    def _room(self) -> int:
+        """Children that are kept: no more than the steps left could be looked into, or told as beginnings."""
+        return max(self._settings.max_steps - self._num_asked, self._settings.limit)
 
     def _best(self) -> list[Child]:
         """The most probable children, taken out: as many as the model may be asked for at once."""
@@ -219,9 +224,7 @@ class CompletionSearch:
         if not num_words:
             findings.open += total
         worth = np.flatnonzero(masses > settings.floor * findings.live)
-        # no more than the steps left could be looked into
-        room = max(settings.max_steps - self._num_asked, settings.limit)
-        worth = worth[_largest(masses[worth], room)]
+        worth = worth[_largest(masses[worth], self._room())]
         if not num_words:
             findings.give_up(total - float(masses[worth].sum()))
         self._frontier.add(node, num_words, ids[worth], masses[worth])

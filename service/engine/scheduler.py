@@ -137,10 +137,16 @@ class Scheduler:
             self._enqueue(job)
 
     def cancel(self, job: Job) -> None:
-        """Nobody waits for this job: it is given no further step and its listener hears no more."""
+        """Nobody waits for this job: it is given no further step and its listener hears no more.
+
+        The place of one that has had no step is free at once: whoever takes the place of its own older request
+        is not turned away for it.
+        """
         with self._lock:
             job.cancelled = True
             self._cancelled.append(job)
+            if not job.started:
+                self._admission.release(job, "cancelled")
 
     def take(self, job: Job) -> bool:
         """The job's listener has taken one event; a job that rested for that goes on.
@@ -286,8 +292,7 @@ class Scheduler:
         with self._lock:
             cancelled, self._cancelled = self._cancelled, []
         for job in cancelled:
-            if job in self._admission:
-                self._end(job, "cancelled")
+            self._end(job, "cancelled")
 
     def _end_late(self) -> None:
         with self._lock:

@@ -2,12 +2,15 @@
 
 import asyncio
 
+import structlog
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from models.checking.calibration import Calibration
+from models.errors import LanguageModelError
 from service.routes.facts import add
 from service.routes.openapi import body_of, replies_of
-from service.routes.serving import resolve, run, services_of, terms_of, to_json
+from service.routes.serving import Services, resolve, run, services_of, terms_of, to_json
 from service.schemas.check import CheckRequest, check_reply
 from service.schemas.check_replies import CheckReply
 from service.schemas.wire import parse_json
@@ -15,6 +18,7 @@ from service.use_cases.check import Checked, check
 from service.use_cases.checkers import checker_of, is_built
 
 router = APIRouter()
+_log = structlog.get_logger(__name__)
 
 
 @router.post("/v1/check", responses=replies_of(CheckReply), openapi_extra=body_of(CheckRequest))
@@ -29,7 +33,7 @@ async def check_text(request: Request) -> Response:
     body = await request.body()
     wire = parse_json(CheckRequest, body)
     loaded = resolve(request, wire.model)
-    calibration = services.calibrations.read(loaded.address)
+    calibration = _calibration(services, loaded.address, needed=wire.precision is not None)
     command = wire.command(loaded, calibration, services.limits)
     if not is_built(loaded):  # the first time: the model thread goes on with the requests of others
         await asyncio.to_thread(checker_of, loaded)
@@ -40,3 +44,14 @@ async def check_text(request: Request) -> Response:
         return to_json(check_reply(loaded, command, calibration, checked))
 
     return await run(request, check(loaded, command, services.limits), write, terms_of(request, wire, body))
+
+
+def _calibration(services: Services, address: str, *, needed: bool) -> Calibration | None:
+    """What is known of a model's thresholds; where nobody asks for a precision a damaged file is logged only."""
+    try:
+        return services.calibrations.read(address)
+    except LanguageModelError as error:
+        if needed:
+            raise
+        _log.warning("calibration not read", model=address, reason=str(error))
+        return None

@@ -1,12 +1,12 @@
 """POST /v1/autocomplete."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag
 
 from service.engine.host import LoadedModel
 from service.schemas.autocomplete_replies import AutocompleteReply, CompletionCandidate
-from service.schemas.wire import TimedRequest, WireModel
+from service.schemas.wire import TimedRequest, WireModel, text_or_object
 from service.use_cases.autocomplete import AutocompleteCommand, Autocompleted
 from service.use_cases.autocomplete_offers import Telling
 
@@ -32,16 +32,10 @@ class WeightedEntry(WireModel):
     """As if it had been written so often."""
 
 
-def _kind_of_entry(value: Any) -> str | None:
-    if isinstance(value, (str, dict)):
-        return "<text>" if isinstance(value, str) else "<object>"
-    return None
-
-
 DictionaryEntry = Annotated[
     Annotated[Entry, Tag("<text>")] | Annotated[WeightedEntry, Tag("<object>")],
     Discriminator(
-        _kind_of_entry,
+        text_or_object,
         custom_error_type="entry",
         custom_error_message="input should be a text, or an object with text and weight",
     ),

@@ -15,7 +15,8 @@ from service.schemas.wire import WireModel
 
 K = TypeVar("K")
 MAX_ACCEPTED_CHARACTERS = 10_000
-Word = Annotated[str, StringConstraints(pattern=r"^\S+$")]
+_NO_SPACE = r"[^\s\x1c-\x1f]"  # information separators part words too, for Python
+Word = Annotated[str, StringConstraints(pattern=rf"^{_NO_SPACE}+$")]
 Count = Annotated[float, Field(gt=0, le=1e9)]
 
 
@@ -45,7 +46,7 @@ class WordIn(WireModel):
 class PairIn(WireModel):
     """How often a word was accepted after another."""
 
-    previous: Annotated[str, StringConstraints(pattern=r"^\S*$")]
+    previous: Annotated[str, StringConstraints(pattern=rf"^{_NO_SPACE}*$")]
     """The word before, among the words or not; empty at the start of a sentence."""
     text: Word
     """The word; among the words."""

@@ -1,7 +1,7 @@
 """POST /v1/check."""
 
 from itertools import pairwise
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 from pydantic_core import PydanticCustomError
@@ -9,9 +9,10 @@ from pydantic_core import PydanticCustomError
 from models.checking.calibration import Calibration
 from models.checking.settings import CheckOptions, ErrorSettings, GivenSpan, GivenSuggestion
 from models.errors import InvalidInputError, UnsupportedParameterError
+from models.scoring import LOG_ZERO
 from service.engine.hosted import LoadedModel
 from service.schemas.check_replies import CheckReply, SuggestedText, TextIssue, WordSurprisal
-from service.schemas.wire import TimedRequest, WireModel
+from service.schemas.wire import TimedRequest, WireModel, text_or_object
 from service.use_cases.check import CheckCommand, Checked
 from service.use_cases.limits import Limits
 
@@ -36,16 +37,10 @@ class WeightedSuggestion(WireModel):
     """Natural logarithm of the probability to type what stands there when this is meant."""
 
 
-def _kind_of_suggestion(value: Any) -> str | None:
-    if isinstance(value, (str, dict)):
-        return "<text>" if isinstance(value, str) else "<object>"
-    return None
-
-
 Suggested = Annotated[
     Annotated[OneLine, Tag("<text>")] | Annotated[WeightedSuggestion, Tag("<object>")],
     Discriminator(
-        _kind_of_suggestion,
+        text_or_object,
         custom_error_type="suggestion",
         custom_error_message="input should be a text, or an object with text and logprob",
     ),
@@ -186,7 +181,9 @@ def check_reply(
 
 def _given(place: int, span: CandidateSpan) -> GivenSpan:
     suggestions = tuple(
-        GivenSuggestion(one) if isinstance(one, str) else GivenSuggestion(one.text, one.logprob)
+        GivenSuggestion(one)
+        if isinstance(one, str)
+        else GivenSuggestion(one.text, max(one.logprob, LOG_ZERO))  # what is less leaves sums no digits
         for one in span.suggestions
     )
     return GivenSpan(span.start, span.end, suggestions, f"candidates[{place}]")

@@ -1,7 +1,7 @@
 """POST /v1/quality, as one JSON object or as lines of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, ValidationError
 
@@ -9,7 +9,7 @@ from models.errors import InvalidInputError
 from models.scoring import bits_per, perplexity
 from service.engine.hosted import LoadedModel
 from service.schemas.quality_replies import QualityReply, TextQualityResult
-from service.schemas.wire import TimedRequest, WireModel, invalid_input, parse_json
+from service.schemas.wire import TimedRequest, WireModel, invalid_input, parse_json, text_or_object
 from service.use_cases.limits import Limits
 from service.use_cases.quality import QualityItem, TextQuality
 
@@ -31,16 +31,10 @@ class QualityLine(WireModel):
     """Told again in the answer."""
 
 
-def _kind_of_text(value: Any) -> str | None:
-    if isinstance(value, (str, dict)):
-        return "<text>" if isinstance(value, str) else "<object>"
-    return None
-
-
 _Text = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[QualityLine, Tag("<object>")],
     Discriminator(
-        _kind_of_text,
+        text_or_object,
         custom_error_type="text",
         custom_error_message="input should be a text, or an object with text and id",
     ),

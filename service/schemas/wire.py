@@ -93,6 +93,13 @@ def _alternative(value: Any) -> str | None:
     return None
 
 
+def text_or_object(value: Any) -> str | None:
+    """Which of the alternatives `<text>` and `<object>` a value is meant as; None if it can be neither."""
+    if isinstance(value, str):
+        return "<text>"
+    return "<object>" if isinstance(value, dict) else None
+
+
 _MESSAGE = "input should be a text or a list of token ids"
 OneContext = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[list[int], Tag("<ids>")],

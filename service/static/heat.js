@@ -103,7 +103,7 @@ export class Heat {
     this.summary.hidden = marks.length === 0;
     const most = hottest.map((mark, k) => [
       k ? ", " : "",
-      h("b", {}, mark.text),
+      h("b", { dir: "auto" }, mark.text),
       ` (${mark.bits.toFixed(0)})`,
     ]);
     fill(this.summary, `${(total / Math.max(words, 1)).toFixed(1)} bits a word; most surprising: `, most);

@@ -168,16 +168,17 @@ function itemOf(one, place) {
 /** A candidate's words, the hotter the more surprising. */
 function textOf(one) {
   const told = (one.words ?? []).filter((word) => word.text !== "</s>");
-  if (!told.length || told.some((word) => word.is_oov)) return one.text;
-  return told.map((word) => [
+  const written = one.text.trim().split(/\s+/); // as an unknown word is told by its mark
+  if (told.length !== written.length) return one.text;
+  return told.map((word, place) => [
     h(
       "span",
       {
-        class: "tok",
+        class: word.is_oov ? "tok unknown" : "tok",
         css: { "--heat": heatOf(bitsOf(word.logprob)) },
         title: `${bitsOf(word.logprob).toFixed(1)} bits`,
       },
-      word.text,
+      written[place],
     ),
     " ",
   ]);

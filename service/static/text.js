@@ -36,6 +36,6 @@ export const number = (value) =>
 export const compact = (value) =>
   value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 1 });
 
-/** What cannot be seen in a token, made visible: a space stays, a line end is an arrow. */
+/** What cannot be seen in a token, made visible: a space stays unless it is alone, a line end is an arrow. */
 export const visible = (token) =>
-  token === "" ? "∅" : token === "</s>" ? "end of line" : token.replace(/\n/g, "⏎").replace(/\t/g, "⇥");
+  token === "" ? "∅" : token === "</s>" ? "end of line" : token.replace(/^ $/, "␣").replace(/\n/g, "⏎").replace(/\t/g, "⇥");

@@ -45,6 +45,7 @@ const nextForm = optionsOf("NextTokenRequest", NEXT, {
 });
 const heat = new Heat(editor);
 const completions = new Completions(editor, () => completing.cancel());
+const kinds = new Map();
 let caret = -1;
 let asked = { path: "/v1/autocomplete", fields: request() };
 
@@ -84,7 +85,10 @@ const expecting = new Latest(
   async (signal) => {
     const place = typed();
     if (!place) return;
-    const found = await nextTokens(place.line, nextForm.values(), signal);
+    const found = await nextAfter(place.line, signal).catch((error) => {
+      if (!signal.aborted) fill(expected.list);
+      throw error;
+    });
     const actual = heat.tokenAfter(editor.area.selectionStart);
     fill(expected.list, bars(found.candidates, { actual, onchoose: (text) => insert(text).catch(tell) }));
     fill(expected.about, aboutNext(found), h("span", { class: "model" }, found.model));
@@ -93,6 +97,22 @@ const expecting = new Latest(
   },
   (error) => error && fill(expected.about, nextForm.mark(error) ? "" : error.message),
 );
+
+/** What comes next; most tokens bring the space before a word, so one that stands there already is left to them. */
+async function nextAfter(line, signal) {
+  const context = (await kindOfTokens(signal)) === "char" ? line : line.trimEnd();
+  return nextTokens(context, nextForm.values(), signal);
+}
+
+/** Whether the model's tokens are words, pieces or characters. */
+async function kindOfTokens(signal) {
+  const name = model() ?? "";
+  if (!kinds.has(name)) {
+    const path = `/tokenizer_info${name && `?model=${encodeURIComponent(name)}`}`;
+    kinds.set(name, (await get(path, signal)).tokenizer_class);
+  }
+  return kinds.get(name);
+}
 
 function aboutNext({ entropy_bits: entropy, unexplored_mass: unseen }) {
   if (unseen !== undefined) return `${percent(unseen)} not looked at`;
@@ -103,10 +123,7 @@ function aboutNext({ entropy_bits: entropy, unexplored_mass: unseen }) {
 async function insert(token) {
   const before = editor.text.slice(0, editor.area.selectionStart);
   if (token === "</s>") return editor.type("\n");
-  const { tokenizer_class: kind } = await get(
-    `/tokenizer_info${model() ? `?model=${encodeURIComponent(model())}` : ""}`,
-  );
-  const spaced = kind === "word" || nextForm.values().unit === "word" ? ` ${token}` : token;
+  const spaced = (await kindOfTokens()) === "word" || nextForm.values().unit === "word" ? ` ${token}` : token;
   return editor.type(/(^|\s)$/.test(before) ? spaced.trimStart() : spaced);
 }
 
@@ -192,6 +209,7 @@ export function start(panel) {
   editor.area.addEventListener("focus", () => completing.ask());
   document.addEventListener("selectionchange", moved);
   events.addEventListener("model", refresh);
+  events.addEventListener("back", () => kinds.clear()); // a name may be another model's now
   Promise.all([form.ready, nextForm.ready]).then(refresh, tell); // now with the options that were kept
   heat.onread = () => expecting.ask();
   expecting.ask();

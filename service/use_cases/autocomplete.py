@@ -9,6 +9,7 @@ from models.completion.personal import PersonalModel, restored
 from models.completion.personal_text import previous_word
 from models.completion.search import CompletionSearch, SearchSettings
 from models.completion.typed import Typed, cut
+from models.errors import InvalidInputError
 from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.engine.looks import Look
@@ -18,6 +19,12 @@ from service.use_cases.autocomplete_offers import Offer, Telling, told
 from service.use_cases.limits import Limits
 from service.use_cases.looking import go_through, look_after
 from service.use_cases.reading_order import check_reads_forward
+
+MAX_DICTIONARY_WORDS = 40_000
+"""In all entries of a dictionary together, as entries may be phrases."""
+
+_ENTRIES_PER_STEP = 2048
+"""Of a dictionary, read before other requests have their turn."""
 
 _MEANINGS = 8
 """Prefixes that may have been meant where one was mistyped, at most."""
@@ -98,6 +105,7 @@ def autocomplete(
 
     Raises:
         ContextLengthError: the text is too long.
+        InvalidInputError: the dictionary has too many words.
         UnsupportedParameterError: the model reads from right to left.
     """
     check_reads_forward(loaded)
@@ -114,9 +122,10 @@ def autocomplete(
         min(command.edits, len(typed.prefix) // _LETTERS_PER_EDIT),
         command.max_words,
     )
+    personal = yield from _personal(command, user)
     meanings = _meanings(loaded, command, typed, typing, look)
     yield from go_through(loaded, [meaning.search for meaning in meanings])
-    found = found_by(meanings, typing, _personal(command, user), _wanted(command, typed))
+    found = found_by(meanings, typing, personal, _wanted(command, typed))
     offers, unexplored_mass = told(found, typing, command.telling)
     return Autocompleted(typed.prefix, typed.start, offers, unexplored_mass)
 
@@ -171,17 +180,27 @@ def _wanted(command: AutocompleteCommand, typed: Typed) -> int:
     return command.telling.limit * (2 if command.ignore_case else 1) + 1 + min(blocked, _MOST_SPARE)
 
 
-def _personal(command: AutocompleteCommand, user: PersonalModel | None) -> list[PersonalModel]:
+def _personal(command: AutocompleteCommand, user: PersonalModel | None) -> Work[Any, list[PersonalModel]]:
     """The user's words and the dictionary, in which the words of a phrase are neighbours."""
     models = [] if user is None else [user]
     if command.dictionary:
         words: dict[str, float] = {}
         pairs: dict[tuple[str, str], float] = {}
-        for entry, weight in command.dictionary:
+        num_words = 0
+        for place, (entry, weight) in enumerate(command.dictionary, start=1):
             several = entry.split()
+            num_words += len(several)
             for word in several:
                 words[word] = words.get(word, 0.0) + weight
             for pair in pairwise(several):
                 pairs[pair] = pairs.get(pair, 0.0) + weight
+            if num_words > MAX_DICTIONARY_WORDS:
+                raise InvalidInputError(
+                    f"dictionary has {num_words} words in its first {place} entries; all may have "
+                    f"{MAX_DICTIONARY_WORDS} together",
+                    parameter="dictionary",
+                )
+            if not place % _ENTRIES_PER_STEP:
+                yield None
         models.append(restored(words.items(), ((*pair, weight) for pair, weight in pairs.items())))
     return models

@@ -19,7 +19,5 @@ def recased(typed: str, word: str, *, corrected: bool = False) -> str:
         return word.upper()
     if corrected:
         return word[:1].upper() + word[1:] if typed[:1].isupper() else word
-    told = typed + word[len(typed) :]
-    return (
-        told if told.casefold() == word.casefold() else word
-    )  # "ß" and its like have other lengths in capitals
+    told = typed + word[len(typed) :]  # "ß" and its like have other lengths in capitals, so look again
+    return told if told.casefold() == word.casefold() else word

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from models.completion.near import EDIT_PENALTY, FIRST_LETTER_PENALTY
 from models.completion.personal import PersonalModel
-from models.completion.personal_words import Likely, PersonalWords, best, phrase_probability, phrases
+from models.completion.personal_words import Likely, WordsAfter, best, phrase_probability, phrases
 from models.completion.search import CompletionSearch
 
 
@@ -119,19 +119,19 @@ def found_by(
         limit: of the user's words.
     """
     found = _of_model(meanings, typing)
-    words = PersonalWords(models, typing.previous)
-    if not words:
+    words = WordsAfter(models)
+    if not words.after(typing.previous):
         return found
-    user = _user_share(words, models, typing, limit)
+    user = _user_share(words, typing, limit)
     for text in user.likeliest:
         if text not in found.masses:
             edits = user.edits.get(text.partition(" ")[0], 0)
             found.masses[text] = Masses(text.count(" ") + 1, edits, of_model=_mass_of(text, meanings, typing))
     for text, masses in found.masses.items():
         several = text.split()
-        if masses.is_complete and (not typing.edits or several[0] in user.edits):
+        if masses.is_complete and several and (not typing.edits or several[0] in user.edits):
             penalty = _penalty(several[0], user.edits.get(several[0], 0), typing)
-            masses.of_user = penalty * phrase_probability(models, typing.previous, several)
+            masses.of_user = penalty * phrase_probability(words, typing.previous, several)
     return found._replace(of_user=user.mass)
 
 
@@ -161,21 +161,21 @@ def _of_model(meanings: Sequence[Meaning], typing: Typing) -> Found:
     return Found(masses, live, max(0.0, live - sum(map(mul, weights, ended))), 0.0)
 
 
-def _user_share(
-    words: PersonalWords, models: Sequence[PersonalModel], typing: Typing, limit: int
-) -> _UserShare:
+def _user_share(words: WordsAfter, typing: Typing, limit: int) -> _UserShare:
     """The user's words that begin so, and the likeliest of them."""
     edits: dict[str, int] = {}
+    next_words = words.after(typing.previous)
     if typing.edits:
-        edits = words.near(typing.prefix, typing.edits, ignore_case=typing.ignore_case)
+        edits = next_words.near(typing.prefix, typing.edits, ignore_case=typing.ignore_case)
         rated = [
-            Likely(word, _penalty(word, n, typing) * words.probability(word)) for word, n in edits.items()
+            Likely(word, _penalty(word, n, typing) * next_words.probability(word))
+            for word, n in edits.items()
         ]
         mass = math.fsum(one.probability for one in rated)
         likeliest = best(rated, limit)
     else:
-        mass, likeliest = words.beginning(typing.prefix, ignore_case=typing.ignore_case, limit=limit)
-    longer = phrases(models, likeliest, typing.max_words, limit)
+        mass, likeliest = next_words.beginning(typing.prefix, ignore_case=typing.ignore_case, limit=limit)
+    longer = phrases(words, likeliest, typing.max_words, limit)
     return _UserShare(mass, [one.text for one in [*likeliest, *longer]], edits)
 
 

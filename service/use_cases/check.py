@@ -23,8 +23,15 @@ from service.engine.rows import whole
 from service.use_cases.checkers import checker_of
 from service.use_cases.limits import Limits
 from service.use_cases.reading_order import check_reads_forward
+from service.use_cases.tokens import in_steps
 
-_WORDS_PER_STEP = 1024
+
+class _Line(NamedTuple):
+    """A line of a text, its number from 1 on, and where it begins in the text, in code points."""
+
+    text: str
+    number: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ def check(loaded: LoadedModel, command: CheckCommand, limits: Limits) -> Work[An
     check_reads_forward(loaded)
     _check_end(command)
     checker = checker_of(loaded)
-    sentences = yield from _sentences(checker.sentences(command.text), command.text, limits)
+    sentences = yield from _sentences(loaded, command.text, limits)
     limits.check_entries(
         sum(len(sentence.words) for sentence in sentences),
         parameter="text",
@@ -118,21 +125,36 @@ def _check_end(command: CheckCommand) -> None:
             )
 
 
-def _sentences(cut: Iterator[Sentence], text: str, limits: Limits) -> Work[Any, list[Sentence]]:
+def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list[Sentence]]:
     """All sentences, others having their turn between; no line may be longer than limits allow."""
+    num_lines = text.count("\n") + 1
+    if num_lines > limits.max_reply_entries:
+        raise InvalidInputError(
+            f"text has {num_lines} lines; at most {limits.max_reply_entries} are accepted in one request",
+            parameter="text",
+        )
+    checker = checker_of(loaded)
+
+    def read(line: _Line) -> list[Sentence]:
+        limits.check_characters(
+            line.text, parameter="text" if line.number == 1 else f"text, line {line.number},"
+        )
+        if len(line.text) > limits.max_tokens_per_sequence:  # to be refused, it need not be cut into words
+            limits.check_length(len(loaded.tokenizer.encode(line.text)), parameter="text")
+        sentences = list(checker.sentences(line.text, line.offset))
+        limits.check_length(sum(len(sentence.ids) for sentence in sentences), parameter="text")
+        return sentences
+
+    by_line = yield from in_steps(_lines(text), read, size=lambda line: len(line.text))
+    return [sentence for sentences in by_line for sentence in sentences]
+
+
+def _lines(text: str) -> Iterator[_Line]:
+    offset = 0
     for number, line in enumerate(text.split("\n"), start=1):
-        limits.check_characters(line, parameter="text" if number == 1 else f"text, line {number},")
-    sentences: list[Sentence] = []
-    in_line = since = 0
-    for sentence in cut:
-        in_line = in_line + len(sentence.ids) if sentence.goes_on else len(sentence.ids)
-        limits.check_length(in_line, parameter="text")
-        sentences.append(sentence)
-        since += len(sentence.ids)
-        if since >= _WORDS_PER_STEP:
-            since = 0
-            yield None
-    return sentences
+        if line:
+            yield _Line(line, number, offset)
+        offset += len(line) + 1
 
 
 def _words(weighed: Weighed) -> list[CheckedWord]:

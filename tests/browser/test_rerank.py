@@ -59,6 +59,11 @@ def test_a_number_before_a_tab_is_a_score(page):
     expect(page.locator(".ranking .chips").first).to_contain_text("am -")
 
 
+def test_an_unknown_word_is_shown_as_it_was_written(page):
+    page.get_by_label("Candidates").fill("the zebra sat on the mat")
+    expect(page.locator(".ranking .tok.unknown")).to_have_text("zebra")
+
+
 def test_confidences_are_told_for_each_word(page):
     page.get_by_text("Options", exact=True).locator("visible=true").click()
     page.get_by_label("confidences").check()

@@ -78,6 +78,19 @@ def test_completions_that_no_longer_fit_go_at_once(page):
     expect(editor(page)).to_have_value("return the number ")
 
 
+def test_a_space_is_left_to_the_token_that_brings_it(page):
+    with page.expect_request(lambda asked: (asked.post_data_json or {}).get("context") == "return the"):
+        editor(page).fill("return the ")
+
+
+def test_completions_are_as_wide_as_their_words_wherever_they_are(page):
+    write(page, "return the n")
+    left = words(page).first.bounding_box()["width"]
+    write(page, "return the name of the list " * 3 + "return the n")
+    expect(words(page)).to_have_text(["name", "number", "names", "new"])
+    assert words(page).first.bounding_box()["width"] == pytest.approx(left, abs=1)
+
+
 def test_arrows_choose_and_enter_accepts(page):
     write(page, "return the n")
     expect(words(page)).to_have_text(["name", "number", "names", "new"])

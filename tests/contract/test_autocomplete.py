@@ -220,3 +220,11 @@ def test_a_key_in_the_middle_of_a_word_waits_for_no_model(server, http):
         assert set(told(ask(http, "the dog o", model="slow"))) == {"on", "of"}
     finally:
         slow.fails = False
+
+
+def test_a_dictionary_of_long_phrases_is_bounded(http):
+    entries = [" ".join("abcdefgh" * 12)] * 420
+    response = http.post("/v1/autocomplete", json={"text": "the ", "dictionary": entries})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "dictionary")
+    assert "40032 words in its first 417 entries; all may have 40000" in error["message"]

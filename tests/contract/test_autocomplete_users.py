@@ -83,6 +83,9 @@ def test_a_user_is_forgotten(client):
     ("words", "pairs", "parameter"),
     [
         ([UserWord("a b", 1)], [], "words[0].text"),
+        ([UserWord("\x1c", 1)], [], "words[0].text"),
+        ([UserWord("a\x1fb", 1)], [], "words[0].text"),
+        ([UserWord("a", 1)], [UserPair("b\x1d", "a", 1)], "pairs[0].previous"),
         ([UserWord("a", 0)], [], "words[0].count"),
         ([UserWord("a", 1), UserWord("a", 2)], [], "words[1]"),
         ([UserWord("a" * 65, 1)], [], "words[0].text"),

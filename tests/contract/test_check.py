@@ -10,7 +10,9 @@ from models.checking.calibration import Calibration, CalibrationPoint
 from models.checkpoint.calibrations import CalibrationStore
 from models.vocabulary import BOS, EOS
 from service.client import AsyncClient, BadRequestError, Client
+from service.settings import Settings
 from tests.fakes import FakeModel, fake_vocabulary
+from tests.servers import running
 
 MODEL = FakeModel(fake_vocabulary())
 IDS = MODEL.vocabulary.ids
@@ -210,9 +212,11 @@ def test_a_damaged_calibration_is_told_without_its_folder(http, registry):
     path.parent.mkdir(exist_ok=True)
     path.write_text("{")
     try:
-        response = http.post("/v1/check", json={"text": "a cat", "model": "chars"})
+        without = http.post("/v1/check", json={"text": "a cat", "model": "chars"})
+        response = http.post("/v1/check", json={"text": "a cat", "model": "chars", "precision": 0.9})
     finally:
         path.unlink()
+    assert (without.status_code, without.json()["precision"]) == (200, None)
     assert response.status_code == 500
     assert str(registry.root) not in response.text
 
@@ -256,3 +260,34 @@ def test_a_failing_model_is_an_internal_error(http):
 def test_a_request_out_of_time_is_answered_so(http):
     response = http.post("/v1/check", json={"text": "the cat " * 300, "model": "slow", "timeout_ms": 40})
     assert response.status_code == 504
+
+
+@pytest.mark.parametrize("word", ["a" * 65_000, "a-" * 32_500])
+def test_a_word_of_any_length_holds_nobody_up(http, word):
+    reply = ask(http, f"the {word} cat", timeout_ms=1000)
+    assert [(w["end"] - w["start"], w["known"]) for w in reply["words"]] == [
+        (3, True),
+        (len(word), False),
+        (3, True),
+    ]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_empty_lines_are_stepped_over(http, model):
+    reply = ask(http, "the\n" + "\n" * 40_000 + "cat", model=model)
+    assert [word["start"] for word in reply["words"]] == [0, 40_004]
+
+
+def test_probabilities_sum_to_one_however_improbable_a_suggestion_is(http):
+    given = [{"text": text, "logprob": -1e308} for text in ("cat", "dog", "house")]
+    (issue,) = ask(http, "the cat sat", threshold=0.0, candidates=[span(4, 7, *given)])["issues"][:1]
+    assert sum(one["probability"] for one in issue["suggestions"]) <= 1 + 1e-9
+
+
+def test_more_lines_than_are_accepted_are_refused(registry):
+    settings = Settings(registry=registry.root, models=("mixture",))
+    with running(settings) as server, Client(server.url) as client:
+        with pytest.raises(BadRequestError, match="text has 131073 lines; at most 131072") as caught:
+            client.check("\n" * 131_072)
+        assert caught.value.param == "text"
+        assert client.check("\n" * 131_071).words == []

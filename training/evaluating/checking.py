@@ -210,6 +210,17 @@ def _figures(chosen_on: Outcome, told_on: Outcome) -> dict[str, Any]:
 def _calibration(
     address: str, pooled: Detections, kinds: Sequence[Kind], words: int, sha256: str
 ) -> Calibration:
+    """What the thresholds are worth.
+
+    Raises:
+        InvalidInputError: there was no error to find, so nothing is known of them.
+    """
+    if not len(pooled.errors):
+        raise InvalidInputError(
+            f"no error was put into the text, of whose words one in {1 / ERROR_RATE:.0f} is made wrong where it can "
+            "be; to calibrate a model, give more lines",
+            parameter="corpus",
+        )
     points = [figures_at(pooled, threshold) for threshold in THRESHOLDS]
     return Calibration(
         model=address,

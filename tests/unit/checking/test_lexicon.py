@@ -38,3 +38,11 @@ def test_what_is_remembered_is_bounded(monkeypatch):
 
 def test_a_list_without_words_has_none_near():
     assert Lexicon([]).near("abc", 2).indices.size == 0
+
+
+def test_words_longer_than_all_of_the_list_are_not_remembered():
+    lexicon = Lexicon(["cat", "house"])
+    assert lexicon.near("h" * 8, 2).indices.size == 0
+    assert not lexicon._remembered
+    assert lexicon.near("houses", 2).indices.tolist() == [1]
+    assert len(lexicon._remembered) == 1

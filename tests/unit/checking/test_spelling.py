@@ -7,7 +7,7 @@ import pytest
 from rapidfuzz.distance import OSA
 
 from models.checking.edit_strings import one_edit_from, slips_of
-from models.checking.letters import as_typed, spelled
+from models.checking.letters import as_typed, is_letters, spelled
 from models.checking.spelling import SpellingModel
 
 
@@ -71,3 +71,10 @@ def test_words_take_the_case_of_what_was_typed():
         "HOUSE",
         "House",
     ]
+
+
+def test_runs_longer_than_a_word_are_not_looked_into():
+    assert is_letters("a-" * 127 + "a")
+    assert not is_letters("a-" * 128 + "a")
+    assert spelled("a" * 256) == (("", ""), "a" * 256)
+    assert spelled("a" * 257) is None

@@ -90,6 +90,12 @@ def test_words_of_a_dictionary_are_right(check, tmp_path):
         (["the cat", "--max-edits", "3"], "max_edits is 3"),
         (["the cat", "--min-precision", "0.9"], "was not calibrated"),
         (["the cat", "--dictionary", "/nowhere"], "/nowhere: cannot be read"),
+        (["letter.txt"], "letter.txt: cannot be read"),
+        (["."], "Is a directory"),
+        (
+            ["the cat", "--threshold", "0.4", "--min-precision", "0.9"],
+            "either --threshold or --min-precision",
+        ),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_two(check, arguments, said):
@@ -99,10 +105,21 @@ def test_wrong_input_is_one_line_and_exit_code_two(check, arguments, said):
     assert err.count("\n") == 1
 
 
+def test_a_dictionary_may_have_the_weights_that_completions_take(check, tmp_path):
+    file = tmp_path / "words.txt"
+    file.write_text("hosue\t5\n", encoding="utf-8")
+    assert "hosue" not in check(TEXT, "--dictionary", file)[1]
+
+
+def test_a_word_that_ends_a_sentence_is_no_file(check):
+    assert "in 1 word;" in check("house.")[1]
+
+
 def test_a_file_that_is_not_text_is_refused(check, tmp_path):
     file = tmp_path / "binary"
     file.write_bytes(b"\xff\xfe\x00")
-    assert check(file)[0] == 2
+    code, _, err = check(file)
+    assert (code, "is not UTF-8: byte 0 is 0xff" in err) == (2, True)
 
 
 def test_a_calibrated_model_is_asked_for_a_precision(check, registry):

@@ -61,6 +61,7 @@ def test_people_see_words_and_probabilities(complete):
     assert "cat" in out
     assert "cow sat" in out
     assert "0." in out
+    assert "remarks" not in out
 
 
 def test_programs_get_what_the_service_replies(complete):
@@ -101,6 +102,10 @@ def test_files_that_are_none_are_refused(complete, tmp_path, content, said):
 def test_values_out_of_range_are_refused(complete):
     code, _, err = complete("the c", "--fuzzy", 3)
     assert (code, "fuzzy is 3" in err) == (2, True)
+
+
+def test_that_there_is_no_completion_is_told(complete):
+    assert "no completion" in complete("the xyzzy")[1]
 
 
 def test_the_start_of_a_sentence_is_completed(complete):

@@ -73,7 +73,7 @@ def test_autocomplete_compares_two_models_for_programs(folder):
 def test_check_prints_tables_and_keeps_a_calibration(folder):
     options = ("--task", "check", "--sample", 300, "--kinds", "real_word", "--save-calibration")
     out = evaluate(folder, *options)
-    for said in ("words on 34 lines for each kind", "by surprisal alone", "/v1/check takes a precision now"):
+    for said in ("words on 34 lines for each kind", "by surprisal", "/v1/check takes a precision now"):
         assert said in out
     assert CalibrationStore(folder).read("order3@1").kinds == ["real_word"]
 

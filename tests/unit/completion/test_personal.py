@@ -6,7 +6,7 @@ import pytest
 
 from models.completion.personal import START, Bounds, PersonalModel, Sentence, restored
 from models.completion.personal_text import previous_word, sentences, words_of_sentences
-from models.completion.personal_words import Likely, PersonalWords, phrase_probability, phrases
+from models.completion.personal_words import Likely, PersonalWords, WordsAfter, phrase_probability, phrases
 
 NEVER_FADING = Bounds(half_life_words=math.inf)
 SENTENCES = [Sentence(START, words.split()) for words in ("the cat sat", "the cat ran", "the dog")]
@@ -107,8 +107,10 @@ def test_a_phrase_is_as_probable_as_its_words_in_turn(model):
     expected = PersonalWords([model], "the").probability("cat") * PersonalWords([model], "cat").probability(
         "sat"
     )
-    assert phrase_probability([model], "the", ["cat", "sat"]) == pytest.approx(expected)
-    found = phrases([model], [Likely("cat", PersonalWords([model], "the").probability("cat"))], 3, 5)
+    assert phrase_probability(WordsAfter([model]), "the", ["cat", "sat"]) == pytest.approx(expected)
+    found = phrases(
+        WordsAfter([model]), [Likely("cat", PersonalWords([model], "the").probability("cat"))], 3, 5
+    )
     assert {one.text for one in found} == {"cat sat", "cat ran"}
     assert found[0].probability == pytest.approx(expected)
 
@@ -159,3 +161,20 @@ def test_of_an_unknown_context_no_pair_is_learnt():
     model = PersonalModel().learnt([Sentence(None, ["cat", "sat"]), Sentence("never", ["cat"])], NEVER_FADING)
     assert (model.count("cat"), model.num_pairs) == (2, 2)
     assert model.followers("never") == {"cat": 1}
+
+
+def test_what_has_faded_to_nothing_is_not_exported():
+    """An export can be restored: counts are above 0, and the words of pairs among the words."""
+    model = restored([("cat", 5e-324), ("dog", 1.0)], [("the", "cat", 1.0), ("the", "dog", 1.0)])
+    assert model.export() == ([("dog", 1.0)], [("the", "dog", 1.0)])
+
+
+def test_phrases_of_words_with_many_followers_are_the_likeliest():
+    hub = restored(
+        [("the", 50.0), *((f"w{n}", 1.0) for n in range(50))],
+        [*(("the", f"w{n}", float(n + 1)) for n in range(50)), *((f"w{n}", "the", 1.0) for n in range(50))],
+    )
+    after = WordsAfter([hub])
+    found = phrases(after, [Likely("the", 1.0)], 3, 2)
+    assert [one.text for one in found] == ["the w49", "the w48", "the w49 the", "the w48 the"]
+    assert found[2].probability == pytest.approx(phrase_probability(after, "the", ["w49", "the"]))

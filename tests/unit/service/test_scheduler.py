@@ -238,3 +238,14 @@ def test_bulk_gives_way_but_is_done():
     while scheduler.step():
         pass
     assert log == ["keystroke", "bulk"]
+
+
+def test_a_waiting_job_that_nobody_waits_for_makes_room_at_once():
+    scheduler, log = made(max_jobs=1), []
+    first, second = (Job(endless(name, log), Listener(), deadline_s=1) for name in "ab")
+    scheduler.submit(first)
+    scheduler.cancel(first)
+    scheduler.submit(second)
+    scheduler.step()
+    assert (len(scheduler), scheduler.num_waiting, log) == (1, 0, ["b"])
+    assert first.work.gi_frame is None  # closed, so that it holds nothing

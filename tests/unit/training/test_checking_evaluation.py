@@ -129,3 +129,9 @@ def test_one_line_is_too_few_to_choose_a_threshold(registry, tmp_path):
     with pytest.raises(InvalidInputError, match="has 1 line; at least 2"):
         evaluated(registry, corpus=[tmp_path / "one.txt"])
     assert evaluated(registry, sample=1)["lines"] == 2
+
+
+def test_a_text_without_an_error_calibrates_nothing(registry, tmp_path):
+    (tmp_path / "short.txt").write_text("1 2\n3 4\n")
+    with pytest.raises(InvalidInputError, match="no error was put into the text"):
+        evaluated(registry, corpus=[tmp_path / "short.txt"], save_calibration=True)

@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from itertools import groupby
 
 import numpy as np
 
-from models.completion.words import JOINERS, is_word_character
+from models.checking.sentences import running_words
 from models.tokenizers import Tokenizer, WordTokenizer
 from training.evaluating.completing.looks import Line, Word
 
@@ -29,7 +28,7 @@ def typed_line(tokenizer: Tokenizer, text: str) -> Line:
         pattern = _NOT_SPACE if tokenizer.pattern is None else re.compile(tokenizer.pattern)
         spans = [match.span() for match in pattern.finditer(text) if match.group()]
     else:
-        spans = word_runs(text)
+        spans = [match.span() for match in running_words().finditer(text)]
     marks = [match.span() for match in _MARK.finditer(text)]
     words: list[Word] = []
     for begin, end in spans:
@@ -39,22 +38,6 @@ def typed_line(tokenizer: Tokenizer, text: str) -> Line:
         words.append(Word(begin, end, spaced=text[end : end + 1] in {"", " "}, joined=joined))
     num_keys = len(text) + 1 - sum(last - first + 1 for first, last in marks)
     return Line(text, num_keys, tuple(words))
-
-
-def word_runs(text: str) -> list[tuple[int, int]]:
-    """Where runs of word characters begin and end, for tokenizers without words; see `models.completion.words`."""
-    runs: list[tuple[int, int]] = []
-    inside = [is_word_character(character) for character in text]
-    for at in range(1, len(text) - 1):
-        if text[at] in JOINERS and is_word_character(text[at - 1]) and is_word_character(text[at + 1]):
-            inside[at] = True
-    begin = 0
-    for is_word, characters in groupby(inside):
-        end = begin + len(list(characters))
-        if is_word:
-            runs.append((begin, end))
-        begin = end
-    return runs
 
 
 def sampled(texts: Sequence[str], words: int, *, consecutive: bool = False) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from training.evaluating.completing.words import sampled, typed_line, word_runs
+from training.evaluating.completing.words import sampled, typed_line
 
 WORDS = WordTokenizer(Vocabulary(["a"]))
 CHARACTERS = CharacterTokenizer(Vocabulary("a"))
@@ -37,7 +37,7 @@ def test_words_of_characters_are_runs_of_word_characters():
 
 @pytest.mark.parametrize("text", ["", "-", "--", "'a", "a-", "a--b", "-a'b-"])
 def test_joiners_join_only_between_word_characters(text):
-    runs = [text[begin:end] for begin, end in word_runs(text)]
+    runs = spelled(typed_line(CHARACTERS, text))
     assert runs == {"'a": ["a"], "a-": ["a"], "a--b": ["a", "b"], "-a'b-": ["a'b"]}.get(text, [])
 
 
