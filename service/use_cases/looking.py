@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 
 from models.completion.search import CompletionSearch
+from models.completion.together import ask_together
 from service.engine.calls import next_log_probs, step
 from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.engine.looks import Look
-from service.engine.rows import alone, concatenated
+from service.engine.rows import alone
 from service.use_cases.limits import Limits
 from service.use_cases.prefill import prefill
 from service.use_cases.tokens import encode
@@ -36,15 +37,5 @@ def look_after(loaded: LoadedModel, context: str, limits: Limits, *, parameter: 
 
 def go_through(loaded: LoadedModel, searches: Sequence[CompletionSearch]) -> Work[Any, None]:
     """Go on with searches, all together, until each is over."""
-    while True:
-        asked = [(search, wanted) for search in searches if (wanted := search.ask()) is not None]
-        if not asked:
-            return
-        state = concatenated([wanted.state for _, wanted in asked])
-        tokens = np.concatenate([wanted.tokens for _, wanted in asked])
-        after, log_probs = yield from step(loaded.model, state, tokens)
-        first = 0
-        for search, wanted in asked:
-            rows = slice(first, first + len(wanted.tokens))
-            search.tell(after.select(rows), log_probs[rows])
-            first = rows.stop
+    while (asked := ask_together(searches)) is not None:
+        asked.tell(*(yield from step(loaded.model, asked.state, asked.tokens)))

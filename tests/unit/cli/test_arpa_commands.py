@@ -1,32 +1,18 @@
 """`gramophone models import-arpa` and `export-arpa`, as typed: what is printed, exit codes."""
 
 import json
-import sys
 
 import pytest
 
-from service import cli
 from tests.arpa_files import SMALL
 
 pytestmark = pytest.mark.usefixtures("logs_as_before")
 
 
 @pytest.fixture
-def gramophone(capsys, monkeypatch, tmp_path):
+def gramophone(typed, tmp_path):
     """Run `gramophone models …`: exit code, standard output, standard error."""
-
-    def run(*argv):
-        where = ["--registry", tmp_path / "registry"]
-        monkeypatch.setattr(sys, "argv", ["gramophone", "models", *map(str, argv), *map(str, where)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stopped:
-            code = stopped.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return lambda *argv: typed("models", *argv, "--registry", tmp_path / "registry")
 
 
 @pytest.fixture

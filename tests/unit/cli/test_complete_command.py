@@ -1,11 +1,8 @@
 """`gramophone complete`: options, output for people and programs, files of words."""
 
 import json
-import sys
 
 import pytest
-
-from service import cli
 
 pytestmark = pytest.mark.usefixtures("logs_as_before")
 TEXT = "\n".join(
@@ -32,21 +29,9 @@ def registry(tmp_path_factory):
 
 
 @pytest.fixture
-def complete(capsys, monkeypatch, registry):
+def complete(typed, registry):
     """Run `gramophone complete small …`: exit code, standard output, standard error."""
-
-    def run(*argv):
-        arguments = ["gramophone", "complete", "small", *map(str, argv), "--registry", str(registry)]
-        monkeypatch.setattr(sys, "argv", arguments)
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stopped:
-            code = stopped.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return lambda *argv: typed("complete", "small", *argv, "--registry", registry)
 
 
 def completions(complete, *argv):

@@ -2,11 +2,9 @@
 
 import gzip
 import json
-import sys
 
 import pytest
 
-from service import cli
 from tests.arpa_files import SMALL
 from training.commands import run_import_arpa
 
@@ -47,21 +45,9 @@ def registry(tmp_path_factory):
 
 
 @pytest.fixture
-def gramophone(capsys, monkeypatch, registry):
+def gramophone(typed, registry):
     """Run `gramophone lattice m …`: exit code, standard output, standard error."""
-
-    def run(*argv):
-        command = ["gramophone", "lattice", "m", *map(str, argv), "--registry", str(registry)]
-        monkeypatch.setattr(sys, "argv", command)
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stopped:
-            code = stopped.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return lambda *argv: typed("lattice", "m", *argv, "--registry", registry)
 
 
 @pytest.fixture

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from models.arrays import to_numpy
 from models.completion.search import CompletionSearch
+from models.completion.together import ask_together
 from models.protocol import LanguageModel
 
 
@@ -17,17 +16,6 @@ def run_searches(model: LanguageModel[Any], searches: Sequence[CompletionSearch]
         model: any family.
         searches: each has been told of the context that it starts from.
     """
-    while True:
-        asking = [(search, asked) for search in searches if (asked := search.ask()) is not None]
-        if not asking:
-            return
-        before = asking[0][1].state.concatenate([asked.state for _, asked in asking[1:]])
-        tokens = np.concatenate([asked.tokens for _, asked in asking])
-        state = model.advance(before, tokens)
-        log_probs = to_numpy(model.next_log_probs(state))
-        begin = 0
-        for search, asked in asking:
-            end = begin + len(asked.tokens)
-            search.tell(state.select(np.arange(begin, end)), log_probs[begin:end])
-            begin = end
-        searches = [search for search, _ in asking]
+    while (asked := ask_together(searches)) is not None:
+        state = model.advance(asked.state, asked.tokens)
+        asked.tell(state, to_numpy(model.next_log_probs(state)))
