@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench test-system test-browser clean
+.PHONY: help run test check format bench test-system test-browser test-deploy clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/' | column -t -s:
@@ -32,6 +32,9 @@ test-system: $(VENV)/.test  ## Tests of the whole program as a user starts it
 test-browser: $(VENV)/.test  ## Tests of the playground in a browser; they need Chromium (apt-get install chromium)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/browser
 
+test-deploy: $(VENV)/.deploy  ## Image, compose file, Prometheus, Grafana, Kubernetes; needs promtool (apt-get install prometheus)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 900 tests/deploy
+
 bench: $(VENV)/.test  ## Print benchmarks, medians and ratios against peers
 	for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
@@ -48,6 +51,10 @@ $(VENV)/.serve: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet -e '.[test]'
 	touch $@ $(VENV)/.serve
+
+$(VENV)/.deploy: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e '.[deploy]'
+	touch $@ $(VENV)/.test $(VENV)/.serve
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet -e '.[dev]'

@@ -18,6 +18,7 @@ classes to HTTP, one handler on the command line maps them to exit codes.
     │ ├ IntegrityError                      its bytes or its answers are not those published
     │ └ VocabularyMismatchError             its parts do not share a tokenizer
     ├ FormatError(path)                     a file of the user's is not what it should be
+    ├ ProcessLostError                      another process of the same training is gone
     └ EngineError                           the service cannot answer now
       ├ OverloadedError(retry_after_s)      the queue is full
       │ └ StatesFullError                   no room for more states
@@ -138,6 +139,12 @@ class FormatError(LanguageModelError):
         super().__init__(f"{path}: {problem}" + (f" ({hint})" if hint else ""))
         self.path = str(path)
         self.hint = hint
+
+
+class ProcessLostError(LanguageModelError):
+    """A training that several processes share cannot go on, as one of them is gone; the message names it."""
+
+    code = "process_lost"
 
 
 class EngineError(LanguageModelError):

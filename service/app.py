@@ -4,23 +4,28 @@ import asyncio
 import importlib.metadata
 import secrets
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from models.checkpoint.calibrations import CalibrationStore
+from models.checkpoint.load import load_checkpoint
 from models.checkpoint.profiles import ProfileStore
-from models.checkpoint.registry import Registry
+from models.checkpoint.registry import open_registry
 from models.completion.personal import Bounds
+from service.engine.container_memory import is_told, memory_use
 from service.engine.engine import Engine
 from service.engine.host import ModelHost
 from service.engine.keeping import Keeper
 from service.engine.metrics import Metrics
+from service.engine.readiness import READY, condition
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from service.engine.states import StateStore
 from service.engine.users import UserStore
@@ -49,7 +54,7 @@ from service.routes.autocomplete_sessions import Sessions
 from service.routes.errors import install_error_handlers
 from service.routes.leasing import Leases
 from service.routes.limits import BodyLimit, ConnectionLimit
-from service.routes.middleware import RequestRecord
+from service.routes.middleware import HeadAsGet, RequestRecord
 from service.routes.openapi import install_openapi
 from service.routes.serving import Services
 from service.security.cors import CORS
@@ -58,9 +63,21 @@ from service.server import listen, make_server
 from service.settings import Settings
 from service.tracing import Tracing, make_provider
 from service.use_cases.limits import Limits
+from service.workers.crew import Crew
+from service.workers.link import Sibling
+from service.workers.preload import modules_for, preload
+from service.workers.private import PrivateRoutes
+from service.workers.relay import Relay
+from service.workers.scout import look_ahead
+from service.workers.supervisor import Supervisor
+from service.workers.together import Together
+from service.workers.worker_server import make_worker_server
 
 _SWITCH_S = 0.0005
 """How long the event loop and the model thread wait for each other's Python: a tenth of Python's own choice."""
+
+_STOPPING_S = 10.0
+"""After its time to finish requests a worker that has not ended is killed, a while later."""
 
 _PREFIX_FIGURES = {
     "prefix_cache_queries": "texts looked up among those read before, since the model was loaded",
@@ -69,14 +86,18 @@ _PREFIX_FIGURES = {
 }
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: Settings, crew: Crew | None = None) -> FastAPI:
     """Build the application; models are loaded when it is started.
+
+    Args:
+        settings: as they are read.
+        crew: which of several processes this is; None of a lone one.
 
     Raises:
         RegistryError: the registry is not there, or holds no model.
         ModelNotFoundError: the settings name a model that it does not hold.
     """
-    services = _compose(settings)
+    services = _compose(settings, crew)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -125,7 +146,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(module.router)
     install_error_handlers(app)
     install_openapi(app)
-    _protect(app, settings, services.metrics)
+    _protect(app, settings, services.metrics, crew)
     return app
 
 
@@ -140,16 +161,56 @@ def serve(settings: Settings) -> None:
     """
     configure_logs(level=settings.log_level, form=settings.log_format, texts=settings.log_texts)
     sys.setswitchinterval(_SWITCH_S)
+    if settings.workers > 1:
+        _serve_together(settings)
+        return
     app = create_app(settings)
     listening = listen(settings)
-    keys: KeyStore = app.state.keys
-    signal.signal(signal.SIGHUP, lambda *_: keys.look_again())
+    _hear_of_keys(app)
     make_server(app, settings).run(sockets=[listening])
 
 
-def _protect(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
+def _serve_together(settings: Settings) -> None:
+    """Serve with several processes; returns in each of them."""
+    patience_s = settings.drain_timeout_s + _STOPPING_S
+    supervisor = Supervisor(settings.workers, name=settings.process_name, patience_s=patience_s)
+    preload(look_ahead(lambda: modules_for(create_app(settings).state.services.host)))
+    listening = listen(settings)
+    _work(settings, supervisor.run(), listening)
+
+
+def _work(settings: Settings, crew: Crew, listening: socket.socket) -> None:
+    """Be one of several workers."""
+    configure_logs(
+        level=settings.log_level, form=settings.log_format, texts=settings.log_texts, worker=crew.number
+    )
+    if settings.pin_workers:
+        crew.pin()
+    app = create_app(settings, crew)
+    crew.board.composed(crew.number)
+    _hear_of_keys(app)
+    make_worker_server(app, settings, crew, listening).run()
+
+
+def _hear_of_keys(app: FastAPI) -> None:
+    """Read the keys again when the signal for it comes."""
+    keys: KeyStore = app.state.keys
+    signal.signal(signal.SIGHUP, lambda *_: keys.look_again())
+
+
+def _protect(app: FastAPI, settings: Settings, metrics: Metrics, crew: Crew | None) -> None:
     """Put around the routes what every request passes through; the last added is the outermost."""
     app.state.keys = keys = KeyStore(entries=settings.api_keys, file=settings.api_keys_file)
+    if crew is not None:
+        app.state.siblings = siblings = {number: Sibling(crew.socket_of(number)) for number in crew.others}
+        shared: dict[str, Any] = {
+            "crew": crew,
+            "siblings": siblings,
+            "metrics": metrics,
+            "max_body_bytes": settings.max_body_bytes,
+        }
+        app.add_middleware(Together, **shared)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(Leases)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, keep_texts=settings.log_texts)
     app.add_middleware(Authentication, keys=keys, metrics=metrics)
@@ -160,22 +221,29 @@ def _protect(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
     app.add_middleware(RequestRecord, metrics=metrics)
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
+    if crew is not None:
+        app.add_middleware(Relay, private=PrivateRoutes(app.state.services), keys=keys, **shared)
 
 
-def _compose(settings: Settings) -> Services:
-    metrics = Metrics()
+def _compose(settings: Settings, crew: Crew | None) -> Services:
+    metrics = Metrics(None if crew is None else crew.number)
     host = ModelHost(
-        Registry(settings.registry),
+        open_registry(settings.registry, cache=settings.registry_cache),
         addresses=settings.models,
         default=settings.default_model,
         device=settings.device,
         precision=settings.precision,
-        num_threads=settings.num_threads,
+        num_threads=settings.num_threads or (None if crew is None else crew.num_threads),
         memory_budget=settings.memory_budget,
         prefix_cache_bytes=settings.prefix_cache_bytes,
+        load=load_checkpoint if crew is None else partial(load_checkpoint, shared=crew.weights),
         observer=metrics,
     )
-    keeper = Keeper(host, interval_s=settings.watch_interval_s)
+    keeper = Keeper(
+        host,
+        interval_s=settings.watch_interval_s,
+        others_started=(lambda: True) if crew is None else (lambda: crew.board.all_started),
+    )
     scheduler = Scheduler(
         clock=time.monotonic,
         limits=SchedulerLimits(max_jobs=settings.max_queued_requests, max_tokens=settings.max_queued_tokens),
@@ -188,6 +256,7 @@ def _compose(settings: Settings) -> Services:
         "requests that have had their first step",
         lambda: len(scheduler) - scheduler.num_waiting,
     )
+    _watch_condition(metrics, host, keeper, scheduler, follows=settings.watch_interval_s > 0)
     metrics.watch("models_loaded", "models that can answer", lambda: host.num_loaded)
     metrics.watch_models("model_memory_bytes", "memory that a model takes", host.bytes_by_model)
     for place, (name, what) in enumerate(_PREFIX_FIGURES.items()):
@@ -201,16 +270,40 @@ def _compose(settings: Settings) -> Services:
     profiles = ProfileStore(settings.registry)
     users = UserStore(max_users=settings.max_users, bounds=Bounds(max_words=settings.max_user_words))
     metrics.watch("autocomplete_users", "users whose accepted words are remembered", lambda: len(users))
-    kept_states = _state_store(settings, metrics)
+    process = crew.process_name if crew is not None else settings.process_name or secrets.token_hex(4)
+    kept_states = _state_store(settings, metrics, process)
     calibrations = CalibrationStore(settings.registry)
     return Services(
         host, keeper, engine, kept_states, profiles, calibrations, users, Sessions(), metrics, limits
     )
 
 
-def _state_store(settings: Settings, metrics: Metrics) -> StateStore:
+def _watch_condition(
+    metrics: Metrics, host: ModelHost, keeper: Keeper, scheduler: Scheduler, *, follows: bool
+) -> None:
+    """Measure what those who run the service are told of: readiness, the registry's reach, memory there is."""
+    metrics.describe(version=importlib.metadata.version("gramophone-lm"))
+    ready = partial(condition, host, keeper, scheduler)
+    metrics.watch("ready", "1 while requests should be sent here", lambda: ready() == READY)
+    metrics.watch("draining", "1 while the service finishes what is under way", lambda: scheduler.draining)
+    if follows:
+        metrics.watch(
+            "registry_look_age_seconds",
+            "time since the registry could last be read",
+            lambda: host.registry_look_age_s,
+        )
+    if is_told():
+        metrics.watch(
+            "memory_working_set_bytes",
+            "memory in use in this container, or else on this machine, by all its processes",
+            lambda: memory_use().used,
+        )
+        metrics.watch("memory_limit_bytes", "memory there is for them", lambda: memory_use().limit)
+
+
+def _state_store(settings: Settings, metrics: Metrics, process: str) -> StateStore:
     store = StateStore(
-        process=settings.process_name or secrets.token_hex(4),
+        process=process,
         max_states=settings.max_states,
         max_bytes=settings.max_state_bytes,
         ttl_s=settings.state_ttl_s,

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from models.checkpoint.remote import cache_folder
 from models.errors import (
     FormatError,
     InvalidInputError,
@@ -70,11 +71,24 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def common(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback does the work
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
+    registry_cache: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="GRAMOPHONE_REGISTRY_CACHE",
+            help="Folder where models of remote registries are kept.",
+            show_default="~/.cache/gramophone",
+        ),
+    ] = None,
+    cache_home: Annotated[Path | None, typer.Option(envvar="XDG_CACHE_HOME", hidden=True)] = None,
 ) -> None:
     """Train small language models and serve them over HTTP."""
+    if registry_cache is None and cache_home is not None:
+        registry_cache = cache_home / "gramophone"
+    if registry_cache is not None:
+        cache_folder.use(registry_cache)
 
 
 def main() -> None:
@@ -123,9 +137,9 @@ def quickstart(
     as_json: JsonOption = False,
 ) -> None:
     """Train the default models on Python's own documentation: an n-gram, an LSTM, their mixture."""
-    from models.checkpoint.registry import Registry
+    from models.checkpoint.registry import open_registry
 
-    if if_empty and Registry(registry, create=True).models():
+    if if_empty and open_registry(registry, create=True).models():
         typer.echo(f"The registry {registry} holds models already; nothing to train.", err=True)
         return
     from training.commands import QUICKSTART_NAME, run_train
@@ -155,6 +169,25 @@ def train(
         bool,
         typer.Option("--resume", help="Go on with an interrupted training of this name, if there is one."),
     ] = False,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="What estimates n-grams: memory; duckdb, past memory on this machine; spark, on a cluster."
+        ),
+    ] = "memory",
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="With duckdb or spark: memory to stay below, such as 1GB. Default: 2GiB."
+        ),
+    ] = None,
+    work_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="With duckdb or spark: folder of what is kept until the model is published, so that a killed run "
+            "goes on where it was. Default: in the registry."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train a model by a recipe and publish it as a new version.
@@ -162,7 +195,7 @@ def train(
     Recipes that come with the package: ngram, feed-forward, elman, lstm, gru, mingru (one family each), awd-lstm,
     mixture, ngram-mixture, quickstart, cpu-30min, gpu-20min.
     """
-    from training.commands import run_train
+    from training.commands import run_train, scale_options
 
     result = run_train(
         recipe,
@@ -174,6 +207,7 @@ def train(
         assignments=assignments or (),
         device=device,
         resume=resume,
+        scale=scale_options(engine, memory_limit=memory_limit, work_dir=work_dir),
     )
     if result:  # the first of several processes tells
         _show_training(result, as_json=as_json)
@@ -376,7 +410,7 @@ def _show_training(result: dict[str, Any], *, as_json: bool) -> None:
 @app.command()
 def serve(
     registry: Annotated[
-        Path | None, typer.Option(help="Folder of published models. [GRAMOPHONE_REGISTRY]")
+        str | None, typer.Option(help="Folder of published models, or URL. [GRAMOPHONE_REGISTRY]")
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. [GRAMOPHONE_HOST]")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on. [GRAMOPHONE_PORT]")] = None,
@@ -384,12 +418,19 @@ def serve(
     precision: Annotated[
         str | None, typer.Option(help="float32, int8 or auto. [GRAMOPHONE_PRECISION]")
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that serve behind the port. [GRAMOPHONE_WORKERS]")
+    ] = None,
 ) -> None:
     """Serve the registry's models over HTTP. Every setting of the README's table is read from the environment."""
     from service.app import serve as run
     from service.settings import read_settings
 
-    run(read_settings(registry=registry, host=host, port=port, device=device, precision=precision))
+    run(
+        read_settings(
+            registry=registry, host=host, port=port, device=device, precision=precision, workers=workers
+        )
+    )
 
 
 if __name__ == "__main__":

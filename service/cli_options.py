@@ -1,7 +1,6 @@
 """What the command line's commands have in common: options, exit codes, printing for programs."""
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +9,12 @@ EXIT_BAD_INPUT = 2
 EXIT_FAILED = 1
 
 RegistryOption = Annotated[
-    Path, typer.Option(envvar="GRAMOPHONE_REGISTRY", help="Folder of published models.", show_default=True)
+    str,
+    typer.Option(
+        envvar="GRAMOPHONE_REGISTRY",
+        help="Folder of published models, or URL such as s3://bucket/prefix.",
+        show_default=True,
+    ),
 ]
 ModelArgument = Annotated[str, typer.Argument(help="Model: NAME, NAME@7 or NAME@champion.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
@@ -19,7 +23,7 @@ PrecisionOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 CORPUS_HELP = "Text file (.gz, .xz, .zst too); may be repeated."
-DEFAULT_REGISTRY = Path("registry")
+DEFAULT_REGISTRY = "registry"
 
 
 def print_json(value: Any, indent: int | None = 1) -> None:

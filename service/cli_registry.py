@@ -66,22 +66,36 @@ def models_promote(
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
     """Point an alias at a version, atomically."""
-    from models.checkpoint.registry import Registry
+    from models.checkpoint.registry import open_registry
 
-    store = Registry(registry)
+    store = open_registry(registry)
     version = store.resolve(model)
     store.set_alias(version.name, alias, version.number)
     typer.echo(f"{version.name}@{alias} is {version.address} now")
 
 
+@models_app.command("sweep")
+def models_sweep(
+    older_than_days: Annotated[
+        float, typer.Option(min=0.0, help="What is younger may belong to a publisher at work: it stays.")
+    ] = 7.0,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+) -> None:
+    """Remove what interrupted publishers and deleted versions left in the registry."""
+    from models.checkpoint.registry import open_registry
+
+    removed = open_registry(registry).sweep(older_than_s=older_than_days * 86_400)
+    typer.echo(f"{removed} leftovers removed")
+
+
 @models_app.command("delete")
 def models_delete(model: ModelArgument, registry: RegistryOption = DEFAULT_REGISTRY) -> None:
     """Remove one version, named with its number; refused while an alias points to it."""
-    from models.checkpoint.registry import Registry
+    from models.checkpoint.registry import open_registry
 
     if not model.partition("@")[2].isdecimal():
         raise InvalidInputError(f"delete takes NAME@NUMBER, given {model!r}", parameter="model")
-    store = Registry(registry)
+    store = open_registry(registry)
     version = store.resolve(model)
     store.delete(version.name, version.number)
     typer.echo(f"{version.address} is deleted; its number will not be used again")

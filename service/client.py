@@ -101,8 +101,8 @@ __all__ = [
 R = TypeVar("R")
 
 
-def _key_header(api_key: str | None) -> dict[str, str]:
-    return {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+def _headers(api_key: str | None, others: Mapping[str, str] | None) -> dict[str, str]:
+    return {**(others or {}), **({} if api_key is None else {"authorization": f"Bearer {api_key}"})}
 
 
 class Client:
@@ -111,6 +111,7 @@ class Client:
     Args:
         base_url: where it is, such as `http://localhost:8000`.
         api_key: sent with every request, if the service asks for one.
+        headers: sent too, such as `X-Gramophone-Session`, by which a proxy finds the process that remembers.
         timeout_s: how long to wait for an answer, or for the next part of one.
         max_retries: how often to try again when it is overloaded or not ready.
         transport: of httpx, for tests.
@@ -123,12 +124,13 @@ class Client:
         base_url: str,
         *,
         api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
         max_retries: int = 2,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._http = httpx.Client(
-            base_url=base_url, headers=_key_header(api_key), timeout=timeout_s, transport=transport
+            base_url=base_url, headers=_headers(api_key, headers), timeout=timeout_s, transport=transport
         )
         self._max_retries = max_retries
 
@@ -283,6 +285,7 @@ class AsyncClient:
     Args:
         base_url: where the service is, such as `http://localhost:8000`.
         api_key: sent with every request, if the service asks for one.
+        headers: sent too, such as `X-Gramophone-Session`, by which a proxy finds the process that remembers.
         timeout_s: how long to wait for an answer, or for the next part of one.
         max_retries: how often to try again when it is overloaded or not ready.
         transport: of httpx, for tests.
@@ -295,12 +298,13 @@ class AsyncClient:
         base_url: str,
         *,
         api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
         max_retries: int = 2,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._http = httpx.AsyncClient(
-            base_url=base_url, headers=_key_header(api_key), timeout=timeout_s, transport=transport
+            base_url=base_url, headers=_headers(api_key, headers), timeout=timeout_s, transport=transport
         )
         self._max_retries = max_retries
 

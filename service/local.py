@@ -6,13 +6,12 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.checkpoint.calibrations import CalibrationStore
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.profiles import ProfileStore
-from models.checkpoint.registry import Registry
+from models.checkpoint.registry import Address, open_registry
 from models.errors import InvalidInputError
 from models.reranking.features import ListFeatures
 from models.reranking.lists import CandidateList
@@ -47,14 +46,16 @@ _UNLIMITED = Limits(
 )
 
 
-def load(registry: Path, address: str, device: str, precision: str) -> LoadedModel:
+def load(registry: Address, address: str, device: str, precision: str) -> LoadedModel:
     """Load a published model.
 
     Raises:
         LanguageModelError: there is no such registry or model, or it is damaged.
     """
-    version = Registry(registry).resolve(address)
-    return LoadedModel(version.address, load_checkpoint(version.path, device=device, precision=precision))
+    store = open_registry(registry)
+    version = store.resolve(address)
+    checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
+    return LoadedModel(version.address, checkpoint)
 
 
 def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
@@ -74,7 +75,7 @@ def autocomplete(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     return dataclasses.asdict(autocomplete_reply(loaded, done))
 
 
-def check(loaded: LoadedModel, registry: Path, request: Mapping[str, Any]) -> Json:
+def check(loaded: LoadedModel, registry: Address, request: Mapping[str, Any]) -> Json:
     """As POST /v1/check."""
     calibration = CalibrationStore(registry).read(loaded.address)
     command = parse_json(CheckRequest, _body(request)).command(loaded, calibration, _UNLIMITED)
@@ -117,7 +118,7 @@ def _pieces(work: Work[Piece | Continuation, generating.Generated]) -> Iterator[
             yield item.value.rest
 
 
-def load_models(registry: Path, choice: ModelChoice, device: str, precision: str) -> ScoringModels:
+def load_models(registry: Address, choice: ModelChoice, device: str, precision: str) -> ScoringModels:
     """Load the models that are to score candidates, each once; an address of None cannot be loaded here.
 
     Raises:
@@ -149,7 +150,9 @@ class RerankAsked(NamedTuple):
     options: RerankOptions
 
 
-def asked_to_rerank(settings: Mapping[str, Any], registry: Path, device: str, precision: str) -> RerankAsked:
+def asked_to_rerank(
+    settings: Mapping[str, Any], registry: Address, device: str, precision: str
+) -> RerankAsked:
     """Read settings as the query string of POST /v1/rerank holds them, None for what is not set, and load the models.
 
     Raises:

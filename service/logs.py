@@ -22,15 +22,17 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u
 _Event = MutableMapping[str, Any]
 
 
-def configure_logs(*, level: str, form: str, texts: bool = False) -> None:
+def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | None = None) -> None:
     """Send this program's log lines, and those of its libraries, to standard error.
 
     Args:
         level: the least severe one written, such as `info`; of libraries, `info` at least.
         form: `json` or `console`.
         texts: whether messages of exceptions that requests led to are written.
+        worker: which of several this process is, for every line.
     """
     shared: list[Any] = [
+        *([] if worker is None else [_Worker(worker)]),
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -90,6 +92,18 @@ def _escape_values(_logger: Any, _method: str, event: _Event) -> _Event:
         elif isinstance(value, (list, tuple)):
             event[key] = [escape(item) if isinstance(item, str) else item for item in value]
     return event
+
+
+class _Worker:
+    """Says in every line which worker wrote it."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __call__(self, _logger: Any, _method: str, event: _Event) -> _Event:
+        """Add it, unless the line has it of another."""
+        event.setdefault("worker", self._number)
+        return event
 
 
 class _ExceptionText:

@@ -59,13 +59,30 @@ class DrainingServer(uvicorn.Server):
 
 def make_server(app: FastAPI, settings: Settings) -> DrainingServer:
     """A server for an application, with the settings' limits."""
+    engine = app.state.services.engine
+    return DrainingServer(
+        server_config(app, settings), on_signal=engine.scheduler.drain, drain=drain_of(app, settings)
+    )
+
+
+def drain_of(app: FastAPI, settings: Settings) -> Callable[[], Awaitable[None]]:
+    """What ends the work under way in an application, within the settings' time."""
     services: Services = app.state.services
+
+    async def drain() -> None:
+        await services.engine.close(drain_timeout_s=settings.drain_timeout_s)
+
+    return drain
+
+
+def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """What uvicorn is told of an application and the settings' limits."""
     protocol = guarded(
         max_connections=settings.max_connections,
         max_header_bytes=settings.max_header_bytes,
         receive_timeout_s=settings.body_timeout_s,
     )
-    config = uvicorn.Config(
+    return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
@@ -79,11 +96,6 @@ def make_server(app: FastAPI, settings: Settings) -> DrainingServer:
         timeout_keep_alive=settings.keep_alive_timeout_s,
         timeout_graceful_shutdown=round(settings.drain_timeout_s) + _CANCEL_AFTER_S,
     )
-
-    async def drain() -> None:
-        await services.engine.close(drain_timeout_s=settings.drain_timeout_s)
-
-    return DrainingServer(config, on_signal=services.engine.scheduler.drain, drain=drain)
 
 
 def listen(settings: Settings) -> socket.socket:

@@ -22,7 +22,14 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
-    registry: Path = Field(default=Path("registry"), description="folder of published models")
+    registry: str | Path = Field(
+        default="registry", description="folder of published models, or URL such as `s3://bucket/prefix`"
+    )
+    registry_cache: Path | None = Field(
+        default=None,
+        description="folder where models of a remote registry are kept, so that they are fetched once and the service "
+        "can start while that is out of reach; unset means `gramophone` in `$XDG_CACHE_HOME` or `~/.cache`",
+    )
     models: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description="models to load, with commas between, such as `ngram,lstm@3`; none means every model",
@@ -57,6 +64,17 @@ class Settings(BaseSettings):
     )
     num_threads: int | None = Field(
         default=None, ge=1, description="threads that torch computes with; unset leaves its choice"
+    )
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=256,
+        description="processes that serve behind the port; one that dies is started again. Of several, each has the "
+        "limits and the memory that other settings give (`GRAMOPHONE_MEMORY_BUDGET`, "
+        "`GRAMOPHONE_MAX_QUEUED_REQUESTS`, …), and a share of the cores unless `GRAMOPHONE_NUM_THREADS` is set",
+    )
+    pin_workers: bool = Field(
+        default=False, description="whether each of several workers stays on one core of its own"
     )
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from pydantic import ValidationError
 
+from models.checkpoint.registry import Address
 from models.errors import FormatError, InvalidInputError
 from models.packed_files import writing
 from models.reranking.features import ListFeatures, check_given, offsets_of
@@ -60,7 +61,7 @@ def asked_to_tune(
     *,
     model: str,
     fold_models: Sequence[str],
-    registry: Path,
+    registry: Address,
     device: str,
     precision: str,
 ) -> Asked:

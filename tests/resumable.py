@@ -1,6 +1,6 @@
 """A small training with everything that chance plays a part in, as a program to be killed or started by torchrun.
 
-python -m tests.resumable STATE_FILE WEIGHTS_FILE [SETTINGS AS JSON]
+python -m tests.resumable STATE_FILE WEIGHTS_FILE [SETTINGS AS JSON [PATIENCE IN SECONDS]]
 """
 
 import json
@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from models.neural.config import NetworkConfig
 from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
+from training.neural.company import PATIENCE_S
 from training.neural.distributed import Processes, joined
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
@@ -81,7 +82,8 @@ def weights(result):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with joined(torch.device("cpu")):
+    patience_s = float(sys.argv[4]) if len(sys.argv) > 4 else PATIENCE_S
+    with joined(torch.device("cpu"), patience_s=patience_s):
         done = fit(Path(sys.argv[1]), **json.loads(sys.argv[3] if len(sys.argv) > 3 else "{}"))
         if Processes.current().leads:
             save_file(weights(done), sys.argv[2])

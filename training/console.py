@@ -71,31 +71,38 @@ class TerminalProgress:
 
 
 class LogProgress:
-    """A plain line every ten seconds of a stage, and one when it ends; on standard error."""
+    """A plain line every ten seconds of a stage, and one when it ends; on standard error.
+
+    Rate and time left count from the first advance on: a resumed stage begins with what is behind it already, and
+    the first unit of work often waits for something to be compiled.
+    """
 
     def __init__(self) -> None:
         self._description = ""
         self._total: float | None = None
         self._done = 0.0
         self._began = self._said = 0.0
+        self._first: tuple[float, float] | None = None  # when it advanced first, and what was done then
         self._note = ""
 
     def start(self, description: str, total: float | None) -> None:
         """Remember the stage; a short one is worth one line only."""
         self._description, self._total, self._done, self._note = description, total, 0.0, ""
         self._began = self._said = time.monotonic()
+        self._first = None
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         """Count, and say so if it was quiet for ten seconds."""
         self._done += amount
         self._note = note or self._note
         now = time.monotonic()
+        since, before = self._first = self._first or (now, self._done)
         if now - self._said >= _LOG_EVERY_S:
             self._said = now
-            rate = self._done / (now - self._began)
+            rate = (self._done - before) / (now - since) if now > since else 0.0
             share = f"{self._done / self._total:4.0%}" if self._total else metric(self._done)
             speed = f" at {metric(rate)}/s" if rate >= _LEAST_RATE else ""
-            left = f", {(self._total - self._done) / rate:.0f} s left" if self._total and rate else ""
+            left = f", {_duration((self._total - self._done) / rate)} left" if self._total and rate else ""
             self._say(f"{share}{speed}{left}{' · ' + self._note if self._note else ''}")
 
     def finish(self) -> None:
@@ -111,6 +118,13 @@ class LogProgress:
 def console_progress() -> Progress:
     """A bar if standard error is a terminal, else plain lines."""
     return TerminalProgress() if sys.stderr.isatty() else LogProgress()
+
+
+def _duration(seconds: float) -> str:
+    """Seconds as people read them: 45 s, 12 min, 3.5 h."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def metric(value: float) -> str:

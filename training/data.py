@@ -8,7 +8,7 @@ from models.errors import InvalidInputError
 from models.tokenizers import Tokenizer
 from training.corpora.default import read_default_corpus
 from training.corpora.encoded import EncodedCorpus
-from training.corpora.reading import Corpus, read_corpus
+from training.corpora.reading import Corpus, StreamedCorpus, read_corpus
 from training.progress import Progress
 from training.tokenizing import encode_corpus
 
@@ -20,7 +20,7 @@ _NOTHING = Corpus([], "", [])
 class Texts(NamedTuple):
     """Sentences; no sentence of one part is meant to be in another. Where nothing is trained, `train` has none."""
 
-    train: Corpus
+    train: Corpus | StreamedCorpus
     valid: Corpus
     test: Corpus | None
 
@@ -88,14 +88,22 @@ def encode_texts(tokenizer: Tokenizer, texts: Texts, *, progress: Progress) -> E
     return EncodedTexts(train, valid, test)
 
 
-def _hold_out(corpus: Corpus) -> tuple[Corpus, Corpus]:
-    count = min(max(len(corpus.sentences) // _HELD_OUT_SHARE, 1), _HELD_OUT_MOST)
-    if len(corpus.sentences) < 2:
+def num_held_out(num_sentences: int) -> int:
+    """How many sentences at the end of a text are held out of it.
+
+    Raises:
+        InvalidInputError: there is one only.
+    """
+    if num_sentences < 2:
         raise InvalidInputError(
-            f"the corpus has {len(corpus.sentences)} sentence, at least 2 are needed to hold one out; "
-            "or give --valid",
+            f"the corpus has {num_sentences} sentence, at least 2 are needed to hold one out; or give --valid",
             parameter="corpus",
         )
+    return min(max(num_sentences // _HELD_OUT_SHARE, 1), _HELD_OUT_MOST)
+
+
+def _hold_out(corpus: Corpus) -> tuple[Corpus, Corpus]:
+    count = num_held_out(len(corpus.sentences))
     return (
         corpus._replace(sentences=corpus.sentences[:-count]),
         corpus._replace(

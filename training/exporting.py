@@ -42,7 +42,7 @@ def export_arpa(address: str, path: Path, *, registry: Registry, progress: Progr
         CheckpointError: the model is damaged.
     """
     version = registry.resolve(address)
-    checkpoint = load_checkpoint(version.path)
+    checkpoint = load_checkpoint(registry.fetch(version))
     model = checkpoint.model
     if not isinstance(model, NGramModel):
         raise UnsupportedParameterError(

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from training.corpora.reading import Corpus, read_lines
-from training.corpora.sentences import paragraphs, split_sentences
+from training.corpora.reading import Corpus, Sentences, StreamedCorpus, read_sentences
 from training.ngram.hashing import Hashes, HashSet, hashed_lines, hashed_ngrams, hashed_words
 from training.progress import Progress
 
@@ -91,7 +90,7 @@ class OverlapCounter:
         return Overlap(sentences, dict(zip(NGRAMS, ngrams, strict=True)))
 
 
-def overlap(held_out: Sequence[str], training: Sequence[str], *, progress: Progress) -> Overlap:
+def overlap(held_out: Sequence[str], training: Sentences, *, progress: Progress) -> Overlap:
     """Look for a held-out text's sentences and runs of words in a training text.
 
     Args:
@@ -109,13 +108,13 @@ def overlap(held_out: Sequence[str], training: Sequence[str], *, progress: Progr
 
 
 def overlaps(
-    held_out: Mapping[str, Corpus | None], training: Corpus, *, progress: Progress
+    held_out: Mapping[str, Corpus | None], training: Corpus | StreamedCorpus, *, progress: Progress
 ) -> dict[str, dict[str, Any]]:
     """`overlap` of several texts by name, as facts; nothing of a text that is None, or where nothing is trained."""
     return {
         name: overlap(text.sentences, training.sentences, progress=progress).as_facts()
         for name, text in held_out.items()
-        if text is not None and training.sentences
+        if text is not None and len(training.sentences)
     }
 
 
@@ -136,8 +135,7 @@ def overlap_with_files(
     counter = OverlapCounter(held_out)
     progress.start("looking for held-out text in the training text", None)
     for file in files:
-        lines = read_lines(file)
-        counter.add(lines if unit == "line" else _in_paragraphs(lines), progress=progress)
+        counter.add(read_sentences(file, unit=unit), progress=progress)
     progress.finish()
     return counter.result()
 
@@ -179,10 +177,6 @@ def _joined(parts: Sequence[Hashes]) -> Hashes:
 def _seen(known: HashSet, hashes: Hashes) -> Seen:
     total, seen = len(hashes), known.num_met(hashes)
     return Seen(total, seen, seen / total if total else None)
-
-
-def _in_paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    return (sentence for block in paragraphs(lines) for sentence in split_sentences(block))
 
 
 def _share(facts: Mapping[str, Any]) -> str:

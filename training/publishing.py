@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from models.cache import CacheModel
 from models.checkpoint.load import Checkpoint
@@ -44,6 +45,7 @@ class Run(NamedTuple):
         texts: the sentences.
         encoded: the same in ids.
         overlap: what of held-out texts is in the training text, by split, as `overlap.overlaps` has it.
+        token_counts: how often each token occurs in a training text that is not in memory [V], int64.
     """
 
     argv: Sequence[str]
@@ -51,6 +53,7 @@ class Run(NamedTuple):
     texts: Texts
     encoded: EncodedTexts
     overlap: Mapping[str, Any] = MappingProxyType({})
+    token_counts: npt.NDArray[np.int64] | None = None
 
 
 def publish(registry: Registry, name: str, trained: Trained, run: Run) -> Version:
@@ -104,7 +107,7 @@ def describe(name: str, trained: Trained, run: Run, *, part_names: Sequence[str]
         "data": {
             split: {"sha256": corpus.sha256, "sources": corpus.sources, "sentences": len(corpus.sentences)}
             for split, corpus in run.texts._asdict().items()
-            if corpus is not None and corpus.sentences
+            if corpus is not None and len(corpus.sentences)
         },
         **({"overlap": dict(run.overlap)} if run.overlap else {}),
         **_fitted_on(trained.recipe, run.texts.valid.sources),
@@ -167,11 +170,13 @@ def _int8_facts(trained: Trained, run: Run) -> dict[str, Any]:
 
 def _token_counts(run: Run) -> dict[str, bytes]:
     """The file of the tokens' counts in the training text; none where nothing was trained."""
-    train = run.encoded.train
-    if not train.num_sentences:
-        return {}
+    train, counts = run.encoded.train, run.token_counts
+    if counts is None:
+        if not train.num_sentences:
+            return {}
+        counts = token_counts(train, len(run.tokenizer.vocabulary))
     buffer = io.BytesIO()
-    np.save(buffer, token_counts(train, len(run.tokenizer.vocabulary)), allow_pickle=False)
+    np.save(buffer, counts, allow_pickle=False)
     return {COUNTS_FILE: buffer.getvalue()}
 
 
@@ -199,7 +204,7 @@ def _part_directory(registry: Registry | None, part: Trained | Checkpoint, run: 
     if isinstance(part, Checkpoint):
         return part.path
     if registry is not None and not _embeds(part):
-        return publish(registry, part.title, part, run).path
+        return registry.fetch(publish(registry, part.title, part, run))
     parts = [
         _part_directory(registry, inner, run, scratch.with_name(f"{scratch.name}.{number}"))
         for number, inner in enumerate(part.parts if _embeds(part) else ())

@@ -1,4 +1,4 @@
-"""Where unfinished trainings wait to be resumed: `<registry>/.runs/<model>/<recipe>/`."""
+"""Where unfinished trainings wait to be resumed: `<folder>/.runs/<model>/<recipe>/`, the registry's work folder."""
 
 import fcntl
 import os
@@ -17,7 +17,7 @@ class Runs:
     """The trainings of one model, a mixture's parts among them.
 
     Args:
-        registry: the registry's folder.
+        folder: the registry's work folder.
         name: of the model.
         resume: whether trainings go on from what is saved; otherwise that is removed, with a note.
 
@@ -26,12 +26,12 @@ class Runs:
         seconds_before: that trainings took before they were resumed.
     """
 
-    def __init__(self, registry: Path, name: str, *, resume: bool) -> None:
+    def __init__(self, folder: Path, name: str, *, resume: bool) -> None:
         self.resume = resume
         self.notes: list[str] = []
         self.seconds_before = 0.0
         self._name = name
-        self._folder = registry / _RUNS_FOLDER / name
+        self._folder = folder / _RUNS_FOLDER / name
         self._interrupted = False
 
     def state_file(self, title: str) -> Path:
@@ -67,6 +67,12 @@ class Runs:
             self.notes.append("the training was interrupted; the same command with --resume goes on with it")
         else:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    def how_to_go_on(self) -> str:
+        """What to do after a command was ended from outside."""
+        if not self._states():
+            return "nothing was saved yet, so the same command begins anew"
+        return f"the training is saved in {self._folder}; the same command with --resume goes on with it"
 
     def _states(self) -> list[Path]:
         return sorted(self._folder.glob(f"*/{_STATE_FILE}"))

@@ -38,8 +38,7 @@ def train_ngram(
     """
     began = time.monotonic()
     settings = recipe.ngram
-    if recipe.reads == "backward":
-        texts = _backward(texts)
+    texts = in_reading_order(texts, recipe)
     result = estimate(
         texts.train,
         tokenizer.vocabulary,
@@ -82,8 +81,7 @@ def train_neural(
     from training.neural.normalisers import normaliser_facts
     from training.neural.trainer import train_network
 
-    if recipe.reads == "backward":
-        texts = _backward(texts)
+    texts = in_reading_order(texts, recipe)
     began = time.monotonic()
     path, vocabulary = recipe.train.embeddings, tokenizer.vocabulary
     embeddings = read_embeddings(Path(path), vocabulary, size=recipe.neural.embedding_size) if path else None
@@ -115,7 +113,9 @@ def train_neural(
     return Trained(title, recipe, result.model, result.history, facts, figures, seconds)
 
 
-def _backward(texts: EncodedTexts) -> EncodedTexts:
-    """Every sentence from its last word to its first."""
+def in_reading_order(texts: EncodedTexts, recipe: Recipe) -> EncodedTexts:
+    """Texts as a recipe's model reads them: for a backward one, every sentence from its last word to its first."""
+    if recipe.reads == "forward":
+        return texts
     test = None if texts.test is None else texts.test.reversed()
     return EncodedTexts(texts.train.reversed(), texts.valid.reversed(), test)

@@ -3,11 +3,11 @@
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import sentencepiece
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -22,6 +22,7 @@ from models.tokenizers import (
 from models.vocabulary import CONTROL_TOKENS, UNK, Vocabulary
 from models.word_index import WordCounter, measure
 from training.corpora.encoded import EncodedCorpus
+from training.corpora.reading import Sentences
 from training.progress import SILENT, Progress
 
 _BATCH = 8192
@@ -71,9 +72,9 @@ class TokenizerSettings(BaseModel):
 
 
 def learn_tokenizer(
-    settings: TokenizerSettings, sentences: Sequence[str], *, progress: Progress = SILENT
+    settings: TokenizerSettings, sentences: Sentences, *, progress: Progress = SILENT
 ) -> Tokenizer:
-    """Learn a tokenizer from training text.
+    """Learn a tokenizer from training text; of it, no more than words and a sample are kept in memory.
 
     Raises:
         InvalidInputError: the text cannot give such a vocabulary; the message names the limit.
@@ -95,29 +96,41 @@ def learn_tokenizer(
 
 
 def encode_corpus(
-    tokenizer: Tokenizer, sentences: Sequence[str], *, progress: Progress = SILENT
+    tokenizer: Tokenizer, sentences: Sentences, *, progress: Progress = SILENT
 ) -> EncodedCorpus:
     """Encode every sentence; words and bytes are counted on the text as it was given."""
-    offsets = np.zeros(len(sentences) + 1, dtype=np.int64)
-    blocks: list[npt.NDArray[np.int32]] = []
-    num_words = num_bytes = 0
     progress.start("tokenising", len(sentences))
-    for start in range(0, len(sentences), _BATCH):
-        batch = sentences[start : start + _BATCH]
-        ids, ends = tokenizer.encode_ragged(batch)
-        offsets[start + 1 : start + len(ends)] = offsets[start] + ends[1:]
-        blocks.append(ids.copy())  # it may be a part of something larger
-        size = measure(batch)
-        num_words += size.num_words
-        num_bytes += size.num_bytes
-        progress.advance(len(batch))
+    blocks: list[EncodedCorpus] = []
+    for block in encoded_blocks(tokenizer, batches(sentences)):
+        blocks.append(block)
+        progress.advance(block.num_sentences)
     progress.finish()
-    tokens = np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.int32)
-    return EncodedCorpus(tokens, offsets, num_words, num_bytes)
+    lengths = [np.diff(block.offsets) for block in blocks]
+    return EncodedCorpus(
+        np.concatenate([np.zeros(0, np.int32), *(block.tokens for block in blocks)]),
+        np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])),
+        sum(block.num_words for block in blocks),
+        sum(block.num_bytes for block in blocks),
+    )
+
+
+def encoded_blocks(tokenizer: Tokenizer, blocks: Iterable[list[str]]) -> Iterator[EncodedCorpus]:
+    """Each block of sentences, encoded, with its own words and bytes."""
+    for block in blocks:
+        ids, offsets = tokenizer.encode_ragged(block)
+        size = measure(block)
+        yield EncodedCorpus(ids.copy(), offsets, size.num_words, size.num_bytes)  # ids may be part of more
+
+
+def batches(sentences: Iterable[str]) -> Iterator[list[str]]:
+    """Sentences by the thousand, as many as are worth a call."""
+    rest = iter(sentences)
+    while batch := list(islice(rest, _BATCH)):
+        yield batch
 
 
 def _counted_words(
-    settings: TokenizerSettings, sentences: Sequence[str], progress: Progress
+    settings: TokenizerSettings, sentences: Sentences, progress: Progress
 ) -> Mapping[str, int]:
     """How often each word occurs; in one compiled pass, unless there is a pattern."""
     if settings.pattern is not None:
@@ -125,8 +138,7 @@ def _counted_words(
         return _counted((split(s) for s in sentences), len(sentences), "counting words", progress)
     words = WordCounter()
     progress.start("counting words", len(sentences))
-    for start in range(0, len(sentences), _BATCH):
-        batch = sentences[start : start + _BATCH]
+    for batch in batches(sentences):
         words.add([s.lower() for s in batch] if settings.lowercase else batch)
         progress.advance(len(batch))
     progress.finish()
@@ -158,17 +170,19 @@ def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings) -> li
     return kept[:room]
 
 
-def _learn_pieces(settings: TokenizerSettings, sentences: Sequence[str], progress: Progress) -> Tokenizer:
+def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> Tokenizer:
     size = settings.vocab_size or _PIECES
     model = io.BytesIO()
     progress.start(f"learning {size} {settings.kind} pieces", None)
     # SentencePiece's own maximum of 4,192 bytes would silently leave longer lines out
-    stretches = [stretch for s in sentences for stretch in _stretches(s)]
-    longest = max((len(s.encode()) for s in stretches), default=0)
+    num_stretches = longest = 0
+    for stretch in chain.from_iterable(map(_stretches, sentences)):
+        num_stretches += 1
+        longest = max(longest, len(stretch.encode()))
     sentencepiece.set_random_generator_seed(_SAMPLE_SEED)
     try:
         sentencepiece.SentencePieceTrainer.Train(
-            sentence_iterator=iter(stretches),
+            sentence_iterator=chain.from_iterable(map(_stretches, sentences)),
             model_writer=model,
             model_type=settings.kind,
             vocab_size=size,
@@ -182,7 +196,7 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sequence[str], progres
             eos_id=2,
             pad_id=-1,
             input_sentence_size=_SAMPLE_SENTENCES,
-            shuffle_input_sentence=len(stretches) > _SAMPLE_SENTENCES,
+            shuffle_input_sentence=num_stretches > _SAMPLE_SENTENCES,
             max_sentence_length=max(longest, 10),  # no less is accepted
             num_threads=1,  # the result must not depend on how many cores there are
             minloglevel=2,

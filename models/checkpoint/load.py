@@ -1,15 +1,17 @@
 """Read a checkpoint back: verify its bytes, rebuild the model, replay its golden test."""
 
+import hashlib
 import importlib
 import itertools
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from models.checkpoint.golden import has_int8, replay_golden
-from models.checkpoint.manifest import Manifest, read_manifest, verify_files
+from models.checkpoint.manifest import MANIFEST_FILE, Manifest, read_manifest, verify_files
 from models.checkpoint.precision import (
     CACHE,
     FLOAT32,
@@ -24,6 +26,7 @@ from models.checkpoint.write import PARTS
 from models.errors import CheckpointError, IncompatibleVersionError, InvalidInputError, ManifestError
 from models.mixture import MixtureModel
 from models.protocol import LanguageModel
+from models.shelf import SharedShelf, Shelf
 from models.tokenizers import Tokenizer, load_tokenizer
 from models.vocabulary import Vocabulary
 
@@ -42,6 +45,10 @@ COMPOSITES = {
     CACHE: ("models.cache", "CacheModel"),
 }
 """Families whose models are made of others, which lie under `parts/`."""
+
+
+Shelves: TypeAlias = Callable[[Path], Shelf | None]
+"""Where packed weights of a checkpoint lie, by its directory; None for this process's memory."""
 
 
 class Checkpoint(NamedTuple):
@@ -64,7 +71,9 @@ class Checkpoint(NamedTuple):
     precision: Precision = FLOAT32
 
 
-def load_checkpoint(directory: Path, *, device: str = "cpu", precision: str = "auto") -> Checkpoint:
+def load_checkpoint(
+    directory: Path, *, device: str = "cpu", precision: str = "auto", shared: Path | None = None
+) -> Checkpoint:
     """Load a version: hashes first, then the model, then its golden test, which warms it up.
 
     Args:
@@ -74,6 +83,9 @@ def load_checkpoint(directory: Path, *, device: str = "cpu", precision: str = "a
             that a device has no room for is left on the CPU, with a line in the log.
         precision: of networks: `float32`; `int8`, on a CPU only; or `auto`: int8 on a CPU if it was measured at
             publishing and costs little. A network of a kind that int8 cannot compute stays in float32.
+        shared: a folder that the processes of this host which load the version have in common, and nobody else
+            may write to: packed weights are laid there by whoever comes first, and mapped by all. Files of
+            weights and n-grams are mapped, hence shared, in any case; on a CUDA device nothing is.
 
     Raises:
         InvalidInputError: there is no such device or precision, or int8 does not go with the device or the version.
@@ -91,7 +103,8 @@ def load_checkpoint(directory: Path, *, device: str = "cpu", precision: str = "a
     wanted = check_precision(precision)
     try:
         metrics = _read_metrics(directory / "metrics.json")
-        model = _build(directory, manifest, tokenizer.vocabulary, device)
+        shelves = partial(_shelf, shared if device == "cpu" else None, directory, manifest)
+        model = _build(directory, manifest, tokenizer.vocabulary, device, shelves)
         used: Precision = FLOAT32
         if _families(directory, manifest) & {*NEURAL} and _rounds(directory, metrics, device, wanted):
             model, used = in_int8(model), INT8
@@ -153,12 +166,16 @@ def _parts(directory: Path) -> Iterator[Path]:
     return itertools.takewhile(Path.is_dir, folders)
 
 
-def _build(directory: Path, manifest: Manifest, vocabulary: Vocabulary, device: str) -> LanguageModel[Any]:
+def _build(
+    directory: Path, manifest: Manifest, vocabulary: Vocabulary, device: str, shelves: Shelves
+) -> LanguageModel[Any]:
     if manifest.family in COMPOSITES:
-        parts = [  # the parent's manifest vouches for the parts' files
-            _build(part, read_manifest(part), load_tokenizer(part).vocabulary, device)
-            for part in _parts(directory)
-        ]
+        parts = []
+        for part in _parts(directory):  # the parent's manifest vouches for the parts' files
+            inner = read_manifest(part)
+            known = inner.vocabulary_fingerprint == vocabulary.fingerprint
+            its_own = vocabulary if known else load_tokenizer(part).vocabulary  # every word is an object
+            parts.append(_build(part, inner, its_own, device, shelves))
         whole: LanguageModel[Any] = _class_of(*COMPOSITES[manifest.family]).load(directory, parts)
         return whole
     if manifest.family not in FAMILIES:
@@ -166,13 +183,29 @@ def _build(directory: Path, manifest: Manifest, vocabulary: Vocabulary, device: 
             f"{directory} holds a model of the family {manifest.family!r}; this version knows "
             f"{', '.join([*FAMILIES, *COMPOSITES])}: upgrade gramophone-lm"
         )
-    loaded = _class_of(*FAMILIES[manifest.family]).load(directory, vocabulary, device=device)
+    packing = {"shelf": shelves(directory)} if manifest.family in NEURAL else {}
+    loaded = _class_of(*FAMILIES[manifest.family]).load(directory, vocabulary, device=device, **packing)
     if manifest.family == NGRAM and device != "cpu":
         from models.ngram.device.placement import on_device_if_it_fits  # brings in torch
 
         loaded = on_device_if_it_fits(loaded, device)
     model: LanguageModel[Any] = loaded
     return model
+
+
+def _shelf(shared: Path | None, root: Path, manifest: Manifest, directory: Path) -> Shelf | None:
+    """A shelf for what is computed from the files of a directory, whose hashes have been verified.
+
+    Alone or as a part of several models, the same files have the same shelf.
+    """
+    if shared is None:
+        return None
+    hashes = {
+        (root / name).relative_to(directory).as_posix(): entry.sha256
+        for name, entry in manifest.files.items()
+        if (root / name).is_relative_to(directory) and (root / name).name != MANIFEST_FILE
+    }
+    return SharedShelf(shared, hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest())
 
 
 def _class_of(module: str, name: str) -> Any:

@@ -102,29 +102,47 @@ def read_manifest(directory: Path) -> Manifest:
     path = directory / MANIFEST_FILE
     try:
         raw = path.read_bytes()
-        fields: Any = json.loads(raw)
-        reader_version = int(fields["reader_version"])
     except FileNotFoundError:
         raise ManifestError(f"{path} is missing: not a checkpoint, or one that was never finished") from None
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except OSError as error:
         raise ManifestError(f"{path} is not a manifest: {error}") from None
+    return parse_manifest(raw, path)
+
+
+def parse_manifest(raw: bytes, place: object) -> Manifest:
+    """Check the bytes of a `manifest.json`.
+
+    Args:
+        raw: its bytes.
+        place: what messages call it.
+
+    Raises:
+        ManifestError: they break the schema.
+        IntegrityError: they are not those that were written.
+        IncompatibleVersionError: they need a newer reader.
+    """
+    try:
+        fields: Any = json.loads(raw)
+        reader_version = int(fields["reader_version"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise ManifestError(f"{place} is not a manifest: {error}") from None
     if reader_version > SCHEMA_VERSION:
         raise IncompatibleVersionError(
-            f"{path} needs a reader of version {reader_version}, this one is {SCHEMA_VERSION}: upgrade gramophone-lm"
+            f"{place} needs a reader of version {reader_version}, this one is {SCHEMA_VERSION}: upgrade gramophone-lm"
         )
     checksum = fields.pop("checksum", None)
     if checksum != _checksum(fields) or raw != _canonical({**fields, "checksum": checksum}):
-        raise IntegrityError(f"{path} was changed after it was written: its checksum does not match")
+        raise IntegrityError(f"{place} was changed after it was written: its checksum does not match")
     try:
         manifest = Manifest.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
-        raise ManifestError(f"{path}: field {field!r}: {first['msg']}") from None
+        raise ManifestError(f"{place}: field {field!r}: {first['msg']}") from None
     for name in manifest.files:
         parts = PurePosixPath(name).parts
         if not parts or ".." in parts or parts[0] == "/":
-            raise ManifestError(f"{path} lists a file outside the checkpoint: {name!r}")
+            raise ManifestError(f"{place} lists a file outside the checkpoint: {name!r}")
     return manifest
 
 

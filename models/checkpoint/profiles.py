@@ -1,50 +1,40 @@
-"""Profiles of weights beside the models of a registry.
+"""Profiles of weights beside the models of a registry: `.profiles/<name>.json`."""
 
-<root>/.profiles/<name>.json    visible once its file has this name
-<root>/.profiles/.tmp-…         one being written; ignored by readers
-"""
-
-import contextlib
-import os
-import uuid
 from pathlib import Path
 
-from models.checkpoint.registry import Stamp, check_name
-from models.errors import FormatError, InvalidInputError, RegistryError
+from models.checkpoint.documents import MAX_DOCUMENT_BYTES, open_documents
+from models.checkpoint.registry import Address, Stamp, check_name
+from models.errors import FormatError, InvalidInputError
 from models.reranking.profiles import Profile, parse_profile
 
 FOLDER = ".profiles"
 _SUFFIX = ".json"
-_MAX_BYTES = 1 << 20
 
 
 class ProfileStore:
     """The profiles of a registry.
 
     Args:
-        registry: its folder; profiles need no model in it.
+        registry: its address; profiles need no model in it.
+
+    Raises:
+        RegistryError: it is remote and needs a package that is not installed.
     """
 
-    def __init__(self, registry: Path) -> None:
-        self._folder = registry / FOLDER
+    def __init__(self, registry: Address) -> None:
+        self._documents = open_documents(registry, FOLDER)
 
     def names(self) -> list[str]:
         """What profiles there are, sorted.
 
         Raises:
-            RegistryError: the folder cannot be read.
+            RegistryError: they cannot be listed.
         """
-        try:
-            names = (path.name for path in self._folder.iterdir())
-            return sorted(
-                name.removesuffix(_SUFFIX)
-                for name in names
-                if name.endswith(_SUFFIX) and not name.startswith(".")
-            )
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise RegistryError(f"cannot read {self._folder}: {error.strerror}") from None
+        return sorted(
+            name.removesuffix(_SUFFIX)
+            for name in self._documents.names()
+            if name.endswith(_SUFFIX) and not name.startswith(".")
+        )
 
     def read(self, name: str) -> Profile:
         """A profile.
@@ -55,16 +45,12 @@ class ProfileStore:
             RegistryError: it cannot be read.
         """
         check_name(name, parameter="profile")
-        path = self._path(name)
-        try:
-            with path.open("rb") as file:
-                content = file.read(_MAX_BYTES + 1)
-        except FileNotFoundError:
-            raise self._unknown(name) from None
-        except OSError as error:
-            raise RegistryError(f"cannot read {path}: {error.strerror}") from None
-        if len(content) > _MAX_BYTES:
-            raise FormatError(path, f"has more than {_MAX_BYTES} bytes: no profile")
+        content = self._documents.read(name + _SUFFIX)
+        if content is None:
+            raise self._unknown(name)
+        path = self._documents.place(name + _SUFFIX)
+        if len(content) > MAX_DOCUMENT_BYTES:
+            raise FormatError(path, f"has more than {MAX_DOCUMENT_BYTES} bytes: no profile")
         try:
             profile = parse_profile(content)
         except InvalidInputError as error:
@@ -73,64 +59,49 @@ class ProfileStore:
             raise FormatError(path, f"is the profile {profile.name!r}, not {name!r}")
         return profile
 
-    def write(self, profile: Profile) -> Path:
-        """Store a profile, by one rename; one of the same name is replaced.
+    def write(self, profile: Profile) -> str | Path:
+        """Store a profile; one of the same name is replaced.
+
+        Returns:
+            Where it lies now.
 
         Raises:
             InvalidInputError: its name cannot be a file's, or it is too large.
-            RegistryError: the file system refused.
+            RegistryError: the registry cannot be written to.
         """
         check_name(profile.name, parameter="profile")
         content = profile.model_dump_json(indent=1).encode() + b"\n"
-        if len(content) > _MAX_BYTES:
+        if len(content) > MAX_DOCUMENT_BYTES:
             raise InvalidInputError(
-                f"the profile has {len(content)} bytes; at most {_MAX_BYTES} are kept", parameter="profile"
+                f"the profile has {len(content)} bytes; at most {MAX_DOCUMENT_BYTES} are kept",
+                parameter="profile",
             )
-        path = self._path(profile.name)
-        temporary = self._folder / f".tmp-{uuid.uuid4().hex}"
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise RegistryError(f"cannot write to {self._folder}: {error.strerror}") from error
-        return path
+        self._documents.write(profile.name + _SUFFIX, content)
+        return self._documents.place(profile.name + _SUFFIX)
 
     def delete(self, name: str) -> None:
         """Remove a profile.
 
         Raises:
             InvalidInputError: there is none of that name.
-            RegistryError: the file system refused.
+            RegistryError: the registry cannot be written to.
         """
         check_name(name, parameter="profile")
-        try:
-            self._path(name).unlink()
-        except FileNotFoundError:
-            raise self._unknown(name) from None
-        except OSError as error:
-            raise RegistryError(f"cannot remove {self._path(name)}: {error.strerror}") from None
+        if not self._documents.delete(name + _SUFFIX):
+            raise self._unknown(name)
 
     def stamp(self, name: str) -> Stamp:
         """What tells cheaply that a profile has changed; nothing is read.
 
         Raises:
             InvalidInputError: there is none of that name.
+            RegistryError: that cannot be found out.
         """
         check_name(name, parameter="profile")
-        try:
-            found = self._path(name).stat()
-        except OSError:
-            raise self._unknown(name) from None
-        return found.st_mtime_ns, found.st_ino, found.st_size
-
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{name}{_SUFFIX}"
+        stamp = self._documents.stamp(name + _SUFFIX)
+        if stamp is None:
+            raise self._unknown(name)
+        return stamp
 
     def _unknown(self, name: str) -> InvalidInputError:
         known = ", ".join(self.names()) or "none"

@@ -20,6 +20,7 @@ from models.neural.stepping import step
 from models.neural.storage import read_network, write_network
 from models.neural.tiled.network import tiled
 from models.protocol import FeaturedReading, FeaturedScores, ReadScores
+from models.shelf import Shelf
 from models.vocabulary import Vocabulary
 
 
@@ -33,13 +34,18 @@ class NeuralModel(NetworkModel[NeuralState]):
         network: its parameters; moved to the device and switched to evaluation.
         vocabulary: the tokens that ids stand for.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
+        shelf: where packed weights lie; None for this process's memory. Whoever goes on training the network
+            gives none.
 
     Raises:
         InvalidInputError: network and vocabulary differ in size, or there is no such device.
     """
 
-    def __init__(self, network: Network, vocabulary: Vocabulary, *, device: str = "cpu") -> None:
+    def __init__(
+        self, network: Network, vocabulary: Vocabulary, *, device: str = "cpu", shelf: Shelf | None = None
+    ) -> None:
         super().__init__(network, vocabulary)
+        self.shelf = shelf
         self._device = resolve_device(device)
         self._network = network.to(self._device).eval()
         recordable = self._device.type == "cuda" and self._config.attention == "none"
@@ -53,7 +59,7 @@ class NeuralModel(NetworkModel[NeuralState]):
     @cached_property
     def _served(self) -> Network:
         """What computes; packed when it is first asked, so that whoever trains the network does so before."""
-        return tiled(self._network) if TILES and self._device.type == "cpu" else self._network
+        return tiled(self._network, self.shelf) if TILES and self._device.type == "cpu" else self._network
 
     @torch.inference_mode()
     def empty_state(self, batch: int) -> NeuralState:
@@ -179,14 +185,23 @@ class NeuralModel(NetworkModel[NeuralState]):
         write_network(self._network, directory)
 
     @classmethod
-    def load(cls, directory: Path, vocabulary: Vocabulary, *, device: str = "cpu") -> Self:
+    def load(
+        cls, directory: Path, vocabulary: Vocabulary, *, device: str = "cpu", shelf: Shelf | None = None
+    ) -> Self:
         """Rebuild from what `save` wrote.
+
+        Args:
+            directory: a checkpoint.
+            vocabulary: the one it was saved with.
+            device: see the class.
+            shelf: for what is packed from these very files.
 
         Raises:
             ManifestError: a file is not what `save` writes, or does not fit the vocabulary.
             InvalidInputError: there is no such device.
         """
-        return cls(read_network(directory, vocab_size=len(vocabulary)), vocabulary, device=device)
+        network = read_network(directory, vocab_size=len(vocabulary))
+        return cls(network, vocabulary, device=device, shelf=shelf)
 
     def _ids(self, tokens: TokenIds) -> Tensor:
         return torch.as_tensor(tokens, dtype=torch.int64, device=self._device)

@@ -4,6 +4,8 @@ Time comes first, [T, B], the layout that the recurrent kernels compute in. Drop
 training mode only.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +15,7 @@ from models.neural.config import NetworkConfig
 from models.neural.dropout import Dropout, drop_tokens
 from models.neural.feed_forward import FeedForward
 from models.neural.output.choice import embedding_of, output_of
+from models.neural.output.softmax import Softmax
 from models.neural.recurrent import Recurrent
 
 
@@ -47,6 +50,11 @@ class Network(nn.Module):
         narrowed = self.body.width != width
         self.projection = nn.Linear(self.body.width, width) if narrowed else nn.Identity()
         self.output = output_of(config, self.embedding, vocab_size=vocab_size, width=width)
+
+    def tie(self) -> None:
+        """Let the output layer have the embedding's matrix again, after the embedding was given another."""
+        if self.config.tied and isinstance(self.output, Softmax):
+            self.output.weight = cast("nn.Parameter", self.embedding.weight)
 
     def zero_hidden(self, batch: int) -> Hidden:
         """What is carried before any token: no output, and what the body starts with, mostly zeros."""

@@ -8,7 +8,8 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from models.errors import InvalidInputError, ManifestError
 from models.neural.config import NetworkConfig
@@ -30,6 +31,9 @@ def write_network(network: Network, directory: Path) -> None:
 def read_network(directory: Path, *, vocab_size: int) -> Network:
     """Rebuild a network, on the CPU and in evaluation mode.
 
+    Its parameters are the file itself, mapped into memory: processes share the pages, and what one of them
+    writes is seen by no other.
+
     Args:
         directory: where both files are.
         vocab_size: V, which the files must agree with.
@@ -43,23 +47,37 @@ def read_network(directory: Path, *, vocab_size: int) -> Network:
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise ManifestError(f"{path} is not a file of weights: {error}") from None
-    with torch.device("meta"):  # shapes alone: sizes that the weights do not bear out cost no memory
-        expected = _stored(_empty(config, vocab_size, directory / CONFIG_FILE))
-    _check_tensors(path, tensors, expected)
-    with torch.random.fork_rng(devices=[]):  # the random start is overwritten; leave no trace of it
-        network = Network(config, vocab_size)
-    network.load_state_dict(tensors, strict=False)  # the shared matrix may be absent; all others are there
+    network = _without_values(config, vocab_size, directory / CONFIG_FILE)
+    _check_tensors(path, tensors, _stored(network))
+    network.load_state_dict(tensors, strict=False, assign=True)  # no copies; the shared matrix may be absent
+    network.tie()
     problem = network.output.problem
     if problem is not None:
         raise ManifestError(f"{path}: {problem}")
     return network.eval()
 
 
-def _empty(config: NetworkConfig, vocab_size: int, path: Path) -> Network:
+class _NoFirstValues(TorchFunctionMode):
+    """Leaves out what torch computes shapes of by its compiler, which takes a second and 64 MB to bring in.
+
+    The first values of an adaptive softmax do so still.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        return kwargs["tensor"] if func is nn.init.normal_ else func(*args, **kwargs)
+
+
+def _without_values(config: NetworkConfig, vocab_size: int, path: Path) -> Network:
+    """The network's shapes: sizes that the weights do not bear out cost no memory."""
+    shapes = config.model_copy(update={"orthogonal": False})  # decides about first values only
     try:
-        return Network(config, vocab_size)
+        with torch.device("meta"), _NoFirstValues():
+            network = Network(shapes, vocab_size)
     except InvalidInputError as error:
         raise ManifestError(f"{path}: {error}") from None
+    network.config = config
+    return network
 
 
 def _stored(network: Network) -> dict[str, Tensor]:
@@ -99,5 +117,5 @@ def _check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, T
                 f"{path}: {name} is {list(got.shape)} {got.dtype}, config.json asks for "
                 f"{list(want.shape)} {want.dtype}"
             )
-        if not bool(got.isfinite().all()):
+        if not bool(torch.stack(got.aminmax()).isfinite().all()):  # nothing as large as the tensor is made
             raise ManifestError(f"{path}: {name} has values that are not finite")

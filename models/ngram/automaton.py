@@ -14,10 +14,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import save_file
 
 from models.errors import ManifestError
-from models.ngram.tensor_file import map_tensors
+from models.tensor_file import map_tensors, write_tensors
 from models.vocabulary import BOS, CONTROL_TOKENS
 
 AUTOMATON_FILE = "ngram.bin"
@@ -112,7 +111,7 @@ class Automaton(NamedTuple):
 
     def save(self, path: Path) -> None:
         """Write the arrays in the layout of a safetensors file."""
-        save_file(self._asdict(), path)
+        write_tensors(path, self._asdict())
 
     @classmethod
     def load(cls, path: Path) -> "Automaton":

@@ -19,6 +19,8 @@ from models.ngram.quantised import dequantised
 from models.ngram.ranked import rank_arcs
 
 MAX_NGRAMS = 2**32 - 1
+MAX_STATES = 2**31 - 1
+"""Of all orders, and of those below the highest with the empty context: what arcs and links are numbered in."""
 
 
 class NGrams(NamedTuple):
@@ -60,11 +62,7 @@ def build_automaton(orders: Sequence[tuple[NGrams, Weights]]) -> Automaton:
         InvalidInputError: there are more n-grams than the file format can number.
     """
     sizes = [len(ngrams.words) for ngrams, _ in orders]
-    if sum(sizes) > MAX_NGRAMS:
-        raise InvalidInputError(
-            f"the model would have {sum(sizes)} n-grams, at most {MAX_NGRAMS} are possible: lower the order",
-            parameter="ngram.order",
-        )
+    check_sizes(sizes)
     order_starts = np.concatenate([[0], np.cumsum(sizes)])
     fan_outs = [
         np.bincount(longer.prefixes, minlength=size)
@@ -91,6 +89,26 @@ def build_automaton(orders: Sequence[tuple[NGrams, Weights]]) -> Automaton:
         ranked_masses=ranked.masses,
     )
     return frozen(automaton)
+
+
+def check_sizes(sizes: Sequence[int]) -> None:
+    """Make sure that the file format can number so many n-grams.
+
+    Args:
+        sizes: how many there are of each order.
+
+    Raises:
+        InvalidInputError: it cannot.
+    """
+    for count, most, what in (
+        (sum(sizes), MAX_NGRAMS, "n-grams"),
+        (1 + sum(sizes[:-1]), MAX_STATES, "n-grams below the highest order"),
+    ):
+        if count > most:
+            raise InvalidInputError(
+                f"the model would have {count:,} {what}, at most {most:,} are possible: lower the order, or prune",
+                parameter="ngram.order",
+            )
 
 
 def _suffix_states(

@@ -61,7 +61,7 @@ class Following:
         self._names = registry.models()
         addresses = list(addresses) or self._names
         if not addresses:
-            raise RegistryError(f"the registry {registry.root} holds no model: train or import one first")
+            raise RegistryError(f"the registry {registry.location} holds no model: train or import one first")
         self.followed: dict[str, Followed] = {}
         self.aliases: dict[str, dict[str, int]] = {}
         self._stamps: dict[str, Stamp] = {}
@@ -87,17 +87,20 @@ class Following:
         except (CheckpointError, ModelNotFoundError, RegistryError):
             return None
 
-    def look(self) -> None:
+    def look(self) -> bool:
         """Find out what followed addresses mean by now, where anything has changed; with every model, also new ones.
 
         What the registry cannot say is told in the log, and stays as it was.
+
+        Returns:
+            Whether the registry could be read.
         """
         try:
             changed = self._changed()
             names = self._registry.models() if self._every else []
         except RegistryError as error:
             _log.warning("registry cannot be watched", reason=str(error))
-            return
+            return False
         for followed in list(self.followed.values()):
             if followed.name in changed or followed.problem is not None:
                 self._aim_or_tell(followed)
@@ -108,6 +111,9 @@ class Following:
                 if followed.problem is None:
                     self._names.append(name)
                     self.followed[name] = followed
+        if not self._registry.in_reach:
+            self._moving |= changed  # what they mean was known from before: ask again at the next look
+        return self._registry.in_reach
 
     def served_by(self, own: str) -> list[str]:
         """The addresses that lead to a model."""
@@ -119,8 +125,7 @@ class Following:
 
     def without_root(self, error: BaseException) -> str:
         """A reason as clients may see it: where the registry lies is no business of theirs."""
-        root = str(self._registry.root)
-        return str(error).replace(f"{root}/", "").replace(root, "registry")
+        return self._registry.without_location(str(error))
 
     def _begin(self, address: str) -> None:
         try:

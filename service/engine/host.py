@@ -78,6 +78,7 @@ class ModelHost:
         precisions = read_precisions(precision)
         precisions.check_names(registry)
         self._loader = Loader(
+            registry,
             load,
             device=device,
             precisions=precisions,
@@ -87,6 +88,7 @@ class ModelHost:
             clock=clock,
         )
         self._following = Following(registry, addresses)
+        self._looked_s = clock()
         self._retries = Retries(clock)
         self._models: dict[str, HostedModel] = {}
         self._leaving: tuple[Leaving, ...] = ()
@@ -141,6 +143,11 @@ class ModelHost:
         """Whether models were unloaded whose memory has not been given back."""
         return bool(self._leaving)
 
+    @property
+    def registry_look_age_s(self) -> float:
+        """How long ago the registry could last be read; it grows while that is out of reach, or does not answer."""
+        return self._clock() - self._looked_s
+
     def prefix_figures(self) -> dict[str, tuple[int, int, int]]:
         """Of each loaded model that keeps states of texts: how often it was asked, how often it knew one, and bytes."""
         kept = {m.address: m.loaded.prefixes for m in self.models.values() if m.loaded is not None}
@@ -184,7 +191,7 @@ class ModelHost:
             return hosted
         here = ", ".join(sorted(now.models))
         try:
-            published = self.registry.resolve(address)
+            published = self.registry.resolve_known(address)  # on the event loop: no time to ask far away
         except LanguageModelError:
             raise ModelNotFoundError(
                 f"there is no model {address[:200]!r}; this service has: {here}"
@@ -266,7 +273,8 @@ class ModelHost:
         What answered before goes on answering until the new version can. Loads that failed are tried again,
         less and less often.
         """
-        self._following.look()
+        if self._following.look():
+            self._looked_s = self._clock()
         self._settle()
         for own in {followed.target for followed in self._following.followed.values()}:
             model = self._models[own]

@@ -22,18 +22,27 @@ class Keeper:
     Args:
         host: what it keeps.
         interval_s: how often it looks at the registry; 0 is never.
+        others_started: whether the same can be said of all other processes that serve on the same port.
     """
 
-    def __init__(self, host: ModelHost, *, interval_s: float) -> None:
+    def __init__(
+        self, host: ModelHost, *, interval_s: float, others_started: Callable[[], bool] = lambda: True
+    ) -> None:
         self._host = host
+        self._others_started = others_started
         self._interval_s = interval_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._tasks: set[asyncio.Task[None]] = set()
         self._reaping = False
         self.queued: tuple[str, ...] = ()
         """Addresses that are to be loaded and were not yet begun with, or are being loaded."""
-        self.started = False
-        """Whether every model that was named at start has been loaded, or has failed to."""
+        self.has_loaded = False
+        """Whether every model that was named at start has been loaded here, or has failed to."""
+
+    @property
+    def started(self) -> bool:
+        """Whether that is so in every process that serves on the same port."""
+        return self.has_loaded and self._others_started()
 
     def start(self) -> None:
         """Load all models, then watch."""
@@ -95,7 +104,7 @@ class Keeper:
     def _load_all(self) -> None:
         self._host.load_all()
         overlook_what_is_there()
-        self.started = True
+        self.has_loaded = True
 
     def _reap(self) -> None:
         if self._host.is_unreaped and not self._reaping:

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from models.checkpoint.load import Checkpoint
-from models.checkpoint.manifest import read_manifest
-from models.checkpoint.registry import Version
+from models.checkpoint.registry import Registry, Version
 from models.errors import LanguageModelError
 from service.engine.hosted import LoadedModel
 from service.engine.looks import Looks
@@ -69,6 +68,7 @@ class Loader:
     """Loads versions on one device.
 
     Args:
+        registry: where they are published.
         load: reads a checkpoint.
         device: `cpu`, `cuda`, `cuda:1` or `auto`.
         precisions: what each computes in.
@@ -80,6 +80,7 @@ class Loader:
 
     def __init__(
         self,
+        registry: Registry,
         load: Callable[..., Checkpoint],
         *,
         device: str,
@@ -89,6 +90,7 @@ class Loader:
         prefix_cache_bytes: int,
         clock: Callable[[], float],
     ) -> None:
+        self._registry = registry
         self._read = load
         self._device = device
         self._precisions = precisions
@@ -115,8 +117,9 @@ class Loader:
         def check(size: ModelBytes) -> None:
             check_budget(version.address, size.host, budget=self.budget, in_use=in_use, others=others)
 
-        check(estimate(read_manifest(version.path)))
-        checkpoint = self._read(version.path, device=self._device, precision=self._precisions.of(version))
+        check(estimate(self._registry.manifest(version)))  # before its files are fetched
+        directory = self._registry.fetch(version)
+        checkpoint = self._read(directory, device=self._device, precision=self._precisions.of(version))
         size = measure(checkpoint.model, checkpoint.tokenizer)
         check(size)
         _limit_threads(self._num_threads)  # first: a thread that has computed before keeps its number

@@ -3,6 +3,8 @@
 import mmap
 import sys
 import types
+from bisect import bisect_right
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,9 @@ _NOTHING = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionTyp
 def measure(*objects: object) -> ModelBytes:
     """Bytes of everything that can be reached from objects, each counted once.
 
-    Arrays and tensors count with all they are views of. Classes, functions and modules, which all models
-    share, and what libraries hide in compiled code do not count.
+    Arrays and tensors count with all they are views of; what lies in a mapped file counts as mapped, however many
+    processes share its pages. Classes, functions and modules, which all models share, and what libraries hide
+    in compiled code do not count.
     """
     survey = _Survey()
     survey.look_at(objects)
@@ -31,6 +34,7 @@ class _Survey:
         self._seen: set[int] = set()
         self._blocks: set[int] = set()
         self._left: list[Any] = []
+        self._files = _MappedFiles()
         torch: Any = sys.modules.get("torch")
         self._tensor: type = torch.Tensor if torch is not None else _NoTensor
 
@@ -83,15 +87,39 @@ class _Survey:
     def _storage(self, tensor: Any) -> None:
         storage = tensor.untyped_storage()
         if self._is_new(storage.data_ptr()):
-            if tensor.device.type == "cpu":
-                self.own += storage.nbytes()
-            else:
+            if tensor.device.type != "cpu":
                 self.device += storage.nbytes()
+            elif storage.data_ptr() in self._files:
+                self.mapped += storage.nbytes()
+            else:
+                self.own += storage.nbytes()
 
     def _is_new(self, block: int) -> bool:
         before = len(self._blocks)
         self._blocks.add(block)
         return len(self._blocks) > before
+
+
+class _MappedFiles:
+    """The addresses at which this process has files; none where the system does not tell. A tensor cannot say it."""
+
+    def __init__(self) -> None:
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        try:
+            lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return
+        for line in lines:  # begin-end permissions offset device inode path, by rising address
+            addresses, _, _, _, inode, *_ = line.split(maxsplit=5)
+            if inode != "0":
+                begin, end = addresses.split("-")
+                self._begins.append(int(begin, 16))
+                self._ends.append(int(end, 16))
+
+    def __contains__(self, address: int) -> bool:
+        place = bisect_right(self._begins, address) - 1
+        return place >= 0 and address < self._ends[place]
 
 
 class _NoTensor:

@@ -11,8 +11,7 @@ from pydantic import ByteSize
 from models.checkpoint.manifest import Manifest
 from models.errors import MemoryBudgetError
 
-_MAPPED = ".bin"
-_WEIGHTS = ".safetensors"
+_MAPPED = (".bin", ".safetensors")
 _TOKENIZER = "tokenizer"
 _TOKENIZER_GROWTH = 12
 """Lists of words take so many times the room of their file: every word is an object, in several tables."""
@@ -23,7 +22,7 @@ class ModelBytes(NamedTuple):
 
     Attributes:
         own: of this process's memory.
-        mapped: of a file mapped into memory, whose pages processes share.
+        mapped: of files mapped into memory, whose pages processes share: each counts all of them.
         device: of a device's memory.
     """
 
@@ -33,7 +32,7 @@ class ModelBytes(NamedTuple):
 
     @property
     def host(self) -> int:
-        """What a budget counts: mapped pages too, for an n-gram model is fast only while they stay."""
+        """What a budget counts: mapped pages too, for a model is fast only while they stay."""
         return self.own + self.mapped
 
 
@@ -49,10 +48,8 @@ def estimate(manifest: Manifest) -> ModelBytes:
     own = mapped = 0
     for name, entry in manifest.files.items():
         path = PurePosixPath(name)
-        if path.suffix == _MAPPED:
+        if path.suffix in _MAPPED:
             mapped += entry.bytes
-        elif path.suffix == _WEIGHTS:
-            own += entry.bytes
         elif path.name.startswith(_TOKENIZER):
             own += entry.bytes * _TOKENIZER_GROWTH
     return ModelBytes(own, mapped)

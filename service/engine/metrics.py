@@ -1,16 +1,18 @@
 """What is counted and timed; names follow those of other model servers, with our prefix."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
     Histogram,
+    Info,
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 # model requests take from a quarter of a millisecond: the usual buckets would hold them all in the first
@@ -34,12 +36,22 @@ _SECONDS = (
     60.0,
 )
 
+_REJECTIONS = ("connections", "draining", "requests", "tokens")
+_AUTH_FAILURES = ("missing", "scope", "unknown")
+_LOADS = ("failed", "loaded", "refused")
+_ENDS = ("cancelled", "deadline", "done", "failed")
+
 
 class Metrics:
-    """One application's instruments, in a collector registry of their own."""
+    """One application's instruments, in a collector registry of their own.
 
-    def __init__(self) -> None:
+    Args:
+        worker: which of several processes this is, a label of every sample; None of a lone one, which has no label.
+    """
+
+    def __init__(self, worker: int | None = None) -> None:
         self._registry = CollectorRegistry()
+        self._worker = worker
         ProcessCollector(namespace="gramophone", registry=self._registry)
         self.http_requests = self._counter(
             "http_requests", "HTTP requests answered", ("handler", "method", "status")
@@ -80,6 +92,14 @@ class Metrics:
             registry=self._registry,
             buckets=[1 << n for n in range(13)],
         )
+        for counter, values in (
+            (self.rejected_requests, _REJECTIONS),
+            (self.auth_failures, _AUTH_FAILURES),
+            (self.model_loads, _LOADS),
+            (self.ended_jobs, _ENDS),
+        ):
+            for value in values:  # nought from the start: of a series that begins with 1 no increase is seen
+                counter.labels(value)
 
     def started(self, waited_s: float) -> None:
         """A job had its first step after so many seconds."""
@@ -120,9 +140,27 @@ class Metrics:
         gauge = Gauge(name, description, namespace="gramophone", registry=self._registry)
         gauge.set_function(read)
 
+    def describe(self, **facts: str) -> None:
+        """What is running, as labels of `gramophone_build_info`."""
+        Info("build", "what is running", namespace="gramophone", registry=self._registry).info(facts)
+
     def exposition(self) -> bytes:
         """All values in Prometheus' text format."""
-        return generate_latest(self._registry)
+        if self._worker is None:
+            return generate_latest(self._registry)
+        labelled = CollectorRegistry(auto_describe=False)
+        labelled.register(_OfWorker(self._registry, str(self._worker)))
+        return generate_latest(labelled)
+
+    @cached_property
+    def relayed_requests(self) -> Counter:
+        """Requests that belonged to another worker; a lone process has no such counter."""
+        return Counter(
+            "relayed_requests",
+            "requests that were passed on to the worker that remembers what they are about",
+            namespace="gramophone",
+            registry=self._registry,
+        )
 
     def _counter(self, name: str, description: str, labels: tuple[str, ...]) -> Counter:
         return Counter(name, description, labels, namespace="gramophone", registry=self._registry)
@@ -131,6 +169,22 @@ class Metrics:
         return Histogram(
             name, description, labels, namespace="gramophone", registry=self._registry, buckets=_SECONDS
         )
+
+
+class _OfWorker(Collector):
+    """The same samples, each with the label `worker`."""
+
+    def __init__(self, registry: CollectorRegistry, worker: str) -> None:
+        self._registry, self._worker = registry, worker
+
+    def collect(self) -> Iterator[Metric]:
+        """What there is now."""
+        for family in self._registry.collect():
+            labelled = Metric(family.name, family.documentation, family.type, family.unit)
+            labelled.samples = [
+                sample._replace(labels={**sample.labels, "worker": self._worker}) for sample in family.samples
+            ]
+            yield labelled
 
 
 class _ByModel(Collector):

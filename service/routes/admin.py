@@ -7,7 +7,7 @@ from typing import TypeVar
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.checkpoint.registry import Registry, Version
+from models.checkpoint.registry import Registry
 from models.errors import LanguageModelError, ModelNotFoundError, NotReadyError
 from service.engine.host import ModelHost
 from service.engine.hosted import LoadState
@@ -27,7 +27,7 @@ async def list_all_models(request: Request) -> Response:
     """Every version of the registry and how far it has come here; memory, requests in flight, last use."""
     services = services_of(request)
     host = services.host
-    published = await _from_registry(host, _published)
+    published = await _from_registry(host, Registry.published)
     return _reply(admin_models(host, published, services.keeper.queued))
 
 
@@ -120,14 +120,6 @@ async def _from_registry(host: ModelHost, ask: Callable[[Registry], R]) -> R:
         raise ModelNotFoundError(host.without_root(error)) from None
     except LanguageModelError:
         raise
-
-
-def _published(registry: Registry) -> list[Version]:
-    return [
-        Version(name, number, registry.root / name / "versions" / str(number))
-        for name in registry.models()
-        for number in registry.versions(name)
-    ]
 
 
 def _reply(reply: object, status: int = 200) -> Response:

@@ -62,7 +62,7 @@ class Authentication:
         if not self._keys:
             closed = demand is not None and demand.scope is KeyScope.ADMIN
             return (403, "scope", _FORBIDDEN_WITHOUT_KEYS) if closed else None
-        presented = _presented(scope)
+        presented = presented_key(scope)
         if not presented:
             return 401, "missing", _body("a key is needed, as `Authorization: Bearer KEY`")
         key = self._keys.find(presented)
@@ -74,8 +74,8 @@ class Authentication:
         return None
 
 
-def _presented(scope: ConnectionScope) -> bytes:
-    """What follows `Bearer`; empty if there is nothing of the kind."""
+def presented_key(scope: ConnectionScope) -> bytes:
+    """What a request gives as its key, after `Bearer`; empty if there is nothing of the kind."""
     given = header(scope, b"authorization") or b""
     return given[len(_BEARER) :].strip() if given[: len(_BEARER)].lower() == _BEARER else b""
 

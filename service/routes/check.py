@@ -33,7 +33,10 @@ async def check_text(request: Request) -> Response:
     body = await request.body()
     wire = parse_json(CheckRequest, body)
     loaded = resolve(request, wire.model)
-    calibration = _calibration(services, loaded.address, needed=wire.precision is not None)
+    needed = wire.precision is not None
+    calibration = await asyncio.to_thread(
+        _calibration, services, loaded.address, needed=needed
+    )  # may be far away
     command = wire.command(loaded, calibration, services.limits)
     if not is_built(loaded):  # the first time: the model thread goes on with the requests of others
         await asyncio.to_thread(checker_of, loaded)

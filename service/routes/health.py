@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from service.engine.hosted import LoadState
+from service.engine.readiness import READY, condition
 from service.routes.openapi import replies_of
 from service.routes.serving import services_of, to_json
 from service.schemas.replies import Health
@@ -26,15 +26,9 @@ async def ready(request: Request) -> Response:
     Later versions that are loaded, or fail to, change nothing: the old ones answer.
     """
     services = services_of(request)
-    state = services.host.default.state
-    if services.engine.scheduler.draining:
-        status = "draining"
-    elif state is not LoadState.LOADED:
-        status = state.value
-    else:
-        status = "ok" if services.keeper.started else LoadState.LOADING.value
+    status = condition(services.host, services.keeper, services.engine.scheduler)
     models = {model.address: model.state.value for model in services.host.models.values()}
-    code = 200 if status == "ok" else 503
+    code = 200 if status == READY else 503
     return Response(to_json(Health(status, models)), code, media_type="application/json")
 
 

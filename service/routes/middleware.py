@@ -96,6 +96,23 @@ class RequestRecord:
         )
 
 
+class HeadAsGet:
+    """Answers HEAD as GET, whose body the server then leaves out: gateways and link checkers ask so.
+
+    Args:
+        app: what answers.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope.get("method") == "HEAD":
+            scope = {**scope, "method": "GET"}  # another one: the server must still know what was asked
+        await self._app(scope, receive, send)
+
+
 def _safe(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """The headers and those that keep browsers from harm."""
     own_policy = any(name == _NO_PAGE[0] for name, _ in headers)

@@ -1,5 +1,6 @@
 """POST /v1/rerank."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator
 
 from fastapi import APIRouter, Request
@@ -57,7 +58,7 @@ async def rerank_lists(request: Request) -> Response:
     body = await request.body()
     wire = parse_json(RerankRequest, body)
     items = wire.items(services.limits)
-    profile = _profile(services, wire)
+    profile = await _profile(services, wire)
     options = wire.options(profile)
     models = _models(request, wire, profile)
 
@@ -77,7 +78,7 @@ async def rerank_lists(request: Request) -> Response:
 
 async def _rerank_stream(request: Request, services: Services, form: str) -> Response:
     settings = read_query(request.query_params)
-    profile = _profile(services, settings)
+    profile = await _profile(services, settings)
     options = settings.options(profile)
     models = _models(request, settings, profile)
     body = await request.body()
@@ -114,8 +115,10 @@ async def _with_error(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[byt
         yield error_json(error_body(error)) + b"\n"
 
 
-def _profile(services: Services, settings: RerankSettings) -> Profile | None:
-    return None if settings.profile is None else services.profiles.read(settings.profile)
+async def _profile(services: Services, settings: RerankSettings) -> Profile | None:
+    if settings.profile is None:
+        return None
+    return await asyncio.to_thread(services.profiles.read, settings.profile)  # the registry may be far away
 
 
 def _models(request: Request, settings: RerankSettings, profile: Profile | None) -> ScoringModels:

@@ -22,7 +22,7 @@ import torch
 from ports import free_port, wait_until_ready
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.checkpoint.write import Description, write_checkpoint
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
@@ -42,14 +42,14 @@ def publish(root, layers, hidden, vocab_size):
     config = NetworkConfig(cell="lstm", layers=layers, embedding_size=hidden, hidden_size=hidden)
     model = NeuralModel(Network(config, vocab_size), vocabulary)
     about = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
-    Registry(root, create=True).publish(
+    LocalRegistry(root, create=True).publish(
         "m", lambda folder: write_checkpoint(folder, model, WordTokenizer(vocabulary), about)
     )
 
 
 def bare_loop(registry, precision, tokens):
     """Tokens per second of a loop that steps and draws, 32 rows at once."""
-    path = Registry(Path(registry)).resolve("m").path
+    path = LocalRegistry(Path(registry)).resolve("m").path
     model = load_checkpoint(path, device="cpu", precision=precision).model
     random = np.random.default_rng(0)
     state = model.initial_state(ROWS)

@@ -21,7 +21,7 @@ from pathlib import Path
 import httpx
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 
 RECIPES = ("ngram", "feed-forward", "elman", "mingru", "gru", "lstm", "mixture")
 GRAMOPHONE = (sys.executable, "-m", "service.cli")
@@ -105,7 +105,7 @@ def main():
             if not (registry / recipe).exists():
                 train(recipe, registry, data, given.epochs, settings)
             minutes = (time.monotonic() - began) / 60
-            loaded = load_checkpoint(Registry(registry).resolve(recipe).path, device="cpu")
+            loaded = load_checkpoint(LocalRegistry(registry).resolve(recipe).path, device="cpu")
             rows[recipe] = loaded.manifest.parameters, minutes, evaluated(recipe, registry, data)
             print(recipe, *rows[recipe], flush=True)
         answers = ask_all(registry, given.recipes)

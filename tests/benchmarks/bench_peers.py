@@ -28,7 +28,7 @@ from peers.servers import running
 from peers.variants import BUSY, CHOSEN, VARIANTS, fastapi_command, litserve_command
 from peers.workloads import FASTAPI, GENERATE, LITSERVE, NEW_TOKENS, OURS, PEERS, SCORE, VOCAB_SIZE
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from service.load.connection import Connection
 from service.load.driver import measure
 from service.load.loads import ClosedLoop, OpenLoop, Terms
@@ -138,7 +138,7 @@ def tuned(peer, command, workload, seconds, folder, random):
 def compare(workload, registry, python, given):
     """Everything about one kind of request."""
     random = np.random.default_rng(0)
-    version = Registry(registry).resolve("m").path
+    version = LocalRegistry(registry).resolve("m").path
     commands = {
         LITSERVE: partial(litserve_command, python, version, workload.name),
         FASTAPI: partial(fastapi_command, version),

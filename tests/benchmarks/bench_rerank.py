@@ -26,7 +26,7 @@ from peers.network import Network as TorchNetwork
 from ports import free_port, wait_until_ready
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.checkpoint.write import Description, write_checkpoint
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
@@ -85,7 +85,7 @@ def publish_lstm(root, words):
     model = NeuralModel(Network(config, VOCAB_SIZE), vocabulary)
     about = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
     tokenizer = WordTokenizer(vocabulary)
-    Registry(root).publish("lstm", lambda folder: write_checkpoint(folder, model, tokenizer, about))
+    LocalRegistry(root).publish("lstm", lambda folder: write_checkpoint(folder, model, tokenizer, about))
 
 
 class Service:
@@ -163,7 +163,7 @@ def bench_ngram(registry, body, rounds):
 
 
 def bench_lstm(registry, body, rounds):
-    folder = Registry(registry).resolve("lstm").path
+    folder = LocalRegistry(registry).resolve("lstm").path
     rates = {"torch loop": [], "float32": [], "int8": []}
     with (
         Service(registry, "--precision", "float32") as exact,

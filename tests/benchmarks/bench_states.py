@@ -25,7 +25,7 @@ from bench_engine import publish
 from ports import free_port, wait_until_ready
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from service.load.connection import Connection
 from service.load.target import Request, Target
 
@@ -44,7 +44,7 @@ def train(registry, data):
 
 def words_of(registry, model):
     """Some of a model's words."""
-    tokens = load_checkpoint(Registry(registry).resolve(model).path).tokenizer.vocabulary.tokens[3:]
+    tokens = load_checkpoint(LocalRegistry(registry).resolve(model).path).tokenizer.vocabulary.tokens[3:]
     return random.Random(0).sample(tokens, min(2000, len(tokens)))
 
 

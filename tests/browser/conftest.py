@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from models.checkpoint import load
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.checkpoint.write import Description, write_checkpoint
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
@@ -92,7 +92,7 @@ def registry(tmp_path_factory):
     """`words`, an n-gram model of the sentences, and `slow`, which takes its time and never ends."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(load.FAMILIES, "fake", ("tests.fakes", "FakeModel"))
-        registry = Registry(tmp_path_factory.mktemp("browser") / "registry", create=True)
+        registry = LocalRegistry(tmp_path_factory.mktemp("browser") / "registry", create=True)
         tokenizer = WordTokenizer(Vocabulary(sorted({word for line in SENTENCES for word in line.split()})))
         lines = [tokenizer.encode(line) for line in 3 * SENTENCES]
         corpus = EncodedCorpus.from_sentences(lines, num_words=sum(map(len, lines)), num_bytes=1000)

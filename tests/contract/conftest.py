@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from models.checkpoint import load
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.checkpoint.write import Description, write_checkpoint
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
@@ -26,7 +26,7 @@ def publish(registry, name, model, tokenizer):
 
 def fill(root):
     """A registry with models that work, one that is slow, one that fails, and one that is damaged."""
-    registry = Registry(root, create=True)
+    registry = LocalRegistry(root, create=True)
     words = WordTokenizer(fake_vocabulary())
     characters = CharacterTokenizer(Vocabulary("abcdefghijklmnopqrstuvwxyzé ."))
     publish(registry, "mixture", FakeModel(words.vocabulary), words)

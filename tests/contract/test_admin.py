@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.tokenizers import WordTokenizer
 from service.app import create_app
 from service.security.keys import create_key
@@ -20,7 +20,7 @@ from tests.servers import running, serving
 @pytest.fixture
 def registry(fake_family, tmp_path):
     """`main` with two versions of which the first is the champion, `other` with one, `damaged` with one."""
-    registry = Registry(tmp_path)
+    registry = LocalRegistry(tmp_path)
     words = WordTokenizer(fake_vocabulary())
     for name, seed in (("main", 1), ("main", 2), ("other", 3), ("damaged", 4)):
         version = publish(registry, name, FakeModel(words.vocabulary, seed=seed, endless=True), words)

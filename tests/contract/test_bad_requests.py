@@ -164,6 +164,19 @@ def test_unknown_paths_and_methods_have_the_same_shape(http, method, path, statu
     assert path in error["message"]
 
 
+def test_fields_that_do_not_go_together_are_named_without_the_rest_of_the_body(http):
+    body = {"text": "secret " * 5, "threshold": 0.5, "precision": 0.9}
+    assert error_of(http.post("/v1/check", json=body), 400)["message"] == "give either threshold or precision"
+
+
+def test_head_is_answered_as_get_without_the_body(http):
+    got, headed = http.get("/v1/models"), http.head("/v1/models")
+    assert headed.status_code == 200
+    assert headed.content == b""
+    assert headed.headers["content-length"] == got.headers["content-length"]
+    assert http.head(NEXT).status_code == 405
+
+
 def test_a_model_that_is_not_there_has_the_same_shape(http):
     assert error_of(http.get("/v1/models/nobody"), 404)["code"] == "model_not_found"
 

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.checkpoint.write import Description, write_checkpoint
 from service.settings import Settings
 from tests import families
@@ -26,7 +26,7 @@ MODELS = [name.replace(" ", "-") for name in PARTS]
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
     """Every model of the table, made of the parts that it names."""
-    registry, made = Registry(tmp_path_factory.mktemp("cached"), create=True), {}
+    registry, made = LocalRegistry(tmp_path_factory.mktemp("cached"), create=True), {}
     for name, parts in PARTS.items():
         version = registry.publish(
             name.replace(" ", "-"),

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from fastapi.openapi.models import OpenAPI
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.checkpoint.write import Description, write_checkpoint
 from service.routes.openapi import make_document, operations_in
 from service.security.keys import KeyScope, create_key
@@ -44,7 +44,7 @@ def publish(registry, name, seed, tokenizer):
 @pytest.fixture(scope="module")
 def served(fake_family, tmp_path_factory):
     """A service with models of the default models' names, and its client, which may do everything."""
-    registry = Registry(tmp_path_factory.mktemp("examples") / "registry", create=True)
+    registry = LocalRegistry(tmp_path_factory.mktemp("examples") / "registry", create=True)
     tokenizer = learn_tokenizer(TokenizerSettings(kind="bpe", vocab_size=330), TEXT, progress=Silent())
     for seed, name in enumerate(("lstm", "mixture", "ngram")):
         publish(registry, name, seed, tokenizer)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.checkpoint.write import Description, write_checkpoint
 from models.ngram.arpa.writing import write_arpa
 from models.ngram.build import list_ngrams
@@ -46,7 +46,7 @@ def trained(tokenizer):
 def served(tmp_path_factory):
     """A client of a service with models of words and of characters, the latter, and the former as a file."""
     folder = tmp_path_factory.mktemp("flashlight")
-    registry = Registry(folder / "registry", create=True)
+    registry = LocalRegistry(folder / "registry", create=True)
     words = WordTokenizer(Vocabulary(sorted({word for line in SENTENCES for word in line.split()})))
     characters = CharacterTokenizer(Vocabulary([" ", *LETTERS]))
     about = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.scoring import score_sequences
 from service.client import Client
 from service.settings import Settings
@@ -173,7 +173,7 @@ def test_its_perplexity_is_that_of_evaluation_by_documents(harness, folder, mode
 @pytest.mark.parametrize("model", MODELS)
 def test_its_choices_are_scored_as_they_are_offline(harness, folder, model):
     results, samples = harness(model)
-    checkpoint = load_checkpoint(Registry(folder / "registry").resolve(model).path)
+    checkpoint = load_checkpoint(LocalRegistry(folder / "registry").resolve(model).path)
     right = 0
     for sample in samples["choices"]:
         question = QUESTIONS[sample["doc_id"]]

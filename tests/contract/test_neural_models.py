@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.checkpoint.write import Description, write_checkpoint
 from service.settings import Settings
 from tests import families
@@ -15,7 +15,7 @@ TEXT = "w3 w5 w9 w10"
 @pytest.fixture(scope="module")
 def http(tmp_path_factory):
     """A service with a small model of each kind, and one that reads backward."""
-    registry = Registry(tmp_path_factory.mktemp("networks"), create=True)
+    registry = LocalRegistry(tmp_path_factory.mktemp("networks"), create=True)
     names = {name.replace(" ", "-"): (name, "forward") for name in families.NEURAL}
     for published, (name, direction) in {**names, "backward": ("every option", "backward")}.items():
         description = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {}, direction=direction)

@@ -4,7 +4,7 @@ import httpx
 import numpy as np
 import pytest
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.checkpoint.write import Description, write_checkpoint
 from models.vocabulary import EOS
 from service.settings import Settings
@@ -25,7 +25,7 @@ def backward_model():
 @pytest.fixture(scope="module")
 def http(tmp_path_factory):
     """A service with the same text's model read forward and backward."""
-    registry = Registry(tmp_path_factory.mktemp("ngrams"), create=True)
+    registry = LocalRegistry(tmp_path_factory.mktemp("ngrams"), create=True)
     for name, model in {"forward": families.model("ngram"), "backward": backward_model()}.items():
         description = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {}, direction=name)
         registry.publish(

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.checkpoint.write import Description, write_checkpoint
 from models.tokenizers import WordTokenizer
 from service.security.keys import create_key
@@ -26,7 +26,7 @@ def registry_root(tmp_path_factory):
 @pytest.fixture(scope="module")
 def told(fake_family, registry_root):
     """A service with keys, and a model that has a card, a picture and a report beside it."""
-    registry = Registry(registry_root, create=True)
+    registry = LocalRegistry(registry_root, create=True)
     tokenizer = WordTokenizer(fake_vocabulary())
 
     def write(folder):

@@ -6,7 +6,7 @@ import kenlm
 import numpy as np
 import pytest
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.checkpoint.write import Description, write_checkpoint
 from models.ngram.arpa.writing import write_arpa
 from models.ngram.build import list_ngrams
@@ -52,7 +52,7 @@ def trained(tokenizer):
 def served(tmp_path_factory):
     """A service with an n-gram model of words and one of characters, and the former as a file for KenLM."""
     folder = tmp_path_factory.mktemp("fusion")
-    registry = Registry(folder / "registry", create=True)
+    registry = LocalRegistry(folder / "registry", create=True)
     words = WordTokenizer(Vocabulary(sorted({word for line in SENTENCES for word in line.split()})))
     characters = CharacterTokenizer(Vocabulary(sorted(set("".join(SENTENCES)))))
     about = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})

@@ -4,7 +4,7 @@ import httpx
 import pytest
 import torch
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.checkpoint.write import Description, write_checkpoint
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
@@ -29,7 +29,7 @@ def small_model(*, self_normalised):
 @pytest.fixture(scope="module")
 def http(tmp_path_factory):
     """A service with a self-normalised model and one that is not."""
-    registry = Registry(tmp_path_factory.mktemp("modes"), create=True)
+    registry = LocalRegistry(tmp_path_factory.mktemp("modes"), create=True)
     about = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
     for name in ("pulled", "free"):
         model = small_model(self_normalised=name == "pulled")

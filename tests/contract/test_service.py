@@ -7,7 +7,7 @@ import time
 import httpx
 import pytest
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.errors import ModelNotFoundError, RegistryError
 from service.app import create_app
 from service.settings import Settings
@@ -151,7 +151,7 @@ def test_two_apps_in_one_process_count_apart(registry, serve):
 
 
 def test_the_registry_is_left_as_it_was(registry):
-    assert Registry(registry.root).models() == ["broken", "chars", "damaged", "mixture", "slow"]
+    assert LocalRegistry(registry.root).models() == ["broken", "chars", "damaged", "mixture", "slow"]
 
 
 def wait_for(condition):

@@ -6,7 +6,7 @@ import httpx
 import numpy as np
 import pytest
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.checkpoint.write import Description, write_checkpoint
 from service.client import AsyncClient, Client
 from service.settings import Settings
@@ -21,7 +21,7 @@ V = len(families.WORDS) + 3
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
-    registry, made = Registry(tmp_path_factory.mktemp("states"), create=True), {}
+    registry, made = LocalRegistry(tmp_path_factory.mktemp("states"), create=True), {}
     for name, parts in PARTS.items():
 
         def write(folder, name=name, parts=parts):

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from service.settings import Settings
 from tests import families
 from tests.contract.conftest import publish
@@ -16,7 +16,7 @@ CLIENTS, ROUNDS = 8, 10
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    registry = Registry(tmp_path_factory.mktemp("races"))
+    registry = LocalRegistry(tmp_path_factory.mktemp("races"))
     publish(registry, "lstm", families.model("lstm"), families.tokenizer())
     with running(Settings(registry=registry.root)) as server:
         yield server

@@ -5,7 +5,7 @@ import time
 import httpx
 import pytest
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.tokenizers import WordTokenizer
 from service.client import Client, NotFoundError, OverloadedError, ServerError, StateElsewhereError
 from service.security.keys import create_key
@@ -26,7 +26,7 @@ def add_version(registry):
 
 @pytest.fixture
 def registry(fake_family, tmp_path):
-    registry = Registry(tmp_path)
+    registry = LocalRegistry(tmp_path)
     add_version(registry)
     registry.set_alias("lm", "champion", 1)
     return registry
@@ -38,7 +38,7 @@ def started(registry, **options):
 
 @pytest.fixture(scope="module")
 def http(fake_family, tmp_path_factory):
-    registry = Registry(tmp_path_factory.mktemp("refused"))
+    registry = LocalRegistry(tmp_path_factory.mktemp("refused"))
     add_version(registry)
     limits = {"max_texts_per_request": 10, "max_tokens_per_sequence": 50, "max_body_bytes": 100_000}
     with started(registry, **limits) as server, httpx.Client(base_url=server.url, timeout=20) as client:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.tokenizers import WordTokenizer
 from service import local
 from service.engine.host import LoadedModel
@@ -25,7 +25,7 @@ CLIENTS, REQUESTS, VERSIONS = 6, 90, 8
 
 @pytest.fixture
 def registry(fake_family, tmp_path):
-    registry = Registry(tmp_path)
+    registry = LocalRegistry(tmp_path)
     add_version(registry)
     registry.set_alias("moving", "champion", 1)
     return registry

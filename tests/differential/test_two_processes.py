@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from tests.resumable import SETTINGS, fit, weights
 from training.neural.resume import StateFile
 
@@ -60,4 +60,4 @@ def test_the_command_line_publishes_once(tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["model"] == "m@1"
     assert done.stderr.count("training the lstm network: done") == 1
-    assert Registry(tmp_path / "registry").versions("m") == [1]
+    assert LocalRegistry(tmp_path / "registry").versions("m") == [1]

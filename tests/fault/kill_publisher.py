@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from models.checkpoint.local import LocalRegistry
 from models.checkpoint.manifest import read_manifest, verify_files
-from models.checkpoint.registry import Registry
 from tests.checkpoints import write_minimal
 
 FILE_OPERATIONS = {
@@ -53,7 +53,7 @@ def survives(operation: int, work: Callable[[], object]) -> bool:
 
 def main(root: Path) -> None:
     """Kill publishers, then movers of an alias, at every operation."""
-    registry = Registry(root, create=True)
+    registry = LocalRegistry(root, create=True)
     registry.publish("m", write_minimal)
     registry.set_alias("m", "champion", 1)
     report: dict[str, list[list[int]]] = {"publish": [], "alias": []}

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 
 KILLS_ANYWHERE = 5
 KILLS_WHILE_PUBLISHING = 12
@@ -28,10 +28,10 @@ def trainer(tmp_path_factory):
 
     began = time.monotonic()
     assert start().wait() == 0
-    return start, Registry(folder / "registry"), time.monotonic() - began
+    return start, LocalRegistry(folder / "registry"), time.monotonic() - began
 
 
-def assert_clean(registry: Registry, at_least: int) -> int:
+def assert_clean(registry: LocalRegistry, at_least: int) -> int:
     """Every listed version loads; none that was there is gone. The number of versions."""
     versions = registry.versions("m")
     assert registry.models() == ["m"]

@@ -8,6 +8,7 @@ from training.commands.evaluating import (
     run_evaluate_check,
 )
 from training.commands.training import QUICKSTART_NAME, run_train
+from training.scale.options import scale_options
 
 __all__ = [
     "QUICKSTART_NAME",
@@ -18,4 +19,5 @@ __all__ = [
     "run_export_arpa",
     "run_import_arpa",
     "run_train",
+    "scale_options",
 ]

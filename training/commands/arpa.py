@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.registry import Address, open_registry
 from models.errors import InvalidInputError
 from training.console import console_progress
 from training.exporting import export_arpa
@@ -20,7 +20,7 @@ def run_import_arpa(
     file: Path,
     *,
     name: str,
-    registry: Path,
+    registry: Address,
     corpus: Sequence[Path] = (),
     lowercase: bool = False,
     prune_entropy: float = 0.0,
@@ -43,16 +43,17 @@ def run_import_arpa(
         raise InvalidInputError(
             f"--quantize-bits is {quantize_bits}, it can only be 8", parameter="quantize_bits"
         )
+    store = open_registry(registry, create=True)
     version = import_arpa(
         file,
         name=name,
-        registry=Registry(registry, create=True),
+        registry=store,
         corpus=corpus,
         lowercase=lowercase,
         shrinking=Shrinking(prune_entropy, quantise=quantize_bits is not None),
         progress=console_progress(),
     )
-    metrics = json.loads((version.path / "metrics.json").read_text(encoding="utf-8"))
+    metrics = json.loads(store.read_file(version, "metrics.json"))
     seconds = time.monotonic() - began
     return {
         "model": version.address,
@@ -63,7 +64,7 @@ def run_import_arpa(
     }
 
 
-def run_export_arpa(address: str, file: Path, *, registry: Path) -> dict[str, Any]:
+def run_export_arpa(address: str, file: Path, *, registry: Address) -> dict[str, Any]:
     """Write a published n-gram model as an ARPA file.
 
     Returns:
@@ -73,7 +74,7 @@ def run_export_arpa(address: str, file: Path, *, registry: Path) -> dict[str, An
         LanguageModelError: bad input, or the file cannot be written; nothing is half written.
     """
     began = time.monotonic()
-    exported = export_arpa(address, file, registry=Registry(registry), progress=console_progress())
+    exported = export_arpa(address, file, registry=open_registry(registry), progress=console_progress())
     log_zero = exported.written.log_zero
     return {
         "model": exported.address,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.registry import Registry
+from models.checkpoint.registry import Address, open_registry
 from models.errors import InvalidInputError
 from training.console import console_progress
 from training.corpora.default import read_default_corpus
@@ -28,7 +28,7 @@ def run_evaluate(
     address: str,
     *,
     corpus: Sequence[Path],
-    registry: Path,
+    registry: Address,
     context: str,
     unit: str,
     window: int,
@@ -65,11 +65,13 @@ def run_evaluate(
     for name, value in {"window": window, "sample": sample}.items():
         if value < 1:
             raise InvalidInputError(f"--{name} is {value}, it must be at least 1", parameter=name)
-    store = Registry(registry)
+    store = open_registry(registry)
     version, other = store.resolve(address), None if against is None else store.resolve(against)
     progress = console_progress()
-    checkpoint = load_checkpoint(version.path, device=device, precision=precision)
-    second = None if other is None else load_checkpoint(other.path, device=device, precision=precision)
+    checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
+    second = (
+        None if other is None else load_checkpoint(store.fetch(other), device=device, precision=precision)
+    )
     if second is not None and other is not None:
         check_comparable(checkpoint, second, (version.address, other.address))
     backward = checkpoint.manifest.direction == "backward"
@@ -105,7 +107,7 @@ def run_evaluate(
 
 
 def run_dynamic_evaluation(
-    address: str, *, corpus: Sequence[Path], registry: Path, unit: str, device: str
+    address: str, *, corpus: Sequence[Path], registry: Address, unit: str, device: str
 ) -> dict[str, Any]:
     """Figures of a published neural model, a copy of which learns from the text as it goes, a stream.
 
@@ -114,10 +116,11 @@ def run_dynamic_evaluation(
     """
     from training.dynamic_evaluation import dynamic_evaluation  # brings in torch
 
-    version = Registry(registry).resolve(address)
+    store = open_registry(registry)
+    version = store.resolve(address)
     progress = console_progress()
     checkpoint = load_checkpoint(
-        version.path, device=device, precision="float32"
+        store.fetch(version), device=device, precision="float32"
     )  # what learns needs its weights
     texts = _held_out_texts(corpus, "stream", unit, progress)
     encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
@@ -139,7 +142,7 @@ def run_evaluate_autocomplete(
     address: str,
     *,
     corpus: Sequence[Path],
-    registry: Path,
+    registry: Address,
     unit: str,
     device: str,
     context: Context = "sentence",
@@ -171,10 +174,12 @@ def run_evaluate_autocomplete(
         raise InvalidInputError(
             f"--report is {report}, but there is no folder {report.parent}", parameter="report"
         )
-    store = Registry(registry)
+    store = open_registry(registry)
     addresses = [store.resolve(one) for one in (address, *([against] if against else []))]
     progress = console_progress()
-    models = [load_checkpoint(version.path, device=device, precision=precision) for version in addresses]
+    models = [
+        load_checkpoint(store.fetch(version), device=device, precision=precision) for version in addresses
+    ]
     texts = _held_out_texts(corpus, "sentence", unit, progress)
     second = models[1] if against else None
     told = autocomplete_figures(
@@ -194,7 +199,7 @@ def run_evaluate_check(
     address: str,
     *,
     corpus: Sequence[Path],
-    registry: Path,
+    registry: Address,
     device: str,
     precision: str = "auto",
     sample: int = CHECKED_WORDS,

@@ -1,25 +1,28 @@
 """`gramophone train`: by a recipe, published as a new version."""
 
 import contextlib
-import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.checkpoint.load import Checkpoint, load_checkpoint
-from models.checkpoint.registry import Registry, check_name
+from models.checkpoint.registry import Address, Registry, check_name, open_registry
 from models.neural.device import resolve_device
+from training.commands.result import training_result
 from training.console import console_progress
 from training.data import encode_texts, read_fitting_text, read_texts
 from training.mixing import mixture_tokenizer
+from training.neural.agreement import agree_on_command, agree_on_text
 from training.neural.distributed import Processes, joined
-from training.notes import fitted_note, notes, overlap_notes
+from training.neural.interruption import Terminated, terminable
 from training.overlap import overlaps
 from training.pipeline import networks_of, train, train_along
 from training.progress import SILENT, Progress
 from training.publishing import Run, command_line, publish
 from training.recipe import Recipe, load_recipe
 from training.runs import Runs
+from training.scale.options import ScaleOptions
 from training.tokenizing import learn_tokenizer
 
 QUICKSTART_NAME = "mixture"
@@ -29,13 +32,14 @@ def run_train(
     recipe_name: str,
     *,
     name: str,
-    registry: Path,
+    registry: Address,
     corpus: Sequence[Path] = (),
     valid: Sequence[Path] = (),
     test: Sequence[Path] = (),
     assignments: Sequence[str] = (),
     device: str = "cpu",
     resume: bool = False,
+    scale: ScaleOptions | None = None,
 ) -> dict[str, Any]:
     """Train by a recipe and publish; of several processes started by torchrun, the first one publishes.
 
@@ -49,6 +53,7 @@ def run_train(
         assignments: keys of the recipe that are set anew.
         device: to compute on.
         resume: go on with an interrupted training of this name, if there is one.
+        scale: how n-grams are estimated past memory; None: in memory.
 
     Returns:
         The new version's address, directory and held-out figures; nothing in the other processes.
@@ -59,14 +64,19 @@ def run_train(
     check_name(name)
     recipe = load_recipe(recipe_name, assignments)
     title = Path(recipe_name).stem
+    if scale is not None:
+        target = (open_registry(registry, create=True), name)
+        return _train_past_memory(recipe, (corpus, valid, test), target, scale, recipe_name=recipe_name)
     networks = networks_of(title, recipe)  # parts that cannot be trained are refused before the text is read
-    with joined(resolve_device(device)) as place:
+    with terminable(), joined(resolve_device(device)) as place:
         leads = Processes.current().leads
-        store = Registry(registry, create=True)
-        runs = Runs(registry, name, resume=resume)
-        with runs.held() if networks and leads else contextlib.nullcontext():
+        store = open_registry(registry, create=True)
+        runs = Runs(store.work_folder, name, resume=resume)
+        with _explained(runs.how_to_go_on), runs.held() if networks and leads else contextlib.nullcontext():
+            runs.notes += agree_on_command(recipe, networks, device=str(place), resume=resume)
             progress = console_progress() if leads else SILENT
             prepared = _prepare(recipe, store, (corpus, valid, test), device=str(place), progress=progress)
+            agree_on_text(prepared.run.texts, prepared.run.tokenizer, prepared.run.encoded)
             if leads:
                 return _train_and_publish(
                     title, recipe, prepared, (store, name), device=str(place), runs=runs, progress=progress
@@ -74,6 +84,40 @@ def run_train(
             run = prepared.run
             train_along(title, recipe, run.tokenizer, run.encoded, device=str(place), runs=runs)
             return {}
+
+
+def _train_past_memory(
+    recipe: Recipe,
+    files: Sequence[Sequence[Path]],
+    target: tuple[Registry, str],
+    options: ScaleOptions,
+    *,
+    recipe_name: str,
+) -> dict[str, Any]:
+    """Estimate n-grams by an engine; of several processes the first one does."""
+    from training.commands.past_memory import run_past_memory
+
+    how = "the same command goes on from the stages that are finished"
+    with terminable(), joined(resolve_device("cpu")), _explained(lambda: how):
+        if not Processes.current().leads:
+            return {}
+        return run_past_memory(
+            recipe, files, target, options, recipe_name=recipe_name, progress=console_progress()
+        )
+
+
+@contextlib.contextmanager
+def _explained(how: Callable[[], str]) -> Iterator[None]:
+    """Say how to go on where SIGTERM ends the command."""
+    try:
+        with terminable():
+            yield
+    except Terminated:
+        processes = Processes.current()
+        then = how() if processes.leads else "process 0 tells what is saved"
+        which = "" if processes.count == 1 else f"process {processes.rank} was "
+        sys.stderr.write(f"gramophone: {which}ended by SIGTERM; {then}\n")
+        raise
 
 
 class _Prepared(NamedTuple):
@@ -89,7 +133,7 @@ def _prepare(
     """Load what is published, read the files to learn from, to decide by and to report on, and encode them."""
     place = "cpu" if recipe.mixture.kind == "static" else device  # where the arrays are that it is made of
     published = [
-        load_checkpoint(store.resolve(address).path, device=place, precision="float32")
+        load_checkpoint(store.fetch(store.resolve(address)), device=place, precision="float32")
         for address in recipe.mixture.models
     ]
     shared = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
@@ -130,17 +174,4 @@ def _train_and_publish(
     )
     version = publish(*target, trained, run)
     runs.close()
-    metrics = json.loads((version.path / "metrics.json").read_text(encoding="utf-8"))
-    told = [
-        *runs.notes,
-        *filter(None, [fitted_note(metrics)]),
-        *notes(metrics),
-        *overlap_notes(run.overlap),
-    ]
-    return {
-        "model": version.address,
-        "path": str(version.path),
-        "seconds": trained.seconds,
-        "notes": told,
-        **metrics,
-    }
+    return training_result(target[0], version, trained, run, said=runs.notes)

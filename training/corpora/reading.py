@@ -8,7 +8,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from models.errors import FormatError, InvalidInputError
 from models.packed_files import UNPACKING_ERRORS, unpacked
@@ -18,6 +18,18 @@ from training.progress import Progress
 UNITS = ("line", "paragraph")
 _CHUNK_BYTES = 1 << 20
 _ARPA_HEAD = re.compile(rb"(?:\xef\xbb\xbf)?\s*\\data\\\s")
+
+
+class Sentences(Protocol):
+    """Sentences that can be gone through any number of times; they need not be in memory."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def __iter__(self) -> Iterator[str]:
+        """All of them, in order."""
+        ...
 
 
 class Corpus(NamedTuple):
@@ -30,6 +42,14 @@ class Corpus(NamedTuple):
     """
 
     sentences: list[str]
+    sha256: str
+    sources: list[str]
+
+
+class StreamedCorpus(NamedTuple):
+    """The same of a text that is too large for memory."""
+
+    sentences: Sentences
     sha256: str
     sources: list[str]
 
@@ -55,16 +75,36 @@ def read_corpus(paths: Sequence[Path], *, unit: str, progress: Progress) -> Corp
     sentences: list[str] = []
     progress.start("reading text", sum(p.stat().st_size for p in paths if p.is_file()))
     for path in paths:
-        before = len(sentences)
-        lines = read_lines(path, digest=digest, progress=progress)
-        if unit == "line":
-            sentences += (text for line in lines if (text := line.strip()))
-        else:
-            sentences += (s for block in paragraphs(lines) for s in split_sentences(block))
-        if len(sentences) == before:
-            raise FormatError(path, "holds no sentence", hint="give a text file with at least one line")
+        sentences += read_sentences(path, unit=unit, digest=digest, progress=progress)
     progress.finish()
     return Corpus(sentences, digest.hexdigest(), [path.name for path in paths])
+
+
+def read_sentences(
+    path: Path, *, unit: str, digest: "hashlib._Hash | None" = None, progress: Progress | None = None
+) -> Iterator[str]:
+    """The sentences of one file, of which no more than a block is in memory.
+
+    Args:
+        path: the file.
+        unit: `line` or `paragraph`; see `read_corpus`.
+        digest: told of the decompressed bytes.
+        progress: told of bytes read from disk.
+
+    Raises:
+        FormatError: see `read_corpus`.
+    """
+    lines = read_lines(path, digest=digest, progress=progress)
+    if unit == "line":
+        found = (text for line in lines if (text := line.strip()))
+    else:
+        found = (s for block in paragraphs(lines) for s in split_sentences(block))
+    is_empty = True
+    for sentence in found:
+        is_empty = False
+        yield sentence
+    if is_empty:
+        raise FormatError(path, "holds no sentence", hint="give a text file with at least one line")
 
 
 def read_lines(

@@ -18,7 +18,7 @@ from models.checking.checker import Checker
 from models.checking.letters import is_letters
 from models.checkpoint.calibrations import CalibrationStore
 from models.checkpoint.load import Checkpoint, load_checkpoint
-from models.checkpoint.registry import Registry
+from models.checkpoint.registry import Address, open_registry
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.tokenizers import WordTokenizer
 from training.corpora.default import read_default_corpus
@@ -45,7 +45,7 @@ def run_check_task(
     address: str,
     *,
     corpus: Sequence[Path],
-    registry: Path,
+    registry: Address,
     device: str,
     progress: Progress,
     precision: str = "auto",
@@ -72,8 +72,9 @@ def run_check_task(
         LanguageModelError: the model, a file or an option is wrong.
     """
     _check_options(sample, kinds)
-    version = Registry(registry).resolve(address)
-    checkpoint = load_checkpoint(version.path, device=device, precision=precision)
+    store = open_registry(registry)
+    version = store.resolve(address)
+    checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
     _check_direction(checkpoint, version.address)
     text = _held_out(corpus, progress)
     random = np.random.default_rng(seed)

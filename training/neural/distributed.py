@@ -2,31 +2,33 @@
 
 Random draws, dropout's masks among them, are made for the whole batch in every process and each takes
 its share, so the result is that of one process but for rounding. What is decided by the clock or a signal,
-the first process decides for all.
+the first process decides for all. They may be on several machines; only the first one's disk is written to.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, LanguageModelError, ProcessLostError
 from models.neural.body import Hidden
 from models.neural.dropout import Dropout
-
-_PATIENCE = timedelta(days=1)  # others wait while the first one validates, evaluates, estimates n-grams
+from training.neural.company import PATIENCE_S, Company
+from training.neural.interruption import Terminated
 
 
 class Exchanged(NamedTuple):
-    """What all processes know after an exchange: the mean loss, and the first one's clock."""
+    """What all processes know after an exchange: the mean loss, the first one's clock, who was asked to end."""
 
     loss: float
     seconds: float
     interrupted: bool
+    terminated: bool
 
 
 class Processes:
@@ -35,18 +37,20 @@ class Processes:
     Args:
         rank: of this process, from 0.
         count: of all.
+        company: what is known of the others; None for one alone.
     """
 
-    def __init__(self, rank: int = 0, count: int = 1) -> None:
+    _joined: ClassVar["Processes | None"] = None
+
+    def __init__(self, rank: int = 0, count: int = 1, company: Company | None = None) -> None:
         self.rank = rank
         self.count = count
+        self._company = company
 
     @classmethod
     def current(cls) -> "Processes":
         """Those that were joined; else this one alone."""
-        if dist.is_available() and dist.is_initialized():
-            return cls(dist.get_rank(), dist.get_world_size())
-        return cls()
+        return cls._joined or cls()
 
     @property
     def leads(self) -> bool:
@@ -73,6 +77,15 @@ class Processes:
             if isinstance(module, Dropout):
                 module.part = (self.rank, self.count)
 
+    def meet(self) -> None:
+        """Wait until all processes are here; before an exchange that one of them may come to much later.
+
+        Raises:
+            ProcessLostError: one is gone; so it is in all that follows.
+        """
+        if self._company is not None:
+            self._company.meet()
+
     def exchange(
         self,
         parameters: Sequence[nn.Parameter],
@@ -81,6 +94,7 @@ class Processes:
         loss: float,
         seconds: float,
         interrupted: bool,
+        terminated: bool,
     ) -> Exchanged:
         """Replace gradients by the sum of all processes' gradients, each times its weight.
 
@@ -90,26 +104,68 @@ class Processes:
             loss: the mean.
             seconds: by this process's clock.
             interrupted: whether this process was asked to end.
+            terminated: whether it was asked to end and publish nothing.
         """
         if self.count == 1:
-            return Exchanged(loss, seconds, interrupted)
+            return Exchanged(loss, seconds, interrupted, terminated)
         gradients = [p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in parameters]
-        told = [weight * loss, seconds if self.leads else 0.0, float(interrupted)]
+        told = [weight * loss, seconds if self.leads else 0.0, float(interrupted), float(terminated)]
         flat = torch.cat([*(weight * g for g in gradients), gradients[0].new_tensor(told)])
-        dist.all_reduce(flat)
-        *sums, tail = torch.split(flat, [*(p.numel() for p in parameters), len(told)])
+        with self._together():
+            dist.all_reduce(flat)
+            *sums, tail = torch.split(flat, [*(p.numel() for p in parameters), len(told)])
+            loss, seconds, interruptions, terminations = tail.tolist()
         for parameter, gradient in zip(parameters, sums, strict=True):
             parameter.grad = gradient.view_as(parameter)
-        loss, seconds, asked = tail.tolist()
-        return Exchanged(loss, seconds, asked > 0)
+        return Exchanged(loss, seconds, interruptions > 0, terminations > 0)
 
     def first_ones(self, value: float) -> float:
-        """A number of the first process."""
+        """A number of the first process, which may be busy with it for long."""
         if self.count == 1:
             return value
+        self.meet()
         told = torch.tensor([value], dtype=torch.float64)
-        dist.broadcast(told, src=0)
+        with self._together():
+            dist.broadcast(told, src=0)
         return float(told)
+
+    def first_ones_bytes(self, content: bytes | None) -> bytes | None:
+        """The first process's bytes, or None; what the others give does not matter."""
+        if self.count == 1:
+            return content
+        size = -1 if content is None else len(content)
+        length = torch.tensor([size if self.leads else 0])
+        with self._together():
+            dist.broadcast(length, src=0)
+            if length < 0:
+                return None
+            told = (
+                _bytes_tensor(content or b"") if self.leads else torch.empty(int(length), dtype=torch.uint8)
+            )
+            dist.broadcast(told, src=0)
+        return told.numpy().tobytes()
+
+    def first_ones_weights(self, network: nn.Module) -> None:
+        """Let the network start as the first process's does."""
+        if self.count == 1:
+            return
+        with self._together():
+            for parameter in network.parameters():
+                dist.broadcast(parameter.data, src=0)
+
+    def gathered(self, text: str) -> list[str]:
+        """What each process tells, by rank."""
+        if self.count == 1:
+            return [text]
+        self.meet()
+        own = _bytes_tensor(text.encode())
+        with self._together():
+            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
+            dist.all_gather(sizes, torch.tensor([len(own)]))
+            longest = max(int(size) for size in sizes)
+            rows = [torch.zeros(longest, dtype=torch.uint8) for _ in sizes]
+            dist.all_gather(rows, nn.functional.pad(own, (0, longest - len(own))))
+        return [row[: int(size)].numpy().tobytes().decode() for row, size in zip(rows, sizes, strict=True)]
 
     def whole(self, hidden: Hidden) -> Hidden:
         """What is carried in all processes' rows, of tensors [·, B / count, ·] in each."""
@@ -119,17 +175,29 @@ class Processes:
         for part in hidden:
             own = part.detach().cpu().contiguous()
             parts = [torch.empty_like(own) for _ in range(self.count)]
-            dist.all_gather(parts, own)
+            with self._together():
+                dist.all_gather(parts, own)
             gathered.append(torch.cat(parts, dim=1))
         return tuple(gathered)
 
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Tell who is gone where an exchange fails."""
+        try:
+            yield
+        except RuntimeError as error:  # torch's errors of connections and of time are some
+            if self._company is None:
+                raise
+            raise self._company.lost(str(error).splitlines()[0]) from error
+
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[torch.device]:
+def joined(device: torch.device, *, patience_s: float = PATIENCE_S) -> Iterator[torch.device]:
     """Join the processes that torchrun started, and leave them at the end; nothing where it did not.
 
     Args:
         device: `cuda` becomes this process's own.
+        patience_s: how long an exchange may take, and a process be silent.
 
     Yields:
         The device to compute on.
@@ -141,8 +209,44 @@ def joined(device: torch.device) -> Iterator[torch.device]:
         device = torch.device("cuda", dist.get_node_local_rank())
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=_PATIENCE)
+    patience = timedelta(seconds=patience_s)
+    store, rank, count = next(rendezvous("env://", timeout=patience))
+    dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=patience)
+    company = Company(store.clone(), rank, count, patience_s=patience_s) if count > 1 else None
+    Processes._joined = Processes(rank, count, company)  # noqa: SLF001 - torch's group is as global
     try:
-        yield device
+        with _farewell(company):
+            yield device
     finally:
+        Processes._joined = None  # noqa: SLF001
         dist.destroy_process_group()
+
+
+@contextmanager
+def _farewell(company: Company | None) -> Iterator[None]:
+    """Tell the others why this process ends."""
+    reason = ""
+    try:
+        yield
+    except ProcessLostError:  # they know
+        raise
+    except LanguageModelError as error:
+        reason = str(error)
+        raise
+    except Terminated:
+        reason = "by SIGTERM"
+        raise
+    except BaseException as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        if company is not None:
+            company.leave(reason)
+
+
+def _bytes_tensor(content: bytes) -> Tensor:
+    return (
+        torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        if content
+        else torch.empty(0, dtype=torch.uint8)
+    )

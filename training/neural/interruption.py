@@ -1,39 +1,101 @@
-"""Ctrl-C between two updates instead of amid one, so that what is saved is whole."""
+"""Ctrl-C and SIGTERM between two updates instead of amid one, so that what is saved is whole.
+
+Ctrl-C ends a training, which is then evaluated and published. SIGTERM, as an orchestrator sends it to a container that
+has to go, only saves: there may be no time for more, and a half-trained model must not be served because a machine
+is serviced.
+"""
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, NoReturn
+
+from models.errors import LanguageModelError
+
+EXIT_TERMINATED = 128 + signal.SIGTERM
+"""Exit status of a command that SIGTERM ended: 143, as of one that does not handle it."""
+
+
+class Terminated(SystemExit):
+    """SIGTERM came; leads out of the program, cleaning up on the way."""
+
+    def __init__(self) -> None:
+        super().__init__(EXIT_TERMINATED)
 
 
 class Interruption:
-    """Whether the user wants the run to end.
+    """Whether a run is to end.
 
     Attributes:
         asked: by one Ctrl-C; a second one interrupts at once, as usual.
+        terminated: by SIGTERM; a second one ends the process at once.
     """
 
     def __init__(self) -> None:
         self.asked = False
+        self.terminated = False
 
     def ask(self, number: int, frame: FrameType | None) -> None:
-        """Take note of a signal."""
+        """Take note of Ctrl-C."""
         if self.asked:
             signal.default_int_handler(number, frame)
         self.asked = True
 
+    def terminate(self, _number: int, _frame: FrameType | None) -> None:
+        """Take note of SIGTERM."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self.terminated = True
+
 
 @contextmanager
 def interruption() -> Iterator[Interruption]:
-    """Take note of Ctrl-C for a while; of nothing where it is not handled as usual, or outside the main thread."""
+    """Take note of Ctrl-C for a while, and of SIGTERM where a command is `terminable`.
+
+    Of nothing where a signal is handled otherwise, or outside the main thread.
+    """
     asked = Interruption()
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not usual or threading.current_thread() is not threading.main_thread():
+    with (
+        _handled(signal.SIGINT, asked.ask, instead_of=signal.default_int_handler),
+        _handled(signal.SIGTERM, asked.terminate, instead_of=_end),
+    ):
         yield asked
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM raise `Terminated` for a while; process 1 of a container would ignore it otherwise.
+
+    Also where a library that was interrupted by it, as DuckDB is, raises an error of its own.
+    """
+    with _handled(signal.SIGTERM, _end, instead_of=signal.SIG_DFL):
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            yield
+        except LanguageModelError:
+            raise
+        except Exception as error:
+            if handler == _end and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+                raise Terminated from error
+            raise
+
+
+def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
+    raise Terminated
+
+
+@contextmanager
+def _handled(number: signal.Signals, handler: Callable[..., Any], *, instead_of: object) -> Iterator[None]:
+    """Handle a signal for a while, if it is handled as it is said to be."""
+    before = signal.getsignal(number)
+    if before != instead_of or threading.current_thread() is not threading.main_thread():
+        yield
         return
-    signal.signal(signal.SIGINT, asked.ask)
+    signal.signal(number, handler)
     try:
-        yield asked
+        yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if signal.getsignal(number) == handler:
+            signal.signal(number, before)

@@ -67,12 +67,28 @@ class StateFile:
         Raises:
             FormatError: the file is no training state, or one of another format.
         """
+        content = self.content()
+        return None if content is None else self.parse(content)
+
+    def content(self) -> bytes | None:
+        """The file's bytes; None if there is none.
+
+        Raises:
+            FormatError: it cannot be read.
+        """
         try:
-            content = self.path.read_bytes()
+            return self.path.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise FormatError(self.path, error.strerror or str(error), hint=_BEGIN_ANEW) from None
+
+    def parse(self, content: bytes) -> dict[str, Any]:
+        """The state that a file's bytes are, on the CPU.
+
+        Raises:
+            FormatError: they are no training state, or one of another format.
+        """
         digest, written = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
         if hashlib.sha256(written).digest() != digest:
             raise FormatError(self.path, "is no training state, or a damaged one", hint=_BEGIN_ANEW)
@@ -129,11 +145,15 @@ def text_hash(corpus: EncodedCorpus) -> str:
 
 def library_version() -> str:
     """The version of this library and of torch."""
+    return f"{own_version()}, torch {torch.__version__}"
+
+
+def own_version() -> str:
+    """The version of this library."""
     try:
-        own = metadata.version(_DISTRIBUTION)
+        return metadata.version(_DISTRIBUTION)
     except metadata.PackageNotFoundError:
-        own = "unknown"
-    return f"{own}, torch {torch.__version__}"
+        return "unknown"
 
 
 def _difference(name: str, before: Any, now: Any) -> str:

@@ -26,6 +26,9 @@ from training.neural.settings import TrainSettings
 from training.neural.stream import Streams
 from training.neural.validation import Validation
 
+ASKED_TO_STOP = ("interrupted", "terminated")
+"""Ends of a run that are not its own: resumed, it goes on."""
+
 
 class Run:
     """A run's moving parts; see `train_network` for the arguments.
@@ -74,6 +77,7 @@ class Run:
         self.processes.divide_dropout(self.network)
         counts = _counts(train, len(vocabulary))
         self.network.output.start_from_counts(counts)
+        self.processes.first_ones_weights(self.network)
         self.optimizer = optimizer_of(self.network, settings)
         self.average = WeightAverage(self.network, settings)
         self.penalties = OutputPenalties(self.network, settings)
@@ -98,7 +102,7 @@ class Run:
             "done": self.done,
             "seconds": self.schedule.seconds,
             "loss": self.loss,
-            "stopped": "" if self.stopped == "interrupted" else self.stopped,
+            "stopped": "" if self.stopped in ASKED_TO_STOP else self.stopped,
             "network": self.network.state_dict(),
             "average": self.average.state(),
             "optimizer": self.optimizer.state_dict(),

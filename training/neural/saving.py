@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.errors import RegistryError
+from models.errors import InvalidInputError, RegistryError
 from training.neural.resume import StateFile, changed_bounds, library_version
 from training.neural.run import Run
 
@@ -25,19 +25,25 @@ class Saver:
         self._saved_at = 0.0  # seconds of the run
 
     def take_up(self) -> float:
-        """Let the run go on from what is in the file, if anything is.
+        """Let the run go on from what is in the file, if anything is; of several processes, in the first one's.
 
         Returns:
             The seconds that it took until then.
 
         Raises:
-            InvalidInputError: it is of another run; the message says what differs.
+            InvalidInputError: it is of another run; the message says what differs. Or another process has a
+                state and the first one has none.
             FormatError: the file is damaged.
         """
-        state = None if self._file is None else self._file.read()
-        if self._file is None or state is None:
+        if self._file is None:
             return 0.0
         run = self._run
+        processes = run.processes
+        content = processes.first_ones_bytes(self._file.content() if processes.leads else None)
+        if content is None:
+            self._refuse_others_state(self._file.path)
+            return 0.0
+        state = self._file.parse(content)
         changed = changed_bounds(state, self._identity, place=self._file.path.parent)
         run.go_on_from(state)
         self._saved_at = state["seconds"]
@@ -71,3 +77,14 @@ class Saver:
             self._file.write(state)
         except RegistryError as error:  # no reason to lose the run as well
             self._run.notes.append(str(error))
+
+    def _refuse_others_state(self, path: Path) -> None:
+        """Do not begin anew where the machines were started in another order than before."""
+        places = self._run.processes.gathered(str(path.absolute()) if path.exists() else "")
+        for rank, place in enumerate(places):
+            if place:
+                raise InvalidInputError(
+                    f"process 0 has no saved training to go on with, but process {rank} has one, {place}: start its "
+                    "machine as the first one (--node-rank 0), or go without --resume",
+                    parameter="resume",
+                )

@@ -1,7 +1,7 @@
 """The trainer of neural networks: truncated back-propagation over streams with carried state.
 
 What a run is made of is in `run`; here is the loop. A run keeps the weights of its best validation,
-and gives them back however it ends, an interrupt from the keyboard included.
+and gives them back however it ends, an interrupt from the keyboard included. Only SIGTERM just saves.
 """
 
 import math
@@ -22,9 +22,10 @@ from training.corpora.encoded import EncodedCorpus
 from training.embeddings import Embeddings
 from training.neural.allocation import keep_freed_memory
 from training.neural.backward import backward
+from training.neural.distributed import Processes
 from training.neural.failures import divergence, memory_advice, worst_row
 from training.neural.history import HistoryRecord, record_after
-from training.neural.interruption import Interruption, interruption
+from training.neural.interruption import Interruption, Terminated, interruption
 from training.neural.optimizers import set_learning_rate
 from training.neural.precision import autocast
 from training.neural.resume import identity_of
@@ -58,13 +59,13 @@ class TrainingResult(NamedTuple):
 
 
 class _Update(NamedTuple):
-    """An update: its learning rate, the gradient's norm before and after clipping, the time, a wish to end."""
+    """An update: its learning rate, the gradient's norm before and after clipping, the time, who wants it to end."""
 
     rate: float
     norm: float
     clipped: float
     seconds: float
-    interrupted: bool
+    stopped: str
 
 
 def train_network(
@@ -106,11 +107,14 @@ def train_network(
         InvalidInputError: a text is empty, there is no such device, the training diverged or ran
             out of memory, or what is to be resumed is another run.
         FormatError: the saved state is damaged.
+        ProcessLostError: one of several processes is gone.
+        Terminated: SIGTERM came, which a command takes note of; the run is saved.
     """
     if not valid.num_sentences:
         raise InvalidInputError("the validation text has no sentences", parameter="valid")
     place = resolve_device(device)
     keep_freed_memory()
+    Processes.current().meet()  # the first one may have estimated n-grams for long
     forked = torch.random.fork_rng(devices=[place] if place.type == "cuda" else [])
     with forked, memory_advice(settings), interruption() as interrupted:
         torch.manual_seed(seed)
@@ -134,6 +138,8 @@ def train_network(
         with Board(settings.tensorboard if run.processes.leads else "", step=run.step) as board:
             _until_done(run, saver, interrupted, board, progress)
         progress.finish()
+        if run.stopped == "terminated" or interrupted.terminated:
+            raise Terminated
     run.best.give(run.network)
     model = NeuralModel(run.network, vocabulary, device=str(place))
     return TrainingResult(model, run.history, run.stopped, tuple(run.notes), before)
@@ -159,12 +165,14 @@ def _until_done(run: Run, saver: Saver, interrupted: Interruption, board: Board,
                 board.add(run.history[-1])
             whole = True
             progress.advance(100 * (run.done - before), _note(run))
-            if update.interrupted or run.best.exhausted:
-                run.stopped = "interrupted" if update.interrupted else "patience"
+            if update.stopped or run.best.exhausted:
+                run.stopped = update.stopped or "patience"
                 break
             saver.save_if_due(update.seconds)
         run.stopped = run.stopped or run.schedule.reached(run.step)
     except KeyboardInterrupt:
+        if run.processes.count > 1:  # the others are amid an exchange
+            raise
         run.stopped = "interrupted"
     if whole:
         saver.save()
@@ -191,6 +199,7 @@ def _update(run: Run, stretch: Stretch, interrupted: Interruption) -> _Update:
         loss=loss,
         seconds=run.schedule.seconds,
         interrupted=interrupted.asked,
+        terminated=interrupted.terminated,
     )
     norm = float(nn.utils.clip_grad_norm_(network.parameters(), settings.clip_norm))
     if not (math.isfinite(told.loss) and math.isfinite(norm)):
@@ -203,7 +212,8 @@ def _update(run: Run, stretch: Stretch, interrupted: Interruption) -> _Update:
     run.tokens += stretch.inputs.size
     smoothed = told.loss if math.isnan(run.loss) else run.loss
     run.loss = _SMOOTHING * smoothed + (1 - _SMOOTHING) * told.loss
-    return _Update(rate, norm, min(norm, settings.clip_norm), told.seconds, told.interrupted)
+    stopped = "terminated" if told.terminated else "interrupted" if told.interrupted else ""
+    return _Update(rate, norm, min(norm, settings.clip_norm), told.seconds, stopped)
 
 
 def _carry(run: Run, *, first: bool) -> None:

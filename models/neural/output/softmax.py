@@ -28,7 +28,7 @@ class Softmax(OutputLayer):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         if shared is None:
             nn.init.uniform_(self.weight, -INITIAL_RANGE, INITIAL_RANGE)
-        never_predicted = torch.zeros(vocab_size)
+        never_predicted = torch.zeros(vocab_size, device="cpu")  # known, also where all else is shapes alone
         never_predicted[BOS] = -math.inf
         self.register_buffer("never_predicted", never_predicted, persistent=False)  # added to the bias
         self.never_predicted: Tensor

@@ -14,6 +14,7 @@ from models.neural.quantized.linear import linear_of
 from models.neural.quantized.norm import norm_of
 from models.neural.quantized.rows import Rows
 from models.neural.quantized.state import Hidden
+from models.shelf import Shelf
 
 
 class QuantizedFeedForward(QuantizedBody):
@@ -22,10 +23,14 @@ class QuantizedFeedForward(QuantizedBody):
     Args:
         body: the layers in single precision.
         config: what they are.
+        shelf: where their weights lie.
     """
 
-    def __init__(self, body: FeedForward, config: NetworkConfig) -> None:
-        self.layers = [linear_of(cast("nn.Linear", layer)) for layer in body.layers]
+    def __init__(self, body: FeedForward, config: NetworkConfig, shelf: Shelf) -> None:
+        self.layers = [
+            linear_of(cast("nn.Linear", layer), shelf, f"layers.{number}")
+            for number, layer in enumerate(body.layers)
+        ]
         self.norms = [norm_of(norm) for norm in body.norms]
         self.skips = body.skips
         self.rectified = config.activation == "relu"

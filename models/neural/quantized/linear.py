@@ -7,7 +7,8 @@ from torch import nn
 
 from models.arrays import FloatArray
 from models.neural.quantized.dot_products import LANES
-from models.neural.quantized.matrix import PackedMatrix, pack
+from models.neural.quantized.matrix import PackedMatrix, packed_once
+from models.shelf import Shelf
 
 
 class Linear(NamedTuple):
@@ -24,25 +25,20 @@ class Linear(NamedTuple):
     size: int
 
 
-def linear_of(layer: nn.Linear) -> Linear:
+def linear_of(layer: nn.Linear, shelf: Shelf, name: str) -> Linear:
     """A layer, its weights rounded.
 
     Args:
         layer: one with a bias.
+        shelf: where they lie.
+        name: under which they lie there.
     """
     weight, bias = (part.detach().cpu().numpy() for part in (layer.weight, layer.bias))
-    return linear(weight, bias, fill=0.0)
+    return Linear(packed_once(shelf, name, lambda: weight), padded_bias(bias, fill=0.0), len(bias))
 
 
-def linear(weight: FloatArray, bias: FloatArray, *, fill: float) -> Linear:
-    """A layer of weights [O, I], which are rounded, and a bias [O].
-
-    Args:
-        weight: W.
-        bias: b.
-        fill: the bias of what is added to make O a multiple of 64.
-    """
-    size = len(bias)
-    padded = np.full(-(-size // LANES) * LANES, fill, np.float32)
-    padded[:size] = bias
-    return Linear(pack(weight), padded, size)
+def padded_bias(bias: FloatArray, *, fill: float) -> FloatArray:
+    """A bias [O] with `fill` added to it until O is a multiple of 64."""
+    padded = np.full(-(-len(bias) // LANES) * LANES, fill, np.float32)
+    padded[: len(bias)] = bias
+    return padded

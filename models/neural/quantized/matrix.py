@@ -4,6 +4,7 @@ Each row of a matrix has a scale, each row of activations another, so the float 
 dot product depends on the two alone: sums of integers are exact in any order.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numba
@@ -24,6 +25,11 @@ from models.neural.quantized.dot_products import (
 from models.neural.quantized.rows import LIMIT
 from models.neural.quantized.tiles import ROWS as TILE_ROWS
 from models.neural.quantized.tiles import begin_tiles, end_tiles, sixteen_rows
+from models.shelf import Shelf
+from models.tensor_file import Arrays
+
+LAYOUT = "int8-1"
+"""Names what `pack` makes; to be counted up when that changes."""
 
 _ALIGNMENT = 64  # bytes: a cache line
 APART = 16
@@ -60,6 +66,16 @@ def pack(matrix: FloatArray) -> PackedMatrix:
     weights = _aligned(blocks, groups * LANES * GROUP)
     weights[:] = packed.reshape(weights.shape)
     return PackedMatrix(weights, scales, TILES)
+
+
+def packed_once(shelf: Shelf, name: str, matrix: Callable[[], FloatArray]) -> PackedMatrix:
+    """What `pack` makes of a matrix, from the shelf if it lies there; then the matrix is not asked for."""
+    arrays = shelf.take(name, lambda: _arrays(pack(matrix())))
+    return PackedMatrix(arrays["weights"], arrays["scales"], TILES)
+
+
+def _arrays(packed: PackedMatrix) -> Arrays:
+    return {"weights": packed.weights, "scales": packed.scales}
 
 
 def _aligned(rows: int, width: int) -> npt.NDArray[np.uint8]:

@@ -11,6 +11,7 @@ from models.neural.quantized.state import QuantizedState
 from models.neural.served import NetworkModel
 from models.neural.threads import share_rows
 from models.protocol import FeaturedReading, FeaturedScores, ReadScores, Weighed
+from models.shelf import OwnShelf, Shelf
 from models.vocabulary import Vocabulary
 
 
@@ -24,15 +25,16 @@ class QuantizedModel(NetworkModel[QuantizedState]):
     Args:
         network: in single precision; it is not changed.
         vocabulary: the tokens that ids stand for.
+        shelf: where rounded weights lie; None for this process's memory.
 
     Raises:
         InvalidInputError: network and vocabulary differ in size, or the network is of a kind that cannot
             be computed in integers.
     """
 
-    def __init__(self, network: Network, vocabulary: Vocabulary) -> None:
+    def __init__(self, network: Network, vocabulary: Vocabulary, *, shelf: Shelf | None = None) -> None:
         super().__init__(network, vocabulary)
-        self._network = QuantizedNetwork(network)
+        self._network = QuantizedNetwork(network, shelf or OwnShelf())
 
     def empty_state(self, batch: int) -> QuantizedState:
         """The state after nothing."""

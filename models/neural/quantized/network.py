@@ -13,8 +13,8 @@ from models.neural.network import Network
 from models.neural.output.softmax import Softmax
 from models.neural.quantized.body import QuantizedBody, lengths_of
 from models.neural.quantized.feed_forward import QuantizedFeedForward
-from models.neural.quantized.linear import Linear, linear, linear_of
-from models.neural.quantized.matrix import gather, multiply, multiply_one_each, pack
+from models.neural.quantized.linear import Linear, linear_of, padded_bias
+from models.neural.quantized.matrix import LAYOUT, gather, multiply, multiply_one_each, packed_once
 from models.neural.quantized.output import normalise_logits, score_rows, score_tokens
 from models.neural.quantized.recurrent import QuantizedRecurrent
 from models.neural.quantized.rows import SPARE, Rows, new_rows, quantise_all
@@ -24,6 +24,7 @@ from models.neural.quantized.weighing import logits_of_blocks, weigh_rows
 from models.neural.recurrent import Recurrent
 from models.neural.threads import share_rows
 from models.protocol import WEIGHED_TOKENS, Weighed
+from models.shelf import Shelf
 
 TOGETHER = 64
 """Rows for which the output layer's weights are read once."""
@@ -48,12 +49,13 @@ class QuantizedNetwork:
 
     Args:
         network: in single precision; it is not changed.
+        shelf: where rounded weights lie.
 
     Raises:
         InvalidInputError: it is of a kind that cannot be computed in integers.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, shelf: Shelf) -> None:
         problem = unsupported(network.config)
         if problem is not None:
             raise InvalidInputError(problem, parameter="precision")
@@ -61,15 +63,22 @@ class QuantizedNetwork:
         self.width = network.body.width
         self.feature_size = network.feature_size
         self.embedding_size = network.config.embedding_size
+        self.tied = network.config.tied
         self.start: Hidden = tuple(_array(part) for part in network.zero_hidden(1))
-        self.embedding = pack(_array(cast("Tensor", network.embedding.weight)))
-        self.body = _quantized_body(network)
-        self.projection = linear_of(network.projection) if isinstance(network.projection, nn.Linear) else None
-        output = cast("Softmax", network.output)
-        bias = _array(output.bias + output.never_predicted)
-        self.output = linear(_array(output.weight), bias, fill=-np.inf)  # what was added is never predicted
-        if network.config.tied:
-            self.output = self.output._replace(matrix=self.embedding)
+        shelf = shelf.section(LAYOUT)
+        vectors = _array(cast("Tensor", network.embedding.weight))
+        self.embedding = packed_once(shelf, "embedding", lambda: vectors)
+        self.body = _quantized_body(network, shelf.section("body"))
+        self.projection: Linear | None = None
+        if isinstance(network.projection, nn.Linear):
+            self.projection = linear_of(network.projection, shelf, "projection")
+        self.output = self._output(cast("Softmax", network.output), shelf)
+
+    def _output(self, layer: Softmax, shelf: Shelf) -> Linear:
+        """The output layer; its matrix is the embedding's if that is so in single precision."""
+        bias, vectors = _array(layer.bias + layer.never_predicted), _array(layer.weight)
+        matrix = self.embedding if self.tied else packed_once(shelf, "output", lambda: vectors)
+        return Linear(matrix, padded_bias(bias, fill=-np.inf), len(bias))  # what is added is never predicted
 
     def read(self, tokens: TokenIds, alive: TokenIds, hidden: Hidden) -> Outputs:
         """Read up to T tokens a row.
@@ -162,11 +171,11 @@ class QuantizedNetwork:
         return rows if self.projection is None else _rounded(_projected(self.projection, rows))
 
 
-def _quantized_body(network: Network) -> QuantizedBody:
+def _quantized_body(network: Network, shelf: Shelf) -> QuantizedBody:
     body = network.body
     if isinstance(body, FeedForward):
-        return QuantizedFeedForward(body, network.config)
-    return QuantizedRecurrent(cast("Recurrent", body), network.config)
+        return QuantizedFeedForward(body, network.config, shelf)
+    return QuantizedRecurrent(cast("Recurrent", body), network.config, shelf)
 
 
 def _cuts(rows: slice) -> Iterator[slice]:

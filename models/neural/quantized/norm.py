@@ -29,7 +29,7 @@ def norm_of(layer: nn.Module) -> Norm | None:
     """A layer's normalisation; None if it is none."""
     if not isinstance(layer, nn.LayerNorm):
         return None
-    weight, bias = (part.detach().cpu().numpy() for part in (layer.weight, layer.bias))
+    weight, bias = (part.detach().cpu().numpy().copy() for part in (layer.weight, layer.bias))
     return Norm(weight, bias, layer.eps)
 
 

@@ -17,11 +17,12 @@ from models.neural.quantized.layers import (
     Layer,
     run_layer,
 )
-from models.neural.quantized.matrix import pack
+from models.neural.quantized.matrix import packed_once
 from models.neural.quantized.norm import norm_of
 from models.neural.quantized.rows import Rows, new_rows
 from models.neural.quantized.state import Hidden
 from models.neural.recurrent import Recurrent
+from models.shelf import Shelf
 
 _NO_CELLS = np.empty((0, 0), np.float32)
 
@@ -32,10 +33,14 @@ class QuantizedRecurrent(QuantizedBody):
     Args:
         body: the layers in single precision.
         config: what they are.
+        shelf: where their weights lie.
     """
 
-    def __init__(self, body: Recurrent, config: NetworkConfig) -> None:
-        self.layers = [_packed(layer, config) for layer in body.cells]
+    def __init__(self, body: Recurrent, config: NetworkConfig, shelf: Shelf) -> None:
+        self.layers = [
+            _packed(layer, config, shelf.section(f"cells.{number}"))
+            for number, layer in enumerate(body.cells)
+        ]
         self.norms = [norm_of(norm) for norm in body.norms]
         self.skips = body.skips
         self.sizes = config.layer_inputs
@@ -58,7 +63,7 @@ class QuantizedRecurrent(QuantizedBody):
         return Reading(stretch.floats, stretch.rows, carried)
 
 
-def _packed(layer: Any, config: NetworkConfig) -> Layer:
+def _packed(layer: Any, config: NetworkConfig, shelf: Shelf) -> Layer:
     kinds = {
         "lstm": (LSTM, 4),
         "gru": (GRU, 3),
@@ -73,8 +78,8 @@ def _packed(layer: Any, config: NetworkConfig) -> Layer:
         of_inputs, of_hidden, *biases = (weight.detach().cpu().numpy() for weight in layer.weights())
     return Layer(
         kind,
-        pack(_padded(of_inputs, gates)),
-        pack(_padded(of_hidden, gates)),
+        packed_once(shelf, "of_inputs", lambda: _padded(of_inputs, gates)),
+        packed_once(shelf, "of_hidden", lambda: _padded(of_hidden, gates)),
         np.stack([_padded(bias, gates) for bias in biases]),
     )
 

@@ -1,5 +1,6 @@
 """Recurrent layers whose weights are packed: all steps in one kernel, gates included."""
 
+from functools import partial
 from typing import Any
 
 import numba
@@ -16,8 +17,9 @@ from models.neural.cells.lstm import LSTM
 from models.neural.quantized.cells import elman, gru, lstm
 from models.neural.threads import share_rows
 from models.neural.tiled.digits import room_for, split
-from models.neural.tiled.matrix import PackedMatrix, multiply, pack
+from models.neural.tiled.matrix import PackedMatrix, multiply, pack, packed_once
 from models.neural.tiled.tiles import COLUMNS
+from models.shelf import Shelf
 
 TOGETHER = 128
 """Inputs multiplied at once, so that the weights are read once for all of them."""
@@ -30,17 +32,20 @@ class TiledCell(Cell):
 
     Args:
         cell: an LSTM, a GRU or an Elman layer in single precision on a CPU; it is not changed.
+        shelf: where packed weights lie.
     """
 
-    def __init__(self, cell: KernelCell) -> None:
+    def __init__(self, cell: KernelCell, shelf: Shelf) -> None:
         super().__init__()
         self.parts = cell.parts
         self.cell = cell
         self.size = cell.kernel.hidden_size
         self._kind, gates = _kind_of(cell)
-        of_inputs, of_hidden, *biases = (weight.detach().numpy() for weight in cell.weights())
-        self._of_inputs = pack(_padded(of_inputs, gates), _padded(biases[0], gates))
-        self._of_hidden = pack(_padded(of_hidden, gates), _padded(biases[1], gates))
+        of_inputs, of_hidden, *biases = (
+            partial(_padded, weight.detach().numpy(), gates) for weight in cell.weights()
+        )
+        self._of_inputs = packed_once(shelf, "of_inputs", lambda: pack(of_inputs(), biases[0]()))
+        self._of_hidden = packed_once(shelf, "of_hidden", lambda: pack(of_hidden(), biases[1]()))
 
     def forward(self, inputs: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
         """Read T inputs a row: [T, B, I] to [T, B, H]."""

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from models.arrays import FloatArray
 from models.neural.threads import share_rows
 from models.neural.tiled.digits import room_for, split
-from models.neural.tiled.matrix import PackedMatrix, multiply, pack
+from models.neural.tiled.matrix import PackedMatrix, multiply, pack, packed_once
+from models.shelf import Shelf
 
 
 class TiledLinear(nn.Module):
@@ -15,15 +16,16 @@ class TiledLinear(nn.Module):
 
     Args:
         layer: in single precision on a CPU; it is not changed.
+        shelf: where packed weights lie.
     """
 
-    def __init__(self, layer: nn.Linear) -> None:
+    def __init__(self, layer: nn.Linear, shelf: Shelf) -> None:
         super().__init__()
         self.weight, self.bias = layer.weight, layer.bias
         weight = layer.weight.detach().numpy()
         bias = np.zeros(len(weight), np.float32) if layer.bias is None else layer.bias.detach().numpy()
         self.size = len(weight)
-        self.matrix = pack(weight, bias)
+        self.matrix = packed_once(shelf, "weight", lambda: pack(weight, bias))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Products [..., O] of inputs [..., I]."""

@@ -1,5 +1,6 @@
 """Matrices of weights as digits, and their products with rows of digits."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numba
@@ -20,6 +21,11 @@ from models.neural.tiled.tiles import (
     multiply_block,
     release,
 )
+from models.shelf import Shelf
+from models.tensor_file import Arrays
+
+LAYOUT = "tiles-1"
+"""Names what `pack` makes; to be counted up when that changes."""
 
 TOGETHER = 16
 """Blocks of 32 columns multiplied with all rows before the next: 786 KB of weights at a width of 512."""
@@ -70,6 +76,17 @@ def pack(matrix: FloatArray, bias: FloatArray, *, fill: float = 0.0) -> PackedMa
         shaped[block] = parts.transpose(1, 0, 2, 4, 3, 5)
         scales[block * COLUMNS : (block + 1) * COLUMNS] = digits.scales
     return PackedMatrix(values, scales, padded, depths)
+
+
+def packed_once(shelf: Shelf, name: str, make: Callable[[], PackedMatrix]) -> PackedMatrix:
+    """What `make` packs, from the shelf if it lies there."""
+    arrays = shelf.take(name, lambda: _arrays(make()))
+    values, scales, bias = arrays["values"], arrays["scales"], arrays["bias"]
+    return PackedMatrix(values, scales, bias, len(values) // (len(bias) * DIGITS * DEPTH))
+
+
+def _arrays(packed: PackedMatrix) -> Arrays:
+    return {"values": packed.values, "scales": packed.scales, "bias": packed.bias}
 
 
 @numba.njit(nogil=True, cache=True)

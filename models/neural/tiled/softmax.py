@@ -13,8 +13,9 @@ from models.neural.output.layer import OutputLayer
 from models.neural.output.softmax import Softmax
 from models.neural.threads import share_rows
 from models.neural.tiled.digits import Digits, room_for, split
-from models.neural.tiled.matrix import TOGETHER, multiply_some, pack
+from models.neural.tiled.matrix import TOGETHER, multiply_some, pack, packed_once
 from models.neural.tiled.tiles import COLUMNS, ROWS
+from models.shelf import Shelf
 
 _LOWEST = np.float32(-3e38)
 _LOWEST_KEY = np.int32(-(2**31))
@@ -27,13 +28,15 @@ class TiledSoftmax(OutputLayer):
 
     Args:
         layer: in single precision on a CPU; it is not changed.
+        shelf: where packed weights lie.
     """
 
-    def __init__(self, layer: Softmax) -> None:
+    def __init__(self, layer: Softmax, shelf: Shelf) -> None:
         super().__init__()
         self.layer = layer
         bias = (layer.bias + layer.never_predicted).detach().numpy()
-        self.matrix = pack(layer.weight.detach().numpy(), bias, fill=-np.inf)
+        weight = layer.weight.detach().numpy()
+        self.matrix = packed_once(shelf, "weight", lambda: pack(weight, bias, fill=-np.inf))
 
     def log_probs(self, features: Tensor) -> Tensor:
         """Natural-log probabilities [N, V] after vectors [N, E]; minus infinity for `<s>`."""

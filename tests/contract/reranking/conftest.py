@@ -4,7 +4,7 @@ import httpx
 import numpy as np
 import pytest
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.checkpoint.write import Description, write_checkpoint
 from models.tokenizers import CharacterTokenizer
 from models.vocabulary import Vocabulary
@@ -42,7 +42,7 @@ def fill(registry):
 
 @pytest.fixture(scope="session")
 def reranking_registry(tmp_path_factory):
-    registry = Registry(tmp_path_factory.mktemp("reranking"), create=True)
+    registry = LocalRegistry(tmp_path_factory.mktemp("reranking"), create=True)
     fill(registry)
     return registry.root
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from models.checkpoint.local import LocalRegistry
 from models.checkpoint.profiles import ProfileStore
-from models.checkpoint.registry import Registry
 from models.errors import FormatError, InvalidInputError, RegistryError
 from models.reranking.profiles import Profile
 
@@ -49,7 +49,7 @@ def test_names_are_sorted_and_unfinished_files_no_names(store, tmp_path):
 
 def test_profiles_are_no_models(store, tmp_path):
     store.write(profile())
-    assert Registry(tmp_path).models() == []
+    assert LocalRegistry(tmp_path).models() == []
 
 
 @pytest.mark.parametrize("action", ["read", "delete", "stamp"])

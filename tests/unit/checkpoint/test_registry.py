@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.errors import (
     IntegrityError,
     InvalidInputError,
@@ -18,7 +18,7 @@ from tests.checkpoints import write_minimal
 
 @pytest.fixture
 def registry(tmp_path):
-    return Registry(tmp_path / "registry", create=True)
+    return LocalRegistry(tmp_path / "registry", create=True)
 
 
 def test_versions_count_up_and_a_bare_name_means_the_newest(registry):
@@ -179,13 +179,13 @@ def test_damaged_aliases_are_an_error_that_says_how_to_mend_them(registry, conte
 
 def test_a_registry_that_is_not_there_says_what_to_do(tmp_path):
     with pytest.raises(RegistryError, match=r"no registry at .*--registry"):
-        Registry(tmp_path / "absent")
+        LocalRegistry(tmp_path / "absent")
 
 
 def test_a_registry_that_cannot_be_made_says_why(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RegistryError, match="cannot create"):
-        Registry(tmp_path / "file" / "registry", create=True)
+        LocalRegistry(tmp_path / "file" / "registry", create=True)
 
 
 def test_an_alias_is_taken_away(registry):

@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 import pytest
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from service import cli
 from training.recipe import recipe_names
 
@@ -89,7 +89,7 @@ def test_training_publishes_and_reports_held_out_figures(gramophone, tmp_path):
     assert code == 0
     assert result["model"] == "m@1"
     assert result["valid"]["word_perplexity"] > 1
-    assert Registry(tmp_path / "r").versions("m") == [1]
+    assert LocalRegistry(tmp_path / "r").versions("m") == [1]
 
 
 def test_next_ranks_tokens(gramophone, registry):
@@ -165,7 +165,7 @@ def test_models_are_listed_shown_verified_promoted_and_deleted(gramophone, regis
         == "ngram"
     )
     assert gramophone("models", "promote", "small@1", *where)[0] == 0
-    assert Registry(registry).resolve("small").number == 1
+    assert LocalRegistry(registry).resolve("small").number == 1
     code, _, err = gramophone("models", "delete", "small@1", *where)
     assert (code, "is champion" in err) == (2, True)
 

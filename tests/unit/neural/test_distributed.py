@@ -1,11 +1,14 @@
 """How several processes share a batch."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from models.errors import InvalidInputError
 from models.neural.dropout import Dropout
 from training.neural.distributed import Processes
+from training.neural.saving import Saver
 
 
 def test_a_batch_that_cannot_be_divided_is_refused():
@@ -28,3 +31,20 @@ def test_divided_masks_are_those_of_the_whole_batch(variational):
         return dropout(values[:, Processes(number, count).rows(6)])
 
     assert torch.equal(torch.cat([drop(n, 3) for n in range(3)], dim=1), drop(0, 1))
+
+
+def test_machines_started_in_another_order_do_not_begin_anew(tmp_path):
+    """The second process has what the first one would have to go on with."""
+
+    class Told(Processes):
+        def first_ones_bytes(self, content):
+            return content
+
+        def gathered(self, text):
+            return [text, "/far/state.pt"]
+
+    saver = Saver(SimpleNamespace(processes=Told(0, 2)), tmp_path / "state.pt", {})
+    with pytest.raises(
+        InvalidInputError, match=r"process 1 has one, /far/state\.pt: start its machine as the first"
+    ):
+        saver.take_up()

@@ -1,6 +1,8 @@
 """A network's files: what comes back, and what is refused."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.scoring import pad
+from tests import families
 
 
 @pytest.fixture
@@ -53,8 +56,45 @@ def test_untied_and_narrowed_networks_survive(vocabulary, tmp_path):
         np.testing.assert_array_equal(loaded.next_log_probs(state), expected)
 
 
-def test_the_tied_matrix_is_stored_once(saved):
+def test_the_tied_matrix_is_stored_once_and_is_one_again(saved, vocabulary):
     assert "output.weight" not in load_file(saved / "model.safetensors")
+    network = NeuralModel.load(saved, vocabulary).network
+    parameters = {name for name, _ in network.named_parameters(remove_duplicate=False)}
+    twice = parameters - {name for name, _ in network.named_parameters()}
+    assert (
+        twice
+        >= {name for name in parameters if name.startswith(("output.weight", "output.vectors."))}
+        != set()
+    )
+
+
+def test_what_is_done_to_loaded_weights_leaves_the_file_alone(saved, vocabulary):
+    before = (saved / "model.safetensors").read_bytes()
+    with torch.no_grad():
+        for parameter in NeuralModel.load(saved, vocabulary).network.parameters():
+            parameter.add_(1)
+    assert (saved / "model.safetensors").read_bytes() == before
+
+
+def test_a_loaded_network_can_be_trained_further(saved, vocabulary):
+    network = NeuralModel.load(saved, vocabulary).network
+    outputs, _ = network(torch.arange(6).view(2, 3), network.zero_hidden(3))
+    network.log_probs(outputs.flatten(0, 1))[:, 3:].sum().backward()
+    assert all(parameter.grad is not None for parameter in network.parameters())
+
+
+def test_loading_brings_in_no_compiler(vocabulary, tmp_path):
+    """It takes a second and 64 MB, in every process that serves."""
+    for name in families.NEURAL.keys() - {"adaptive"}:
+        (tmp_path / name).mkdir()
+        network = Network(NetworkConfig(**families.NEURAL[name], orthogonal=True), len(vocabulary))
+        NeuralModel(network, vocabulary).save(tmp_path / name)
+    code = (
+        "import sys; from pathlib import Path; from models.neural.storage import read_network\n"
+        f"for one in Path({str(tmp_path)!r}).iterdir(): read_network(one, vocab_size={len(vocabulary)})\n"
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_loading_leaves_the_random_stream_alone(saved, vocabulary):

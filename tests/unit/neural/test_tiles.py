@@ -18,6 +18,7 @@ from models.neural.tiled.matrix import pack
 from models.neural.tiled.network import tiled
 from models.neural.tiled.softmax import TiledSoftmax
 from models.scoring import pad
+from models.shelf import OwnShelf
 from models.vocabulary import BOS, Vocabulary
 
 # the second is what processors without tiles use
@@ -94,7 +95,7 @@ def test_products_are_as_exact_as_single_precision(count, shape):
 def test_a_linear_layer_is_the_layer():
     layer, inputs = torch.nn.Linear(70, 45), torch.randn(3, 7, 70)
     with torch.inference_mode():
-        torch.testing.assert_close(TiledLinear(layer)(inputs), layer(inputs), atol=3e-6, rtol=0)
+        torch.testing.assert_close(TiledLinear(layer, OwnShelf())(inputs), layer(inputs), atol=3e-6, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_a_recurrent_layer_is_the_layer(options, rows):
     inputs, carried = torch.randn(9, rows, 37), tuple(torch.randn(rows, 45) for _ in range(cell.parts))
     before = [part.clone() for part in carried]
     with torch.inference_mode():
-        outputs, after = TiledCell(cell)(inputs, carried)
+        outputs, after = TiledCell(cell, OwnShelf())(inputs, carried)
         wanted, wanted_after = cell(inputs, carried)
     torch.testing.assert_close((outputs, *after), (wanted, *wanted_after), atol=2e-6, rtol=0)
     assert all(torch.equal(part, was) for part, was in zip(carried, before, strict=True))
@@ -120,7 +121,7 @@ def test_a_softmax_is_the_softmax(size):
     torch.nn.init.normal_(layer.weight, std=0.3)
     features, ids = torch.randn(35, 33), torch.randint(2, size, (35,))
     with torch.inference_mode():
-        packed, exact = TiledSoftmax(layer), layer.double().log_probs(features.double())
+        packed, exact = TiledSoftmax(layer, OwnShelf()), layer.double().log_probs(features.double())
         wanted = exact.gather(1, ids[:, None])[:, 0].float()
         torch.testing.assert_close(packed.log_probs(features), exact.float(), atol=6e-6, rtol=0)
         torch.testing.assert_close(packed.target_log_probs(features, ids), wanted, atol=6e-6, rtol=0)
@@ -129,7 +130,7 @@ def test_a_softmax_is_the_softmax(size):
 
 def test_choices_are_those_of_their_rows():
     torch.manual_seed(0)
-    packed = TiledSoftmax(Softmax(33, 1031, shared=None))
+    packed = TiledSoftmax(Softmax(33, 1031, shared=None), OwnShelf())
     features, rows = torch.randn(70, 33), torch.tensor([0, 0, 3, 3, 3, 40, 69])
     ids = torch.tensor([1030, 2, 5, 600, 5, 31, 32])
     with torch.inference_mode():
@@ -139,7 +140,7 @@ def test_choices_are_those_of_their_rows():
 
 def test_a_batch_tells_each_row_what_another_batch_does_to_the_bit(monkeypatch):
     torch.manual_seed(0)
-    packed = TiledSoftmax(Softmax(33, 1031, shared=None))
+    packed = TiledSoftmax(Softmax(33, 1031, shared=None), OwnShelf())
     features = torch.randn(70, 33)
     with torch.inference_mode():
         whole = packed.log_probs(features)

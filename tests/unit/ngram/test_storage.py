@@ -11,8 +11,8 @@ from models.ngram.automaton import AUTOMATON_FILE, Automaton
 from models.ngram.model import CONFIG_FILE, NGramModel
 from models.ngram.quantised import quantised
 from models.ngram.ranked import RANKED_ARCS
-from models.ngram.tensor_file import map_tensors
 from models.ngram.verification import verify
+from models.tensor_file import map_tensors
 from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.estimate import estimate

@@ -2,11 +2,12 @@
 
 import weakref
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
-from models.checkpoint.registry import Registry
-from models.errors import IntegrityError, InvalidInputError, ModelNotFoundError, NotReadyError
+from models.checkpoint.local import LocalRegistry
+from models.errors import IntegrityError, InvalidInputError, ModelNotFoundError, NotReadyError, RegistryError
 from models.tokenizers import WordTokenizer
 from service.engine.host import LoadState, ModelHost
 from service.engine.retrying import FIRST_RETRY_S
@@ -58,7 +59,7 @@ class Outcomes:
 @pytest.fixture
 def registry(tmp_path):
     """`lstm` with two versions of which the first is the champion, and `ngram` with one."""
-    registry = Registry(tmp_path)
+    registry = LocalRegistry(tmp_path)
     for name in ("lstm", "lstm", "ngram"):
         registry.publish(name, write_minimal)
     registry.set_alias("lstm", "champion", 1)
@@ -98,6 +99,16 @@ def test_a_new_version_is_followed_where_there_is_no_champion(made, registry):
     registry.publish("ngram", write_minimal)
     host.refresh()
     assert host.resolve(None).address == "ngram@2"
+
+
+def test_the_last_look_ages_while_the_registry_is_out_of_reach(made, registry, clock, monkeypatch):
+    host = made("ngram")
+    clock.now_s = 10
+    host.refresh()
+    monkeypatch.setattr(registry, "stamps", Mock(side_effect=RegistryError("gone")))
+    clock.now_s = 17
+    host.refresh()
+    assert host.registry_look_age_s == 7
 
 
 def test_an_address_with_a_number_stays(made, registry):

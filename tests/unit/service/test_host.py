@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.errors import IntegrityError, ModelNotFoundError, NotReadyError, RegistryError
 from models.tokenizers import WordTokenizer
 from service.engine.host import LoadState, ModelHost
@@ -16,7 +16,7 @@ from tests.fakes import FakeModel, fake_vocabulary
 @pytest.fixture
 def registry(tmp_path):
     """`lstm` with versions 1 to 3 of which 2 is the champion, and `ngram` with one."""
-    registry = Registry(tmp_path)
+    registry = LocalRegistry(tmp_path)
     for name in ("lstm", "lstm", "lstm", "ngram"):
         registry.publish(name, write_minimal)
     registry.set_alias("lstm", "champion", 2)
@@ -134,7 +134,7 @@ def test_damaged_aliases_fail_their_model_only(registry):
 
 def test_an_empty_registry_says_what_to_do(tmp_path):
     with pytest.raises(RegistryError, match="train or import one first"):
-        ModelHost(Registry(tmp_path))
+        ModelHost(LocalRegistry(tmp_path))
 
 
 def test_an_alias_that_points_to_nothing_stops_its_own_model_only(registry):

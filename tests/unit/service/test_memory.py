@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from models.checkpoint.manifest import FileEntry, read_manifest
 from models.errors import MemoryBudgetError
-from models.ngram.tensor_file import map_tensors
+from models.tensor_file import map_tensors
 from service.engine.measuring import measure
 from service.engine.memory import ModelBytes, Room, check_budget, estimate
 from service.settings import Settings
@@ -80,7 +80,7 @@ def test_an_estimate_goes_by_the_files(tmp_path):
     names = {"ngram.bin": 10, "parts/0/ngram.bin": 100, "model.safetensors": 1000, "report.html": 9}
     entries = {name: FileEntry(sha256="0" * 64, bytes=size) for name, size in names.items()}
     manifest = read_manifest(tmp_path).model_copy(update={"files": entries})
-    assert estimate(manifest) == ModelBytes(own=1000, mapped=110)
+    assert estimate(manifest) == ModelBytes(own=0, mapped=1110)
 
 
 def test_a_refusal_names_budget_use_need_and_what_could_go():

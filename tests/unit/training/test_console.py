@@ -2,7 +2,9 @@
 
 import re
 
-from training.console import LogProgress, TerminalProgress
+import pytest
+
+from training.console import LogProgress, TerminalProgress, _duration
 
 NOTE = "loss 6.21, valid ppl 399.2, 3,986 tokens/s"
 
@@ -21,8 +23,25 @@ def test_a_plain_line_says_how_far_how_fast_and_how_long(capsys, monkeypatch):
     monkeypatch.setattr("training.console._LOG_EVERY_S", 0.0)
     progress = LogProgress()
     progress.start("reading text", 4)
-    progress.advance(1, "half way soon")
+    progress.advance(0.5)
+    progress.advance(0.5, "half way soon")
     progress.finish()
-    line, last = capsys.readouterr().err.splitlines()
+    _, line, last = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"reading text:  25% at [\d.]+[kMG]?/s, 0 s left · half way soon", line)
     assert re.fullmatch(r"reading text: done in 0\.0 s · half way soon", last)
+
+
+def test_what_was_done_before_counts_for_no_rate(capsys, monkeypatch):
+    """A training resumed at 90 % has the other tenth to do, at the pace of now."""
+    clock = iter([0.0, 1.0, 61.0])
+    monkeypatch.setattr("training.console.time.monotonic", lambda: next(clock))
+    progress = LogProgress()
+    progress.start("training", 100.0)
+    progress.advance(90)
+    progress.advance(1)
+    assert capsys.readouterr().err == "training:  91%, 9 min left\n"
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(45.4, "45 s"), (700.0, "12 min"), (12600.0, "3.5 h")])
+def test_time_left_is_told_in_fitting_units(seconds, shown):
+    assert _duration(seconds) == shown

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.errors import FormatError, InvalidInputError, ModelNotFoundError
 from service.console_evaluation import show_evaluation
 from training.commands import run_evaluate, run_train
@@ -117,7 +117,7 @@ def test_a_text_that_the_model_was_trained_on_is_found_out(folder):
 
 
 def test_training_with_a_seen_validation_text_says_so(folder):
-    path = Registry(folder).resolve("trigram").path
+    path = LocalRegistry(folder).resolve("trigram").path
     metrics = json.loads((path / "metrics.json").read_text())
     assert metrics["overlap"]["valid"]["sentences"]["share"] == 1
     card = (path / "MODEL_CARD.md").read_text()

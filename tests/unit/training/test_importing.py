@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.errors import FormatError, InvalidInputError, UnsupportedParameterError
 from models.ngram.build import build_automaton
 from models.ngram.model import NGramModel
@@ -24,7 +24,7 @@ from training.progress import Silent
 
 @pytest.fixture
 def registry(tmp_path):
-    return Registry(tmp_path / "registry", create=True)
+    return LocalRegistry(tmp_path / "registry", create=True)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.registry import Registry
+from models.checkpoint.local import LocalRegistry
 from models.errors import InvalidInputError
 from training.commands import training as commands
 from training.progress import Silent
@@ -64,7 +64,7 @@ def test_an_interrupted_training_is_published_and_can_go_on(run, folder, tmp_pat
     assert second["stopped"] == "max_steps"
     assert second["notes"][0].startswith("resumed after 7 updates")
     assert not folder.exists()
-    assert Registry(tmp_path / "registry").models() == ["m"]
+    assert LocalRegistry(tmp_path / "registry").models() == ["m"]
 
 
 def test_resumed_weights_are_those_of_one_go(run, tmp_path):

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Compile the kernels that training and serving need, by using them once, so that no first request waits for it.
+#   deploy/precompile.sh ENVIRONMENT KERNELS      from the repository's root
+# They are made for this machine's processor; on one of another kind each is compiled again when it is first used.
+set -euo pipefail
+
+export PATH=$1/bin:$PATH NUMBA_CACHE_DIR=$2
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+server=
+trap '[[ -z $server ]] || kill "$server"; wait; rm -rf "$work"' EXIT
+
+gramophone train quickstart --name mixture --registry "$work/registry" --corpus README.md \
+  --set tokenizer.vocab_size=1000 --set train.max_steps=2 --set neural.hidden_size=64 --set neural.embedding_size=64
+
+port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+url=http://127.0.0.1:$port
+# networks in both precisions, whichever was chosen when they were published
+GRAMOPHONE_PRECISION=int8,lstm=float32 GRAMOPHONE_REGISTRY=$work/registry GRAMOPHONE_PORT=$port \
+  GRAMOPHONE_LOG_LEVEL=error gramophone serve &
+server=$!
+patience=600
+until python -c "import urllib.request as u; u.urlopen('$url/health/ready', timeout=3)" 2>/dev/null; do
+  kill -0 "$server" # else it ended by itself, and said why
+  ((patience--)) || { echo 'precompile.sh: the service did not become ready' >&2; exit 1; }
+  sleep 0.5
+done
+"$here/load_test/run.sh" "$url" 20 4s
+for model in lstm ngram; do
+  for workload in next-token score rerank generate; do
+    gramophone bench "$url" --model "$model" --workload "$workload" --clients 1 --requests 4 --warmup 0s
+  done
+done

@@ -1,0 +1,141 @@
+"""Small files beside the models of a registry, each replaced as a whole: profiles, calibrations.
+
+<root>/<folder>/<name>     visible once its file has this name
+<root>/<folder>/.tmp-…     one being written; ignored by readers
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+from models.checkpoint.folders import replace_file
+from models.checkpoint.registry import Address, local_folder
+from models.checkpoint.versions import Stamp
+from models.errors import RegistryError
+
+MAX_DOCUMENT_BYTES = 1 << 20
+
+
+class Documents(Protocol):
+    """The files of one folder of a registry. Names are checked by whoever asks."""
+
+    def place(self, name: str) -> str | Path:
+        """What messages call a file."""
+        ...
+
+    def names(self) -> list[str]:
+        """The files there are, in no order.
+
+        Raises:
+            RegistryError: they cannot be listed.
+        """
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """The beginning of a file, at most a byte more than MAX_DOCUMENT_BYTES; None if there is none.
+
+        Raises:
+            RegistryError: it cannot be read.
+        """
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Store a file; one of the same name is replaced, by whoever comes last.
+
+        Raises:
+            RegistryError: the registry cannot be written to.
+        """
+        ...
+
+    def delete(self, name: str) -> bool:
+        """Remove a file.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            RegistryError: the registry cannot be written to.
+        """
+        ...
+
+    def stamp(self, name: str) -> Stamp | None:
+        """What tells that a file has changed; None if there is none.
+
+        Raises:
+            RegistryError: that cannot be found out.
+        """
+        ...
+
+
+class FolderDocuments:
+    """Documents in a local folder, which need not be there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def place(self, name: str) -> Path:
+        """The file's path."""
+        return self._folder / name
+
+    def names(self) -> list[str]:
+        """See `Documents`."""
+        try:
+            return [path.name for path in self._folder.iterdir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise RegistryError(f"cannot read {self._folder}: {error.strerror}") from None
+
+    def read(self, name: str) -> bytes | None:
+        """See `Documents`."""
+        try:
+            with self.place(name).open("rb") as file:
+                return file.read(MAX_DOCUMENT_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise RegistryError(f"cannot read {self.place(name)}: {error.strerror}") from None
+
+    def write(self, name: str, content: bytes) -> None:
+        """See `Documents`."""
+        try:
+            replace_file(self.place(name), content)
+        except OSError as error:
+            raise RegistryError(f"cannot write to {self._folder}: {error.strerror}") from error
+
+    def delete(self, name: str) -> bool:
+        """See `Documents`."""
+        try:
+            self.place(name).unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise RegistryError(f"cannot remove {self.place(name)}: {error.strerror}") from None
+        return True
+
+    def stamp(self, name: str) -> Stamp | None:
+        """See `Documents`."""
+        try:
+            found = self.place(name).stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def open_documents(registry: Address, folder: str) -> Documents:
+    """The documents in a folder of a registry, which need hold no model.
+
+    Args:
+        registry: its address.
+        folder: by name; no model's can begin with a dot, as these do.
+
+    Raises:
+        RegistryError: a remote registry needs a package that is not installed.
+        InvalidInputError: the address cannot be a registry's.
+    """
+    root = local_folder(registry)
+    if root is not None:
+        return FolderDocuments(root / folder)
+    from models.checkpoint.remote.documents import StoreDocuments
+    from models.checkpoint.remote.stores import open_store
+
+    return StoreDocuments(open_store(str(registry)), folder)

@@ -1,0 +1,105 @@
+"""Folders that several processes write to: locks, temporary folders, flushing, one rename."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from models.errors import RegistryError
+
+TEMPORARY = ".tmp-"
+"""How the names of what is being written begin; readers take no notice of it."""
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Say which folder cannot be written to.
+
+    Raises:
+        RegistryError: the file system refused.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RegistryError(f"cannot write to {folder}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock, which the system drops when the process dies, however it dies."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def temporary_folder(parent: Path) -> Iterator[Path]:
+    """A new folder, held by this process, and removed at the end if it has not been renamed.
+
+    Those that dead processes left in the same place are removed first.
+    """
+    folder = parent / f"{TEMPORARY}{uuid.uuid4().hex}"
+    with contextlib.ExitStack() as locks:
+        locks.callback(shutil.rmtree, folder, ignore_errors=True)
+        parent.mkdir(parents=True, exist_ok=True)
+        with held(parent):  # so that nobody takes the new folder for an abandoned one
+            remove_abandoned(parent)
+            folder.mkdir()
+            locks.enter_context(held(folder))
+        yield folder
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a small file by one rename; its folder is made if it is missing."""
+    temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def flush_tree(directory: Path) -> None:
+    """Have everything in a folder, and the folder, written to the disk."""
+    for path in [*directory.rglob("*"), directory]:
+        flush(path)
+
+
+def flush(path: Path) -> None:
+    """Have a file or a folder written to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_abandoned(parent: Path) -> int:
+    """Remove temporary folders whose writer is no more.
+
+    Returns:
+        How many.
+    """
+    removed = 0
+    for path in parent.glob(f"{TEMPORARY}*"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path)
+                removed += 1
+            finally:
+                os.close(descriptor)
+    return removed

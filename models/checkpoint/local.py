@@ -1,0 +1,237 @@
+"""A registry in a local folder.
+
+    <root>/<model>/versions/<7>/        a checkpoint; visible once its directory has this name
+    <root>/<model>/versions/.tmp-…/     one being written; ignored by readers
+    <root>/<model>/versions/.deleted-7/ an empty tombstone: the number is never used again
+    <root>/<model>/aliases.json         {"champion": 7}
+
+A version appears by one `rename` after its files are written, flushed and verified, so a
+reader sees all of it or nothing, whenever the writer dies.
+"""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from typing_extensions import override
+
+from models.checkpoint.folders import (
+    TEMPORARY,
+    flush,
+    flush_tree,
+    held,
+    remove_abandoned,
+    temporary_folder,
+    writing,
+)
+from models.checkpoint.manifest import MANIFEST_FILE, Manifest, read_manifest, verify_files
+from models.checkpoint.registry import Registry
+from models.checkpoint.versions import (
+    ALIASES_FILE,
+    CHAMPION,
+    Stamp,
+    Version,
+    check_alias,
+    check_name,
+    check_unaliased,
+    damaged_aliases,
+    format_aliases,
+    is_name,
+    is_number,
+    no_alias,
+    parse_aliases,
+)
+from models.errors import ManifestError, RegistryError
+
+_DELETED = ".deleted-"
+
+
+class LocalRegistry(Registry):
+    """A registry in a local folder.
+
+    Args:
+        root: the folder.
+        create: make it if it is missing; otherwise a missing folder is an error.
+
+    Raises:
+        RegistryError: the folder is missing, or is no folder.
+    """
+
+    def __init__(self, root: Path, *, create: bool = False) -> None:
+        self.root = root
+        if create:
+            try:
+                root.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise RegistryError(f"cannot create the registry {root}: {error.strerror}") from None
+        if not root.is_dir():
+            raise RegistryError(
+                f"there is no registry at {root}: train or import a model first, or name another folder with --registry"
+            )
+
+    @property
+    @override
+    def location(self) -> str:
+        return str(self.root)
+
+    @property
+    @override
+    def work_folder(self) -> Path:
+        return self.root
+
+    @override
+    def models(self) -> list[str]:
+        return [name for name in self._names() if self.versions(name)]
+
+    @override
+    def versions(self, name: str) -> list[int]:
+        folder = self._folder(name) / "versions"
+        try:
+            return sorted(
+                int(p.name) for p in folder.iterdir() if is_number(p.name) and (p / MANIFEST_FILE).is_file()
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise RegistryError(f"cannot read {folder}: {error.strerror}") from None
+
+    @override
+    def aliases(self, name: str) -> dict[str, int]:
+        path = self._folder(name) / ALIASES_FILE
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise damaged_aliases(path, error) from None
+        return parse_aliases(content, path)
+
+    @override
+    def version(self, name: str, number: int) -> Version:
+        return Version(name, number, self._folder(name) / "versions" / str(number))
+
+    @override
+    def fetch(self, version: Version) -> Path:
+        return version.path
+
+    @override
+    def manifest(self, version: Version) -> Manifest:
+        return read_manifest(version.path)
+
+    @override
+    def read_file(self, version: Version, name: str) -> bytes:
+        path = version.path / name
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise ManifestError(f"{path}: {error}") from None
+
+    @override
+    def publish(self, name: str, write: Callable[[Path], None]) -> Version:
+        check_name(name)
+        versions = self._folder(name) / "versions"
+        with writing(versions), temporary_folder(versions) as temporary:
+            write(temporary)
+            verify_files(temporary, read_manifest(temporary))
+            flush_tree(temporary)
+            number = _rename_to_next_number(temporary, versions)
+        return self.version(name, number)
+
+    @override
+    def set_alias(self, name: str, alias: str, number: int) -> None:
+        check_alias(alias)
+        self.resolve(f"{name}@{number}")
+        folder = self._folder(name)
+        with writing(folder), held(folder):
+            try:
+                aliases = self.aliases(name)
+            except ManifestError:
+                if alias != CHAMPION:
+                    raise
+                aliases = {}
+            _write_aliases(folder, {**aliases, alias: number})
+
+    @override
+    def delete_alias(self, name: str, alias: str) -> int:
+        self.resolve(name)
+        folder = self._folder(name)
+        with writing(folder), held(folder):
+            aliases = self.aliases(name)
+            if alias not in aliases:
+                raise no_alias(name, alias, aliases)
+            number = aliases.pop(alias)
+            _write_aliases(folder, aliases)
+        return number
+
+    @override
+    def sweep(self, *, older_than_s: float) -> int:
+        """Whether a writer still lives is told by its lock, whatever the age."""
+        folders = [self._folder(name) / "versions" for name in self._names()]
+        return sum(remove_abandoned(folder) for folder in folders if folder.is_dir())
+
+    @override
+    def stamps(self, names: Iterable[str] | None = None) -> dict[str, Stamp]:
+        if names is None:
+            names = self._names()
+        return {
+            name: (*_stat(self._folder(name) / "versions"), *_stat(self._folder(name) / ALIASES_FILE))
+            for name in names
+        }
+
+    @override
+    def delete(self, name: str, number: int) -> None:
+        version = self.resolve(f"{name}@{number}")
+        folder = self._folder(name)
+        with writing(folder), held(folder):
+            check_unaliased(version, self.aliases(name))
+            tombstone = version.path.with_name(f"{_DELETED}{number}")
+            version.path.rename(tombstone)
+            for entry in tombstone.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+    def _names(self) -> list[str]:
+        """Folders that may be models, sorted."""
+        try:
+            return sorted(p.name for p in self.root.iterdir() if is_name(p.name))
+        except OSError as error:
+            raise RegistryError(f"cannot read the registry {self.root}: {error.strerror}") from None
+
+    def _folder(self, name: str) -> Path:
+        return self.root / name
+
+
+def _write_aliases(folder: Path, aliases: dict[str, int]) -> None:
+    """Replace aliases.json by one rename."""
+    temporary = folder / f"{TEMPORARY}aliases"
+    with temporary.open("wb") as file:
+        file.write(format_aliases(aliases))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / ALIASES_FILE)
+    flush(folder)
+
+
+def _stat(path: Path) -> tuple[int, int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _rename_to_next_number(temporary: Path, versions: Path) -> int:
+    used = [p.name.removeprefix(_DELETED) for p in versions.iterdir()]
+    number = 1 + max((int(n) for n in used if is_number(n)), default=0)
+    while True:
+        try:
+            temporary.rename(versions / str(number))
+        except OSError as error:
+            # another publisher was faster: a directory with files in it is never replaced
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
+            number += 1
+        else:
+            flush(versions)
+            return number

@@ -1,0 +1,1 @@
+"""Registries in object stores: the one place where `models` reaches a network, by way of fsspec."""

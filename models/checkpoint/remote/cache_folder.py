@@ -1,0 +1,28 @@
+"""Where this process keeps what it fetched from remote registries."""
+
+from pathlib import Path
+
+from models.errors import RegistryError
+
+_DEFAULT = Path("~/.cache/gramophone")
+_chosen: list[Path] = []
+
+
+def use(folder: Path) -> None:
+    """Choose the folder for the whole process; the root of the command line does, which reads the environment."""
+    _chosen[:] = [folder]
+
+
+def current() -> Path:
+    """The folder that was chosen, else `~/.cache/gramophone`.
+
+    Raises:
+        RegistryError: the user has no home folder, as in some containers.
+    """
+    try:
+        return (_chosen or [_DEFAULT])[0].expanduser()
+    except RuntimeError:
+        raise RegistryError(
+            "there is no home folder to keep models of remote registries in; name a folder by "
+            "GRAMOPHONE_REGISTRY_CACHE"
+        ) from None

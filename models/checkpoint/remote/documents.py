@@ -1,0 +1,104 @@
+"""Small files beside the models of a remote registry: profiles, calibrations."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from models.checkpoint.remote.object_store import ObjectStore, writable
+from models.checkpoint.versions import Stamp
+from models.errors import RegistryError
+
+_FRESH_S = 5.0
+"""For so long what was read is not asked for again."""
+
+
+class _Read(NamedTuple):
+    content: bytes | None
+    failure: RegistryError | None
+    at_s: float
+
+    def told(self) -> bytes | None:
+        if self.failure is not None:
+            raise RegistryError(str(self.failure))
+        return self.content
+
+
+class StoreDocuments:
+    """Documents in a folder of an object store, see `models.checkpoint.documents.Documents`.
+
+    What was read is remembered for some seconds, as requests ask for it, and for as long as the store cannot be
+    reached. Each write is atomic, and the last one stays.
+
+    Args:
+        store: where the registry lies.
+        folder: in it.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, store: ObjectStore, folder: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._folder = folder
+        self._clock = clock
+        self._read: dict[str, _Read] = {}
+        self._asking = threading.Lock()
+
+    def place(self, name: str) -> str:
+        """The file's URL."""
+        return f"{self._store.location}/{self._key(name)}"
+
+    def names(self) -> list[str]:
+        """See `Documents`."""
+        return [entry.key.removeprefix(f"{self._folder}/") for entry in self._store.entries(self._folder)]
+
+    def read(self, name: str) -> bytes | None:
+        """See `Documents`."""
+        before = self._read.get(name)
+        if before is not None and self._is_fresh(before):
+            return before.told()
+        if not self._asking.acquire(blocking=before is None):  # somebody asks: what was true is good enough
+            assert before is not None  # noqa: S101 - else it was waited for
+            return before.told()
+        try:
+            before = self._read.get(name)
+            if before is None or not self._is_fresh(before):
+                before = self._read[name] = self._asked(name, before)
+            return before.told()
+        finally:
+            self._asking.release()
+
+    def write(self, name: str, content: bytes) -> None:
+        """See `Documents`."""
+        writable(self._store).put(self._key(name), content)
+        self._read.pop(name, None)
+
+    def delete(self, name: str) -> bool:
+        """See `Documents`."""
+        store = writable(self._store)
+        there = store.read(self._key(name)) is not None
+        store.delete(self._key(name))
+        self._read.pop(name, None)
+        return there
+
+    def stamp(self, name: str) -> Stamp | None:
+        """See `Documents`."""
+        found = self._store.read(self._key(name))
+        return None if found is None else (hashlib.sha256(found.content).hexdigest(),)
+
+    def _asked(self, name: str, before: _Read | None) -> _Read:
+        try:
+            found = self._store.read(self._key(name))
+        except RegistryError as error:
+            if before is None or before.failure is not None:
+                return _Read(None, error, self._clock())
+            return _Read(before.content, None, self._clock())
+        return _Read(None if found is None else found.content, None, self._clock())
+
+    def _is_fresh(self, read: _Read) -> bool:
+        return self._clock() - read.at_s < _FRESH_S
+
+    def _key(self, name: str) -> str:
+        return f"{self._folder}/{name}"

@@ -1,0 +1,52 @@
+"""`memory://`: a store in this process, for trying out and for tests."""
+
+import threading
+from pathlib import Path
+
+from typing_extensions import override
+
+from models.checkpoint.remote.file_system_store import FileSystemStore
+from models.checkpoint.remote.object_store import ConditionalStore, Entry
+
+_lock = threading.RLock()
+
+
+class MemoryStore(FileSystemStore, ConditionalStore):
+    """fsspec's files in memory; a lock of the process makes its conditional writes atomic."""
+
+    @override
+    def entries(self, folder: str = "") -> list[Entry]:
+        with _lock:
+            return super().entries(folder) if self._ask("exists", self._path(folder)) else []
+
+    @override
+    def put(self, key: str, content: bytes) -> None:
+        with _lock, self._told("write", key):
+            self._ask("pipe_file", self._path(key), content)
+
+    @override
+    def upload(self, key: str, path: Path) -> None:
+        self.put(key, path.read_bytes())
+
+    @override
+    def put_new(self, key: str, content: bytes) -> bool:
+        with _lock:
+            if self.read(key) is not None:
+                return False
+            self.put(key, content)
+        return True
+
+    @override
+    def put_if(self, key: str, content: bytes, tag: str) -> bool:
+        with _lock:
+            current = self.read(key)
+            if current is None or current.tag != tag:
+                return False
+            self.put(key, content)
+        return True
+
+    @override
+    def delete(self, key: str) -> None:
+        with _lock, self._told("delete", key):
+            if self._ask("exists", self._path(key)):
+                self._ask("rm_file", self._path(key))

@@ -1,0 +1,317 @@
+"""A registry in an object store.
+
+    <root>/.blobs/<sha256>                      content of files, of whatever version; always whole
+    <root>/<model>/versions/<7>/manifest.json   the version; an empty one: it was deleted
+    <root>/<model>/aliases.json                 {"champion": 7}
+
+A version is there once its manifest is, which is written last and create-only: of several publishers
+one gets the number, the others the next one. Their files never mix, as a file's key is its content;
+equal files of versions, models and mixtures are kept once. A manifest is never removed, only
+emptied, so no number is used twice.
+"""
+
+import hashlib
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from typing_extensions import override
+
+from models.checkpoint.manifest import (
+    MANIFEST_FILE,
+    FileEntry,
+    Manifest,
+    parse_manifest,
+    read_manifest,
+    verify_files,
+)
+from models.checkpoint.registry import Registry
+from models.checkpoint.remote import cache_folder
+from models.checkpoint.remote.aliases import change_aliases
+from models.checkpoint.remote.cache import Cache
+from models.checkpoint.remote.known import Known
+from models.checkpoint.remote.listing import Listing, key_of_manifest
+from models.checkpoint.remote.object_store import ConditionalStore, ObjectStore, writable
+from models.checkpoint.remote.sweeping import BLOBS, sweep
+from models.checkpoint.resolving import resolve
+from models.checkpoint.versions import (
+    ALIASES_FILE,
+    CHAMPION,
+    Stamp,
+    Version,
+    check_alias,
+    check_name,
+    check_unaliased,
+    no_alias,
+    parse_aliases,
+)
+from models.errors import IntegrityError, InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
+
+R = TypeVar("R")
+_log = logging.getLogger(__name__)
+_OUT_OF_REACH_S = 10.0
+"""For so long after a failure questions are answered from what is known, without asking again."""
+
+_STORED_LATELY_S = 3600.0
+"""Contents that were stored so lately are too young to be swept away."""
+
+
+class RemoteRegistry(Registry):
+    """A registry in an object store, with a cache on disk.
+
+    Where the store is out of reach, questions are answered by what is last known, with a warning in the log, and
+    versions that were fetched before are found. Changes, and `stamps`, always ask.
+
+    Args:
+        store: where it lies.
+        cache: the folder for what is fetched; None means the process's own choice.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, store: ObjectStore, *, cache: Path | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._cache = Cache((cache or cache_folder.current()).expanduser(), store.location)
+        self._known = Known(self._cache.root, store.location)
+        self._clock = clock
+        self._failure: RegistryError | None = None
+        self._failed_s = 0.0
+        self._stored_s: dict[str, float] = {}
+
+    def check_writable(self) -> None:
+        """Refuse to write to a store that cannot be reached, or that can only be read.
+
+        Raises:
+            RegistryError: it is so.
+        """
+        writable(self._store).entries()
+
+    @property
+    @override
+    def location(self) -> str:
+        return self._store.location
+
+    @property
+    @override
+    def work_folder(self) -> Path:
+        return self._cache.root
+
+    @property
+    @override
+    def in_reach(self) -> bool:
+        return self._failure is None
+
+    @override
+    def models(self) -> list[str]:
+        return self._ask(lambda: self._look().models(), lambda: self._known.models() or None)
+
+    @override
+    def versions(self, name: str) -> list[int]:
+        return self._ask(
+            lambda: self._listed(name).versions(name), lambda: self._known.versions(name) or None
+        )
+
+    @override
+    def published(self) -> list[Version]:
+        def told(catalogue: Listing | Known) -> list[Version]:
+            return [
+                self.version(name, number)
+                for name in catalogue.models()
+                for number in catalogue.versions(name)
+            ]
+
+        return self._ask(lambda: told(self._look()), lambda: told(self._known) or None)
+
+    @override
+    def aliases(self, name: str) -> dict[str, int]:
+        def read() -> dict[str, int]:
+            found = self._store.read(f"{name}/{ALIASES_FILE}")
+            self._known.remember_aliases(name, found and found.content)
+            return {} if found is None else parse_aliases(found.content, self._place(name, ALIASES_FILE))
+
+        return self._ask(read, lambda: self._known.aliases(name) if self._known.versions(name) else None)
+
+    @override
+    def resolve_known(self, address: str) -> Version:
+        return resolve(self._known, address)
+
+    @override
+    def version(self, name: str, number: int) -> Version:
+        return self._known.version(name, number)
+
+    @override
+    def fetch(self, version: Version) -> Path:
+        return self._cache.lay(version, self._manifest_bytes(version), self._download_of(version))
+
+    @override
+    def manifest(self, version: Version) -> Manifest:
+        return parse_manifest(self._manifest_bytes(version), self._place(key_of_manifest(version)))
+
+    @override
+    def read_file(self, version: Version, name: str) -> bytes:
+        entry = self.manifest(version).files.get(name)
+        if entry is None:
+            raise ManifestError(f"{version.address} has no file {name}")
+        return self._cache.blob(name, entry, self._download_of(version)).read_bytes()
+
+    @override
+    def publish(self, name: str, write: Callable[[Path], None]) -> Version:
+        check_name(name)
+        store = writable(self._store)
+        with self._cache.scratch(name) as folder:
+            write(folder)
+            manifest = read_manifest(folder)
+            verify_files(folder, manifest)
+            self._upload(store, folder, manifest)
+            raw = (folder / MANIFEST_FILE).read_bytes()
+            first = 1 + max(self._listed(name).numbers(name), default=0)
+            version = next(  # the first number that nobody else was faster to take
+                version
+                for version in map(self.version, itertools.repeat(name), itertools.count(first))
+                if store.put_new(key_of_manifest(version), raw)
+            )
+            self._cache.adopt(folder, version, manifest)
+        return version
+
+    @override
+    def set_alias(self, name: str, alias: str, number: int) -> None:
+        check_alias(alias)
+        store = writable(self._store)
+        self.resolve(f"{name}@{number}")
+        key, place = f"{name}/{ALIASES_FILE}", self._place(name, ALIASES_FILE)
+        before = change_aliases(
+            store, key, place, lambda aliases: {**aliases, alias: number}, anew=alias == CHAMPION
+        )
+        if number in self._listed(name).versions(name):
+            return
+
+        def back(aliases: dict[str, int]) -> dict[str, int]:
+            others = {other: target for other, target in aliases.items() if other != alias}
+            return {**others, alias: before[alias]} if alias in before else others
+
+        change_aliases(
+            store, key, place, back
+        )  # somebody deleted it meanwhile, who looks at the aliases after that
+        raise ModelNotFoundError(f"model {name!r} has no version {number}: it was deleted just now")
+
+    @override
+    def delete_alias(self, name: str, alias: str) -> int:
+        store = writable(self._store)
+        self.resolve(name)
+
+        def without(aliases: dict[str, int]) -> dict[str, int]:
+            if alias not in aliases:
+                raise no_alias(name, alias, aliases)
+            return {other: number for other, number in aliases.items() if other != alias}
+
+        before = change_aliases(store, f"{name}/{ALIASES_FILE}", self._place(name, ALIASES_FILE), without)
+        return before[alias]
+
+    @override
+    def delete(self, name: str, number: int) -> None:
+        store = writable(self._store)
+        version = self.resolve(f"{name}@{number}")
+        check_unaliased(version, self.aliases(name))
+        key = key_of_manifest(version)
+        manifest = store.read(key)
+        if manifest is None or not store.put_if(key, b"", manifest.tag):
+            raise ModelNotFoundError(f"{version.address} was deleted by somebody else just now")
+        try:  # an alias that came meanwhile is seen here, or whoever set it sees that the version is gone
+            check_unaliased(version, self.aliases(name))
+        except InvalidInputError:
+            tombstone = store.read(key)
+            if tombstone is not None:
+                store.put_if(key, manifest.content, tombstone.tag)
+            raise
+
+    @override
+    def sweep(self, *, older_than_s: float) -> int:
+        return sweep(writable(self._store), older_than_s=older_than_s)
+
+    @override
+    def stamps(self, names: Iterable[str] | None = None) -> dict[str, Stamp]:
+        listing = self._look()
+        self._failure = None
+        names = listing.names() if names is None else names
+        return {name: (listing.tag(name), self._alias_tag(listing, name)) for name in names}
+
+    def _alias_tag(self, listing: Listing, name: str) -> str:
+        """The tag of a model's aliases; where the store tells none, their hash."""
+        tag = listing.alias_tag(name)
+        if tag is not None:
+            return tag
+        found = self._store.read(f"{name}/{ALIASES_FILE}")
+        return "" if found is None else hashlib.sha256(found.content).hexdigest()
+
+    def _look(self) -> Listing:
+        """All of the registry, which is taken note of."""
+        listing = Listing(self._store.entries())
+        self._known.remember_all({name: listing.versions(name) for name in listing.models()})
+        return listing
+
+    def _listed(self, name: str) -> Listing:
+        """One model, which is taken note of."""
+        listing = Listing(self._store.entries(name))
+        numbers = listing.versions(name)
+        if numbers or self._known.versions(name):
+            self._known.remember_versions(name, numbers)
+        return listing
+
+    def _upload(self, store: ConditionalStore, folder: Path, manifest: Manifest) -> None:
+        """Store the contents of a version, but for those that this process stored lately: parts of mixtures."""
+        for file, entry in manifest.files.items():
+            stored_s = self._stored_s.get(entry.sha256)
+            if stored_s is None or self._clock() - stored_s > _STORED_LATELY_S:
+                store.upload(f"{BLOBS}/{entry.sha256}", folder / file)
+                self._stored_s[entry.sha256] = self._clock()
+
+    def _manifest_bytes(self, version: Version) -> bytes:
+        def read() -> bytes:
+            found = self._store.read(key_of_manifest(version))
+            if found is None or not found.content:
+                raise ManifestError(
+                    f"{self._place(key_of_manifest(version))} is missing: never finished, or deleted"
+                )
+            return found.content
+
+        return self._ask(read, lambda: self._cache.manifest(version))
+
+    def _download_of(self, version: Version) -> Callable[[str, FileEntry], Iterator[bytes]]:
+        folder = key_of_manifest(version).removesuffix(f"/{MANIFEST_FILE}")
+
+        def download(name: str, entry: FileEntry) -> Iterator[bytes]:
+            # a local registry that was copied as it is has the files beside their manifest
+            for key in (f"{BLOBS}/{entry.sha256}", f"{folder}/{name}"):
+                try:
+                    yield from self._store.chunks(key, entry.bytes)
+                except FileNotFoundError:
+                    continue
+                return
+            raise IntegrityError(f"{version.address}: {name} is not in {self.location}")
+
+        return download
+
+    def _ask(self, ask: Callable[[], R], remember: Callable[[], R | None]) -> R:
+        """Ask the store; where it cannot be reached, what is known."""
+        failure = self._failure
+        if failure is None or self._clock() - self._failed_s >= _OUT_OF_REACH_S:
+            try:
+                answer = ask()
+            except RegistryError as error:
+                failure = self._failure = error
+                self._failed_s = self._clock()
+                _log.warning("registry out of reach, answering by what was fetched before: %s", error)
+            else:
+                self._failure = None
+                return answer
+        known = remember()
+        if known is None:
+            raise RegistryError(str(failure))
+        return known
+
+    def _place(self, *parts: str) -> str:
+        return "/".join((self.location, *parts))

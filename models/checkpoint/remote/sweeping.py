@@ -1,0 +1,55 @@
+"""Removing contents that no version refers to: of deleted versions, and of publishers who died."""
+
+import time
+from collections.abc import Callable
+
+from models.checkpoint.manifest import MANIFEST_FILE, parse_manifest
+from models.checkpoint.remote.object_store import ConditionalStore
+
+BLOBS = ".blobs"
+"""The folder of contents, by SHA-256."""
+
+
+def sweep(store: ConditionalStore, *, older_than_s: float, now_s: Callable[[], float] = time.time) -> int:
+    """Remove contents that are old and that no manifest names.
+
+    Whoever publishes stores all contents of a version anew, so those that will be named soon are young; ages are
+    looked at once more when it is known which are named. A manifest that cannot be read stops the sweep.
+
+    Args:
+        store: where they are.
+        older_than_s: how old; far longer than any publishing takes.
+        now_s: the time, in seconds since 1970.
+
+    Returns:
+        How many were removed.
+
+    Raises:
+        CheckpointError: a manifest is damaged: what it names is not known.
+        RegistryError: the store cannot be reached.
+    """
+    before_s = now_s() - older_than_s
+    unnamed = _older(store, before_s)
+    if unnamed:
+        unnamed -= _named(store)
+    doomed = unnamed & _older(store, before_s) if unnamed else unnamed
+    for key in sorted(doomed):
+        store.delete(key)
+    return len(doomed)
+
+
+def _older(store: ConditionalStore, before_s: float) -> set[str]:
+    """The keys of contents that were stored before a time."""
+    return {entry.key for entry in store.entries(BLOBS) if entry.modified_s < before_s}
+
+
+def _named(store: ConditionalStore) -> set[str]:
+    """The keys of all contents that a manifest names."""
+    named: set[str] = set()
+    for entry in store.entries():
+        if entry.num_bytes and entry.key.endswith(f"/{MANIFEST_FILE}"):
+            found = store.read(entry.key)
+            if found is not None and found.content:
+                manifest = parse_manifest(found.content, f"{store.location}/{entry.key}")
+                named |= {f"{BLOBS}/{file.sha256}" for file in manifest.files.values()}
+    return named

@@ -1,0 +1,68 @@
+"""Numbers that all workers of a service and their supervisor see, in memory that they share."""
+
+import mmap
+
+_CELL_BYTES = 8
+_NOT_LISTENING = -1
+
+
+class Board:
+    """Made before the workers are forked. Every cell has one writer at a time, so nobody waits for anybody.
+
+    Args:
+        size: how many workers there are.
+    """
+
+    def __init__(self, size: int) -> None:
+        rows = 4
+        cells = memoryview(mmap.mmap(-1, rows * size * _CELL_BYTES)).cast("q")
+        self._connections, self._composed, self._started, self._restarts = (
+            cells[row * size : (row + 1) * size] for row in range(rows)
+        )
+        for worker in range(size):
+            self.stopped(worker)
+
+    # --- what a worker tells ------------------------------------------------------------------------
+
+    def composed(self, worker: int) -> None:
+        """A worker could be put together as its settings say."""
+        self._composed[worker] = 1
+
+    def started(self, worker: int) -> None:
+        """A worker has loaded what is to be served, or has failed to."""
+        self._started[worker] = 1
+
+    def connected(self, worker: int, connections: int) -> None:
+        """A worker listens, and has so many connections."""
+        self._connections[worker] = connections
+
+    def stopped(self, worker: int) -> None:
+        """A worker listens no more; its supervisor says so of one that has died."""
+        self._connections[worker] = _NOT_LISTENING
+
+    # --- what the supervisor tells ------------------------------------------------------------------
+
+    def restarted(self, worker: int) -> None:
+        """A worker is started once more."""
+        self._restarts[worker] += 1
+
+    # --- what all may ask -----------------------------------------------------------------------------
+
+    def was_composed(self, worker: int) -> bool:
+        """Whether that was ever so."""
+        return bool(self._composed[worker])
+
+    @property
+    def all_started(self) -> bool:
+        """Whether every worker has ever been ready; one that dies later changes nothing, as the others serve."""
+        return all(self._started)
+
+    @property
+    def connections(self) -> list[int | None]:
+        """Connections of each worker, None where it does not listen."""
+        return [None if count == _NOT_LISTENING else count for count in self._connections]
+
+    @property
+    def restarts(self) -> list[int]:
+        """How often each worker was started once more."""
+        return list(self._restarts)

@@ -1,0 +1,109 @@
+"""Requests about what one worker remembers are answered by that worker, whoever has accepted them. Plain ASGI."""
+
+import asyncio
+from collections.abc import Mapping
+
+import structlog
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from models.errors import NotReadyError
+from service.engine.metrics import Metrics
+from service.routes.authentication import presented_key
+from service.routes.errors import answer_to, error_body, error_response
+from service.routes.limits import CROWDED
+from service.routes.serving import while_connected
+from service.security.key_store import KeyStore
+from service.workers.bodies import read_whole
+from service.workers.crew import Crew
+from service.workers.homes import Homes, is_remembering
+from service.workers.link import CutError, Sibling, encode_again
+
+_log = structlog.get_logger(__name__)
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
+PRIVATE = "/workers/"
+"""Where paths begin that workers ask of one another, and nobody else may."""
+
+
+def is_private(scope: Scope) -> bool:
+    """Whether a request has come from another worker: over a Unix socket, which has a path and no port."""
+    server = scope.get("server")
+    return server is not None and server[1] is None
+
+
+class Relay:
+    """Passes requests on to the worker that they belong to, which does all there is to do: key, counts, log.
+
+    The outermost of all. What comes from another worker is answered here.
+
+    Args:
+        app: what answers.
+        crew: the workers.
+        siblings: the others, by number.
+        private: answers what workers ask of one another.
+        keys: of which one is asked for before a body is read.
+        metrics: where relays are counted.
+        max_body_bytes: a longer body is refused here.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        crew: Crew,
+        siblings: Mapping[int, Sibling],
+        private: ASGIApp,
+        keys: KeyStore,
+        metrics: Metrics,
+        max_body_bytes: int,
+    ) -> None:
+        self._app = app
+        self._number = crew.number
+        self._siblings = siblings
+        self._private = private
+        self._keys = keys
+        self._relayed = metrics.relayed_requests
+        self._max_body_bytes = max_body_bytes
+        self._homes = Homes(crew)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or have it answered."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif is_remembering(scope["path"]) and not is_private(scope) and self._is_welcome(scope):
+            await self._at_home(scope, receive, send)
+        elif scope["path"].startswith(PRIVATE) and is_private(scope):
+            await self._private(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _is_welcome(self, scope: Scope) -> bool:
+        """Whether it will not be refused whatever it says; what will be is refused here."""
+        if scope["method"] not in _METHODS or scope["state"].get(CROWDED):
+            return False
+        return not self._keys or self._keys.find(presented_key(scope)) is not None
+
+    async def _at_home(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body, receive = await read_whole(scope, receive, max_bytes=self._max_body_bytes)
+        home = None if body is None else self._homes.of(scope, body)
+        if body is None or home is None or home == self._number:
+            await self._app(scope, receive, send)
+            return
+        self._relayed.inc()
+        exchange = asyncio.ensure_future(self._siblings[home].exchange(encode_again(scope, body), send))
+        try:
+            await while_connected(receive, exchange)
+        except ClientDisconnect:
+            return  # the link is closed, and with it the other's work ends
+        except CutError as error:
+            _log.warning("a worker did not answer", other=home, reason=str(error))
+            if not error.begun:  # else the server sees that the answer is not whole, and hangs up
+                await _gone(home)(scope, receive, send)
+
+
+def _gone(number: int) -> ASGIApp:
+    error = NotReadyError(
+        f"worker {number}, which keeps what this request is about, does not answer; it is started again if it has "
+        "died, and then has forgotten it"
+    )
+    return error_response(answer_to(error).status, error_body(error), {"retry-after": "1"})

@@ -1,0 +1,232 @@
+"""The process that starts workers, starts one again that has died, and has all stop together.
+
+It serves nothing itself, starts no thread and runs no event loop, so that it can fork at any time.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from models.errors import InvalidInputError
+from service.workers.board import Board
+from service.workers.crew import Crew
+from service.workers.signals import Signals
+
+_log = structlog.get_logger(__name__)
+_STOP = (signal.SIGTERM, signal.SIGINT)
+_FIRST_DELAY_S = 0.5
+_LONGEST_DELAY_S = 30.0
+_LONGEST_NAME = 59
+_STEADY_S = 60.0
+"""A worker that has lived so long is started again at once when it dies."""
+
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of random name is made in it
+_MEMORY_ROOM_BYTES = 1 << 30
+
+
+@dataclass(slots=True)
+class _Place:
+    """A worker's place: who holds it, and since when.
+
+    Attributes:
+        pid: of the worker, None between two.
+        since_s: when it was started.
+        due_s: when the next is to be started.
+        delay_s: how long that was put off last.
+        lives: how many there have been.
+    """
+
+    pid: int | None = None
+    since_s: float = 0.0
+    due_s: float | None = None
+    delay_s: float = 0.0
+    lives: int = 0
+
+
+class Supervisor:
+    """Keeps a number of workers alive.
+
+    Args:
+        size: how many.
+        name: of the service in handles of states; None makes one up.
+        patience_s: how long workers may take to stop.
+
+    Raises:
+        InvalidInputError: the name leaves no room for a worker's number.
+    """
+
+    def __init__(self, size: int, *, name: str | None, patience_s: float) -> None:
+        self._size = size
+        self._name = name or secrets.token_hex(4)
+        if len(self._name) > _LONGEST_NAME:
+            raise InvalidInputError(
+                f"GRAMOPHONE_PROCESS_NAME has {len(self._name)} characters; with several workers {_LONGEST_NAME} are "
+                "the most, as each adds its number",
+                parameter="GRAMOPHONE_PROCESS_NAME",
+            )
+        self._patience_s = patience_s
+        self._board = Board(size)
+        self._places = [_Place() for _ in range(size)]
+        self._stopping: int | None = None
+        self._kill_s: float | None = None
+        self._exit_code = 0
+
+    def run(self) -> Crew:
+        """Start the workers and see to them.
+
+        Returns:
+            In every worker, which one it is. In the process that called it does not return: that ends when all
+            workers have, by the signal that stopped them, or with the exit code of one that could not be started.
+        """
+        self._folder = Path(tempfile.mkdtemp(prefix="gramophone-"))  # of mode 0700
+        self._weights = Path(tempfile.mkdtemp(prefix="gramophone-weights-", dir=_roomy()))
+        self._lifeline, self._own_end = os.pipe()
+        self._signals = Signals((*_STOP, signal.SIGHUP, signal.SIGCHLD))
+        for number in range(self._size):
+            if crew := self._start(number):
+                return crew
+        _log.info("workers started", pids=[place.pid for place in self._places])
+        while any(place.pid is not None for place in self._places) or self._stopping is None:
+            for number in self._signals.wait(self._next_s()):
+                self._on_signal(number)
+            self._reap()
+            if crew := self._start_due():
+                return crew
+        self._end()
+        raise AssertionError  # not reached
+
+    # --- starting -----------------------------------------------------------------------------------
+
+    def _start(self, number: int) -> Crew | None:
+        """Fork a worker; in that, which one it is."""
+        place = self._places[number]
+        with self._signals.held():
+            pid = os.fork()
+            if not pid:
+                return self._as_worker(number)
+        place.pid, place.since_s, place.due_s = pid, time.monotonic(), None
+        place.lives += 1
+        return None
+
+    def _as_worker(self, number: int) -> Crew:
+        self._signals.close()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are keys to read again
+        # Ctrl-C reaches all of us, and the supervisor tells us to stop
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        os.close(self._own_end)
+        return Crew(
+            number=number,
+            size=self._size,
+            name=self._name,
+            board=self._board,
+            folder=self._folder,
+            weights=self._weights,
+            lifeline=self._lifeline,
+            is_restarted=self._places[number].lives > 0,
+        )
+
+    def _start_due(self) -> Crew | None:
+        now_s = time.monotonic()
+        for number, place in enumerate(self._places):
+            if place.due_s is not None and now_s >= place.due_s and self._stopping is None:
+                self._board.restarted(number)
+                if crew := self._start(number):
+                    return crew
+                _log.info("worker started again", of=number, pid=place.pid)
+        return None
+
+    def _next_s(self) -> float | None:
+        """How long there is nothing to do; None if only a signal can bring about anything."""
+        dues = [place.due_s for place in self._places if place.due_s is not None]
+        if self._stopping is not None:
+            dues = [] if self._kill_s is None else [self._kill_s]
+        return max(0.0, min(dues) - time.monotonic()) if dues else None
+
+    # --- stopping -----------------------------------------------------------------------------------
+
+    def _on_signal(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            self._pass_on(signal.SIGHUP)
+        elif number in _STOP and self._stopping is None:
+            self._stop(number)
+        elif number in _STOP:
+            self._pass_on(signal.SIGKILL)
+
+    def _stop(self, number: int) -> None:
+        """Have all workers finish what is under way."""
+        self._stopping = number
+        self._kill_s = time.monotonic() + self._patience_s
+        self._pass_on(signal.SIGTERM)
+
+    def _pass_on(self, kind: signal.Signals) -> None:
+        for place in self._places:
+            if place.pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(place.pid, kind)
+
+    def _reap(self) -> None:
+        """See who has died; kill who should have."""
+        for number, place in enumerate(self._places):
+            if place.pid is not None:
+                pid, status = os.waitpid(place.pid, os.WNOHANG)
+                if pid:
+                    self._died(number, os.waitstatus_to_exitcode(status))
+        if self._kill_s is not None and time.monotonic() >= self._kill_s:
+            _log.error("workers did not stop in time", seconds=self._patience_s)
+            self._kill_s = None
+            self._pass_on(signal.SIGKILL)
+
+    def _died(self, number: int, code: int) -> None:
+        place = self._places[number]
+        pid, place.pid = place.pid, None
+        self._board.stopped(number)
+        if self._stopping is not None:
+            return
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        if not self._board.was_composed(number):
+            _log.error("worker ended while it started, and so does the service", of=number, pid=pid, how=how)
+            self._exit_code = code if code > 0 else 1
+            self._stop(0)
+            return
+        lived_s = time.monotonic() - place.since_s
+        if lived_s >= _STEADY_S:
+            place.delay_s = 0.0
+        place.due_s = time.monotonic() + place.delay_s
+        _log.error(
+            "worker died",
+            of=number,
+            pid=pid,
+            how=how,
+            lived_s=round(lived_s, 1),
+            again_in_s=place.delay_s,
+        )
+        place.delay_s = min(_LONGEST_DELAY_S, max(_FIRST_DELAY_S, 2 * place.delay_s))
+
+    def _end(self) -> None:
+        """Tidy up; end as a lone process would."""
+        for folder in (self._folder, self._weights):
+            shutil.rmtree(folder, ignore_errors=True)
+        self._signals.close()
+        if self._stopping:
+            signal.signal(self._stopping, signal.SIG_DFL)
+            signal.raise_signal(self._stopping)
+        sys.exit(self._exit_code)
+
+
+def _roomy() -> Path | None:
+    """Memory, if there is a folder in it with room for weights; else None, for the folder of temporary files."""
+    try:
+        room = os.statvfs(_MEMORY)
+    except OSError:
+        return None
+    is_roomy = room.f_bavail * room.f_frsize >= _MEMORY_ROOM_BYTES
+    return _MEMORY if is_roomy and os.access(_MEMORY, os.W_OK) else None

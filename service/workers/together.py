@@ -1,0 +1,169 @@
+"""What is asked of the service as a whole: its metrics, and changes of what it serves. Plain ASGI, behind the keys."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from urllib.parse import urlencode
+
+import structlog
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.engine.metrics import Metrics
+from service.workers.bodies import read_whole
+from service.workers.crew import Crew
+from service.workers.exposition import merged, of_the_whole
+from service.workers.link import Answer, CutError, Sibling, encode_again
+from service.workers.private import METRICS, REFRESH
+from service.workers.relay import is_private
+
+_log = structlog.get_logger(__name__)
+_SCRAPE_TIMEOUT_S = 1.0
+_MODELS = "/admin/models/"
+_ALIASES = "/aliases/"
+_CHANGES = frozenset({"POST", "PUT", "DELETE"})
+_FAILURE = 400
+_KEPT_HEADERS = frozenset({b"content-type", b"retry-after"})
+
+
+class Together:
+    """Has all workers do what one is asked to, and tells the metrics of all.
+
+    A worker that does not answer is left out: when it is started again, it takes over what the others serve.
+
+    Args:
+        app: what answers for this worker alone.
+        crew: the workers.
+        siblings: the others, by number.
+        metrics: of this one.
+        max_body_bytes: of a request that changes something.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        crew: Crew,
+        siblings: Mapping[int, Sibling],
+        metrics: Metrics,
+        max_body_bytes: int,
+    ) -> None:
+        self._app = app
+        self._crew = crew
+        self._siblings = siblings
+        self._metrics = metrics
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http" or is_private(scope):
+            await self._app(scope, receive, send)
+        elif scope["path"] == "/metrics" and scope["method"] in {"GET", "HEAD"}:
+            await Response(await self._exposition(), media_type=CONTENT_TYPE_LATEST)(scope, receive, send)
+        elif scope["method"] in _CHANGES and scope["path"].startswith(_MODELS):
+            await self._change(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    # --- metrics ------------------------------------------------------------------------------------
+
+    async def _exposition(self) -> bytes:
+        """What all workers have counted that answer soon."""
+        texts = {self._crew.number: self._metrics.exposition()}
+
+        async def add(number: int, sibling: Sibling) -> None:
+            try:
+                async with asyncio.timeout(_SCRAPE_TIMEOUT_S):
+                    texts[number] = (await sibling.ask("GET", METRICS)).body
+            except (CutError, TimeoutError) as error:
+                _log.warning("a worker told no metrics", other=number, reason=str(error) or "too slow")
+
+        await asyncio.gather(*(add(number, sibling) for number, sibling in self._siblings.items()))
+        whole = of_the_whole(answering=len(texts), restarts=self._crew.board.restarts)
+        return merged([texts[number] for number in sorted(texts)] + [whole])
+
+    # --- changes --------------------------------------------------------------------------------------
+
+    async def _change(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body, receive = await read_whole(scope, receive, max_bytes=self._max_body_bytes)
+        if body is None:
+            await self._app(scope, receive, send)
+        elif _ALIASES in scope["path"]:
+            await _reply(await self._followed(scope, receive, body), send)
+        else:
+            own = Answer()
+            request = encode_again(_with_id(scope), body)
+            answers = await asyncio.gather(
+                self._app(scope, receive, own.send),
+                *(self._passed_on(number, request) for number in self._siblings),
+            )
+            theirs = dict(zip(self._siblings, answers[1:], strict=True))
+            told = {number: answer for number, answer in theirs.items() if answer is not None}
+            await _reply(_joint(own, self._crew.number, told), send)
+
+    async def _passed_on(self, number: int, request: bytes) -> Answer | None:
+        answer = Answer()
+        try:
+            await self._siblings[number].exchange(request, answer.send)
+        except CutError as error:
+            _log.warning("a worker was not told of a change", other=number, reason=str(error))
+            return None
+        return answer
+
+    async def _followed(self, scope: Scope, receive: Receive, body: bytes) -> Answer:
+        """Change an alias, which is one file for all, then have the others look at it."""
+        own = Answer()
+        await self._app(scope, receive, own.send)
+        if own.status >= _FAILURE:
+            return own
+        reply = json.loads(own.body)
+        query = {"address": f"{reply['model']}@{reply['alias']}"}
+        if body and json.loads(body).get("wait"):
+            query["wait"] = "1"
+        target = f"{REFRESH}?{urlencode(query)}".encode()
+        request = encode_again({**scope, "raw_path": target, "query_string": b"", "method": "POST"}, b"")
+        answers = await asyncio.gather(*(self._passed_on(number, request) for number in self._siblings))
+        told = [answer for answer in answers if answer is not None and answer.status < _FAILURE]
+        serving = [json.loads(answer.body)["serving"] for answer in told]
+        behind = [address for address in serving if address != reply["serving"]]
+        if "wait" not in query or not behind:
+            return own
+        # one that could not load the version answers by the one before, as a lone process would say of itself
+        return _with_body(own, json.dumps({**reply, "serving": behind[0]}).encode())
+
+
+def _joint(own: Answer, number: int, theirs: Mapping[int, Answer]) -> Answer:
+    """One answer for all: the one asked's, unless others failed where it did not, or the other way round."""
+    answers = {number: own, **theirs}
+    failed = sorted(n for n, answer in answers.items() if answer.status >= _FAILURE)
+    done = sorted(set(answers) - set(failed))
+    if not failed or not done:
+        return own
+    first = answers[failed[0]]
+    error = json.loads(first.body)["error"]
+    error["message"] = (
+        f"{_named(failed)} of {len(answers)} failed and {_named(done)} did not, so ask once more: {error['message']}"
+    )
+    return _with_body(first, json.dumps({"error": error}).encode())
+
+
+def _named(numbers: list[int]) -> str:
+    return f"worker{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def _with_id(scope: Scope) -> Scope:
+    """The same request with the id that it was given here, so that all log lines have it."""
+    headers = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
+    return {**scope, "headers": [*headers, (b"x-request-id", scope["state"]["request_id"].encode())]}
+
+
+def _with_body(answer: Answer, body: bytes) -> Answer:
+    """The same with another body; what this worker adds to all it answers, it adds itself."""
+    headers = [(name, value) for name, value in answer.headers if name in _KEPT_HEADERS]
+    return Answer(answer.status, [*headers, (b"content-length", str(len(body)).encode())], body)
+
+
+async def _reply(answer: Answer, send: Send) -> None:
+    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+    await send({"type": "http.response.body", "body": answer.body})

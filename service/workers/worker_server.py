@@ -1,0 +1,137 @@
+"""The HTTP server of one of several workers: two sockets, and an end when the supervisor ends."""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from types import FrameType
+from typing import Any
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from service.routes.serving import Services
+from service.server import DrainingServer, drain_of, server_config
+from service.settings import Settings
+from service.workers.crew import Crew
+from service.workers.joining import take_over, until
+from service.workers.listening import FairListener
+
+_log = structlog.get_logger(__name__)
+
+
+class WorkerServer(DrainingServer):
+    """Listens for the other workers, and, in fair shares, on the socket that all have.
+
+    One that takes the place of a dead worker listens there once its models are loaded: until then the others answer.
+
+    Args:
+        config: as uvicorn's.
+        on_signal: called when it is to stop.
+        drain: ends the work under way.
+        crew: the workers.
+        listening: the socket that all share.
+        is_loaded: whether all models are loaded that are to be.
+        take_over: makes what is served here what the others serve.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        on_signal: Callable[[], None],
+        drain: Callable[[], Awaitable[None]],
+        crew: Crew,
+        listening: socket.socket,
+        is_loaded: Callable[[], bool],
+        take_over: Callable[[], Awaitable[None]],
+    ) -> None:
+        super().__init__(config, on_signal=on_signal, drain=drain)
+        self._crew = crew
+        self._listening = listening
+        self._is_loaded = is_loaded
+        self._take_over = take_over
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop when the supervisor says so; Ctrl-C is for it, and it says so."""
+        if sig != signal.SIGINT:
+            super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 - uvicorn's
+        """Start the application, then listen."""
+        await super().startup(sockets=[])
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._crew.lifeline, self._orphaned)
+        own = self._crew.socket_of(self._crew.number)
+        own.unlink(missing_ok=True)  # of the worker whose place this one takes
+        backlog = self.config.backlog
+        self.servers.append(await loop.create_unix_server(self._protocol, path=str(own), backlog=backlog))
+        if self._crew.is_restarted and any(count is not None for count in self._crew.board.connections):
+            await until(lambda: self._is_loaded() or self.should_exit)
+            await self._take_over()
+        else:
+            self._begin(self._tell_when_loaded())
+        if not self.should_exit:
+            self._listen()
+
+    def _listen(self) -> None:
+        kind = self.config.http_protocol_class
+        listener: FairListener
+
+        def lost(connection: Any, exc: Exception | None) -> None:
+            listener.ended()
+            kind.connection_lost(connection, exc)
+
+        counted = type("Counted", (kind,), {"connection_lost": lost})
+
+        def connect(accepted: socket.socket) -> None:
+            protocol = self._protocol(counted)
+            loop = asyncio.get_running_loop()
+            self._begin(loop.connect_accepted_socket(lambda: protocol, accepted))
+
+        listener = FairListener(self._listening, self._crew, connect)
+        self.servers.append(listener)  # type: ignore[arg-type]  # it can be closed, and waited for
+
+    def _protocol(self, kind: Any = None) -> asyncio.Protocol:
+        make: Any = kind or self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
+
+    async def _tell_when_loaded(self) -> None:
+        await until(self._is_loaded)
+        self._crew.board.started(self._crew.number)
+
+    def _orphaned(self) -> None:
+        """The supervisor has died, so that nobody would start, stop or tidy up anything any more."""
+        asyncio.get_running_loop().remove_reader(self._crew.lifeline)
+        _log.error("the supervisor has died; this worker ends")
+        for folder in (self._crew.folder, self._crew.weights):
+            shutil.rmtree(folder, ignore_errors=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def make_worker_server(
+    app: FastAPI, settings: Settings, crew: Crew, listening: socket.socket
+) -> WorkerServer:
+    """A server for a worker's application, with the settings' limits."""
+    services: Services = app.state.services
+    return WorkerServer(
+        server_config(app, settings),
+        on_signal=services.engine.scheduler.drain,
+        drain=drain_of(app, settings),
+        crew=crew,
+        listening=listening,
+        is_loaded=lambda: services.keeper.has_loaded,
+        take_over=lambda: take_over(services, app.state.siblings),
+    )

@@ -1,0 +1,123 @@
+"""What to plan with: requests that one core answers, latency at half of the peak, and memory, by model and endpoint.
+
+    python tests/benchmarks/bench_capacity.py REGISTRY MODEL [--text FILE.xz] [--seconds 4] [--clients 16]
+
+The peak is that of a closed loop. Requests a core-second are counted by the service's own processor time, so that
+the generator, which has the same cores, and whatever else the machine does change them little. Latency is that of an
+open loop at half of the peak, from when a request was due.
+"""
+
+import argparse
+import itertools
+import json
+import lzma
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from ports import free_port, wait_until_ready
+
+from service.load.driver import measure
+from service.load.loads import ClosedLoop, OpenLoop, Terms
+from service.load.summary import summarise
+from service.load.target import Request, Target
+from service.load.texts import beginnings, default_texts
+from service.load.workloads import Shape, requests_of
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+WORKLOADS = ("next-token", "score", "autocomplete", "rerank", "generate")
+MIB = 2**20
+
+
+def requests(workload, texts, model):
+    """What is asked; of a rerank request 100 candidates, of a generation 32 tokens."""
+    if workload != "autocomplete":
+        return requests_of(workload, Shape(texts=texts, model=model))
+    prefixes = itertools.islice(beginnings(itertools.cycle(texts)), 2048)
+    return [
+        Request("/v1/autocomplete", json.dumps({"text": text, "model": model}).encode()) for text in prefixes
+    ]
+
+
+def cpu_s(pid):
+    """Processor time that a process has taken, in user and system mode together."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def memory_bytes(pid):
+    """Resident memory of a process, and its part that no other process could share."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+    sizes = {
+        line.split(":")[0]: int(line.split()[1]) * 1024 for line in text.splitlines() if line.endswith("kB")
+    }
+    return sizes["Rss"], sizes["Private_Dirty"] + sizes["Private_Clean"]
+
+
+def row(target, pid, workload, asked, given):
+    """Measure one workload and print its line."""
+    warm = Terms(duration_s=1.0, warmup_s=0.0)
+    summarise(measure(target, asked, ClosedLoop(given.clients), warm))
+    before_s = cpu_s(pid)
+    peak = summarise(
+        measure(target, asked, ClosedLoop(given.clients), Terms(duration_s=given.seconds, warmup_s=0.0))
+    )
+    used_s = cpu_s(pid) - before_s
+    half = summarise(
+        measure(
+            target, asked, OpenLoop(peak.achieved_per_s / 2), Terms(duration_s=given.seconds, warmup_s=1.0)
+        )
+    )
+    assert not {**peak.errors, **half.errors}, (peak.errors, half.errors)
+    p99 = "     -" if half.latency.p99_s is None else f"{1e3 * half.latency.p99_s:6.1f}"
+    print(
+        f"{workload:13}{peak.achieved_per_s:9,.0f}/s{peak.num_answered / used_s:11,.0f}/core-s"
+        f"{1e3 * used_s / peak.num_answered:9.2f} ms CPU{1e3 * half.latency.p50_s:9.1f} ms{p99} ms"
+        f"{'' if peak.valid and half.valid else '  (generator fell behind)'}",
+        flush=True,
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("registry", type=Path)
+    parser.add_argument("model")
+    parser.add_argument("--text", type=Path, default=None)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--clients", type=int, default=16)
+    given = parser.parse_args()
+    texts = default_texts()
+    if given.text is not None:
+        with lzma.open(given.text, "rt", encoding="utf-8") as lines:
+            texts = [line.strip() for line in itertools.islice(lines, 2000) if 8 < len(line.split()) < 26]
+    port = free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "service.cli",
+        "serve",
+        "--registry",
+        str(given.registry),
+        "--port",
+        str(port),
+    ]
+    environment = {**os.environ, "GRAMOPHONE_MODELS": given.model}  # noqa: TID251 - a benchmark, not the service
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    server = subprocess.Popen(command, env=environment, **quiet)
+    try:
+        wait_until_ready(port)
+        target = Target.parse(f"http://127.0.0.1:{port}")
+        print(f"{given.model}: {memory_bytes(server.pid)[0] / MIB:,.0f} MiB resident when ready")
+        print(f"{'':13}{'peak':>11}{'by CPU':>17}{'a request':>16}{'p50, half':>12}{'p99':>9}")
+        for workload in WORKLOADS:
+            row(target, server.pid, workload, requests(workload, texts, given.model), given)
+        resident, private = (size / MIB for size in memory_bytes(server.pid))
+        print(f"memory after it: {resident:,.0f} MiB resident, {private:,.0f} MiB private")
+    finally:
+        server.terminate()
+        server.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""How many different n-grams a text has as it grows, by order: what a corpus past memory has to be planned with.
+
+    GRAMOPHONE_DATA=… python tests/benchmarks/bench_growth.py [--order 5] [--parts 5]
+
+Counts are of the novels' training text, its first part, twice as much, and so on. The exponent is that of Heaps' law,
+distinct = K·N^β, between neighbouring points. It falls with every doubling, so it bounds what a larger text
+of the same kind has from above; other kinds of text (the web, many languages) have more.
+"""
+
+import argparse
+import itertools
+import lzma
+import math
+import os
+from pathlib import Path
+
+from training.corpora.encoded import EncodedCorpus
+from training.ngram.counting import count_ngrams
+from training.progress import SILENT
+from training.tokenizing import TokenizerSettings, encode_corpus, learn_tokenizer
+
+
+def read_lines(data):
+    """The novels, one after the other."""
+    lines = []
+    for path in sorted((data / "novels").glob("*.train.txt.xz")):
+        with lzma.open(path, "rt", encoding="utf-8") as file:
+            lines += [line.rstrip("\n") for line in file]
+    return lines
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--order", type=int, default=5)
+    parser.add_argument("--parts", type=int, default=5)
+    given = parser.parse_args()
+    lines = read_lines(Path(os.environ["GRAMOPHONE_DATA"]))  # noqa: TID251 - a benchmark, not the service
+    tokenizer = learn_tokenizer(TokenizerSettings(), lines)
+    points = []
+    for part in range(given.parts - 1, -1, -1):
+        some = lines[: len(lines) >> part]
+        corpus: EncodedCorpus = encode_corpus(tokenizer, some)
+        counted = count_ngrams(corpus, len(tokenizer.vocabulary), order=given.order, progress=SILENT)
+        distinct = [int((ngrams.counts > 0).sum()) for ngrams in counted]
+        once = [int((ngrams.counts == 1).sum()) for ngrams in counted]
+        points.append((corpus.num_tokens + corpus.num_sentences, distinct))
+        shares = "  ".join(f"{100 * a / b:4.1f} %" for a, b in zip(once, distinct, strict=True))
+        print(
+            f"{points[-1][0]:>12,} tokens   {'  '.join(f'{n:>11,}' for n in distinct)}   once: {shares}",
+            flush=True,
+        )
+    for (n, before), (m, after) in itertools.pairwise(points):
+        exponents = [math.log(b / a) / math.log(m / n) for a, b in zip(before, after, strict=True)]
+        print(f"{n:>12,} to {m:,}: β {'  '.join(f'{beta:.3f}' for beta in exponents)}")
+
+
+if __name__ == "__main__":
+    main()

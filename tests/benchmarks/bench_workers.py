@@ -1,0 +1,271 @@
+"""Two workers beside one: requests a CPU second of each, memory of the second, what a relay costs, how clients spread.
+
+    GRAMOPHONE_DATA=… python tests/benchmarks/bench_workers.py [--seconds 8] [--registry FOLDER]
+
+Each worker stays on a core of its own, and what it did is divided by the CPU time that it took, so that neither the
+load generator nor anybody else on the machine counts. The n-gram model is of order 5 over a million words of novels
+(without the public data: of Python's own documentation), the mixture that of `gramophone quickstart`. Memory is what
+is private to a process, and all that is mapped divided by how many map it (Pss); both as the kernel tells. Nothing is
+written outside a temporary folder unless --registry names one, whose models are used again.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+from ports import free_port, wait_until_ready
+
+from service.load.connection import Connection
+from service.load.driver import measure
+from service.load.loads import ClosedLoop, Terms
+from service.load.summary import summarise
+from service.load.target import Request, Target
+from service.workers.board import Board
+from service.workers.crew import Crew
+from service.workers.homes import Homes
+
+GRAMOPHONE = (sys.executable, "-m", "service.cli")
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+WORDS = (
+    "it",
+    "was",
+    "the",
+    "best",
+    "of",
+    "times",
+    "and",
+    "the",
+    "worst",
+    "of",
+    "times",
+    "in",
+    "the",
+    "old",
+    "house",
+)
+ROUNDS = 3
+NOVELS = "novels"
+NAMES = [f"client-{number}" for number in range(50)]
+BLOCKS, BLOCK = 20, 100
+
+
+def train(registry, data):
+    """The models, if they are not there yet."""
+    if not (registry / NOVELS).exists():
+        corpus = [] if data is None else [f"--corpus={data / 'novels-1m' / 'train.txt.xz'}"]
+        settings = ["--set", "tokenizer.kind=word", "--set", "ngram.order=5"]
+        command = [*GRAMOPHONE, "train", "ngram", "--name", NOVELS, "--registry", str(registry)]
+        subprocess.run([*command, *corpus, *settings], check=True, **QUIET)
+    if not (registry / "mixture").exists():
+        command = [*GRAMOPHONE, "train", "quickstart", "--name", "mixture", "--registry", str(registry)]
+        subprocess.run([*command, "--set", "train.max_steps=30"], check=True, **QUIET)
+
+
+class Service:
+    """A running service of some workers: its port, and the processes that serve."""
+
+    def __init__(self, registry, models, workers):
+        self.port = free_port()
+        self._folder = tempfile.TemporaryDirectory()
+        environment = {**os.environ, "GRAMOPHONE_PIN_WORKERS": "true", "TMPDIR": self._folder.name}  # noqa: TID251
+        command = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", str(self.port)]
+        self._process = subprocess.Popen(
+            [*command, "--workers", str(workers)], env={**environment, "GRAMOPHONE_MODELS": models}, **QUIET
+        )
+        wait_until_ready(self.port)
+        own = self._process.pid
+        children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
+        self.pids = [int(pid) for pid in children] if workers > 1 else [own]
+        if workers == 1:
+            os.sched_setaffinity(own, {min(os.sched_getaffinity(0))})
+
+    def close(self):
+        self._process.terminate()
+        self._process.wait()
+        self._folder.cleanup()
+
+
+@contextlib.contextmanager
+def running(registry, models, workers):
+    """A service while the block runs."""
+    service = Service(registry, models, workers)
+    try:
+        yield service
+    finally:
+        service.close()
+
+
+def cpu_s(pid):
+    """CPU time that the threads of a process have taken."""
+    return (
+        sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+    )
+
+
+def memory_mb(pid):
+    """What is private to a process, and its share of all that it has mapped."""
+    kb = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, value = line.split()[:2]
+        kb[name.rstrip(":")] = int(value)
+    return (kb["Private_Clean"] + kb["Private_Dirty"]) / 1024, kb["Pss"] / 1024
+
+
+def answered(port, path="/v1/score"):
+    """Requests for a path that each worker has answered."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
+        lines = reply.read().decode().splitlines()
+    counts = {}
+    for line in lines:
+        if line.startswith("gramophone_http_requests_total{") and f'handler="{path}"' in line:
+            worker = line.partition('worker="')[2].partition('"')[0] or "0"
+            counts[int(worker)] = counts.get(int(worker), 0) + float(line.rsplit(" ", 1)[1])
+    return counts
+
+
+def per_cpu_second(service, seconds, model):
+    """Requests per CPU second of each worker under sixteen clients that score a sentence at a time."""
+    bodies = [
+        Request("/v1/score", json.dumps({"texts": [" ".join(WORDS[: 3 + i % 14])], "model": model}).encode())
+        for i in range(4000)
+    ]
+    target = Target.parse(f"http://127.0.0.1:{service.port}")
+    measure(target, bodies, ClosedLoop(16), Terms(num_requests=400))
+    before, taken = answered(service.port), [cpu_s(pid) for pid in service.pids]
+    summary = summarise(measure(target, bodies, ClosedLoop(16), Terms(duration_s=seconds)))
+    assert not summary.errors, summary.errors
+    taken = [cpu_s(pid) - then_s for pid, then_s in zip(service.pids, taken, strict=True)]
+    after = answered(service.port)
+    return [(after[n] - before[n]) / one_s for n, one_s in enumerate(taken)], summary.achieved_per_s
+
+
+def compare(title, registry, model, seconds):
+    """A lone worker and two, in turns; the medians, and memory."""
+    lone, each, memory = [], ([], []), None
+    for _ in range(ROUNDS):
+        with running(registry, model, 1) as service:
+            rates, _ = per_cpu_second(service, seconds, model)
+            lone += rates
+        with running(registry, model, 2) as service:
+            rates, total = per_cpu_second(service, seconds, model)
+            for worker, rate in enumerate(rates):
+                each[worker].append(rate)
+            memory = [memory_mb(pid) for pid in service.pids]
+    base = statistics.median(lone)
+    told = ", ".join(
+        f"worker {n} {statistics.median(rates):,.0f} ({statistics.median(rates) / base:.2f})"
+        for n, rates in enumerate(each)
+    )
+    print(
+        f"{title}: requests a CPU second: alone {base:,.0f}, of two {told}; together {total:,.0f}/s by the clock"
+    )
+    for number, (private, pss) in enumerate(memory):
+        print(f"{title}: memory of worker {number}: private {private:,.0f} MB, Pss {pss:,.0f} MB", flush=True)
+
+
+def relay_costs(registry):
+    """CPU and time that a request takes more when the other worker has accepted it."""
+    with running(registry, NOVELS, 2) as service:
+        homes = Homes(Crew(0, 2, "", Board(2), Path(), Path(), -1))
+        names = [next(name for name in NAMES if homes.of(_scope(name), b"") == number) for number in (0, 1)]
+        # over one connection, of whichever worker: one client's states are at home there, the other's are not
+        found = asyncio.run(_both(service, names))
+    (near_s, near_cpu_s), (far_s, far_cpu_s) = sorted(found)
+    print(
+        f"a word after a state: {1e6 * near_s:.0f} µs at home, {1e6 * far_s:.0f} µs by the other worker: a relay takes "
+        f"{1e6 * (far_s - near_s):.0f} µs, and {1e6 * (far_cpu_s - near_cpu_s):.0f} µs of CPU time of both beside "
+        f"{1e6 * near_cpu_s:.0f}",
+        flush=True,
+    )
+
+
+async def _both(service, names):
+    """For the states of each client: the time of a request, and the CPU time of all workers; medians of blocks."""
+    target = Target.parse(f"http://127.0.0.1:{service.port}")
+    connection = await Connection.open(target)
+    requests = []
+    for name in names:
+        opened = await connection.exchange(_post("/v1/states", {"context": "it was the"}, name))
+        state = json.loads(opened.body)["states"][0]["state"]
+        asked = {"continuations": [{"state": state, "text": "best", "keep": False}]}
+        requests.append(_post("/v1/states/advance", asked, name))
+    found = [([], []) for _ in names]
+    for _ in range(BLOCKS):
+        for data, (times_s, cpus_s) in zip(requests, found, strict=True):
+            taken_s = sum(map(cpu_s, service.pids))
+            for _ in range(BLOCK):
+                begun_s = time.perf_counter()
+                await connection.exchange(data)
+                times_s.append(time.perf_counter() - begun_s)
+            cpus_s.append((sum(map(cpu_s, service.pids)) - taken_s) / BLOCK)
+    connection.close()
+    return [(statistics.median(times_s), statistics.median(cpus_s)) for times_s, cpus_s in found]
+
+
+def _post(path, body, name):
+    """The bytes of a request of a client that names itself."""
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nx-gramophone-session: {name}\r\ncontent-length: {len(content)}\r\n\r\n"
+    return head.encode() + content
+
+
+def _scope(name):
+    return {"path": "/v1/states", "headers": [(b"x-gramophone-session", name.encode())]}
+
+
+def spread(registry):
+    """How bursts of connections fall to two workers: the largest share over the fair one."""
+    with running(registry, NOVELS, 2) as service:
+        for clients in (8, 16, 64):
+            shares = [asyncio.run(_burst(service.port, clients)) for _ in range(20)]
+            print(
+                f"{clients:2} connections at once: the larger share is {statistics.mean(shares):.2f} times the fair "
+                f"one, {max(shares):.2f} at worst",
+                flush=True,
+            )
+
+
+async def _burst(port, clients):
+    """The larger share of connections over the fair one; each asks once and stays."""
+    target, before = Target.parse(f"http://127.0.0.1:{port}"), answered(port, "/health/live")
+    connections = await asyncio.gather(*(Connection.open(target) for _ in range(clients)))
+    ask = b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n"
+    await asyncio.gather(*(connection.exchange(ask) for connection in connections))
+    after = answered(port, "/health/live")
+    for connection in connections:
+        connection.close()
+    return max(after[n] - before.get(n, 0) for n in after) / (clients / 2)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--registry", type=Path, default=None)
+    parser.add_argument("--only", choices=["ngram", "mixture", "relay", "spread"], default=None)
+    given = parser.parse_args()
+    root = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - a benchmark, not the service
+    with tempfile.TemporaryDirectory() as name:
+        registry = given.registry or Path(name)
+        registry.mkdir(parents=True, exist_ok=True)
+        train(registry, None if root is None else Path(root))
+        parts = {
+            "ngram": lambda: compare("n-gram", registry, NOVELS, given.seconds),
+            "mixture": lambda: compare("mixture", registry, "mixture", given.seconds),
+            "relay": lambda: relay_costs(registry),
+            "spread": lambda: spread(registry),
+        }
+        for part in [given.only] if given.only else parts:
+            parts[part]()
+
+
+if __name__ == "__main__":
+    main()

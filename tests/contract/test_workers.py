@@ -1,0 +1,186 @@
+"""Two workers behind one port: who takes connections, what all of them tell, how they start and stop."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.processes import ROOT
+from tests.workers import running_workers, wait_for
+
+_OF_THE_WHOLE = {"gramophone_workers", "gramophone_workers_answering"}
+
+
+@pytest.fixture(scope="module")
+def workers(registry, tmp_path_factory):
+    with running_workers(
+        registry, tmp_path_factory.mktemp("workers"), GRAMOPHONE_MODELS="mixture,slow"
+    ) as two:
+        yield two
+
+
+def families(workers):
+    return list(text_string_to_metric_families(httpx.get(f"{workers.url}/metrics").text))
+
+
+def test_every_sample_names_its_worker_and_every_family_stands_once(workers):
+    told = families(workers)
+    names = [family.name for family in told]
+    assert len(set(names)) == len(names)
+    assert all(family.documentation and family.type != "unknown" for family in told)
+    labels = {
+        sample.labels.get("worker")
+        for family in told
+        if family.name not in _OF_THE_WHOLE
+        for sample in family.samples
+    }
+    assert labels == {"0", "1"}
+
+
+def test_metrics_are_those_of_all_whoever_is_asked(workers):
+    before = workers.metric("gramophone_scored_tokens_total")
+    for number in (0, 1):
+        assert workers.client(number).post("/v1/score", json={"texts": ["the cat"]}).status_code == 200
+    for number in (0, 1):
+        text = workers.client(number).get("/metrics").text
+        assert f'scored_tokens_total{{model_name="mixture@1",worker="{1 - number}"}}' in text
+    after = workers.metric("gramophone_scored_tokens_total")
+    assert {worker: after[worker] - before.get(worker, 0) for worker in after} == {
+        "0": 3,
+        "1": 3,
+    }  # </s>, too
+
+
+def test_the_workers_are_counted(workers):
+    assert workers.metric("gramophone_workers") == {"": 2}
+    assert workers.metric("gramophone_workers_answering") == {"": 2}
+    assert workers.metric("gramophone_worker_restarts_total") == {"0": 0, "1": 0}
+
+
+def test_a_burst_of_connections_is_shared_evenly(workers):
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(httpx.Client(base_url=workers.url)) for _ in range(8)]
+        threads = [threading.Thread(target=client.get, args=("/health/live",)) for client in clients]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        shares = Counter(workers.acceptor(client) for client in clients)
+    assert max(shares.values()) <= 5
+
+
+def test_both_workers_give_the_same_scores(workers):
+    body = {"texts": ["the cat sat on the mat", "a dog ran"], "detail": "token"}
+    answers = [workers.client(number).post("/v1/score", json=body).json() for number in (0, 1)]
+    assert answers[0] == answers[1]
+
+
+def test_log_lines_name_the_worker(workers):
+    for number in (0, 1):
+        workers.client(number).post(
+            "/v1/score", json={"texts": ["a dog"]}, headers={"x-request-id": f"by-{number}"}
+        )
+        line = workers.line(request_id=f"by-{number}")
+        assert (line["worker"], line["model"]) == (number, "mixture@1")
+
+
+def test_it_is_ready_once_all_workers_are(workers):
+    assert workers.metric("gramophone_ready") == {"0": 1, "1": 1}
+
+
+def test_all_workers_finish_what_is_under_way_when_told_to_stop(registry, tmp_path):
+    settings = {"GRAMOPHONE_MODELS": "slow", "TMPDIR": str(tmp_path)}
+    with running_workers(registry, tmp_path, **settings) as workers:
+        clients, answers = [workers.client(number) for number in (0, 1)], []
+        body = {"prompt": "the", "max_tokens": 40, "seed": 1}
+        threads = [
+            threading.Thread(
+                target=lambda client=client: answers.append(client.post("/v1/generate", json=body))
+            )
+            for client in clients
+        ]
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: workers.metric("gramophone_num_requests_running") == {"0": 1, "1": 1})
+        workers.supervisor.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join()
+        assert [answer.json()["usage"]["completion_tokens"] for answer in answers] == [40, 40]
+        assert workers.supervisor.wait(timeout=20) == -signal.SIGTERM
+    assert not list(tmp_path.glob("gramophone-*"))
+
+
+def test_a_second_signal_ends_all_at_once(registry, tmp_path):
+    with running_workers(registry, tmp_path, GRAMOPHONE_MODELS="slow") as workers:
+        client = workers.client(1)
+        body = {"prompt": "the", "max_tokens": 4000, "seed": 1}
+        thread = threading.Thread(target=lambda: _cut_off(client, body))
+        thread.start()
+        wait_for(lambda: workers.metric("gramophone_num_requests_running").get("1") == 1)
+        pids = workers.pids()
+        workers.supervisor.send_signal(signal.SIGTERM)
+        wait_for(lambda: any(line["event"] == "Shutting down" for line in workers.lines()))
+        workers.supervisor.send_signal(signal.SIGTERM)
+        assert workers.supervisor.wait(timeout=5) == -signal.SIGTERM
+        thread.join()
+        assert not any(_lives(pid) for pid in pids)
+
+
+def test_workers_end_when_their_supervisor_is_killed(registry, tmp_path):
+    settings = {"GRAMOPHONE_MODELS": "mixture", "TMPDIR": str(tmp_path)}
+    with running_workers(registry, tmp_path, **settings) as workers:
+        pids = workers.pids()
+        (folder,) = (path.parent for path in tmp_path.glob("gramophone-*/0.sock"))
+        assert folder.stat().st_mode & 0o777 == 0o700  # nobody else reaches the workers' own sockets
+        workers.supervisor.kill()
+        wait_for(lambda: not any(_lives(pid) for pid in pids))
+        assert not list(tmp_path.glob("gramophone-*"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"GRAMOPHONE_REGISTRY": "/nowhere"}, "/nowhere"),
+        ({"GRAMOPHONE_HOST": "192.0.2.1"}, "cannot listen on 192.0.2.1"),
+        ({"GRAMOPHONE_PROCESS_NAME": 63 * "x"}, "GRAMOPHONE_PROCESS_NAME"),
+    ],
+)
+def test_what_cannot_be_followed_is_told_in_one_line_at_once(registry, settings, reason):
+    ours = {
+        "GRAMOPHONE_WORKERS": "2",
+        "GRAMOPHONE_REGISTRY": str(registry.root),
+        "GRAMOPHONE_MODELS": "mixture",
+    }
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRAMOPHONE_")}  # noqa: TID251
+    started_s = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-m", "service.cli", "serve"],
+        cwd=ROOT,
+        env={**environment, **ours, **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    assert reason in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert time.monotonic() - started_s < 30
+
+
+def _cut_off(client, body):
+    with contextlib.suppress(httpx.HTTPError):
+        client.post("/v1/generate", json=body)
+
+
+def _lives(pid):
+    return Path(f"/proc/{pid}").exists()

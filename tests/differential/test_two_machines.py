@@ -1,0 +1,92 @@
+"""Two machines that train one network: torchrun on each, folders of their own, no disk in common."""
+
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from models.checkpoint.registry import open_registry
+from tests.machines import two_machines
+from training.commands import run_train
+
+TEXT = "the cat sat on the mat\na dog ran on a log\nthe dog saw the cat\n" * 40
+SET = ["tokenizer.kind=word", "neural.hidden_size=8", "neural.embedding_size=8", "neural.dropout=0.2"]
+SET += ["train.max_steps=60", "train.max_minutes=100", "train.epochs=100", "train.batch_size=4"]
+SET += ["train.bptt_length=8", "train.validations=5", "train.save_minutes=0", "train.precision=float32"]
+ARGUMENTS = ["--corpus", "corpus.txt", *(part for key in SET for part in ("--set", key))]
+
+
+def folders_in(folder, *texts):
+    """A folder for each machine, with its text."""
+    folders = [folder / name for name in ("first", "second")]
+    for own, text in zip(folders, texts or (TEXT, TEXT), strict=True):
+        own.mkdir()
+        (own / "corpus.txt").write_text(text)
+    return folders
+
+
+def published(folder):
+    """Where the only version is."""
+    registry = open_registry(folder / "registry")
+    assert registry.versions("m") == [1]
+    return registry.fetch(registry.resolve("m@1"))
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    """The folders of two machines that were left in peace."""
+    folders = folders_in(tmp_path_factory.mktemp("together"))
+    with two_machines(folders, ARGUMENTS) as machines:
+        for status, said in [machine.ended() for machine in machines]:
+            assert status == 0, said
+    return folders
+
+
+def test_only_the_first_machine_publishes(together):
+    published(together[0])
+    assert open_registry(together[1] / "registry").models() == []
+    assert not list(together[1].glob("registry/.runs/*"))
+
+
+def test_two_machines_come_to_the_weights_of_one(together, tmp_path):
+    """Up to rounding, after 60 updates."""
+    folder, _ = folders_in(tmp_path)
+    run_train("lstm", name="m", registry=folder / "registry", corpus=[folder / "corpus.txt"], assignments=SET)
+    alone = load_file(published(folder) / "model.safetensors")
+    for name, tensor in load_file(published(together[0]) / "model.safetensors").items():
+        torch.testing.assert_close(tensor, alone[name], rtol=1e-4, atol=1e-5)
+
+
+def test_evicted_then_killed_then_resumed_equals_left_in_peace_bit_for_bit(together, tmp_path):
+    """SIGTERM comes to the second machine only, later it loses its power; the first one's disk is all there is."""
+    folders = folders_in(tmp_path)
+    with two_machines(folders, ARGUMENTS) as (first, second):
+        first.wait_until_it_trains()
+        second.process.send_signal(signal.SIGTERM)
+        assert second.ended()[0] != 0
+        assert "ended by SIGTERM; the training is saved in" in first.ended()[1]
+    with two_machines(folders, [*ARGUMENTS, "--resume"]) as (first, second):
+        first.wait_until_it_trains()
+        second.die()
+        status, said = first.ended()
+        assert status != 0
+        assert "process 1 on" in said
+        assert "with --resume the training goes on" in said
+        assert said.count("Traceback") == 1  # torchrun's own
+    with two_machines(folders, [*ARGUMENTS, "--resume"]) as machines:
+        for status, said in [machine.ended() for machine in machines]:
+            assert status == 0, said
+    whole, resumed = (published(f) / "model.safetensors" for f in (together[0], folders[0]))
+    assert whole.read_bytes() == resumed.read_bytes()
+
+
+def test_another_text_on_one_machine_is_refused_by_name(tmp_path):
+    """On both, before anything is trained."""
+    folders = folders_in(tmp_path, TEXT, TEXT.replace("mat", "hat"))
+    with two_machines(folders, ARGUMENTS) as machines:
+        for status, said in [machine.ended() for machine in machines]:
+            assert status != 0
+            assert "process 1 on" in said
+            assert "the training text is sha256" in said
+    assert not list(tmp_path.glob("*/registry/.runs/*"))

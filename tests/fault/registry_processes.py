@@ -1,0 +1,66 @@
+"""Publishers and a watcher of a registry, each a process of its own; they tell as JSON what they did and saw.
+
+python -m tests.fault.registry_processes publish ADDRESS CACHE COUNT FIRST_SEED
+python -m tests.fault.registry_processes watch ADDRESS CACHE STOP_FILE
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from models.checkpoint import load
+from models.checkpoint.registry import open_registry
+from models.checkpoint.write import Description, write_checkpoint
+from models.errors import CheckpointError
+from models.tokenizers import WordTokenizer
+from tests.fakes import FakeModel, fake_vocabulary
+
+load.FAMILIES["fake"] = ("tests.fakes", "FakeModel")
+DESCRIPTION = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
+
+
+def publish(registry, seed):
+    """A version whose model has this seed; its number."""
+    words = WordTokenizer(fake_vocabulary())
+    model = FakeModel(words.vocabulary, seed=seed)
+    return registry.publish("m", lambda folder: write_checkpoint(folder, model, words, DESCRIPTION)).number
+
+
+def publish_many(address, cache, count, first_seed):
+    """The seed of each version that was published, by number."""
+    registry = open_registry(address, create=True, cache=Path(cache))
+    seeds = range(int(first_seed), int(first_seed) + int(count))
+    return {publish(registry, seed): seed for seed in seeds}
+
+
+def watch(address, cache, stop_file):
+    """The seed of each version that was seen and loaded, by number; and what was seen but could not be loaded."""
+    registry = open_registry(address, create=True, cache=Path(cache))
+    seen, partial, stamps = {}, [], None
+    stopping = False
+    while not stopping:
+        stopping = Path(stop_file).exists()
+        before, stamps = stamps, registry.stamps()
+        if stamps == before and not stopping:
+            time.sleep(0.3)  # a listing costs the server much
+            continue
+        for number in registry.versions("m"):
+            if number not in seen:
+                try:
+                    seen[number] = loaded_seed(registry, number)
+                except CheckpointError as error:
+                    partial.append(str(error))
+    return {"seen": seen, "partial": partial}
+
+
+def loaded_seed(registry, number):
+    """The seed of a version's model, loaded as it is for serving."""
+    checkpoint = load.load_checkpoint(registry.fetch(registry.version("m", number)))
+    return checkpoint.model.options["seed"]
+
+
+if __name__ == "__main__":
+    role, *arguments = sys.argv[1:]
+    told = {"publish": publish_many, "watch": watch}[role](*arguments)
+    sys.stdout.write(json.dumps(told))

@@ -1,0 +1,79 @@
+"""SIGTERM, as `docker stop` and Kubernetes send it, to a training: saved, not published, gone on with."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from models.checkpoint.registry import open_registry
+
+LIMIT_S = 200
+SET = ["tokenizer.kind=word", "neural.hidden_size=8", "neural.embedding_size=8", "train.batch_size=4"]
+SET += ["train.bptt_length=8", "train.max_minutes=100", "train.epochs=1000", "train.max_steps=300"]
+SET += ["train.validations=2", "train.save_minutes=0.05"]
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Starts a training of `m`; its lines of progress come from its standard error."""
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("the cat sat on the mat\na dog ran on a log\n" * 60)
+    command = [sys.executable, "-m", "service.cli", "train", "lstm", "--name", "m", "--corpus", str(corpus)]
+    command += ["--registry", str(tmp_path / "registry"), *(part for key in SET for part in ("--set", key))]
+    started = []
+
+    def start(*arguments):
+        started.append(
+            subprocess.Popen(
+                [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_the_training_is_saved_and_the_line_says_how_to_go_on(train, tmp_path):
+    """Between two savings, so that it is the signal that saves; gone on with, it is published."""
+    process = train("--set", "train.max_steps=100000000")
+    folder = tmp_path / "registry" / ".runs" / "m"
+    state = folder / "lstm" / "state.pt"
+    while not state.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    before = state.stat().st_mtime_ns
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 143
+    assert state.stat().st_mtime_ns > before
+    assert said.splitlines()[-1] == (
+        f"gramophone: ended by SIGTERM; the training is saved in {folder}; the same command with --resume goes on "
+        "with it"
+    )
+    assert open_registry(tmp_path / "registry").models() == []
+    process = train("--resume")
+    out, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, said
+    assert "resumed after " in out + said
+    assert open_registry(tmp_path / "registry").models() == ["m"]
+
+
+def test_before_there_is_anything_to_save_it_ends_at_once(train, tmp_path):
+    """Here while it waits to be fed its text."""
+    (tmp_path / "corpus.txt").unlink()
+    corpus = tmp_path / "corpus.txt"
+    subprocess.run(["mkfifo", str(corpus)], check=True)
+    process = train()
+    with corpus.open("w"):  # opened once the program reads
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 143
+    assert said.splitlines()[-1] == (
+        "gramophone: ended by SIGTERM; nothing was saved yet, so the same command begins anew"
+    )
+    assert not list(tmp_path.glob("registry/.runs/*"))

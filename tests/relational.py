@@ -1,0 +1,62 @@
+"""The relational estimator on small texts, and the estimator in memory to compare it with."""
+
+from pathlib import Path
+
+import numpy as np
+
+from models.ngram.automaton import Automaton
+from models.tokenizers import WordTokenizer
+from models.vocabulary import Vocabulary
+from training.corpora.encoded import EncodedCorpus
+from training.ngram.estimate import estimate
+from training.ngram.smoothing.choice import smoothing_of
+from training.progress import SILENT
+from training.recipe import NGramSettings
+from training.scale.assembly import assemble, open_automaton
+from training.scale.estimation import Plan
+from training.scale.windows import Reading, write_vocabulary, write_windows
+from training.scale.workspace import workspace
+
+EXACT = ("order_starts", "first_arcs", "suffixes", "words")
+
+
+def tokenizer_of(lines) -> WordTokenizer:
+    return WordTokenizer(Vocabulary(sorted({word for line in lines for word in line.split()})))
+
+
+def relational(engine, folder: Path, lines, *, backward=False, **settings) -> Automaton:
+    """What an engine's tables become."""
+    tokenizer = tokenizer_of(lines)
+    wanted = NGramSettings(**settings)
+    with workspace(folder) as work:
+        reading = Reading(wanted.order, backward, {})
+        size = len(tokenizer.vocabulary)
+        work.stage("vocabulary", "v", lambda place: write_vocabulary(place, size))
+        work.stage("windows", "w", lambda place: write_windows(place, tokenizer, lines, reading, SILENT))
+        keys = {"vocabulary": "v", "windows": "w"}
+        plan = Plan(work, lambda: engine, engine_name="test", keys=keys, progress=SILENT)
+        weighed = plan.weigh(wanted, size)
+        work.stage("automaton", weighed.key, lambda place: assemble(weighed.tables, place, SILENT))
+        return open_automaton(work.path("automaton"))
+
+
+def in_memory(lines, *, backward=False, **settings) -> Automaton:
+    """What the estimator in memory makes of the same."""
+    tokenizer = tokenizer_of(lines)
+    wanted = NGramSettings(**settings)
+    corpus = EncodedCorpus.from_sentences(tokenizer.encode_all(lines))
+    return estimate(
+        corpus.reversed() if backward else corpus,
+        tokenizer.vocabulary,
+        order=wanted.order,
+        smoothing=smoothing_of(wanted.smoothing),
+        prune=wanted.prune,
+    ).model.automaton
+
+
+def assert_same(found: Automaton, expected: Automaton) -> None:
+    """The same n-grams, and every log10 probability and back-off weight within 1e-6."""
+    for name in EXACT:
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+    for name in ("log10_probs", "log10_backoffs"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-6, atol=1e-6)

@@ -1,0 +1,45 @@
+"""Headers of the caller's own, by which a proxy finds the process that remembers."""
+
+import asyncio
+
+import httpx
+
+from service.client import AsyncClient, Client
+
+OURS = {"X-Gramophone-Session": "user-17"}
+
+
+def listing(seen):
+    """A service that has no models, and what it is asked with."""
+
+    def answer(request):
+        seen.append(request.headers)
+        return httpx.Response(200, json={"object": "list", "data": []})
+
+    return httpx.MockTransport(answer)
+
+
+def test_they_are_sent_with_every_request():
+    seen = []
+    with Client("http://x", headers=OURS, transport=listing(seen)) as client:
+        client.models()
+        client.models()
+    assert [headers["x-gramophone-session"] for headers in seen] == ["user-17", "user-17"]
+
+
+def test_the_asynchronous_client_sends_them_too():
+    seen = []
+
+    async def ask():
+        async with AsyncClient("http://x", headers=OURS, transport=listing(seen)) as client:
+            await client.models()
+
+    asyncio.run(ask())
+    assert seen[0]["x-gramophone-session"] == "user-17"
+
+
+def test_the_key_goes_beside_them():
+    seen = []
+    with Client("http://x", api_key="gm_1", headers=OURS, transport=listing(seen)) as client:
+        client.models()
+    assert seen[0]["authorization"] == "Bearer gm_1"

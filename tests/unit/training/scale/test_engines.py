@@ -1,0 +1,97 @@
+"""What engines say where they cannot go on."""
+
+import builtins
+
+import duckdb
+import pytest
+
+from models.errors import InvalidInputError, RegistryError
+from training.progress import SILENT
+from training.scale import memory
+from training.scale.duckdb_engine import DuckDBEngine
+from training.scale.engines import require_engine
+from training.scale.memory import own_memory_bytes, share_of
+from training.scale.plan import Stage
+
+MANY = Stage(
+    "many", "SELECT i AS w1, hash(i) AS h FROM range(20_000_000) t(i) ORDER BY h", (), "sorting words"
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "table").mkdir()
+    return tmp_path / "table"
+
+
+@pytest.mark.parametrize(
+    ("engine", "package", "extra"), [("duckdb", "duckdb", "scale"), ("spark", "pyspark", "spark")]
+)
+def test_a_missing_package_is_told_with_the_command_that_installs_it(monkeypatch, engine, package, extra):
+    really = builtins.__import__
+
+    def missing(name, *rest):
+        if name == package:
+            raise ImportError(name=package)
+        return really(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(
+        InvalidInputError, match=rf"needs the package {package}: pip install 'gramophone-lm\[{extra}\]'"
+    ):
+        require_engine(engine)
+
+
+def test_an_engine_may_take_what_the_process_leaves():
+    own = own_memory_bytes()
+    assert 0.8 * (2**31 - own) > share_of(2**31) > 0.8 * (2**31 - own - 2**28)
+
+
+def test_a_limit_that_leaves_too_little_is_told_with_what_is_needed():
+    with pytest.raises(
+        InvalidInputError, match=r"--memory-limit is 100 MB; .* so at least \d+ MB are needed"
+    ):
+        share_of(100_000_000)
+
+
+def test_a_stage_that_does_not_fit_into_the_limit_is_told(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr("training.scale.duckdb_engine.share_of", lambda _: 4 * 1024**2)
+    engine = DuckDBEngine(10**9, tmp_path, threads=1)
+    with pytest.raises(
+        InvalidInputError, match="1000 MB is too little for sorting words with DuckDB; give more"
+    ):
+        engine.write(MANY, folder, SILENT)
+    engine.close()
+
+
+def test_a_full_disk_is_told(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr("training.scale.duckdb_engine.share_of", lambda _: 60 * 1024**2)
+    engine = DuckDBEngine(10**9, tmp_path, threads=1)
+    engine._connection.execute("SET max_temp_directory_size = '1MB'")
+    with pytest.raises(RegistryError, match=r"cannot write to .*: the disk is full \(sorting words\)"):
+        engine.write(MANY, folder, SILENT)
+    engine.close()
+
+
+def test_a_folder_that_is_gone_is_told(tmp_path):
+    engine = DuckDBEngine(2 * 10**9, tmp_path, threads=1)
+    with pytest.raises(RegistryError, match=r"cannot write to "):
+        engine.write(Stage("one", "SELECT 1 AS w1", (), "counting"), tmp_path / "no" / "folder", SILENT)
+    engine.close()
+
+
+def test_what_interrupts_the_run_interrupts_the_statement(tmp_path, folder):
+    class Impatient:
+        def advance(self, *_):
+            raise KeyboardInterrupt
+
+    engine = DuckDBEngine(2 * 10**9, tmp_path, threads=1)
+    with pytest.raises(KeyboardInterrupt):
+        engine.write(MANY._replace(sql=MANY.sql.replace("20_000_000", "900_000_000")), folder, Impatient())
+    engine.close()
+
+
+def test_a_reserve_is_kept(monkeypatch):
+    monkeypatch.setattr(memory, "own_memory_bytes", lambda: 0)
+    assert share_of(2**30) < 0.85 * 2**30
+    assert issubclass(duckdb.OutOfMemoryException, duckdb.Error)

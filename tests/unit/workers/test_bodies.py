@@ -1,0 +1,53 @@
+"""Bodies that are read before it is known who answers."""
+
+import asyncio
+
+from service.routes.limits import LATE
+from service.workers.bodies import read_whole
+
+
+def message(body, *, more=False):
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+def read(messages, *, max_bytes=10, state=None):
+    """The body, and all that is received after it has been read."""
+
+    async def main():
+        left = iter(messages)
+
+        async def receive():
+            return next(left)
+
+        scope = {"state": state or {}}
+        body, again = await read_whole(scope, receive, max_bytes=max_bytes)
+        received = []
+        while True:
+            try:
+                received.append(await again())
+            except RuntimeError:  # nothing is left
+                return body, received
+
+    return asyncio.run(main())
+
+
+def test_a_body_is_joined_and_received_again_before_what_comes_after():
+    gone = {"type": "http.disconnect"}
+    body, received = read([message(b"ab", more=True), message(b"c"), gone])
+    assert body == b"abc"
+    assert received == [message(b"abc"), gone]
+
+
+def test_one_that_is_too_long_is_left_to_who_refuses_it():
+    messages = [message(b"123456", more=True), message(b"789012", more=True), message(b"3")]
+    assert read(messages) == (None, messages)
+
+
+def test_one_that_is_too_slow_is_left_to_who_refuses_it():
+    messages = [message(b"12", more=True), message(b"3")]
+    assert read(messages, state={LATE: 30}) == (None, messages)
+
+
+def test_one_whose_client_has_gone_is_left_alone():
+    messages = [message(b"12", more=True), {"type": "http.disconnect"}]
+    assert read(messages) == (None, messages)

@@ -1,0 +1,211 @@
+"""From sorted tables to the automaton: its arrays are filled in files, batch by batch.
+
+N-grams come in the order in which the automaton numbers them, so words and probabilities are
+written one after the other, and the context of each n-gram is found a few steps from that of
+the one before. The arrays are files that are mapped: whatever their size, the system keeps in
+memory what it has room for.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from models.errors import FormatError
+from models.ngram.automaton import EXACT_TYPES, Automaton
+from models.ngram.build import check_sizes
+from models.ngram.linking import link_states
+from models.ngram.ranked import ranked_blocks
+from training.ngram.smoothing.weights import log10
+from training.progress import Progress
+from training.scale.plan import words
+
+_BATCH = 1 << 17
+
+
+class Sorted(NamedTuple):
+    """A batch of one order's n-grams, in order.
+
+    Attributes:
+        words: [n, k], int32.
+        probs: of each one's last word [n], float64.
+        backoffs: of each one's context [n], float64.
+    """
+
+    words: npt.NDArray[np.int32]
+    probs: npt.NDArray[np.float64]
+    backoffs: npt.NDArray[np.float64]
+
+
+def assemble(tables: Sequence[Path], folder: Path, progress: Progress) -> None:
+    """Write an automaton's arrays into an empty folder.
+
+    Args:
+        tables: the folders of the sorted tables of the orders 1, 2, ….
+        folder: where.
+        progress: told of n-grams.
+
+    Raises:
+        InvalidInputError: there are more n-grams than the file format can number.
+        FormatError: a table is damaged.
+    """
+    sizes = [_num_rows(table) for table in tables]
+    check_sizes(sizes)
+    progress.start("building the automaton", sum(sizes))
+    building = _Building(folder, sizes)
+    for k, table in enumerate(tables, start=1):
+        for batch in _batches(table, k):
+            building.add(k, batch, table)
+            progress.advance(len(batch.words))
+        building.close_order(k)
+    building.finish()
+    progress.finish()
+
+
+def open_automaton(folder: Path) -> Automaton:
+    """Map the arrays that `assemble` wrote."""
+    return Automaton(**{name: _map(folder, name, "r") for name in EXACT_TYPES})
+
+
+class _Building:
+    """The arrays of an automaton that is being filled.
+
+    Args:
+        folder: where they are.
+        sizes: how many n-grams there are of each order.
+    """
+
+    def __init__(self, folder: Path, sizes: Sequence[int]) -> None:
+        self._folder = folder
+        self._starts = np.concatenate([[0], np.cumsum(sizes)])
+        num_arcs, num_states = int(self._starts[-1]), 1 + int(self._starts[-2])
+        self._first_arcs = self._array("first_arcs", num_states + 1)
+        self._words = self._array("words", num_arcs)
+        self._log10_probs = self._array("log10_probs", num_arcs)
+        self._log10_backoffs = self._array("log10_backoffs", num_states)
+        self._suffixes = self._array("suffixes", num_states)
+        self._filled = 0
+        self._last = np.full(len(sizes), -1, np.int32)
+        self._path = np.zeros(len(sizes) + 1, np.int64)
+
+    def add(self, k: int, batch: Sorted, table: Path) -> None:
+        """Write the next k-grams; all shorter ones are there."""
+        begin, size = self._filled, len(batch.words)
+        contexts = np.empty(size, np.int64)
+        bad = _contexts(self._first_arcs, self._words, batch.words, self._last, self._path, contexts)
+        if bad >= 0:
+            place = begin + bad - int(self._starts[k - 1])
+            raise FormatError(
+                table, f"row {place} is out of order, or its context is missing", hint="start again"
+            )
+        self._words[begin : begin + size] = batch.words[:, -1]
+        self._log10_probs[begin : begin + size] = log10(batch.probs)
+        states, firsts, fan_outs = np.unique(contexts, return_index=True, return_counts=True)
+        self._first_arcs[states + 1] += fan_outs.astype(np.uint32)
+        if k > 1:  # that of the empty context is never charged
+            self._log10_backoffs[states] = log10(batch.backoffs[firsts])
+        self._filled += size
+
+    def close_order(self, k: int) -> None:
+        """Turn the fan-outs of the contexts of k-grams into where their arcs begin."""
+        begin = int(self._starts[k - 2]) + 1 if k > 1 else 0
+        end = int(self._starts[k - 1]) + 1
+        running = int(self._first_arcs[begin])
+        for at in range(begin + 1, end + 1, _BATCH):
+            part = self._first_arcs[at : min(at + _BATCH, end + 1)]
+            part[:] = running + np.cumsum(part, dtype=np.int64)
+            running = int(part[-1])
+        self._last[:] = -1
+
+    def finish(self) -> None:
+        """Link the states, rank the arcs of those that have many."""
+        self._suffixes[1:] = -1
+        link_states(self._first_arcs, self._words, self._suffixes)
+        _append(self._folder, "order_starts", self._starts)
+        for name in ("prob_values", "backoff_values"):
+            (self._folder / name).touch()
+        ranked_arcs = 0
+        for block in ranked_blocks(self._first_arcs, self._log10_probs):
+            for name, array in block._asdict().items():
+                _append(self._folder, f"ranked_{name}", array)
+            ranked_arcs += len(block.arcs)
+        _append(self._folder, "ranked_starts", np.array([ranked_arcs], np.uint32))
+
+    def _array(self, name: str, size: int) -> npt.NDArray[Any]:
+        """Zeros in a file whose room on the disk is taken: a full one is told now, and not by a signal later."""
+        with (self._folder / name).open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size * np.dtype(EXACT_TYPES[name][0]).itemsize)
+        return _map(self._folder, name, "r+")
+
+
+def _map(folder: Path, name: str, mode: Literal["r", "r+"]) -> npt.NDArray[Any]:
+    """An array in a file of its own, as the plain array that kernels are compiled for."""
+    path, dtype = folder / name, np.dtype(EXACT_TYPES[name][0])
+    if path.stat().st_size == 0:  # which cannot be mapped
+        array = np.zeros(0, dtype)
+        array.flags.writeable = mode != "r"
+        return array
+    return np.asarray(np.memmap(path, dtype, mode))
+
+
+def _append(folder: Path, name: str, array: npt.NDArray[Any]) -> None:
+    with (folder / name).open("ab") as file:
+        file.write(array.astype(EXACT_TYPES[name][0], copy=False).data)
+
+
+def _num_rows(table: Path) -> int:
+    import pyarrow.parquet as pq
+
+    return sum(pq.read_metadata(file).num_rows for file in table.glob("*.parquet"))
+
+
+def _batches(table: Path, k: int) -> Iterator[Sorted]:
+    """A sorted table of k-grams, from its first file to its last."""
+    import pyarrow.parquet as pq
+
+    for path in sorted(table.glob("*.parquet")):
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(_BATCH):
+                columns = [batch[name].to_numpy() for name in words(1, k).split(", ")]
+                yield Sorted(np.stack(columns, axis=1), batch["p"].to_numpy(), batch["g"].to_numpy())
+
+
+@numba.njit(nogil=True, cache=True)
+def _contexts(
+    first_arcs: npt.NDArray[np.uint32],
+    words: npt.NDArray[np.int32],
+    rows: npt.NDArray[np.int32],
+    last: npt.NDArray[np.int32],
+    path: npt.NDArray[np.int64],
+    contexts: npt.NDArray[np.int64],
+) -> int:
+    """Find the state of all but the last word of each row [n, k]; the first row where that fails, or −1.
+
+    Args:
+        first_arcs: see `Automaton`; whole for contexts shorter than those sought.
+        words: likewise.
+        rows: n-grams of one length.
+        last: the n-gram before the first row; −1 where there is none. The last row when done.
+        path: the states of its beginnings of 0, 1, … words. Those of the last row when done.
+        contexts: the answer [n].
+    """
+    k = rows.shape[1]
+    for i in range(len(rows)):
+        same = 0
+        while same < k and rows[i, same] == last[same]:
+            same += 1
+        if same == k or rows[i, same] < last[same]:
+            return i
+        for depth in range(same, k - 1):
+            begin, end = first_arcs[path[depth]], first_arcs[path[depth] + 1]
+            place = begin + np.searchsorted(words[begin:end], rows[i, depth])
+            if place >= end or words[place] != rows[i, depth]:
+                return i
+            path[depth + 1] = place + 1
+        contexts[i] = path[k - 1]
+        last[:k] = rows[i]
+    return -1

@@ -1,0 +1,112 @@
+"""DuckDB, in this process: the plan on one machine, spilling to disk what does not fit into memory."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillRunning
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from models.errors import InvalidInputError, RegistryError
+from training.progress import Progress
+from training.scale.memory import share_of
+from training.scale.plan import Stage
+
+_ROW_GROUP = 1 << 16
+"""Rows that are held at once of a table that is written, by each thread."""
+
+_LOOK_EVERY_S = 0.25
+
+
+class DuckDBEngine:
+    """See `engines.Engine`.
+
+    Args:
+        memory_limit_bytes: what this process may take in all.
+        spill: a folder for what does not fit into memory.
+        threads: at most so many; None: one a core.
+
+    Raises:
+        InvalidInputError: the memory limit is too small.
+    """
+
+    def __init__(self, memory_limit_bytes: int, spill: Path, *, threads: int | None = None) -> None:
+        self._limit_bytes = memory_limit_bytes
+        self._spill = spill
+        config: dict[str, Any] = {
+            "memory_limit": f"{share_of(memory_limit_bytes) // 1024}KiB",
+            "temp_directory": str(spill),
+            "preserve_insertion_order": False,  # sorted tables stay in order all the same
+        }
+        if threads is not None:
+            config["threads"] = threads
+        self._connection = duckdb.connect(config=config)
+
+    def read(self, name: str, folder: Path) -> None:
+        """Call the table in a folder by a name from now on."""
+        files = _quoted(folder / "*.parquet")
+        self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM read_parquet({files})")
+
+    def write(self, stage: Stage, folder: Path, progress: Progress) -> None:
+        """Write a stage's table into one file.
+
+        Raises:
+            InvalidInputError: the memory limit is too small.
+            RegistryError: the file system refused, or the disk is full.
+        """
+        statement = (
+            f"COPY ({stage.sql}) TO {_quoted(folder / 'part.parquet')} "
+            f"(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, ROW_GROUP_SIZE {_ROW_GROUP})"
+        )
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(self._connection.execute, statement)
+            try:
+                self._watch(running, progress)
+            except duckdb.OutOfMemoryException as error:
+                raise self._out_of_memory(stage, str(error)) from None
+            except duckdb.IOException as error:
+                raise RegistryError(f"cannot write to {folder.parent}: {_first_line(error)}") from None
+            finally:
+                if not running.done():  # Ctrl-C or SIGTERM
+                    self._connection.interrupt()
+
+    def rows(self, sql: str) -> Sequence[Sequence[Any]]:
+        """The few rows of a query."""
+        found: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
+        return found
+
+    def close(self) -> None:
+        """Give its memory back."""
+        self._connection.close()
+
+    def _watch(self, running: "Future[Any]", progress: Progress) -> None:
+        """Tell how far the statement is, in per cent, until it is done."""
+        told = 0.0
+        while True:
+            try:
+                running.result(timeout=_LOOK_EVERY_S)
+            except StillRunning:
+                done = self._connection.query_progress()
+                if done > told:
+                    progress.advance(done - told)
+                    told = done
+            else:
+                return
+
+    def _out_of_memory(self, stage: Stage, message: str) -> Exception:
+        if "max_temp_directory_size" in message:
+            return RegistryError(f"cannot write to {self._spill}: the disk is full ({stage.purpose})")
+        return InvalidInputError(
+            f"--memory-limit {self._limit_bytes // 10**6} MB is too little for {stage.purpose} with DuckDB; "
+            "give more: what is done already is kept",
+            parameter="memory-limit",
+        )
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].removeprefix("IO Error: ")

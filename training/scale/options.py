@@ -1,0 +1,101 @@
+"""What the command line says of an estimation past memory, and which recipes the relational plan can carry out."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+from models.errors import InvalidInputError
+from training.ngram.smoothing.choice import WITH_DISCOUNTS
+from training.recipe import Recipe
+
+EngineName: TypeAlias = Literal["duckdb", "spark"]
+ENGINES: tuple[str, ...] = ("memory", *get_args(EngineName))
+"""What `--engine` can be; `memory` is the estimator that needs no other."""
+
+DEFAULT_LIMIT_BYTES = 2 * 1024**3
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+class ScaleOptions(NamedTuple):
+    """How n-grams are estimated past memory.
+
+    Attributes:
+        engine: who runs the plan.
+        memory_limit_bytes: what this process may take in all, files that are mapped aside; of Spark, the driver's heap.
+        work_dir: where stages are kept until the model is published; None: beside the registry's models.
+    """
+
+    engine: EngineName
+    memory_limit_bytes: int
+    work_dir: Path | None
+
+
+def scale_options(engine: str, *, memory_limit: str | None, work_dir: Path | None) -> ScaleOptions | None:
+    """What the three options say; None for the estimator in memory.
+
+    Raises:
+        InvalidInputError: there is no such engine, the limit is no size, or an option has nothing to act on.
+    """
+    if engine == "memory":
+        for name, value in {"memory-limit": memory_limit, "work-dir": work_dir}.items():
+            if value is not None:
+                raise InvalidInputError(
+                    f"--{name} acts with --engine duckdb or spark only, given {value}", parameter=name
+                )
+        return None
+    limit = DEFAULT_LIMIT_BYTES if memory_limit is None else _bytes_of(memory_limit)
+    for known in get_args(EngineName):
+        if engine == known:
+            return ScaleOptions(known, limit, work_dir)
+    raise InvalidInputError(f"--engine is {engine!r}, it can be {', '.join(ENGINES)}", parameter="engine")
+
+
+def refuse_unrelational(recipe: Recipe, engine: EngineName, *, name: str) -> None:
+    """Check that a recipe asks for nothing but what the relational plan computes.
+
+    Args:
+        recipe: the recipe.
+        engine: who is to run the plan.
+        name: the recipe's.
+
+    Raises:
+        InvalidInputError: it does; the message names the key, what it can be and what it is.
+    """
+
+    def refuse(key: str, value: object, possible: str) -> None:
+        raise InvalidInputError(
+            f"recipe {name}: --engine {engine} estimates with {key} {possible} only, given {value}; "
+            "use --engine memory",
+            parameter=key,
+        )
+
+    settings = recipe.ngram
+    if recipe.family != "ngram":
+        refuse("family", recipe.family, "ngram")
+    if settings.smoothing not in WITH_DISCOUNTS:
+        refuse("ngram.smoothing", settings.smoothing, _one_of(WITH_DISCOUNTS))
+    if settings.discounts != "counts":
+        refuse("ngram.discounts", settings.discounts, "counts")
+    if settings.prune_entropy > 0:
+        refuse("ngram.prune_entropy", settings.prune_entropy, "0")
+    if settings.quantize_bits is not None:
+        refuse("ngram.quantize_bits", settings.quantize_bits, "not set")
+
+
+def _bytes_of(size: str) -> int:
+    found = _SIZE.fullmatch(size.strip())
+    count = 0
+    if found is not None:
+        number, prefix, binary = found.groups()
+        count = int(float(number) * (1024 if binary else 1000) ** _POWERS[prefix.upper()])
+    if count <= 0:
+        raise InvalidInputError(
+            f"--memory-limit is {size!r}, it must be a size such as 500MB or 1.5GiB", parameter="memory-limit"
+        )
+    return count
+
+
+def _one_of(names: Sequence[str]) -> str:
+    return ", ".join(names[:-1]) + f" or {names[-1]}"

@@ -1,0 +1,191 @@
+"""The estimation as relations: named stages, each one SELECT over the tables of stages before it.
+
+The SQL is what DuckDB and Spark have in common. Counts are BIGINT, probabilities DOUBLE; sums are
+of integers only, so no order of rows changes a bit of the result.
+
+    windows      w1 … wN of every place in the text with N words from there on, or with <s>
+    counts_N     the N-grams: c, how often they occur
+    counts_k     from counts_(k+1), grouped by all but its first word: every k-gram but those that begin
+                 with <s> stands after some word, so c is the sum of theirs, and the different words before
+                 it are their number; the others are counted in `starts`, the windows that begin with <s>
+    shares_k     of the listed k-grams: (c − D(c)) / Σ c, and γ of the context, over partitions by prefix
+    probs_k      the same interpolated: one join with sorted_(k−1) by the suffix
+    sorted_k     the same in lexicographic order, as the automaton wants it
+
+Words are columns w1, w2, … of ids; `a` is the adjusted count, which smoothing looks at. The formulas
+and what they mean stand in `training.ngram.smoothing`; Heafield et al. (2013) count likewise.
+"""
+
+from typing import NamedTuple
+
+from models.vocabulary import BOS
+from training.ngram.smoothing.discounts import Discounts
+
+ABSENT = -1
+"""In a window, what stands after `</s>`."""
+
+PLAN_VERSION = 1
+"""Counted up whenever the same text would give other tables: stages of another version are not gone on with."""
+
+
+class Stage(NamedTuple):
+    """One table.
+
+    Attributes:
+        name: of the table.
+        sql: a SELECT that makes it.
+        inputs: the tables that it reads.
+        purpose: what it is for, as progress shows it.
+        ordered: whether its rows are in order.
+    """
+
+    name: str
+    sql: str
+    inputs: tuple[str, ...]
+    purpose: str
+    ordered: bool = False
+
+
+def words(first: int, last: int, table: str = "") -> str:
+    """The columns `w<first>, …, w<last>`, of a table if there are several."""
+    return ", ".join(f"{table}w{i}" for i in range(first, last + 1))
+
+
+def counting_stages(order: int, *, continuations: bool) -> list[Stage]:
+    """Count the n-grams of all orders, the highest first.
+
+    Args:
+        order: N, the length of the longest n-grams.
+        continuations: whether `a` of lower orders is the number of different words before an n-gram.
+    """
+    stages = [_starts(order)] if order > 1 else []
+    stages += [_counts(k, order, continuations=continuations) for k in range(order, 1, -1)]
+    return [*stages, _unigram_counts(order, continuations=continuations)]
+
+
+def counts_of_counts(k: int) -> str:
+    """SELECT how many k-grams have the adjusted counts 1 to 4: rows of `a`, `n`."""
+    return f"SELECT a, count(*) AS n FROM counts_{k} WHERE a BETWEEN 1 AND 4 GROUP BY a"
+
+
+def weighting_stages(k: int, *, threshold: int, discounts: Discounts, vocab_size: int) -> list[Stage]:
+    """Weigh the k-grams; those of the order below are weighed.
+
+    Args:
+        k: their length.
+        threshold: those that occur at most so often are dropped.
+        discounts: what is taken from their counts.
+        vocab_size: V.
+    """
+    joined = _unigram_probs(vocab_size) if k == 1 else _probs(k)
+    in_order = Stage(
+        f"sorted_{k}",
+        f"SELECT {words(1, k)}, p, g FROM probs_{k} ORDER BY {words(1, k)}",
+        (f"probs_{k}",),
+        f"sorting {k}-grams",
+        ordered=True,
+    )
+    return [_shares(k, threshold, discounts), joined, in_order]
+
+
+def _starts(order: int) -> Stage:
+    every = words(1, order)
+    return Stage(
+        "starts",
+        f"SELECT {every}, count(*) AS c FROM windows WHERE w1 = {BOS} GROUP BY {every}",
+        ("windows",),
+        "counting sentence starts",
+    )
+
+
+def _counts(k: int, order: int, *, continuations: bool) -> Stage:
+    if k == order:
+        sql = (
+            f"SELECT {words(1, k)}, count(*) AS a, count(*) AS c FROM windows "
+            f"WHERE w{k} <> {ABSENT} GROUP BY {words(1, k)}"
+        )
+        return Stage(f"counts_{k}", sql, ("windows",), f"counting {k}-grams")
+    of_starts = "CAST(sum(c) AS BIGINT)"
+    sql = (
+        f"{_by_suffix(k, continuations=continuations)} UNION ALL "
+        f"SELECT {words(1, k)}, {of_starts} AS a, {of_starts} AS c FROM starts "
+        f"WHERE w{k} <> {ABSENT} GROUP BY {words(1, k)}"
+    )
+    return Stage(f"counts_{k}", sql, (f"counts_{k + 1}", "starts"), f"counting {k}-grams")
+
+
+def _by_suffix(k: int, *, continuations: bool) -> str:
+    renamed = ", ".join(f"w{i + 1} AS w{i}" for i in range(1, k + 1))
+    occurrences = "CAST(sum(c) AS BIGINT)"
+    adjusted = "count(*)" if continuations else occurrences
+    return (
+        f"SELECT {renamed}, {adjusted} AS a, {occurrences} AS c "
+        f"FROM counts_{k + 1} GROUP BY {words(2, k + 1)}"
+    )
+
+
+def _unigram_counts(order: int, *, continuations: bool) -> Stage:
+    """Every word of the vocabulary is listed; `<s>` is never predicted, so it counts 0."""
+    if order == 1:
+        source, found = "windows", "SELECT w1, count(*) AS a, count(*) AS c FROM windows GROUP BY w1"
+    else:
+        source, found = "counts_2", _by_suffix(1, continuations=continuations)
+    sql = (
+        f"SELECT v.w1, CASE WHEN v.w1 = {BOS} THEN 0 ELSE coalesce(x.a, 0) END AS a, coalesce(x.c, 0) AS c "
+        f"FROM vocabulary v LEFT JOIN ({found}) x ON v.w1 = x.w1"
+    )
+    return Stage("counts_1", sql, ("vocabulary", source), "counting words")
+
+
+def _shares(k: int, threshold: int, discounts: Discounts) -> Stage:
+    """What each listed k-gram has of its own, and γ of its context: what is freed, pruned or discounted.
+
+    γ is a quotient of what integers say, not 1 less a sum, so it is exactly 0 where nothing is freed.
+    """
+    keeps_all = k == 1 or threshold == 0  # unigrams are the vocabulary
+    listed = "TRUE" if keeps_all else f"c > {threshold}"
+    context = f"PARTITION BY {words(1, k - 1)}" if k > 1 else ""
+
+    def total(value: str, condition: str) -> str:
+        return f"CAST(sum(CASE WHEN {condition} THEN {value} ELSE 0 END) OVER ({context}) AS DOUBLE)"
+
+    one, two, more = (_number(discount) for discount in discounts)
+    freed = [
+        f"{discount} * {total('1', f'{listed} AND {condition}')}"
+        for discount, condition in ((one, "a = 1"), (two, "a = 2"), (more, "a > 2"))
+    ]
+    pruned = [] if keeps_all else [total("a", f"NOT ({listed})")]
+    inner = (
+        f"SELECT {words(1, k)}, c, CAST(a AS DOUBLE) AS a, {total('a', 'TRUE')} AS total, "
+        f"{' + '.join(pruned + freed)} AS freed FROM counts_{k}"
+    )
+    discount = (
+        f"CASE WHEN a = 0 THEN {_number(0)} WHEN a = 1 THEN {one} WHEN a = 2 THEN {two} ELSE {more} END"
+    )
+    sql = (
+        f"SELECT {words(1, k)}, ({_number(1)} / total) * (a - {discount}) AS own, "
+        f"({_number(1)} / total) * freed AS g FROM ({inner}) x WHERE {listed}"
+    )
+    return Stage(f"shares_{k}", sql, (f"counts_{k}",), f"discounting {k}-grams")
+
+
+def _unigram_probs(vocab_size: int) -> Stage:
+    """Interpolated with the uniform distribution over all words but `<s>`."""
+    uniform = _number(1.0 / (vocab_size - 1))
+    sql = f"SELECT w1, CASE WHEN w1 = {BOS} THEN {_number(0)} ELSE own + g * {uniform} END AS p, g FROM shares_1"
+    return Stage("probs_1", sql, ("shares_1",), "interpolating words")
+
+
+def _probs(k: int) -> Stage:
+    """Interpolated with the (k−1)-gram that the last k − 1 words are."""
+    same = " AND ".join(f"x.w{i + 1} = s.w{i}" for i in range(1, k))
+    sql = (
+        f"SELECT {words(1, k, 'x.')}, x.own + x.g * s.p AS p, x.g "
+        f"FROM shares_{k} x JOIN sorted_{k - 1} s ON {same}"
+    )
+    return Stage(f"probs_{k}", sql, (f"shares_{k}", f"sorted_{k - 1}"), f"interpolating {k}-grams")
+
+
+def _number(value: float) -> str:
+    """A DOUBLE literal with all its digits: without an exponent it would be a DECIMAL."""
+    return f"{value:.17e}"

@@ -1,0 +1,179 @@
+"""An n-gram model of a text past memory: from files to what is published."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from models.errors import InvalidInputError
+from models.ngram.model import NGramModel
+from models.tokenizers import Tokenizer, load_tokenizer
+from training.corpora.encoded import EncodedCorpus
+from training.data import EncodedTexts, Texts
+from training.progress import Progress
+from training.publishing import Run, command_line
+from training.recipe import Recipe
+from training.scale.assembly import assemble, open_automaton
+from training.scale.engines import Engine, start_engine
+from training.scale.estimation import Plan, Weighed
+from training.scale.memory import give_back
+from training.scale.options import ScaleOptions
+from training.scale.plan import PLAN_VERSION
+from training.scale.streams import stream_texts
+from training.scale.windows import COUNTS_FILE, Reading, write_vocabulary, write_windows
+from training.scale.workspace import Workspace, key_of
+from training.single_models import in_reading_order
+from training.tokenizing import encode_corpus, learn_tokenizer
+from training.trained import Trained, held_out_figures
+
+
+class Outcome(NamedTuple):
+    """A model to be published, its run, and what the user should know."""
+
+    trained: Trained
+    run: Run
+    notes: list[str]
+
+
+class Job(NamedTuple):
+    """One estimation.
+
+    Attributes:
+        title: what to call the model.
+        recipe: what to do; see `options.refuse_unrelational`.
+        options: the engine and its limits.
+        work: where stages are kept.
+        progress: told of every stage.
+    """
+
+    title: str
+    recipe: Recipe
+    options: ScaleOptions
+    work: Workspace
+    progress: Progress
+
+
+def train_past_memory(job: Job, files: Sequence[Sequence[Path]]) -> Outcome:
+    """Estimate by the relational plan; what a stage found before from exactly the same is taken.
+
+    The model's arrays are mapped from the workspace.
+
+    Args:
+        job: what to do.
+        files: to learn from, to decide by, to report on.
+
+    Raises:
+        FormatError: a file cannot be read as text.
+        InvalidInputError: there is too little text, or the memory limit is too small.
+        RegistryError: the file system refused, or the disk is full.
+    """
+    began = time.monotonic()
+    texts = stream_texts(*files, unit=job.recipe.corpus.unit, progress=job.progress)
+    if not len(texts.train.sentences):
+        raise InvalidInputError("the corpus has no sentence; at least 1 is needed", parameter="corpus")
+    source = key_of(
+        PLAN_VERSION, texts.train.sha256, len(texts.train.sentences), job.recipe.corpus.model_dump()
+    )
+    tokenizer = _tokenizer(job, texts, source)
+    overlap, keys = _tables(job, texts, tokenizer, source, files)
+    give_back()
+    with _engine(job) as start:
+        plan = Plan(job.work, start, engine_name=job.options.engine, keys=keys, progress=job.progress)
+        weighed = plan.weigh(job.recipe.ngram, len(tokenizer.vocabulary))
+    give_back()
+    model = _model(job, weighed, tokenizer)
+    seconds = time.monotonic() - began
+    encoded = _held_out(texts, tokenizer, job.progress)
+    figures = held_out_figures(model, in_reading_order(encoded, job.recipe), progress=job.progress)
+    facts = {
+        "ngrams": np.diff(model.automaton.order_starts).tolist(),
+        "smoothing": job.recipe.ngram.smoothing,
+        "discounts": [list(d) for d in weighed.discounts],
+        "fallback_orders": list(weighed.fallback_orders),
+        "discounts_from": "counts",
+    }
+    trained = Trained(job.title, job.recipe, model, (), facts, figures, seconds)
+    counts = np.load(job.work.path("windows") / COUNTS_FILE, allow_pickle=False)
+    run = Run(command_line(), tokenizer, texts, encoded, overlap, counts)
+    return Outcome(trained, run, job.work.notes())
+
+
+def _tokenizer(job: Job, texts: Texts, source: str) -> Tokenizer:
+    settings = job.recipe.tokenizer
+
+    def learn(folder: Path) -> None:
+        learn_tokenizer(settings, texts.train.sentences, progress=job.progress).save(folder)
+
+    job.work.stage("tokenizer", key_of(source, settings.model_dump()), learn)
+    return load_tokenizer(job.work.path("tokenizer"))
+
+
+def _tables(
+    job: Job, texts: Texts, tokenizer: Tokenizer, source: str, files: Sequence[Sequence[Path]]
+) -> tuple[dict[str, object], dict[str, str]]:
+    """Write the text and its words as tables; what of given held-out texts the text has, and the tables' keys."""
+    _, valid, test = files
+    given = {"valid": texts.valid if valid else None, "test": texts.test if test else None}
+    held_out = {name: text for name, text in given.items() if text is not None}
+    reading = Reading(
+        job.recipe.ngram.order,
+        job.recipe.reads == "backward",
+        {name: text.sentences for name, text in held_out.items()},
+    )
+    vocab_size = len(tokenizer.vocabulary)
+    keys = {
+        "vocabulary": key_of(vocab_size),
+        "windows": key_of(
+            source,
+            tokenizer.fingerprint,
+            reading.order,
+            reading.backward,
+            {name: text.sha256 for name, text in held_out.items()},
+        ),
+    }
+    job.work.stage("vocabulary", keys["vocabulary"], lambda folder: write_vocabulary(folder, vocab_size))
+    found = job.work.stage(
+        "windows",
+        keys["windows"],
+        lambda folder: write_windows(folder, tokenizer, texts.train.sentences, reading, job.progress),
+    )
+    return found["overlap"], keys
+
+
+def _model(job: Job, weighed: Weighed, tokenizer: Tokenizer) -> NGramModel:
+    job.work.stage(
+        "automaton",
+        key_of(PLAN_VERSION, weighed.key),
+        lambda folder: assemble(weighed.tables, folder, job.progress),
+    )
+    automaton = open_automaton(job.work.path("automaton"))
+    for order in range(1, automaton.order + 1):
+        job.work.drop(f"sorted_{order}")
+    return NGramModel(automaton, tokenizer.vocabulary)
+
+
+def _held_out(texts: Texts, tokenizer: Tokenizer, progress: Progress) -> EncodedTexts:
+    """Validation and test texts; of the training text, no more than counts is ever in memory."""
+    valid = encode_corpus(tokenizer, texts.valid.sentences, progress=progress)
+    test = None if texts.test is None else encode_corpus(tokenizer, texts.test.sentences, progress=progress)
+    return EncodedTexts(EncodedCorpus.from_sentences([]), valid, test)
+
+
+@contextlib.contextmanager
+def _engine(job: Job) -> Iterator[Callable[[], Engine]]:
+    """Gives the engine, started when it is first asked for."""
+    started: list[Engine] = []
+
+    def start() -> Engine:
+        if not started:
+            started.append(start_engine(job.options, job.work.spill))
+        return started[0]
+
+    try:
+        yield start
+    finally:
+        for engine in started:
+            engine.close()

@@ -1,0 +1,184 @@
+"""Where an estimation's stages are kept, so that one that was killed goes on where it was.
+
+<folder>/stage-<name>/     what a stage wrote; it appears by one rename, when it is whole
+<folder>/stage-<name>/stage.json   the hash of everything that went in, and what was found
+<folder>/.tmp-…            one that is being written
+<folder>/spill/            what an engine could not keep in memory
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from models.errors import InvalidInputError, RegistryError
+
+_MARK = "estimation.json"
+_FACTS = "stage.json"
+_STAGE, _TEMPORARY, _SPILL = "stage-", ".tmp-", "spill"
+
+
+def key_of(*parts: object) -> str:
+    """A hash of what goes into a stage."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+class Workspace:
+    """The stages of one estimation; made by `workspace`.
+
+    Attributes:
+        folder: where they lie.
+        reused: how many were there already.
+        removed: how many there were of another text, recipe or program.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.reused = 0
+        self.removed = 0
+
+    @property
+    def spill(self) -> Path:
+        """A folder for what does not fit into memory."""
+        return self.folder / _SPILL
+
+    def path(self, name: str) -> Path:
+        """Where a stage's files are."""
+        return self.folder / f"{_STAGE}{name}"
+
+    def stage(self, name: str, key: str, write: Callable[[Path], Mapping[str, Any] | None]) -> dict[str, Any]:
+        """What a stage found; it is run if it was not, from exactly the same.
+
+        Args:
+            name: of the stage.
+            key: a hash of everything that goes in.
+            write: fills an empty folder, and says what else it found, as JSON can carry it.
+
+        Raises:
+            RegistryError: the file system refused.
+        """
+        target = self.path(name)
+        found = _facts_of(target)
+        if found is not None and found["key"] == key:
+            self.reused += 1
+            return dict(found["facts"])
+        temporary = self.folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
+        with writing(self.folder):
+            if target.exists():
+                self.removed += 1
+                shutil.rmtree(target)
+            temporary.mkdir()
+            facts = dict(write(temporary) or {})
+            (temporary / _FACTS).write_text(json.dumps({"key": key, "facts": facts}), encoding="utf-8")
+            _flush(temporary)
+            temporary.rename(target)
+        return facts
+
+    def drop(self, name: str) -> None:
+        """Remove a stage's table, which no other one reads any more; that it was there stays known."""
+        with writing(self.folder):
+            for path in self.path(name).glob("*.parquet"):
+                path.unlink()
+
+    def notes(self) -> list[str]:
+        """What the user should know of stages that were there, in sentences."""
+        notes = []
+        if self.removed:
+            notes.append(
+                f"{self.removed} stages of an estimation of another text or recipe in {self.folder} were removed"
+            )
+        if self.reused:
+            notes.append(f"{self.reused} stages of the estimation were done already")
+        return notes
+
+    def remove(self) -> None:
+        """Remove all stages: the model is published."""
+        for path in self.folder.iterdir():
+            shutil.rmtree(path, ignore_errors=True)
+        (self.folder / _MARK).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def workspace(folder: Path) -> Iterator[Workspace]:
+    """Open a folder of stages, or make one, and keep other processes from it for a while.
+
+    Raises:
+        InvalidInputError: another process is at work in it, or it holds something else.
+        RegistryError: the file system refused.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        with writing(folder):
+            _make_ready(folder)
+        yield Workspace(folder)
+
+
+def _make_ready(folder: Path) -> None:
+    """Mark a folder as one of stages, and clear what a killed process left."""
+    if not (folder / _MARK).exists():
+        if any(folder.iterdir()):
+            raise InvalidInputError(
+                f"{folder} is not empty and holds no stages of an estimation; give an empty folder",
+                parameter="work-dir",
+            )
+        (folder / _MARK).write_text("{}\n", encoding="utf-8")
+    for left in folder.glob(f"{_TEMPORARY}*"):
+        shutil.rmtree(left)
+    shutil.rmtree(folder / _SPILL, ignore_errors=True)
+    (folder / _SPILL).mkdir()
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Say which folder cannot be written to.
+
+    Raises:
+        RegistryError: the file system refused.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RegistryError(f"cannot write to {folder}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock, which the system drops when the process dies, however it dies."""
+    with writing(folder):
+        descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InvalidInputError(
+                f"another process is estimating in {folder}; wait for it, or give another --work-dir",
+                parameter="work-dir",
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _facts_of(folder: Path) -> dict[str, Any] | None:
+    """What a stage's file says; None if there is no whole one."""
+    try:
+        found = json.loads((folder / _FACTS).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and {"key", "facts"} <= found.keys() else None
+
+
+def _flush(folder: Path) -> None:
+    for path in [*folder.rglob("*"), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
