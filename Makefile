@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench test-system test-browser test-deploy clean
+.PHONY: help run test check format bench test-system test-browser test-deploy test-scale clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/' | column -t -s:
@@ -35,6 +35,9 @@ test-browser: $(VENV)/.test  ## Tests of the playground in a browser; they need 
 test-deploy: $(VENV)/.deploy  ## Image, compose file, Prometheus, Grafana, Kubernetes; needs promtool (apt-get install prometheus)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 900 tests/deploy
 
+test-scale: $(VENV)/.scale  ## Tests of n-grams estimated by Spark; they need Java (apt-get install openjdk-17-jre-headless)
+	$(BIN)/python -m pytest tests/scale
+
 bench: $(VENV)/.test  ## Print benchmarks, medians and ratios against peers
 	for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
@@ -54,6 +57,10 @@ $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.deploy: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet -e '.[deploy]'
+	touch $@ $(VENV)/.test $(VENV)/.serve
+
+$(VENV)/.scale: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e '.[test,spark]'
 	touch $@ $(VENV)/.test $(VENV)/.serve
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python

@@ -5,6 +5,7 @@ compiled=$(dirname "$0")/kernels
 folder=${NUMBA_CACHE_DIR:-}
 if [ -n "$folder" ] && [ ! -e "$folder" ] && [ -d "$compiled" ]; then
   cp -r "$compiled" "$folder.$$"
+  chmod -R u+w "$folder.$$"
   mv "$folder.$$" "$folder"
 fi
 exec "$@"

@@ -25,9 +25,14 @@ until python -c "import urllib.request as u; u.urlopen('$url/health/ready', time
   ((patience--)) || { echo 'precompile.sh: the service did not become ready' >&2; exit 1; }
   sleep 0.5
 done
-"$here/load_test/run.sh" "$url" 20 4s
-for model in lstm ngram; do
-  for workload in next-token score rerank generate; do
-    gramophone bench "$url" --model "$model" --workload "$workload" --clients 1 --requests 4 --warmup 0s
+# of every kind of request some alone, and some that are answered together
+load() {
+  gramophone bench "$@" --clients 1,8 --requests 16 --warmup 0s >"$work/report" || { cat "$work/report" >&2; exit 1; }
+}
+load "$url/v1/autocomplete" --body "$here/load_test/autocomplete.jsonl"
+load "$url/v1/check" --body "$here/load_test/check.jsonl"
+for model in mixture lstm ngram; do
+  for workload in next-token score rerank generate completions; do
+    load "$url" --model "$model" --workload "$workload"
   done
 done

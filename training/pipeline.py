@@ -10,7 +10,7 @@ from training.part_recipes import part_recipes
 from training.progress import SILENT, Progress
 from training.recipe import Recipe
 from training.runs import Runs
-from training.single_models import train_neural, train_single
+from training.single_models import fit_network, in_reading_order, train_single
 from training.trained import Trained
 
 
@@ -49,7 +49,8 @@ def train_along(
 ) -> None:
     """What the other ones of several processes do while the first one trains: their share of the networks."""
     for name, part in networks_of(title, recipe).items():
-        train_neural(name, part, tokenizer, texts, device=device, progress=SILENT, runs=runs)
+        read = in_reading_order(texts, part)
+        fit_network(name, part, tokenizer.vocabulary, read, device=device, progress=SILENT, runs=runs)
 
 
 def networks_of(title: str, recipe: Recipe) -> dict[str, Recipe]:

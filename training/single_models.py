@@ -2,8 +2,10 @@
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from models.tokenizers import Tokenizer
+from models.vocabulary import Vocabulary
 from training.data import EncodedTexts
 from training.ngram.estimate import estimate
 from training.ngram.smoothing.choice import smoothing_of
@@ -11,6 +13,10 @@ from training.progress import Progress
 from training.recipe import Recipe
 from training.runs import Runs
 from training.trained import Trained, held_out_figures, normalisation_facts
+
+if TYPE_CHECKING:  # they bring in torch
+    from training.embeddings import Embeddings
+    from training.neural.trainer import TrainingResult
 
 
 def train_single(
@@ -79,12 +85,51 @@ def train_neural(
     from training.embeddings import embedding_facts, read_embeddings  # brings in torch, unlike n-grams
     from training.neural.diagnostics import diagnose
     from training.neural.normalisers import normaliser_facts
-    from training.neural.trainer import train_network
 
     texts = in_reading_order(texts, recipe)
     began = time.monotonic()
     path, vocabulary = recipe.train.embeddings, tokenizer.vocabulary
     embeddings = read_embeddings(Path(path), vocabulary, size=recipe.neural.embedding_size) if path else None
+    result = fit_network(
+        title,
+        recipe,
+        vocabulary,
+        texts,
+        device=device,
+        progress=progress,
+        runs=runs,
+        embeddings=embeddings,
+    )
+    seconds = time.monotonic() - began + result.seconds_before
+    diagnostics = diagnose(result.model.network, texts.valid)
+    facts = {
+        "stopped": result.stopped,
+        "device": device,
+        "diagnostics": diagnostics,
+        **embedding_facts(path, embeddings),
+        **normaliser_facts(result.model, texts.valid),
+    }
+    figures = held_out_figures(result.model, texts, progress=progress)
+    return Trained(title, recipe, result.model, result.history, facts, figures, seconds)
+
+
+def fit_network(
+    title: str,
+    recipe: Recipe,
+    vocabulary: Vocabulary,
+    texts: EncodedTexts,
+    *,
+    device: str,
+    progress: Progress,
+    runs: Runs | None,
+    embeddings: "Embeddings | None" = None,
+) -> "TrainingResult":
+    """Train a recipe's network, and measure nothing; the texts are in reading order.
+
+    Of several processes, only the first one needs embeddings: all start from its weights.
+    """
+    from training.neural.trainer import train_network
+
     result = train_network(
         texts.train,
         texts.valid,
@@ -100,17 +145,7 @@ def train_neural(
     )
     if runs is not None:
         runs.ended(result.stopped, notes=result.notes, seconds_before=result.seconds_before)
-    seconds = time.monotonic() - began + result.seconds_before
-    diagnostics = diagnose(result.model.network, texts.valid)
-    facts = {
-        "stopped": result.stopped,
-        "device": device,
-        "diagnostics": diagnostics,
-        **embedding_facts(path, embeddings),
-        **normaliser_facts(result.model, texts.valid),
-    }
-    figures = held_out_figures(result.model, texts, progress=progress)
-    return Trained(title, recipe, result.model, result.history, facts, figures, seconds)
+    return result
 
 
 def in_reading_order(texts: EncodedTexts, recipe: Recipe) -> EncodedTexts:

@@ -25,12 +25,12 @@ load() {
 
 # what people wait for while they type comes most often; mistakes are answered 400 and 404
 load next-token 36 "$url" --workload next-token
-load autocomplete 22 "$url/v1/autocomplete" --body "$here/autocomplete.jsonl"
+load autocomplete 20 "$url/v1/autocomplete" --body "$here/autocomplete.jsonl"
 load score 20 "$url" --workload score
 load check 6 "$url/v1/check" --body "$here/check.jsonl"
 load rerank 6 "$url" --workload rerank --items 20
 load generate 6 "$url" --workload generate --max-tokens 16
-load completions 2 "$url" --workload completions --max-tokens 16
+load completions 4 "$url" --workload completions --max-tokens 16
 load mistakes 2 "$url/v1/score" --body "$here/mistakes.jsonl"
 
 failed=()

@@ -100,6 +100,10 @@ class Registry(ABC):
     def version(self, name: str, number: int) -> Version:
         """The version of this number, there or not."""
 
+    def place_of(self, version: Version) -> str:
+        """What messages call the place of a version."""
+        return f"{self.location}/{version.name}/versions/{version.number}"
+
     @abstractmethod
     def fetch(self, version: Version) -> Path:
         """The folder with all files of a version, which is laid there first where it is not.

@@ -1,9 +1,9 @@
 """Taking connections from the socket that all workers share, each as many as the others.
 
-Clients keep their connections, so whoever takes a burst of them keeps its work for good. Left to the system, a burst
-of eight connections went to one of two workers alone now and then, with a shared socket as well as with one each
-(`SO_REUSEPORT`); the queue of a socket of one's own is lost, too, with the worker that dies. So there is one queue, and
-a worker that has more connections than another leaves the next one to that for some milliseconds.
+Clients keep their connections, so whoever takes a burst of them keeps its work for good. Left to the system, all of a
+burst of eight went to one of two workers now and then; with a socket each (`SO_REUSEPORT`) six did, and the queue of a
+socket of one's own is lost with the worker that dies. So there is one queue, and a worker that has more connections
+than another leaves the next one to that for some milliseconds.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from service.workers.crew import Crew
 
 _log = structlog.get_logger(__name__)
 _TURN_S = 0.001
-_PATIENCE_TURNS = 50
-"""After so many turns in which a less busy worker has taken nothing, it is not waited for."""
+_PATIENCE_TURNS = 100
+"""After so many turns in which a less busy worker has taken nothing, it is not waited for until it takes something."""
 
 _NO_ROOM_S = 0.1
 
@@ -45,7 +45,7 @@ class FairListener:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._turns = 0
-        self._not_waited_for: list[int | None] | None = None
+        self._in_vain: dict[int, int] = {}  # workers that were waited for, and their connections then
         self._connections = 0
         self._is_closed = False
         self._tell()
@@ -96,18 +96,20 @@ class FairListener:
         self._connect(accepted)
 
     def _is_for_another(self) -> bool:
-        """Whether one with fewer connections is to take it, and still takes any."""
-        counts = self._board.connections
-        others = counts[: self._number] + counts[self._number + 1 :]
-        if not any(count is not None and count < self._connections for count in others):
+        """Whether one with fewer connections is to take it, and is not known to take none."""
+        fewer = {
+            worker: count
+            for worker, count in enumerate(self._board.connections)
+            if count is not None and count < self._connections and self._in_vain.get(worker) != count
+        }
+        if not fewer:
             self._turns = 0
-            return False
-        if others == self._not_waited_for:
             return False
         self._turns += 1
         if self._turns <= _PATIENCE_TURNS:
             return True
-        self._not_waited_for = others  # until it shows that it lives
+        self._in_vain.update(fewer)
+        self._turns = 0
         return False
 
     def _tell(self) -> None:

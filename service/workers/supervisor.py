@@ -8,7 +8,6 @@ import os
 import secrets
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -26,6 +25,9 @@ _STOP = (signal.SIGTERM, signal.SIGINT)
 _FIRST_DELAY_S = 0.5
 _LONGEST_DELAY_S = 30.0
 _LONGEST_NAME = 59
+_LONGEST_FOLDER_BYTES = 98
+"""A socket's path has 107 bytes at most, nine of which its name may take."""
+
 _STEADY_S = 60.0
 """A worker that has lived so long is started again at once when it dies."""
 
@@ -86,8 +88,11 @@ class Supervisor:
         Returns:
             In every worker, which one it is. In the process that called it does not return: that ends when all
             workers have, by the signal that stopped them, or with the exit code of one that could not be started.
+
+        Raises:
+            InvalidInputError: the folder of temporary files has too long a path.
         """
-        self._folder = Path(tempfile.mkdtemp(prefix="gramophone-"))  # of mode 0700
+        self._folder = _socket_folder()
         self._weights = Path(tempfile.mkdtemp(prefix="gramophone-weights-", dir=_roomy()))
         self._lifeline, self._own_end = os.pipe()
         self._signals = Signals((*_STOP, signal.SIGHUP, signal.SIGCHLD))
@@ -101,8 +106,7 @@ class Supervisor:
             self._reap()
             if crew := self._start_due():
                 return crew
-        self._end()
-        raise AssertionError  # not reached
+        raise SystemExit(self._tidy_up())
 
     # --- starting -----------------------------------------------------------------------------------
 
@@ -211,15 +215,28 @@ class Supervisor:
         )
         place.delay_s = min(_LONGEST_DELAY_S, max(_FIRST_DELAY_S, 2 * place.delay_s))
 
-    def _end(self) -> None:
-        """Tidy up; end as a lone process would."""
+    def _tidy_up(self) -> int:
+        """End by the signal that stopped all, as a lone process would; else the exit code to end with."""
         for folder in (self._folder, self._weights):
             shutil.rmtree(folder, ignore_errors=True)
         self._signals.close()
         if self._stopping:
             signal.signal(self._stopping, signal.SIG_DFL)
             signal.raise_signal(self._stopping)
-        sys.exit(self._exit_code)
+        return self._exit_code
+
+
+def _socket_folder() -> Path:
+    """A folder that nobody else can enter, with a path that leaves room for sockets' names."""
+    folder = Path(tempfile.mkdtemp(prefix="gramophone-"))  # of mode 0700
+    if len(os.fsencode(folder)) > _LONGEST_FOLDER_BYTES:
+        folder.rmdir()
+        raise InvalidInputError(
+            f"the folder of temporary files, {folder.parent}, has a path too long for sockets in it: "
+            "set TMPDIR to a shorter one",
+            parameter="TMPDIR",
+        )
+    return folder
 
 
 def _roomy() -> Path | None:

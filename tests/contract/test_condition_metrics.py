@@ -1,5 +1,7 @@
 """What those who run the service are told of its condition: readiness, the registry's reach, memory, nothing yet."""
 
+import importlib.metadata
+
 import httpx
 import pytest
 
@@ -23,6 +25,11 @@ def watching(registry):
 
 def read(server):
     return httpx.get(f"{server.url}/metrics").text
+
+
+def test_what_runs_is_told_by_its_version(watching):
+    version = importlib.metadata.version("gramophone-lm")
+    assert value(read(watching), f'gramophone_build_info{{version="{version}"}}') == 1
 
 
 def test_a_service_that_is_ready_says_so(watching):

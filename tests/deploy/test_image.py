@@ -1,6 +1,7 @@
 """The image: what the Dockerfile promises, and what its steps make, run as the container runs it but for the engine.
 
-The steps are replayed in a clean folder. What they made is then started by a user who may write to /tmp alone.
+The steps are replayed in a clean folder. What they made is then started without capabilities, from files that cannot be
+written to: as in a container, /tmp and the registry alone can be.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ import pytest
 
 from tests.deploy.gramophones import free_port, wait_until_it_answers
 from tests.deploy.image_build import DOCKERFILE, command, environment, ignored, is_sent, replay, stages
-from tests.deploy.tools import ROOT
+from tests.deploy.tools import ROOT, run
 
 STAGES = stages(DOCKERFILE.read_text())
 LAST = STAGES[-1]
@@ -27,23 +28,21 @@ def image():
     """A folder that is to the image as `/` is."""
     with tempfile.TemporaryDirectory(prefix="image-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
-        root.chmod(0o755)  # its user must be able to look in
         replay(root)
         for writable in ("tmp", "registry"):
             (root / writable).mkdir()
-            if os.geteuid() == 0:
-                os.chown(root / writable, USER, USER)
+        run("chmod", "-R", "a-w", str(root / "opt"))
         yield root
 
 
 @contextlib.contextmanager
 def started(image, *words, **settings):
-    """A container's process: the entry point, as the image's user, in the image's environment."""
+    """A container's process: the entry point in the image's environment, with no more rights than a container has."""
     ours = environment(LAST, image)
     ours["PATH"] = ours["PATH"].replace("$PATH", os.environ["PATH"])  # noqa: TID251 - the environment of a child
+    confined = ["setpriv", "--no-new-privs", *(["--bounding-set=-all"] if os.geteuid() == 0 else [])]
     entrypoint = str(image) + command(LAST, "ENTRYPOINT")[0]
-    user = {"user": USER, "group": USER, "extra_groups": []} if os.geteuid() == 0 else {}
-    process = subprocess.Popen([entrypoint, *words], cwd=image / "tmp", env={**ours, **settings}, **user)
+    process = subprocess.Popen([*confined, entrypoint, *words], cwd=image / "tmp", env={**ours, **settings})
     try:
         yield process
     finally:
@@ -63,6 +62,11 @@ def trained(image):
     return image
 
 
+def test_a_container_cannot_change_what_it_runs(image):
+    with started(image, "touch", str(image / "opt/gramophone/added")) as touch:
+        assert touch.wait(30) == 1
+
+
 def kernels(folder):
     return {path.relative_to(folder) for path in folder.rglob("*.nbc")}
 
@@ -72,7 +76,7 @@ def test_a_first_start_and_its_first_requests_compile_nothing(trained):
     shutil.rmtree(trained / "tmp/numba")  # a new container has an empty /tmp
     with started(trained, *command(LAST, "CMD"), GRAMOPHONE_PORT=str(port)) as service:
         wait_until_it_answers(f"http://127.0.0.1:{port}", service, "/health/ready")
-        load = [str(trained / "src/deploy/load_test/run.sh"), f"http://127.0.0.1:{port}", "10", "4s"]
+        load = [str(trained / "src/deploy/load_test/run.sh"), f"http://127.0.0.1:{port}", "15", "12s"]
         with started(trained, *load) as generator:
             assert generator.wait(120) == 0
         assert kernels(trained / "tmp/numba") == kernels(trained / "opt/program/kernels")

@@ -54,6 +54,12 @@ def proxy(folder, ports):
         process.wait()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _close_the_client():
+    yield
+    CLIENT.close()
+
+
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
     registry = tmp_path_factory.mktemp("routing") / "registry"

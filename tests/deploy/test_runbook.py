@@ -199,6 +199,8 @@ def calculations():
     for language, block in BLOCKS:
         for line in block.splitlines() if language == "calc" else ():
             code, _, remark = line.partition("#")
+            if not code.strip():
+                continue
             (assignment,) = ast.parse(code.strip()).body
             name = assignment.targets[0].id
             assert name not in names, line

@@ -1,5 +1,6 @@
 """Two machines that train one network: torchrun on each, folders of their own, no disk in common."""
 
+import json
 import signal
 
 import pytest
@@ -43,8 +44,12 @@ def together(tmp_path_factory):
     return folders
 
 
-def test_only_the_first_machine_publishes(together):
+def test_only_the_first_machine_publishes_and_tells(together):
     published(together[0])
+    first, second = (next(folder.glob("log*")).read_text() for folder in together)
+    assert first.count("training the lstm network: done") == 1
+    assert json.loads(first[first.index("{") :])["model"] == "m@1"
+    assert not second
     assert open_registry(together[1] / "registry").models() == []
     assert not list(together[1].glob("registry/.runs/*"))
 

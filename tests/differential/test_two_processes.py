@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from models.checkpoint.local import LocalRegistry
 from tests.resumable import SETTINGS, fit, weights
 from training.neural.resume import StateFile
 
@@ -47,17 +46,3 @@ def test_one_process_goes_on_with_what_two_began(tmp_path):
     assert StateFile(tmp_path / "state").read()["hidden"][0].shape[1] == SETTINGS["batch_size"]
     resumed = fit(tmp_path / "state", max_steps=12)
     assert resumed.history[-1].step == 12
-
-
-def test_the_command_line_publishes_once(tmp_path):
-    """The first process tells and publishes, the other is silent."""
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("the cat sat on the mat\na dog ran on a log\n" * 60)
-    command = ["service.cli", "train", "lstm", "--name", "m", "--corpus", str(corpus), "--json"]
-    command += ["--registry", str(tmp_path / "registry"), "--set", "train.max_steps=5"]
-    command += ["--set", "tokenizer.kind=word", "--set", "train.batch_size=4", "--set", "train.bptt_length=8"]
-    done = started(*command)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["model"] == "m@1"
-    assert done.stderr.count("training the lstm network: done") == 1
-    assert LocalRegistry(tmp_path / "registry").versions("m") == [1]

@@ -37,20 +37,17 @@ def publish_many(address, cache, count, first_seed):
 def watch(address, cache, stop_file):
     """The seed of each version that was seen and loaded, by number; and what was seen but could not be loaded."""
     registry = open_registry(address, create=True, cache=Path(cache))
-    seen, partial, stamps = {}, [], None
+    seen, partial = {}, []
     stopping = False
     while not stopping:
-        stopping = Path(stop_file).exists()
-        before, stamps = stamps, registry.stamps()
-        if stamps == before and not stopping:
-            time.sleep(0.3)  # a listing costs the server much
-            continue
+        stopping = Path(stop_file).exists()  # then this is the last look
         for number in registry.versions("m"):
             if number not in seen:
                 try:
                     seen[number] = loaded_seed(registry, number)
                 except CheckpointError as error:
                     partial.append(str(error))
+        time.sleep(0.5)  # a listing costs the server much
     return {"seen": seen, "partial": partial}
 
 

@@ -111,7 +111,7 @@ def test_a_store_that_vanishes_in_the_middle_leaves_nothing_and_can_be_gone_on_w
         registry.fetch(version)
     assert kept(registry) == []
     server.fault = None
-    registry._failure = None  # seconds later
+    registry._reach.reached()  # seconds later
     assert (registry.fetch(version) / "weights.bin").read_bytes() == CONTENT
 
 
@@ -162,6 +162,20 @@ def test_an_answer_that_was_lost_does_not_publish_twice(server, opened):
     server.fault = losing_one_answer(server, "HTTP_IF_NONE_MATCH", lost)
     assert registry.publish("m", write_minimal).number == 2
     assert lost
+    assert registry.versions("m") == [1, 2]
+
+
+def test_a_version_is_published_though_the_store_never_says_so(server, opened, monkeypatch):
+    def mute(environ, start_response):
+        answer = server.pass_on(environ, start_response)
+        if "HTTP_IF_NONE_MATCH" in environ:
+            time.sleep(2.0)  # longer than anybody waits
+        return answer
+
+    monkeypatch.setattr(stores, "PATIENCE", QUICK._replace(read_s=0.5))
+    registry = opened()
+    server.fault = mute
+    assert registry.publish("m", write_minimal).number == 2
     assert registry.versions("m") == [1, 2]
 
 

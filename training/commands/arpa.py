@@ -57,7 +57,7 @@ def run_import_arpa(
     seconds = time.monotonic() - began
     return {
         "model": version.address,
-        "path": str(version.path),
+        "path": store.place_of(version),
         "seconds": seconds,
         "notes": list(notes(metrics)),
         **metrics,

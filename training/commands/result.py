@@ -31,7 +31,7 @@ def training_result(
     ]
     return {
         "model": version.address,
-        "path": str(version.path),
+        "path": store.place_of(version),
         "seconds": trained.seconds,
         "notes": told,
         **metrics,

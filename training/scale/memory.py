@@ -12,7 +12,7 @@ from models.errors import InvalidInputError
 _RESERVE_BYTES = 64 * 1024**2
 """What an engine takes beside what it counts, at least; and what reading and writing tables takes."""
 
-_COUNTED_SHARE = 0.85
+_COUNTED_SHARE = 0.8
 _LEAST_BYTES = 100 * 1024**2
 """With less, DuckDB cannot sort wide rows."""
 

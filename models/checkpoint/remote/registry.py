@@ -12,17 +12,14 @@ emptied, so no number is used twice.
 
 import hashlib
 import itertools
-import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
 
 from typing_extensions import override
 
 from models.checkpoint.manifest import (
     MANIFEST_FILE,
-    FileEntry,
     Manifest,
     parse_manifest,
     read_manifest,
@@ -32,10 +29,12 @@ from models.checkpoint.registry import Registry
 from models.checkpoint.remote import cache_folder
 from models.checkpoint.remote.aliases import change_aliases
 from models.checkpoint.remote.cache import Cache
+from models.checkpoint.remote.contents import download_of, upload_contents
 from models.checkpoint.remote.known import Known
 from models.checkpoint.remote.listing import Listing, key_of_manifest
-from models.checkpoint.remote.object_store import ConditionalStore, ObjectStore, writable
-from models.checkpoint.remote.sweeping import BLOBS, sweep
+from models.checkpoint.remote.object_store import ObjectStore, writable
+from models.checkpoint.remote.reach import Reach
+from models.checkpoint.remote.sweeping import sweep
 from models.checkpoint.resolving import resolve
 from models.checkpoint.versions import (
     ALIASES_FILE,
@@ -48,15 +47,7 @@ from models.checkpoint.versions import (
     no_alias,
     parse_aliases,
 )
-from models.errors import IntegrityError, InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
-
-R = TypeVar("R")
-_log = logging.getLogger(__name__)
-_OUT_OF_REACH_S = 10.0
-"""For so long after a failure questions are answered from what is known, without asking again."""
-
-_STORED_LATELY_S = 3600.0
-"""Contents that were stored so lately are too young to be swept away."""
+from models.errors import InvalidInputError, ManifestError, ModelNotFoundError
 
 
 class RemoteRegistry(Registry):
@@ -77,10 +68,7 @@ class RemoteRegistry(Registry):
         self._store = store
         self._cache = Cache((cache or cache_folder.current()).expanduser(), store.location)
         self._known = Known(self._cache.root, store.location)
-        self._clock = clock
-        self._failure: RegistryError | None = None
-        self._failed_s = 0.0
-        self._stored_s: dict[str, float] = {}
+        self._reach = Reach(clock)
 
     def check_writable(self) -> None:
         """Refuse to write to a store that cannot be reached, or that can only be read.
@@ -103,15 +91,15 @@ class RemoteRegistry(Registry):
     @property
     @override
     def in_reach(self) -> bool:
-        return self._failure is None
+        return self._reach.is_there
 
     @override
     def models(self) -> list[str]:
-        return self._ask(lambda: self._look().models(), lambda: self._known.models() or None)
+        return self._reach.ask(lambda: self._look().models(), lambda: self._known.models() or None)
 
     @override
     def versions(self, name: str) -> list[int]:
-        return self._ask(
+        return self._reach.ask(
             lambda: self._listed(name).versions(name), lambda: self._known.versions(name) or None
         )
 
@@ -124,16 +112,14 @@ class RemoteRegistry(Registry):
                 for number in catalogue.versions(name)
             ]
 
-        return self._ask(lambda: told(self._look()), lambda: told(self._known) or None)
+        return self._reach.ask(lambda: told(self._look()), lambda: told(self._known) or None)
 
     @override
     def aliases(self, name: str) -> dict[str, int]:
-        def read() -> dict[str, int]:
-            found = self._store.read(f"{name}/{ALIASES_FILE}")
-            self._known.remember_aliases(name, found and found.content)
-            return {} if found is None else parse_aliases(found.content, self._place(name, ALIASES_FILE))
-
-        return self._ask(read, lambda: self._known.aliases(name) if self._known.versions(name) else None)
+        return self._reach.ask(
+            lambda: self._aliases_now(name),
+            lambda: self._known.aliases(name) if self._known.versions(name) else None,
+        )
 
     @override
     def resolve_known(self, address: str) -> Version:
@@ -145,7 +131,7 @@ class RemoteRegistry(Registry):
 
     @override
     def fetch(self, version: Version) -> Path:
-        return self._cache.lay(version, self._manifest_bytes(version), self._download_of(version))
+        return self._cache.lay(version, self._manifest_bytes(version), download_of(self._store, version))
 
     @override
     def manifest(self, version: Version) -> Manifest:
@@ -156,7 +142,7 @@ class RemoteRegistry(Registry):
         entry = self.manifest(version).files.get(name)
         if entry is None:
             raise ManifestError(f"{version.address} has no file {name}")
-        return self._cache.blob(name, entry, self._download_of(version)).read_bytes()
+        return self._cache.blob(name, entry, download_of(self._store, version)).read_bytes()
 
     @override
     def publish(self, name: str, write: Callable[[Path], None]) -> Version:
@@ -166,7 +152,7 @@ class RemoteRegistry(Registry):
             write(folder)
             manifest = read_manifest(folder)
             verify_files(folder, manifest)
-            self._upload(store, folder, manifest)
+            upload_contents(store, folder, manifest)
             raw = (folder / MANIFEST_FILE).read_bytes()
             first = 1 + max(self._listed(name).numbers(name), default=0)
             version = next(  # the first number that nobody else was faster to take
@@ -193,9 +179,8 @@ class RemoteRegistry(Registry):
             others = {other: target for other, target in aliases.items() if other != alias}
             return {**others, alias: before[alias]} if alias in before else others
 
-        change_aliases(
-            store, key, place, back
-        )  # somebody deleted it meanwhile, who looks at the aliases after that
+        # somebody deleted it meanwhile, who looks at the aliases after that
+        change_aliases(store, key, place, back)
         raise ModelNotFoundError(f"model {name!r} has no version {number}: it was deleted just now")
 
     @override
@@ -215,13 +200,13 @@ class RemoteRegistry(Registry):
     def delete(self, name: str, number: int) -> None:
         store = writable(self._store)
         version = self.resolve(f"{name}@{number}")
-        check_unaliased(version, self.aliases(name))
+        check_unaliased(version, self._aliases_now(name))
         key = key_of_manifest(version)
         manifest = store.read(key)
         if manifest is None or not store.put_if(key, b"", manifest.tag):
             raise ModelNotFoundError(f"{version.address} was deleted by somebody else just now")
         try:  # an alias that came meanwhile is seen here, or whoever set it sees that the version is gone
-            check_unaliased(version, self.aliases(name))
+            check_unaliased(version, self._aliases_now(name))
         except InvalidInputError:
             tombstone = store.read(key)
             if tombstone is not None:
@@ -235,9 +220,15 @@ class RemoteRegistry(Registry):
     @override
     def stamps(self, names: Iterable[str] | None = None) -> dict[str, Stamp]:
         listing = self._look()
-        self._failure = None
+        self._reach.reached()
         names = listing.names() if names is None else names
         return {name: (listing.tag(name), self._alias_tag(listing, name)) for name in names}
+
+    def _aliases_now(self, name: str) -> dict[str, int]:
+        """A model's aliases as the store has them, which are taken note of."""
+        found = self._store.read(f"{name}/{ALIASES_FILE}")
+        self._known.remember_aliases(name, found and found.content)
+        return {} if found is None else parse_aliases(found.content, self._place(name, ALIASES_FILE))
 
     def _alias_tag(self, listing: Listing, name: str) -> str:
         """The tag of a model's aliases; where the store tells none, their hash."""
@@ -261,14 +252,6 @@ class RemoteRegistry(Registry):
             self._known.remember_versions(name, numbers)
         return listing
 
-    def _upload(self, store: ConditionalStore, folder: Path, manifest: Manifest) -> None:
-        """Store the contents of a version, but for those that this process stored lately: parts of mixtures."""
-        for file, entry in manifest.files.items():
-            stored_s = self._stored_s.get(entry.sha256)
-            if stored_s is None or self._clock() - stored_s > _STORED_LATELY_S:
-                store.upload(f"{BLOBS}/{entry.sha256}", folder / file)
-                self._stored_s[entry.sha256] = self._clock()
-
     def _manifest_bytes(self, version: Version) -> bytes:
         def read() -> bytes:
             found = self._store.read(key_of_manifest(version))
@@ -278,40 +261,7 @@ class RemoteRegistry(Registry):
                 )
             return found.content
 
-        return self._ask(read, lambda: self._cache.manifest(version))
-
-    def _download_of(self, version: Version) -> Callable[[str, FileEntry], Iterator[bytes]]:
-        folder = key_of_manifest(version).removesuffix(f"/{MANIFEST_FILE}")
-
-        def download(name: str, entry: FileEntry) -> Iterator[bytes]:
-            # a local registry that was copied as it is has the files beside their manifest
-            for key in (f"{BLOBS}/{entry.sha256}", f"{folder}/{name}"):
-                try:
-                    yield from self._store.chunks(key, entry.bytes)
-                except FileNotFoundError:
-                    continue
-                return
-            raise IntegrityError(f"{version.address}: {name} is not in {self.location}")
-
-        return download
-
-    def _ask(self, ask: Callable[[], R], remember: Callable[[], R | None]) -> R:
-        """Ask the store; where it cannot be reached, what is known."""
-        failure = self._failure
-        if failure is None or self._clock() - self._failed_s >= _OUT_OF_REACH_S:
-            try:
-                answer = ask()
-            except RegistryError as error:
-                failure = self._failure = error
-                self._failed_s = self._clock()
-                _log.warning("registry out of reach, answering by what was fetched before: %s", error)
-            else:
-                self._failure = None
-                return answer
-        known = remember()
-        if known is None:
-            raise RegistryError(str(failure))
-        return known
+        return self._reach.ask(read, lambda: self._cache.manifest(version))
 
     def _place(self, *parts: str) -> str:
         return "/".join((self.location, *parts))

@@ -109,17 +109,17 @@ class S3Store(FileSystemStore, ConditionalStore):
             for attempt in range(self._patience.attempts):
                 try:
                     self._wait(lambda: self._call("put_object", **asked))
-                except OSError as error:
+                except self.failures as error:
                     status = _status(error)
                     if status == _CONFLICT:  # with another write at the same time; neither may have won
                         time.sleep(_PAUSE_S * (attempt + random.random()))
-                    elif status in _REFUSED:
-                        return self._writer(key) == writer
-                    else:
+                        continue
+                    if self._writer(key) != writer:
+                        if status in _REFUSED:
+                            return False
                         raise
-                else:
-                    return True
-        return self._writer(key) == writer
+                return True
+            return self._writer(key) == writer
 
     def _writer(self, key: str) -> str | None:
         """Who stored an object on a condition."""
@@ -166,7 +166,7 @@ class S3Store(FileSystemStore, ConditionalStore):
         return file_system
 
 
-def _status(error: OSError) -> int | None:
+def _status(error: Exception) -> int | None:
     """The HTTP status of S3's answer."""
     cause = error.__cause__
     return cause.response["ResponseMetadata"]["HTTPStatusCode"] if isinstance(cause, ClientError) else None

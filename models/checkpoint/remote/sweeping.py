@@ -4,10 +4,8 @@ import time
 from collections.abc import Callable
 
 from models.checkpoint.manifest import MANIFEST_FILE, parse_manifest
+from models.checkpoint.remote.contents import BLOBS
 from models.checkpoint.remote.object_store import ConditionalStore
-
-BLOBS = ".blobs"
-"""The folder of contents, by SHA-256."""
 
 
 def sweep(store: ConditionalStore, *, older_than_s: float, now_s: Callable[[], float] = time.time) -> int:

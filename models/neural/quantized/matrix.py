@@ -58,13 +58,14 @@ def pack(matrix: FloatArray) -> PackedMatrix:
     rows, columns = matrix.shape
     blocks, groups = -(-rows // LANES), -(-columns // COLUMNS) * (COLUMNS // GROUP)
     scales = np.zeros(blocks * LANES, np.float32)
-    scales[:rows] = np.abs(matrix).max(axis=1, initial=0.0) / LIMIT
-    padded = np.zeros((blocks * LANES, groups * GROUP), np.float32)
-    padded[:rows, :columns] = matrix
-    integers = np.rint(padded / np.maximum(scales, np.float32(1e-30))[:, None]) + ZERO
-    packed = integers.astype(np.uint8).reshape(blocks, LANES, groups, GROUP).transpose(0, 2, 1, 3)
     weights = _aligned(blocks, groups * LANES * GROUP)
-    weights[:] = packed.reshape(weights.shape)
+    for block, start in enumerate(range(0, rows, LANES)):  # nothing as large as the matrix is made
+        some = matrix[start : start + LANES]
+        steps = np.abs(some).max(axis=1, initial=0.0) / LIMIT
+        scales[start : start + len(some)] = steps
+        integers = np.full((LANES, groups * GROUP), ZERO, np.uint8)
+        integers[: len(some), :columns] = np.rint(some / np.maximum(steps, np.float32(1e-30))[:, None]) + ZERO
+        weights[block] = integers.reshape(LANES, groups, GROUP).transpose(1, 0, 2).reshape(-1)
     return PackedMatrix(weights, scales, TILES)
 
 

@@ -42,7 +42,9 @@ def test_models_are_listed_shown_verified_promoted_and_deleted(typed, trained):
     [row] = json.loads(typed("models", "list", *trained, "--json")[1])
     assert (row["model"], row["family"], row["aliases"]) == ("small@1", "ngram", [])
     assert "Held-out figures" in typed("models", "show", "small", *trained)[1]
-    assert json.loads(typed("models", "show", "small", *trained, "--json")[1])["metrics"]["valid"]
+    shown = json.loads(typed("models", "show", "small", *trained, "--json")[1])
+    assert shown["path"] == f"{trained[1]}/small/versions/1"
+    assert shown["metrics"]["valid"]
     assert "small@1: good" in typed("models", "verify", *trained)[1]
     assert typed("models", "promote", "small@1", *trained)[0] == 0
     code, _, err = typed("models", "delete", "small@1", *trained)

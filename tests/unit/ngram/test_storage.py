@@ -25,6 +25,13 @@ def saved(model, tmp_path):
     return tmp_path
 
 
+def test_the_file_is_to_the_byte_what_the_safetensors_library_writes(model, tmp_path):
+    for number, automaton in enumerate((model.automaton, quantised(model.automaton))):
+        automaton.save(tmp_path / f"ours-{number}")
+        save_file(automaton._asdict(), tmp_path / f"theirs-{number}")
+        assert (tmp_path / f"ours-{number}").read_bytes() == (tmp_path / f"theirs-{number}").read_bytes()
+
+
 def load(directory, vocabulary):
     return NGramModel.load(directory, vocabulary, device="cpu")
 

@@ -8,7 +8,7 @@ import pytest
 
 from service.workers.board import Board
 from service.workers.crew import Crew
-from service.workers.listening import FairListener
+from service.workers.listening import _PATIENCE_TURNS, FairListener
 
 
 @pytest.fixture
@@ -22,46 +22,68 @@ def crew(number, board):
     return Crew(number=number, size=2, name="host", board=board, folder=nowhere, weights=nowhere, lifeline=-1)
 
 
-async def taken_s(listening, board, count=1):
-    """When worker 0 took each of so many connections, counted from the first."""
-    loop, times, accepted = asyncio.get_running_loop(), [], []
+class Watched(FairListener):
+    """Counts the turns that it leaves to others."""
+
+    num_left = 0
+
+    def _rest(self, seconds):
+        self.num_left += seconds is not None
+        super()._rest(seconds)
+
+
+async def turns_left(listening, board, count):
+    """How many turns worker 0 leaves to others before it has taken so many connections."""
+    accepted, done = [], asyncio.Event()
 
     def connect(connection):
-        times.append(loop.time())
         accepted.append(connection)
+        if len(accepted) == count:
+            done.set()
 
-    listener = FairListener(listening.dup(), crew(0, board), connect)
-    started_s = loop.time()
+    listener = Watched(listening.dup(), crew(0, board), connect)
     clients = [socket.create_connection(listening.getsockname()) for _ in range(count)]
-    while len(times) < count and loop.time() < started_s + 5:  # noqa: ASYNC110 - the listener tells nobody
-        await asyncio.sleep(0.001)
+    await asyncio.wait_for(done.wait(), 20)
     listener.close()
     for one in (*clients, *accepted):
         one.close()
-    return [time_s - started_s for time_s in times]
+    return listener.num_left
 
 
 def test_a_connection_is_taken_at_once_where_nobody_has_fewer(listening):
     board = Board(2)
     board.connected(1, 3)
-    assert len(asyncio.run(taken_s(listening, board, 3))) == 3
+    assert asyncio.run(turns_left(listening, board, 3)) == 0
     assert board.connections == [None, 3]
 
 
-def test_one_that_has_more_waits_for_the_other_but_not_for_ever(listening):
+def test_one_that_takes_nothing_is_waited_for_once(listening):
     board = Board(2)
     board.connected(1, 0)
-    first, second, third = asyncio.run(taken_s(listening, board, 3))
-    assert second - first > 0.04  # nobody took it
-    assert third - second < second - first  # who takes nothing is not waited for again
+    assert asyncio.run(turns_left(listening, board, 6)) == _PATIENCE_TURNS
 
 
-def test_a_worker_that_does_not_listen_is_not_waited_for(listening):
+def test_one_that_does_not_listen_is_not_waited_for(listening):
     board = Board(2)
     board.connected(1, 0)
     board.stopped(1)
-    first, second = asyncio.run(taken_s(listening, board, 2))
-    assert second - first < 0.04
+    assert asyncio.run(turns_left(listening, board, 6)) == 0
+
+
+def test_it_is_waited_for_again_once_it_has_taken_something(listening):
+    async def main():
+        board = Board(2)
+        board.connected(1, 0)
+        listener = FairListener(listening.dup(), crew(0, board), lambda _: None)
+        listener._connections, listener._in_vain = 2, {1: 0}
+        listener._tell()
+        before = listener._is_for_another()
+        board.connected(1, 1)
+        after = listener._is_for_another()
+        listener.close()
+        return before, after
+
+    assert asyncio.run(main()) == (False, True)
 
 
 def test_connections_that_end_are_counted_off(listening):

@@ -1,5 +1,7 @@
 """Sorted tables to the automaton's arrays."""
 
+import resource
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -100,3 +102,15 @@ def test_more_ngrams_than_can_be_numbered_are_refused():
         check_sizes([10, MAX_NGRAMS - 9])
     with pytest.raises(InvalidInputError, match=r"2,147,483,648 n-grams below the highest order, at most"):
         check_sizes([10, MAX_STATES - 10, 0])
+
+
+def test_a_full_disk_is_an_error_and_no_signal(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    tables = [table(tmp_path / "1", UNIGRAMS, 1), table(tmp_path / "2", BIGRAMS, 2)]
+    (tmp_path / "automaton").mkdir()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            assemble(tables, tmp_path / "automaton", SILENT)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -5,6 +5,8 @@ import os
 import pytest
 
 from models.errors import FormatError, InvalidInputError
+from training.corpora.default import DefaultCorpus
+from training.corpora.reading import Corpus
 from training.data import read_texts
 from training.progress import SILENT
 from training.scale.streams import FileSentences, stream_texts
@@ -51,6 +53,7 @@ def test_one_sentence_is_not_enough_to_hold_one_out(tmp_path):
         stream_texts([tmp_path / "short.txt"], [], [], unit="line", progress=SILENT)
 
 
-def test_without_files_it_is_the_default_corpus():
-    texts = stream_texts([], [], [], unit="line", progress=SILENT)
-    assert texts.train.sources == ["python-documentation/train"]
+def test_without_files_it_is_the_default_corpus(monkeypatch):
+    documentation = DefaultCorpus(*(Corpus([part], part, [part]) for part in ("train", "valid", "test")))
+    monkeypatch.setattr("training.data.read_default_corpus", lambda _: documentation)
+    assert stream_texts([], [], [], unit="line", progress=SILENT) == documentation

@@ -1,0 +1,91 @@
+"""n-grams estimated in memory and past it, in one run: seconds and peak memory of the commands, and their models.
+
+    GRAMOPHONE_DATA=… python tests/benchmarks/bench_scale.py [--sentences 100000] [--order 5] [--memory-limit 600MB]
+
+Memory is what is not the pages of files, looked at every 20 ms. With --sentences 0 it is all of novels/, where
+a limit of 1GB is half of what the estimator in memory takes. Without the public data it is a text of random words.
+Nothing is left behind.
+"""
+
+import argparse
+import json
+import lzma
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+
+LOOK_EVERY_S = 0.02
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sentences", type=int, default=100_000)
+    parser.add_argument("--order", type=int, default=5)
+    parser.add_argument("--memory-limit", default="600MB")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        text = written(folder / "text.txt", given.sentences or None)
+        print(f"{sum(1 for _ in text.open())} sentences, order {given.order}")
+        command = ["train", "ngram", "--corpus", str(text), "--registry", str(folder / "registry"), "--json"]
+        command += ["--set", f"ngram.order={given.order}"]
+        in_memory = run([*command, "--name", "memory"])
+        limits = ["--engine", "duckdb", "--memory-limit", given.memory_limit]
+        past_memory = run([*command, "--name", "duckdb", *limits])
+        files = [
+            (folder / "registry" / n / "versions/1/ngram.bin").read_bytes() for n in ("memory", "duckdb")
+        ]
+    show("memory", *in_memory)
+    show(f"duckdb, {given.memory_limit}", *past_memory)
+    print(
+        f"{past_memory[0] / in_memory[0]:.2f} of the seconds, {past_memory[1] / in_memory[1]:.2f} of the memory"
+    )
+    print(
+        f"{'the same model to the bit' if files[0] == files[1] else 'other bits'}, {len(files[0]) >> 20} MiB"
+    )
+
+
+def written(path: Path, count: int | None) -> Path:
+    """Sentences of the novels, or random words."""
+    named = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - benchmarks are no part of the service
+    with path.open("w") as file:
+        if named:
+            with lzma.open(Path(named) / "novels" / "novels.train.txt.xz", "rt") as novels:
+                file.writelines(islice(novels, count))
+        else:
+            words = random.Random(1)
+            for _ in range(count or 100_000):
+                file.write(" ".join(f"w{int(words.paretovariate(0.8)) % 50_000}" for _ in range(18)) + "\n")
+    return path
+
+
+def run(command: list[str]) -> tuple[float, int, int]:
+    """Seconds of estimation as the command tells them, peak of its own memory in bytes, and n-grams."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "service.cli", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    peak = 0
+    status = Path(f"/proc/{child.pid}/status")
+    while child.poll() is None:
+        if found := re.search(r"RssAnon:\s+(\d+) kB", status.read_text()):
+            peak = max(peak, int(found[1]) * 1024)
+        time.sleep(LOOK_EVERY_S)
+    result = json.loads(child.communicate()[0])
+    return result["seconds"], peak, sum(result["ngrams"])
+
+
+def show(name: str, seconds: float, peak: int, ngrams: int) -> None:
+    print(f"{name:>16}: {seconds:6.1f} s, {peak / 1e6:6.0f} MB, {ngrams:,} n-grams")
+
+
+if __name__ == "__main__":
+    main()

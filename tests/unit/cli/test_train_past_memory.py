@@ -1,0 +1,128 @@
+"""`gramophone train --engine duckdb`: the same model as from memory, told as plainly."""
+
+import json
+import random
+import resource
+from pathlib import Path
+
+import pytest
+
+from models.checkpoint.load import load_checkpoint
+from models.errors import RegistryError
+from training.commands import past_memory
+from training.scale import training as estimation
+
+LINES = [
+    f"the {a} {b} the {c}\n" for a in ("cat", "dog", "cow") for b in ("saw", "ate") for c in ("sun", "hay")
+]
+UNSEEN = "a sun that nobody saw before was seen by the cow\n"
+
+
+@pytest.fixture
+def train(typed, tmp_path, monkeypatch):
+    """Runs the command on a small text; exit code, result or None, standard error."""
+    monkeypatch.chdir(tmp_path)
+    Path("corpus.txt").write_text("".join(LINES * 3))
+    Path("test.txt").write_text(LINES[0] + UNSEEN)
+
+    def run(*argv, engine="duckdb", recipe="ngram"):
+        files = ["--corpus", "corpus.txt", "--test", "test.txt"]
+        place = ["--registry", "registry", "--name", "m", "--engine", engine]
+        code, told, errors = typed("train", recipe, *files, *place, *argv, "--json")
+        return code, json.loads(told) if told else None, errors
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("ngram.prune=[0, 1]", "ngram.direction=backward"), ("tokenizer.kind=char",)]
+)
+def test_the_model_and_all_that_is_told_of_it_are_those_of_the_engine_memory(train, more):
+    settings = [word for key in ("ngram.order=3", *more) for word in ("--set", key)]
+    _, expected, _ = train(*settings, engine="memory")
+    _, found, errors = train(*settings)
+    assert "sorting 3-grams: done in" in errors
+    first, second = Path(expected["path"]), Path(found["path"])
+    assert load_checkpoint(second).model.order == 3
+    for name in ("ngram.bin", "token_counts.npy", "metrics.json", "tokenizer.json", "golden.json"):
+        assert (second / name).read_bytes() == (first / name).read_bytes(), name
+    assert not Path("registry/.runs").exists() or not any(Path("registry/.runs").iterdir())
+
+
+def failing(*_):
+    raise RegistryError("cannot write to registry: No space left on device")
+
+
+def test_what_was_done_before_a_failure_is_not_done_again(train, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(past_memory, "publish", failing)
+        code, _, errors = train("--set", "ngram.order=2")
+    assert (code, errors.splitlines()[-1]) == (
+        2,
+        "gramophone: cannot write to registry: No space left on device",
+    )
+    assert Path("registry/.runs/m/estimation/stage-automaton").is_dir()
+    monkeypatch.setattr(estimation, "start_engine", lambda *_: pytest.fail("the engine was started again"))
+    code, result, _ = train("--set", "ngram.order=2")
+    assert code == 0
+    assert result["notes"][0] == "15 stages of the estimation were done already"
+
+
+def test_what_was_done_of_another_recipe_is_removed_and_told(train, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(past_memory, "publish", failing)
+        train("--set", "ngram.order=2")
+    code, result, _ = train("--set", "ngram.order=3")
+    assert code == 0
+    assert (
+        "stages of an estimation of another text or recipe in registry/.runs/m/estimation"
+        in result["notes"][0]
+    )
+    assert result["ngrams"] == train("--set", "ngram.order=3", engine="memory")[1]["ngrams"]
+
+
+def test_a_work_folder_of_the_users_is_left_empty(train):
+    Path("work").mkdir()
+    assert train("--set", "ngram.order=2", "--work-dir", "work")[0] == 0
+    assert list(Path("work").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "recipe", "said"),
+    [
+        (("--memory-limit", "50MB"), "ngram", "--memory-limit is 50 MB; text, vocabulary and program take"),
+        (("--memory-limit", "lots"), "ngram", "--memory-limit is 'lots', it must be a size"),
+        (("--set", "ngram.smoothing=mle"), "ngram", "ngram.smoothing absolute, kneser-ney or"),
+        ((), "lstm", "--engine duckdb estimates with family ngram only, given neural"),
+        (("--work-dir", "."), "ngram", ". is not empty and holds no stages of an estimation"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_one_line(train, argv, recipe, said):
+    code, result, errors = train(*argv, recipe=recipe)
+    assert (code, result) == (2, None)
+    assert len(errors.splitlines()) == 1
+    assert said in errors
+
+
+@pytest.fixture
+def room():
+    """Files may not grow past a limit for a while: writing fails as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("limit_bytes", [1_000, 30_000, 60_000])
+def test_a_disk_without_room_is_told_in_one_line_and_nothing_is_published(train, room, limit_bytes):
+    words = random.Random(1)
+    lines = (" ".join(f"w{int(words.paretovariate(0.7)) % 500}" for _ in range(9)) for _ in range(1000))
+    Path("corpus.txt").write_text("\n".join(lines))
+    room(limit_bytes)
+    code, result, errors = train("--set", "ngram.order=3")
+    assert (code, result) == (2, None)
+    assert errors.splitlines()[-1].startswith("gramophone: cannot write to registry/")
+    assert not Path("registry/m/versions/1").exists()
