@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 
-from models.errors import InvalidInputError, RegistryError
+from models.errors import FormatError, InvalidInputError, RegistryError
 from training.progress import Progress
 from training.scale.memory import share_of
 from training.scale.plan import Stage
@@ -44,9 +44,16 @@ class DuckDBEngine:
         self._connection = duckdb.connect(config=config)
 
     def read(self, name: str, folder: Path) -> None:
-        """Call the table in a folder by a name from now on."""
+        """Call the table in a folder by a name from now on.
+
+        Raises:
+            FormatError: it is not there any more, or damaged.
+        """
         files = _quoted(folder / "*.parquet")
-        self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM read_parquet({files})")
+        try:
+            self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM read_parquet({files})")
+        except duckdb.Error as error:
+            raise FormatError(folder, _first_line(error), hint="remove it and start again") from None
 
     def write(self, stage: Stage, folder: Path, progress: Progress) -> None:
         """Write a stage's table into one file.

@@ -17,7 +17,11 @@ class Engine(Protocol):
     """Runs SQL over folders of Parquet files."""
 
     def read(self, name: str, folder: Path) -> None:
-        """Call the table in a folder by a name from now on."""
+        """Call the table in a folder by a name from now on.
+
+        Raises:
+            FormatError: it is not there any more, or damaged.
+        """
         ...
 
     def write(self, stage: Stage, folder: Path, progress: Progress) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from models.errors import InvalidInputError, RegistryError
+from models.errors import FormatError, InvalidInputError, RegistryError
 from training.progress import Progress
 from training.scale.plan import Stage
 
@@ -57,9 +57,16 @@ class SparkEngine:
             ) from None
 
     def read(self, name: str, folder: Path) -> None:
-        """Call the table in a folder by a name from now on."""
+        """Call the table in a folder by a name from now on.
+
+        Raises:
+            FormatError: it is not there any more, or damaged.
+        """
         files = self._session.read.option("pathGlobFilter", "*.parquet")
-        files.parquet(folder.absolute().as_uri()).createOrReplaceTempView(name)
+        try:
+            files.parquet(folder.absolute().as_uri()).createOrReplaceTempView(name)
+        except PySparkException as error:
+            raise FormatError(folder, _first_line(error), hint="remove it and start again") from None
 
     def write(self, stage: Stage, folder: Path, progress: Progress) -> None:  # noqa: ARG002 - Spark tells on its own page
         """Write a stage's table, a file for each part; a sorted one from the first file to the last.

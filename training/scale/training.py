@@ -77,6 +77,8 @@ def train_past_memory(job: Job, files: Sequence[Sequence[Path]]) -> Outcome:
     source = key_of(
         PLAN_VERSION, texts.train.sha256, len(texts.train.sentences), job.recipe.corpus.model_dump()
     )
+    given = [None if text is None else text.sha256 for text in (texts.valid, texts.test)]
+    job.work.claim(key_of(source, given, job.options.engine, job.recipe.model_dump()))
     tokenizer = _tokenizer(job, texts, source)
     overlap, keys = _tables(job, texts, tokenizer, source, files)
     give_back()

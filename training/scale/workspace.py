@@ -1,5 +1,6 @@
 """Where an estimation's stages are kept, so that one that was killed goes on where it was.
 
+<folder>/estimation        the hash of text, recipe and program that the stages are of
 <folder>/stage-<name>/     what a stage wrote; it appears by one rename, when it is whole
 <folder>/stage-<name>/stage.json   the hash of everything that went in, and what was found
 <folder>/.tmp-…            one that is being written
@@ -19,7 +20,7 @@ from typing import Any
 
 from models.errors import InvalidInputError, RegistryError
 
-_MARK = "estimation.json"
+_MARK = "estimation"
 _FACTS = "stage.json"
 _STAGE, _TEMPORARY, _SPILL = "stage-", ".tmp-", "spill"
 
@@ -35,13 +36,12 @@ class Workspace:
     Attributes:
         folder: where they lie.
         reused: how many were there already.
-        removed: how many there were of another text, recipe or program.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.reused = 0
-        self.removed = 0
+        self._removed = False
 
     @property
     def spill(self) -> Path:
@@ -51,6 +51,24 @@ class Workspace:
     def path(self, name: str) -> Path:
         """Where a stage's files are."""
         return self.folder / f"{_STAGE}{name}"
+
+    def claim(self, key: str) -> None:
+        """Say what is estimated; the stages of something else are removed, as they lack tables that are no more.
+
+        Args:
+            key: a hash of text, recipe and program.
+
+        Raises:
+            RegistryError: the file system refused.
+        """
+        mark = self.folder / _MARK
+        with writing(self.folder):
+            if mark.read_text(encoding="utf-8") == key:
+                return
+            for path in self.folder.glob(f"{_STAGE}*"):
+                self._removed = True
+                shutil.rmtree(path)
+            mark.write_text(key, encoding="utf-8")
 
     def stage(self, name: str, key: str, write: Callable[[Path], Mapping[str, Any] | None]) -> dict[str, Any]:
         """What a stage found; it is run if it was not, from exactly the same.
@@ -71,7 +89,6 @@ class Workspace:
         temporary = self.folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
         with writing(self.folder):
             if target.exists():
-                self.removed += 1
                 shutil.rmtree(target)
             temporary.mkdir()
             facts = dict(write(temporary) or {})
@@ -89,10 +106,8 @@ class Workspace:
     def notes(self) -> list[str]:
         """What the user should know of stages that were there, in sentences."""
         notes = []
-        if self.removed:
-            notes.append(
-                f"{self.removed} stages of an estimation of another text or recipe in {self.folder} were removed"
-            )
+        if self._removed:
+            notes.append(f"an unfinished estimation of another text or recipe in {self.folder} was removed")
         if self.reused:
             notes.append(f"{self.reused} stages of the estimation were done already")
         return notes
@@ -128,7 +143,7 @@ def _make_ready(folder: Path) -> None:
                 f"{folder} is not empty and holds no stages of an estimation; give an empty folder",
                 parameter="work-dir",
             )
-        (folder / _MARK).write_text("{}\n", encoding="utf-8")
+        (folder / _MARK).touch()
     for left in folder.glob(f"{_TEMPORARY}*"):
         shutil.rmtree(left)
     shutil.rmtree(folder / _SPILL, ignore_errors=True)

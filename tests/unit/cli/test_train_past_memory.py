@@ -3,6 +3,7 @@
 import json
 import random
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -68,17 +69,30 @@ def test_what_was_done_before_a_failure_is_not_done_again(train, monkeypatch):
     assert result["notes"][0] == "15 stages of the estimation were done already"
 
 
-def test_what_was_done_of_another_recipe_is_removed_and_told(train, monkeypatch):
+@pytest.mark.parametrize("other", ["ngram.prune=[0, 1]", "ngram.smoothing=absolute", "tokenizer.min_count=2"])
+def test_what_was_done_of_another_recipe_is_removed_and_told(train, monkeypatch, other):
     with monkeypatch.context() as broken:
         broken.setattr(past_memory, "publish", failing)
         train("--set", "ngram.order=2")
-    code, result, _ = train("--set", "ngram.order=3")
+    code, result, _ = train("--set", "ngram.order=2", "--set", other)
     assert code == 0
-    assert (
-        "stages of an estimation of another text or recipe in registry/.runs/m/estimation"
-        in result["notes"][0]
+    assert result["notes"][0] == (
+        "an unfinished estimation of another text or recipe in registry/.runs/m/estimation was removed"
     )
-    assert result["ngrams"] == train("--set", "ngram.order=3", engine="memory")[1]["ngrams"]
+    expected = train("--set", "ngram.order=2", "--set", other, engine="memory")[1]
+    assert result["test"] == expected["test"]
+
+
+def test_a_table_that_is_gone_is_told(train, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(estimation, "assemble", failing)
+        train("--set", "ngram.order=2")
+    for kept in ("sorted_2", "probs_2"):
+        shutil.rmtree(f"registry/.runs/m/estimation/stage-{kept}")
+    code, _, errors = train("--set", "ngram.order=2")
+    assert code == 2
+    assert "stage-shares_2: No files found" in errors.splitlines()[-1]
+    assert "remove it and start again" in errors.splitlines()[-1]
 
 
 def test_a_work_folder_of_the_users_is_left_empty(train):

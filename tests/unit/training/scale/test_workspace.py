@@ -28,12 +28,24 @@ def test_a_stage_that_is_there_is_not_run_again(tmp_path):
         assert work.notes() == ["1 stages of the estimation were done already"]
 
 
-def test_a_stage_of_something_else_is_run_anew_and_told(tmp_path):
+def test_a_stage_of_something_else_is_run_anew(tmp_path):
     with workspace(tmp_path) as work:
         work.stage("one", "key", writer("a"))
         assert work.stage("one", "another key", writer("b")) == {"said": "b"}
         assert (work.path("one") / "part.parquet").read_text() == "b"
-        assert work.notes()[0].startswith("1 stages of an estimation of another text or recipe")
+        assert work.notes() == []
+
+
+def test_the_stages_of_another_estimation_are_removed_and_that_is_told(tmp_path):
+    with workspace(tmp_path) as work:
+        work.claim("this")
+        work.stage("one", "key", writer("a"))
+    with workspace(tmp_path) as work:
+        work.claim("this")
+        assert work.stage("one", "key", never) == {"said": "a"}
+        work.claim("that")
+        assert not work.path("one").exists()
+        assert work.notes()[0].startswith("an unfinished estimation of another text or recipe in")
 
 
 def test_a_stage_that_failed_is_not_there(tmp_path):
@@ -46,7 +58,7 @@ def test_a_stage_that_failed_is_not_there(tmp_path):
             work.stage("one", "key", fail)
         assert not work.path("one").exists()
     with workspace(tmp_path) as work:
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["estimation.json", "spill"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["estimation", "spill"]
         assert work.stage("one", "key", writer("a")) == {"said": "a"}
 
 
