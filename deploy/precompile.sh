@@ -13,26 +13,36 @@ trap '[[ -z $server ]] || kill "$server"; wait; rm -rf "$work"' EXIT
 gramophone train quickstart --name mixture --registry "$work/registry" --corpus README.md \
   --set tokenizer.vocab_size=1000 --set train.max_steps=2 --set neural.hidden_size=64 --set neural.embedding_size=64
 
-port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-url=http://127.0.0.1:$port
-# networks in both precisions, whichever was chosen when they were published
-GRAMOPHONE_PRECISION=int8,lstm=float32 GRAMOPHONE_REGISTRY=$work/registry GRAMOPHONE_PORT=$port \
-  GRAMOPHONE_LOG_LEVEL=error gramophone serve &
-server=$!
-patience=600
-until python -c "import urllib.request as u; u.urlopen('$url/health/ready', timeout=3)" 2>/dev/null; do
-  kill -0 "$server" # else it ended by itself, and said why
-  ((patience--)) || { echo 'precompile.sh: the service did not become ready' >&2; exit 1; }
-  sleep 0.5
-done
-# of every kind of request some alone, and some that are answered together
+# serve PRECISION: every model, networks in one precision
+serve() {
+  local port patience=600
+  port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+  url=http://127.0.0.1:$port
+  GRAMOPHONE_PRECISION=$1 GRAMOPHONE_REGISTRY=$work/registry GRAMOPHONE_PORT=$port GRAMOPHONE_LOG_LEVEL=error \
+    gramophone serve &
+  server=$!
+  until python -c "import urllib.request as u; u.urlopen('$url/health/ready', timeout=3)" 2>/dev/null; do
+    kill -0 "$server" # else it ended by itself, and said why
+    ((patience--)) || { echo 'precompile.sh: the service did not become ready' >&2; exit 1; }
+    sleep 0.5
+  done
+}
+
+# load URL OPTIONS...: some requests alone, and some that are answered together
 load() {
   gramophone bench "$@" --clients 1,8 --requests 16 --warmup 0s >"$work/report" || { cat "$work/report" >&2; exit 1; }
 }
-load "$url/v1/autocomplete" --body "$here/load_test/autocomplete.jsonl"
-load "$url/v1/check" --body "$here/load_test/check.jsonl"
-for model in mixture lstm ngram; do
-  for workload in next-token score rerank generate completions; do
-    load "$url" --model "$model" --workload "$workload"
+
+for precision in int8 float32; do
+  serve "$precision"
+  load "$url/v1/autocomplete" --body "$here/load_test/autocomplete.jsonl"
+  load "$url/v1/check" --body "$here/load_test/check.jsonl"
+  for model in mixture lstm ngram; do
+    for workload in next-token score rerank generate completions; do
+      load "$url" --model "$model" --workload "$workload"
+    done
   done
+  kill "$server"
+  wait "$server" || true
+  server=
 done

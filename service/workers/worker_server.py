@@ -94,6 +94,7 @@ class WorkerServer(DrainingServer):
             self._begin(loop.connect_accepted_socket(lambda: protocol, accepted))
 
         listener = FairListener(self._listening, self._crew, connect)
+        _log.info("worker takes connections")
         self.servers.append(listener)  # type: ignore[arg-type]  # it can be closed, and waited for
 
     def _protocol(self, kind: Any = None) -> asyncio.Protocol:

@@ -66,21 +66,21 @@ def written(path: Path, count: int | None) -> Path:
 
 
 def run(command: list[str]) -> tuple[float, int, int]:
-    """Seconds of estimation as the command tells them, peak of its own memory in bytes, and n-grams."""
+    """Seconds of the whole command, peak of its own memory in bytes, and n-grams."""
     child = subprocess.Popen(
         [sys.executable, "-m", "service.cli", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    peak = 0
+    peak, began = 0, time.monotonic()
     status = Path(f"/proc/{child.pid}/status")
     while child.poll() is None:
         if found := re.search(r"RssAnon:\s+(\d+) kB", status.read_text()):
             peak = max(peak, int(found[1]) * 1024)
         time.sleep(LOOK_EVERY_S)
     result = json.loads(child.communicate()[0])
-    return result["seconds"], peak, sum(result["ngrams"])
+    return time.monotonic() - began, peak, sum(result["ngrams"])
 
 
 def show(name: str, seconds: float, peak: int, ngrams: int) -> None:

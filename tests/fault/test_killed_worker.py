@@ -61,7 +61,7 @@ def test_a_killed_worker_is_missed_by_its_own_requests_only(registry, tmp_path):
         os.kill(workers.pid_of(1), signal.SIGKILL)
         restarted = workers.line(event="worker started again", of=1)
         wait_for(lambda: workers.metric("gramophone_workers_answering") == {"": 2}, seconds=60)
-        wait_for(lambda: workers.metric("gramophone_ready") == {"0": 1, "1": 1}, seconds=60)
+        wait_for(lambda: len(told(workers, "worker takes connections")) == 3, seconds=60)
         for load in loads:
             load.stop()
         # all that was cut off is what the dead worker was about to answer; nothing was told that it is not ready

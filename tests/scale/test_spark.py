@@ -19,6 +19,7 @@ from training.progress import SILENT
 from training.scale.plan import Stage
 from training.scale.spark_engine import SparkEngine
 
+pytestmark = pytest.mark.timeout(900)  # Spark takes seconds for each stage, however small
 LIMIT_BYTES = 10**9
 WORDS = st.sampled_from(["a", "b", "c", "d", "the"])
 LINES = st.lists(st.lists(WORDS, min_size=1, max_size=8).map(" ".join), min_size=1, max_size=40)

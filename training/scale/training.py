@@ -70,7 +70,6 @@ def train_past_memory(job: Job, files: Sequence[Sequence[Path]]) -> Outcome:
         InvalidInputError: there is too little text, or the memory limit is too small.
         RegistryError: the file system refused, or the disk is full.
     """
-    began = time.monotonic()
     texts = stream_texts(*files, unit=job.recipe.corpus.unit, progress=job.progress)
     if not len(texts.train.sentences):
         raise InvalidInputError("the corpus has no sentence; at least 1 is needed", parameter="corpus")
@@ -82,6 +81,7 @@ def train_past_memory(job: Job, files: Sequence[Sequence[Path]]) -> Outcome:
     tokenizer = _tokenizer(job, texts, source)
     overlap, keys = _tables(job, texts, tokenizer, source, files)
     give_back()
+    began = time.monotonic()
     with _engine(job) as start:
         plan = Plan(job.work, start, engine_name=job.options.engine, keys=keys, progress=job.progress)
         weighed = plan.weigh(job.recipe.ngram, len(tokenizer.vocabulary))
