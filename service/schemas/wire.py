@@ -50,7 +50,8 @@ def invalid_input(error: ValidationError) -> InvalidInputError:
         return InvalidInputError(f"{parameter} is required", parameter=parameter)
     if first["type"] == "extra_forbidden":
         return InvalidInputError(f"there is no parameter {parameter!r}", parameter=parameter)
-    if not parameter and isinstance(first["input"], dict):  # fields that do not go together: quoting all says nothing
+    if not parameter and isinstance(first["input"], dict):
+        # fields that do not go together: quoting them all would say nothing
         return InvalidInputError(_said(first["msg"]))
     return InvalidInputError(
         f"{parameter or 'the request body'} is {_shown(first['input'])}: {_said(first['msg'])}",

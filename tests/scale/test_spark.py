@@ -65,6 +65,15 @@ def test_a_sorted_table_is_in_order_from_its_first_file_to_its_last(engine, tmp_
     assert read == list(range(100_000))
 
 
+@pytest.mark.parametrize("name", ["it's é%20", "a[1]", "data*", "{a,b}?"])
+def test_a_folder_may_be_called_anything_and_is_no_pattern(engine, tmp_path, name):
+    for number, folder in enumerate((tmp_path / name, tmp_path / "database")):
+        folder.mkdir()
+        engine.write(Stage("one", f"SELECT {number} AS w1", (), "counting"), folder, SILENT)
+    engine.read("one", tmp_path / name)
+    assert engine.rows("SELECT w1 FROM one") == [(0,)]
+
+
 def test_what_spark_cannot_do_is_told_with_the_first_cause_in_one_line(engine, tmp_path):
     stage = Stage("one", "SELECT raise_error('the dog ate it') AS w1", (), "counting words")
     with pytest.raises(RegistryError, match=r"Spark failed counting words: .*the dog ate it") as failed:

@@ -1,5 +1,6 @@
 """DuckDB, in this process: the plan on one machine, spilling to disk what does not fit into memory."""
 
+import glob
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillRunning
@@ -12,6 +13,9 @@ from models.errors import FormatError, InvalidInputError, RegistryError
 from training.progress import Progress
 from training.scale.memory import share_of
 from training.scale.plan import Stage
+
+_FILE = "part.parquet"
+"""What a table's one file is called."""
 
 _ROW_GROUP = 1 << 16
 """Rows that are held at once of a table that is written, by each thread."""
@@ -49,9 +53,11 @@ class DuckDBEngine:
         Raises:
             FormatError: it is not there any more, or damaged.
         """
-        files = _quoted(folder / "*.parquet")
+        file = _quoted(
+            glob.escape(str(folder / _FILE))
+        )  # `data*/…` would read the tables of `database/…` too
         try:
-            self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM read_parquet({files})")
+            self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM read_parquet({file})")
         except duckdb.Error as error:
             raise FormatError(folder, _first_line(error), hint="remove it and start again") from None
 
@@ -63,7 +69,7 @@ class DuckDBEngine:
             RegistryError: the file system refused, or the disk is full.
         """
         statement = (
-            f"COPY ({stage.sql}) TO {_quoted(folder / 'part.parquet')} "
+            f"COPY ({stage.sql}) TO {_quoted(str(folder / _FILE))} "
             f"(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, ROW_GROUP_SIZE {_ROW_GROUP})"
         )
         with ThreadPoolExecutor(1) as pool:
@@ -111,8 +117,8 @@ class DuckDBEngine:
         )
 
 
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _first_line(error: Exception) -> str:

@@ -5,6 +5,7 @@ say nothing, it is this machine's. All of them must see the work folder under th
 """
 
 import logging
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ from training.scale.plan import Stage
 
 _LEAST_BYTES = 500 * 1024**2
 """Spark refuses a driver of less than 450 MB."""
+
+_SPECIAL = re.compile(r"[\\*?{}\[\]]")
+"""In an address that is read, these are a pattern unless a backslash stands before them."""
 
 
 class SparkEngine:
@@ -64,7 +68,7 @@ class SparkEngine:
         """
         files = self._session.read.option("pathGlobFilter", "*.parquet")
         try:
-            files.parquet(folder.absolute().as_uri()).createOrReplaceTempView(name)
+            files.parquet(_SPECIAL.sub(r"\\\g<0>", _address(folder))).createOrReplaceTempView(name)
         except PySparkException as error:
             raise FormatError(folder, _first_line(error), hint="remove it and start again") from None
 
@@ -78,7 +82,7 @@ class SparkEngine:
         target = folder / "table"
         try:
             table = self._session.sql(stage.sql)
-            table.write.option("compression", "zstd").parquet(target.absolute().as_uri())
+            table.write.option("compression", "zstd").parquet(_address(target))
         except Exception as error:  # noqa: BLE001 - py4j has errors of its own for whatever Java throws
             self._explain(stage, folder, error)
         for file in sorted(target.glob("*.parquet")):
@@ -104,6 +108,11 @@ class SparkEngine:
         if "No space left on device" in said:
             raise RegistryError(f"cannot write to {folder.parent}: No space left on device") from None
         raise RegistryError(f"Spark failed {stage.purpose}: {_cause(said)}") from None
+
+
+def _address(folder: Path) -> str:
+    """Where a folder is, as Hadoop writes it: a URI, but with every character as it is."""
+    return f"file://{folder.absolute()}"
 
 
 def _cause(said: str) -> str:

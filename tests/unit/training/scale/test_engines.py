@@ -76,6 +76,17 @@ def test_a_full_disk_is_told(tmp_path, folder, monkeypatch):
     engine.close()
 
 
+@pytest.mark.parametrize("name", ["it's a dir", "50%", "ü", "a[1]", "data*", "what?", "{a,b}", "back\\slash"])
+def test_a_folder_may_be_called_anything_and_is_no_pattern(tmp_path, name):
+    engine = DuckDBEngine(2 * 10**9, tmp_path, threads=1)
+    for number, folder in enumerate((tmp_path / name, tmp_path / "database")):
+        folder.mkdir()
+        engine.write(Stage("one", f"SELECT {number} AS w1", (), "counting"), folder, SILENT)
+    engine.read("one", tmp_path / name)
+    assert engine.rows("SELECT w1 FROM one") == [(0,)]
+    engine.close()
+
+
 def test_a_folder_that_is_gone_is_told(tmp_path):
     engine = DuckDBEngine(2 * 10**9, tmp_path, threads=1)
     with pytest.raises(RegistryError, match=r"cannot write to "):
