@@ -176,7 +176,7 @@ def _serve_together(settings: Settings) -> None:
     supervisor = Supervisor(settings.workers, name=settings.process_name, patience_s=patience_s)
     preload(look_ahead(lambda: modules_for(create_app(settings).state.services.host)))
     listening = listen(settings)
-    _work(settings, supervisor.run(), listening)
+    _work(settings, supervisor.run(listening), listening)
 
 
 def _work(settings: Settings, crew: Crew, listening: socket.socket) -> None:

@@ -140,10 +140,16 @@ def parse_manifest(raw: bytes, place: object) -> Manifest:
         field = ".".join(map(str, first["loc"]))
         raise ManifestError(f"{place}: field {field!r}: {first['msg']}") from None
     for name in manifest.files:
-        parts = PurePosixPath(name).parts
-        if not parts or ".." in parts or parts[0] == "/":
+        if not _is_inside(name):
             raise ManifestError(f"{place} lists a file outside the checkpoint: {name!r}")
     return manifest
+
+
+def _is_inside(name: str) -> bool:
+    """Whether it is a plain relative path to another file than the manifest, in its only spelling."""
+    path = PurePosixPath(name)  # absolute with two slashes as well as with one
+    is_plain = name.isprintable() and path.as_posix() == name and not path.is_absolute()
+    return is_plain and ".." not in path.parts and name not in {".", MANIFEST_FILE}
 
 
 def verify_files(directory: Path, manifest: Manifest) -> None:

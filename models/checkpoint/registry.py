@@ -22,6 +22,8 @@ Address: TypeAlias = str | Path
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _FILE_URL = "file://"
+_QUOTED_URL = re.compile(r""""[a-z][a-z0-9+.-]*://[^"]*"|'[a-z][a-z0-9+.-]*://[^']*'""", re.IGNORECASE)
+_ACCOUNT = re.compile(r"\barn:[^\s,;]+")
 
 
 class Registry(ABC):
@@ -210,7 +212,12 @@ class Registry(ABC):
         """A message without where the registry lies."""
         for place in (self.location, str(self.work_folder)):
             message = message.replace(f"{place}/", "").replace(place, "registry")
-        return message
+        return without_accounts(message)
+
+
+def without_accounts(message: str) -> str:
+    """A message without what stores quote in theirs: their own URL, and the account that was refused."""
+    return _QUOTED_URL.sub("…", _ACCOUNT.sub("…", message))
 
 
 def open_registry(address: Address, *, create: bool = False, cache: Path | None = None) -> Registry:

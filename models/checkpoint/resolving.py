@@ -55,6 +55,9 @@ def resolve(catalogue: Catalogue, address: str) -> Version:
             raise no_alias(name, which, aliases)
         number = aliases[which or CHAMPION] if (which or CHAMPION) in aliases else versions[-1]
     if number not in versions:
+        # it may have been published, and the alias moved to it, since the versions were listed
+        versions = catalogue.versions(name)
+    if number not in versions:
         listed = ", ".join(map(str, versions[-10:]))
         raise ModelNotFoundError(f"model {name!r} has no version {number}; it has: {listed}")
     return catalogue.version(name, number)

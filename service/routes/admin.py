@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models.checkpoint.registry import Registry
-from models.errors import LanguageModelError, ModelNotFoundError, NotReadyError
+from models.errors import ModelNotFoundError, NotReadyError
 from service.engine.host import ModelHost
 from service.engine.hosted import LoadState
 from service.routes.openapi import body_of, replies_of
@@ -78,7 +78,8 @@ async def set_alias(request: Request, name: str, alias: str) -> Response:
     wire = parse_json(AliasRequest, await request.body())
 
     def change(registry: Registry) -> int | None:
-        previous = registry.aliases(name).get(alias) if registry.versions(name) else None
+        registry.resolve(f"{name}@{wire.version}")  # before anything is looked for under that name
+        previous = registry.aliases(name).get(alias)
         registry.set_alias(name, alias, wire.version)
         return previous
 
@@ -112,14 +113,13 @@ async def _from_registry(host: ModelHost, ask: Callable[[Registry], R]) -> R:
     """Ask the registry, which may be slow, without holding up the event loop.
 
     Raises:
-        LanguageModelError: the registry's, but for where it lies.
+        ModelNotFoundError: the registry's, but for where it lies.
+        LanguageModelError: its others; whoever answers leaves folders out.
     """
     try:
         return await asyncio.to_thread(ask, host.registry)
     except ModelNotFoundError as error:
         raise ModelNotFoundError(host.without_root(error)) from None
-    except LanguageModelError:
-        raise
 
 
 def _reply(reply: object, status: int = 200) -> Response:

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from models.checkpoint.registry import without_accounts
 from models.errors import (
     CheckpointError,
     DeadlineExceededError,
@@ -77,6 +78,9 @@ _SAID_CHARACTERS = 1000
 _FOLDERS = re.compile(r"""(?<![\w.])/(?:[^\s/:;,'"()]+/)+""")
 """Where on a disk a file lies, which is no business of clients."""
 
+_BUCKETS = re.compile(r"\b[a-z][a-z0-9+.-]*://(?:[^\s/]+/)+")
+"""Where in an object store."""
+
 
 def install_error_handlers(app: FastAPI) -> None:
     """Give every error of the application our shape."""
@@ -96,7 +100,7 @@ def error_body(error: LanguageModelError) -> ErrorBody:
     parameter = error.parameter if isinstance(error, InvalidInputError) else None
     message = _cut(str(error))
     if not isinstance(error, (InvalidInputError, EngineError)):  # those that tell of files
-        message = _FOLDERS.sub("", message)
+        message = _FOLDERS.sub("", _BUCKETS.sub("", without_accounts(message)))
     return ErrorBody(message, answer_to(error).type, parameter and _cut(parameter), error.code)
 
 

@@ -6,6 +6,7 @@ for the first is sent to the worker that the client falls to, told by the header
 its address: so all states of one client are together, and may stand in one request.
 """
 
+import json
 import re
 import zlib
 
@@ -51,7 +52,7 @@ class Homes:
             return self._falls_to(path[len(_USERS) :].partition("/")[0].encode())
         if path == _AUTOCOMPLETE:
             named = _USER.search(body) or _SESSION.search(body)
-            return None if named is None else self._falls_to(named[1])
+            return None if named is None else self._falls_to(_unescaped(named[1]))
         if path == _OPEN:
             return self._of_client(scope)
         keeper = self._keeper(body) if path != _RERANK or b'"session"' in body else None
@@ -71,3 +72,13 @@ class Homes:
 
     def _falls_to(self, name: bytes) -> int:
         return zlib.crc32(name) % self._size
+
+
+def _unescaped(name: bytes) -> bytes:
+    """A name out of JSON as it stands in paths: some clients write `+` and others as numbers."""
+    if b"\\" not in name:
+        return name
+    try:
+        return str(json.loads(b'"%b"' % name)).encode(errors="replace")
+    except ValueError:
+        return name  # whoever answers will refuse it

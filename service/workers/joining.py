@@ -27,7 +27,7 @@ async def take_over(services: Services, siblings: Mapping[int, Sibling]) -> None
         try:
             theirs = json.loads((await sibling.ask("GET", SERVED)).body)
         except CutError:
-            continue  # it is being started again, too
+            continue  # it is being started again, too, or hangs
         ours = served(services)
         changes = [(services.keeper.load, address) for address in theirs["served"] if address not in ours]
         # what ours has and theirs has not may be new in the registry: only what was unloaded goes

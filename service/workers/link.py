@@ -7,6 +7,7 @@ as the messages of an ASGI application, so that an answer is passed on while it 
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from starlette.types import Message, Scope, Send
 
 _ROOM_BYTES = 1 << 18
 """Of an answer that arrives faster than it is passed on, before its sender must wait."""
+
+_ANSWER_S = 1.0
+"""What workers ask of one another is answered at once; one that hangs is not waited for."""
 
 _OF_ONE_HOP = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"expect", b"te", b"trailer"}
@@ -86,13 +90,19 @@ class Sibling:
     async def ask(
         self, method: str, path: str, *, headers: Headers = ((b"host", b"worker"),), body: bytes = b""
     ) -> Answer:
-        """The whole answer to a request.
+        """The whole answer to a request that is answered at once.
 
         Raises:
-            CutError: there was none.
+            CutError: there was none, it did not come soon, or it is an error.
         """
         answer = Answer()
-        await self.exchange(encode(method, path.encode(), headers, body), answer.send)
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await self.exchange(encode(method, path.encode(), headers, body), answer.send)
+        except TimeoutError:
+            raise CutError(f"{self._socket}: no answer in {_ANSWER_S:g} s", begun=answer.status > 0) from None
+        if answer.status != HTTPStatus.OK:
+            raise CutError(f"{self._socket}: its answer has the status {answer.status}", begun=True)
         return answer
 
     async def exchange(self, request: bytes, send: Send) -> None:

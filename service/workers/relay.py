@@ -12,6 +12,7 @@ from service.engine.metrics import Metrics
 from service.routes.authentication import presented_key
 from service.routes.errors import answer_to, error_body, error_response
 from service.routes.limits import CROWDED
+from service.routes.middleware import RequestRecord
 from service.routes.serving import while_connected
 from service.security.key_store import KeyStore
 from service.workers.bodies import read_whole
@@ -62,6 +63,7 @@ class Relay:
         self._siblings = siblings
         self._private = private
         self._keys = keys
+        self._metrics = metrics
         self._relayed = metrics.relayed_requests
         self._max_body_bytes = max_body_bytes
         self._homes = Homes(crew)
@@ -98,7 +100,7 @@ class Relay:
         except CutError as error:
             _log.warning("a worker did not answer", other=home, reason=str(error))
             if not error.begun:  # else the server sees that the answer is not whole, and hangs up
-                await _gone(home)(scope, receive, send)
+                await RequestRecord(_gone(home), metrics=self._metrics)(scope, receive, send)
 
 
 def _gone(number: int) -> ASGIApp:

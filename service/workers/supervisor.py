@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from dataclasses import dataclass
@@ -82,8 +83,12 @@ class Supervisor:
         self._kill_s: float | None = None
         self._exit_code = 0
 
-    def run(self) -> Crew:
+    def run(self, listening: socket.socket) -> Crew:
         """Start the workers and see to them.
+
+        Args:
+            listening: what they take connections from; closed here when they are to stop, as they close theirs, so
+                that whoever still comes is refused at once.
 
         Returns:
             In every worker, which one it is. In the process that called it does not return: that ends when all
@@ -92,6 +97,7 @@ class Supervisor:
         Raises:
             InvalidInputError: the folder of temporary files has too long a path.
         """
+        self._listening = listening
         self._folder = _socket_folder()
         self._weights = Path(tempfile.mkdtemp(prefix="gramophone-weights-", dir=_roomy()))
         self._lifeline, self._own_end = os.pipe()
@@ -142,9 +148,18 @@ class Supervisor:
         now_s = time.monotonic()
         for number, place in enumerate(self._places):
             if place.due_s is not None and now_s >= place.due_s and self._stopping is None:
-                self._board.restarted(number)
-                if crew := self._start(number):
+                try:
+                    crew = self._start(number)
+                except OSError as error:  # no memory or no process is left; the others go on
+                    place.delay_s = _longer(place.delay_s)
+                    place.due_s = now_s + place.delay_s
+                    _log.error(
+                        "worker cannot be started", of=number, reason=str(error), again_in_s=place.delay_s
+                    )
+                    continue
+                if crew is not None:
                     return crew
+                self._board.restarted(number)
                 _log.info("worker started again", of=number, pid=place.pid)
         return None
 
@@ -168,6 +183,7 @@ class Supervisor:
     def _stop(self, number: int) -> None:
         """Have all workers finish what is under way."""
         self._stopping = number
+        self._listening.close()
         self._kill_s = time.monotonic() + self._patience_s
         self._pass_on(signal.SIGTERM)
 
@@ -213,7 +229,7 @@ class Supervisor:
             lived_s=round(lived_s, 1),
             again_in_s=place.delay_s,
         )
-        place.delay_s = min(_LONGEST_DELAY_S, max(_FIRST_DELAY_S, 2 * place.delay_s))
+        place.delay_s = _longer(place.delay_s)
 
     def _tidy_up(self) -> int:
         """End by the signal that stopped all, as a lone process would; else the exit code to end with."""
@@ -224,6 +240,11 @@ class Supervisor:
             signal.signal(self._stopping, signal.SIG_DFL)
             signal.raise_signal(self._stopping)
         return self._exit_code
+
+
+def _longer(delay_s: float) -> float:
+    """The next delay after one that was not long enough."""
+    return min(_LONGEST_DELAY_S, max(_FIRST_DELAY_S, 2 * delay_s))
 
 
 def _socket_folder() -> Path:

@@ -19,7 +19,6 @@ from service.workers.private import METRICS, REFRESH
 from service.workers.relay import is_private
 
 _log = structlog.get_logger(__name__)
-_SCRAPE_TIMEOUT_S = 1.0
 _MODELS = "/admin/models/"
 _ALIASES = "/aliases/"
 _CHANGES = frozenset({"POST", "PUT", "DELETE"})
@@ -74,10 +73,9 @@ class Together:
 
         async def add(number: int, sibling: Sibling) -> None:
             try:
-                async with asyncio.timeout(_SCRAPE_TIMEOUT_S):
-                    texts[number] = (await sibling.ask("GET", METRICS)).body
-            except (CutError, TimeoutError) as error:
-                _log.warning("a worker told no metrics", other=number, reason=str(error) or "too slow")
+                texts[number] = (await sibling.ask("GET", METRICS)).body
+            except CutError as error:
+                _log.warning("a worker told no metrics", other=number, reason=str(error))
 
         await asyncio.gather(*(add(number, sibling) for number, sibling in self._siblings.items()))
         whole = of_the_whole(answering=len(texts), restarts=self._crew.board.restarts)
@@ -119,7 +117,7 @@ class Together:
             return own
         reply = json.loads(own.body)
         query = {"address": f"{reply['model']}@{reply['alias']}"}
-        if body and json.loads(body).get("wait"):
+        if scope["method"] == "PUT" and json.loads(body).get("wait"):
             query["wait"] = "1"
         target = f"{REFRESH}?{urlencode(query)}".encode()
         request = encode_again({**scope, "raw_path": target, "query_string": b"", "method": "POST"}, b"")

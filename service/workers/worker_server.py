@@ -57,8 +57,12 @@ class WorkerServer(DrainingServer):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop when the supervisor says so; Ctrl-C is for it, and it says so."""
-        if sig != signal.SIGINT:
+        """Stop when the supervisor says so; Ctrl-C is for it, and it says so.
+
+        A second SIGTERM is the first once more: whoever signals all processes of a group reaches workers twice. The
+        supervisor has another for those who are to end at once.
+        """
+        if sig != signal.SIGINT and not self.should_exit:
             super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 - uvicorn's
@@ -72,9 +76,9 @@ class WorkerServer(DrainingServer):
         self.servers.append(await loop.create_unix_server(self._protocol, path=str(own), backlog=backlog))
         if self._crew.is_restarted and any(count is not None for count in self._crew.board.connections):
             await until(lambda: self._is_loaded() or self.should_exit)
-            await self._take_over()
-        else:
-            self._begin(self._tell_when_loaded())
+            if not self.should_exit:
+                await self._take_over()
+        self._begin(self._tell_when_loaded())
         if not self.should_exit:
             self._listen()
 

@@ -132,6 +132,25 @@ def test_all_workers_finish_what_is_under_way_when_told_to_stop(registry, tmp_pa
     assert not list(short_folder.glob("gramophone-*"))
 
 
+def test_a_signal_to_all_processes_at_once_is_one_signal(registry, tmp_path):
+    """Service managers tell the whole group: a worker hears of it twice, and must finish what is under way."""
+    with running_workers(registry, tmp_path, GRAMOPHONE_MODELS="slow") as workers:
+        client, answers = workers.client(1), []
+        body = {"prompt": "the", "max_tokens": 100, "seed": 1}
+        thread = threading.Thread(target=lambda: answers.append(client.post("/v1/generate", json=body)))
+        thread.start()
+        wait_for(lambda: workers.metric("gramophone_num_requests_running").get("1") == 1)
+        for pid in workers.pids():
+            os.kill(pid, signal.SIGTERM)
+        wait_for(lambda: [line["event"] for line in workers.lines()].count("Shutting down") == 2)
+        workers.supervisor.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        with pytest.raises(httpx.ConnectError):  # and who comes now is refused, not kept waiting
+            httpx.get(f"{workers.url}/health/live")
+        thread.join()
+        assert answers[0].json()["usage"]["completion_tokens"] == 100
+
+
 def test_a_second_signal_ends_all_at_once(registry, tmp_path):
     with running_workers(registry, tmp_path, GRAMOPHONE_MODELS="slow") as workers:
         client = workers.client(1)

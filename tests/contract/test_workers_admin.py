@@ -72,6 +72,18 @@ def test_an_alias_that_is_taken_away_is_taken_away_once(clients):
     assert clients[1].delete("/admin/models/twin/aliases/champion").status_code == 404
 
 
+def test_a_body_that_nobody_asked_for_does_not_spoil_an_answer(clients):
+    clients[0].put("/admin/models/main/aliases/old", json={"version": 1})
+    gone = clients[0].request("DELETE", "/admin/models/main/aliases/old", content=b"nothing to read")
+    assert (gone.status_code, gone.json()["previous"]) == (200, 1)
+
+
+@pytest.mark.parametrize("name", ["a%00b", "%2e%2e", 300 * "x"])
+def test_what_can_be_no_model_has_no_aliases(clients, name):
+    answer = clients[0].put(f"/admin/models/{name}/aliases/new", json={"version": 1})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+
+
 def test_what_is_wrong_is_refused_as_by_a_lone_process(clients):
     answer = clients[0].post("/admin/models/load", json={"model": "nothing"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")

@@ -89,6 +89,13 @@ def test_stopping_leaves_time_to_finish_what_is_under_way(services):
     assert int(services["service"]["stop_grace_period"].removesuffix("s")) > drain_s
 
 
+@pytest.mark.parametrize("name", ["service", "trainer"])
+def test_threads_are_as_many_as_processors(name):
+    service = compose(GRAMOPHONE_CPUS="3")["services"][name]
+    asked = {service["environment"][variable] for variable in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")}
+    assert asked == {"3"} == {str(service["deploy"]["resources"]["limits"]["cpus"])}
+
+
 def test_every_variable_is_a_setting_of_the_service(services):
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     image = environment(stages(DOCKERFILE.read_text())[-1])

@@ -94,6 +94,12 @@ def test_what_is_mounted_is_there(overlay):
                     assert named(overlay, kind, volume[source][key])
 
 
+@pytest.mark.parametrize(("overlay", "mode"), [("small", "ReadWriteOnce"), ("gpu", "ReadWriteMany")])
+def test_the_registrys_volume_is_one_that_the_clusters_nodes_can_have(overlay, mode):
+    """Volumes of kind and k3s, which the overlay for one node is tried out on, cannot be shared by several."""
+    assert named(overlay, "PersistentVolumeClaim", "gramophone-registry")["spec"]["accessModes"] == [mode]
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_environments_come_from_config_maps_that_are_there(overlay):
     for _, template in pod_templates(overlay):

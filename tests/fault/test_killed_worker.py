@@ -88,6 +88,7 @@ def test_what_a_killed_worker_knew_is_told_to_be_gone(registry, tmp_path):
         assert answer.status_code == 503
         assert f"worker {keeper}" in answer.json()["error"]["message"]
         assert answer.headers["retry-after"] == "1"
+        assert workers.line(request_id=answer.headers["x-request-id"])["status"] == 503
         wait_for(lambda: workers.metric("gramophone_ready") == {"0": 1, "1": 1}, seconds=60)
         answer = clients[1 - keeper].post("/v1/states/next", json={"states": [opened]})
         assert answer.json()["error"]["code"] == "unknown_state"

@@ -125,7 +125,7 @@ def read_lines(
             pending += chunk
             continue
         block = pending + head
-        yield from _decode(path, block, offset).split("\n")
+        yield from _decode(path, block, offset).removesuffix("\r").split("\n")  # its "\n" is cut off
         offset += len(block) + 1
         pending = tail
     if pending:

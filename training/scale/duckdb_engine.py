@@ -20,6 +20,7 @@ _FILE = "part.parquet"
 _ROW_GROUP = 1 << 16
 """Rows that are held at once of a table that is written, by each thread."""
 
+_FULL = "No space left on device"
 _LOOK_EVERY_S = 0.25
 
 
@@ -79,7 +80,7 @@ class DuckDBEngine:
             except duckdb.OutOfMemoryException as error:
                 raise self._out_of_memory(stage, str(error)) from None
             except duckdb.IOException as error:
-                raise RegistryError(f"cannot write to {folder.parent}: {_first_line(error)}") from None
+                raise RegistryError(f"cannot write to {folder.parent}: {_refused(error)}") from None
             finally:
                 if not running.done():  # Ctrl-C or SIGTERM
                     self._connection.interrupt()
@@ -119,6 +120,11 @@ class DuckDBEngine:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+def _refused(error: Exception) -> str:
+    """Why a file cannot be written, without the JSON that DuckDB puts around it."""
+    return _FULL if _FULL in str(error) else _first_line(error)
 
 
 def _first_line(error: Exception) -> str:

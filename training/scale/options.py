@@ -14,6 +14,9 @@ ENGINES: tuple[str, ...] = ("memory", *get_args(EngineName))
 """What `--engine` can be; `memory` is the estimator that needs no other."""
 
 DEFAULT_LIMIT_BYTES = 2 * 1024**3
+_MOST_BYTES = 1024**5
+"""More memory than there is; of far more, engines cannot read the number."""
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -86,15 +89,16 @@ def refuse_unrelational(recipe: Recipe, engine: EngineName, *, name: str) -> Non
 
 def _bytes_of(size: str) -> int:
     found = _SIZE.fullmatch(size.strip())
-    count = 0
+    count = 0.0
     if found is not None:
         number, prefix, binary = found.groups()
-        count = int(float(number) * (1024 if binary else 1000) ** _POWERS[prefix.upper()])
-    if count <= 0:
+        count = float(number) * (1024 if binary else 1000) ** _POWERS[prefix.upper()]
+    if not 1 <= count <= _MOST_BYTES:
         raise InvalidInputError(
-            f"--memory-limit is {size!r}, it must be a size such as 500MB or 1.5GiB", parameter="memory-limit"
+            f"--memory-limit is {size!r}, it must be a size such as 500MB or 1.5GiB, 1024TiB at most",
+            parameter="memory-limit",
         )
-    return count
+    return int(count)
 
 
 def _one_of(names: Sequence[str]) -> str:

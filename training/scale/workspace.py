@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from models.errors import InvalidInputError, RegistryError
+from models.checkpoint.folders import TEMPORARY, flush_tree, writing
+from models.errors import InvalidInputError
 
 _MARK = "estimation"
 _FACTS = "stage.json"
-_STAGE, _TEMPORARY, _SPILL = "stage-", ".tmp-", "spill"
+_STAGE, _SPILL = "stage-", "spill"
 
 
 def key_of(*parts: object) -> str:
@@ -65,9 +66,9 @@ class Workspace:
         with writing(self.folder):
             if mark.read_text(encoding="utf-8") == key:
                 return
-            for path in self.folder.glob(f"{_STAGE}*"):
+            for path in list(self.folder.glob(f"{_STAGE}*")):
                 self._removed = True
-                shutil.rmtree(path)
+                _discard(path)
             mark.write_text(key, encoding="utf-8")
 
     def stage(self, name: str, key: str, write: Callable[[Path], Mapping[str, Any] | None]) -> dict[str, Any]:
@@ -86,14 +87,14 @@ class Workspace:
         if found is not None and found["key"] == key:
             self.reused += 1
             return dict(found["facts"])
-        temporary = self.folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
+        temporary = self.folder / f"{TEMPORARY}{uuid.uuid4().hex}"
         with writing(self.folder):
             if target.exists():
-                shutil.rmtree(target)
+                _discard(target)
             temporary.mkdir()
             facts = dict(write(temporary) or {})
             (temporary / _FACTS).write_text(json.dumps({"key": key, "facts": facts}), encoding="utf-8")
-            _flush(temporary)
+            flush_tree(temporary)
             temporary.rename(target)
         return facts
 
@@ -114,8 +115,10 @@ class Workspace:
 
     def remove(self) -> None:
         """Remove all stages: the model is published."""
-        for path in self.folder.iterdir():
-            shutil.rmtree(path, ignore_errors=True)
+        for path in list(self.folder.glob(f"{_STAGE}*")):
+            with contextlib.suppress(OSError):
+                _discard(path)
+        shutil.rmtree(self.spill, ignore_errors=True)
         (self.folder / _MARK).unlink(missing_ok=True)
 
 
@@ -144,23 +147,17 @@ def _make_ready(folder: Path) -> None:
                 parameter="work-dir",
             )
         (folder / _MARK).touch()
-    for left in folder.glob(f"{_TEMPORARY}*"):
+    for left in folder.glob(f"{TEMPORARY}*"):
         shutil.rmtree(left)
     shutil.rmtree(folder / _SPILL, ignore_errors=True)
     (folder / _SPILL).mkdir()
 
 
-@contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Say which folder cannot be written to.
-
-    Raises:
-        RegistryError: the file system refused.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise RegistryError(f"cannot write to {folder}: {error.strerror or error}") from error
+def _discard(stage: Path) -> None:
+    """Remove a stage by one rename: of one that is half there, the rest would be taken for all of its table."""
+    gone = stage.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+    stage.rename(gone)
+    shutil.rmtree(gone)
 
 
 @contextlib.contextmanager
@@ -188,12 +185,3 @@ def _facts_of(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and {"key", "facts"} <= found.keys() else None
-
-
-def _flush(folder: Path) -> None:
-    for path in [*folder.rglob("*"), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -13,6 +13,8 @@ from models.errors import RegistryError
 _FRESH_S = 5.0
 """For so long what was read is not asked for again."""
 
+_MAX_REMEMBERED = 1000
+
 
 class _Read(NamedTuple):
     content: bytes | None
@@ -65,7 +67,8 @@ class StoreDocuments:
         try:
             before = self._read.get(name)
             if before is None or not self._is_fresh(before):
-                before = self._read[name] = self._asked(name, before)
+                before = self._asked(name, before)
+                self._remember(name, before)
             return before.told()
         finally:
             self._asking.release()
@@ -96,6 +99,12 @@ class StoreDocuments:
                 return _Read(None, error, self._clock())
             return _Read(before.content, None, self._clock())
         return _Read(None if found is None else found.content, None, self._clock())
+
+    def _remember(self, name: str, read: _Read) -> None:
+        self._read.pop(name, None)
+        if len(self._read) >= _MAX_REMEMBERED:  # clients may ask for whatever name they like
+            self._read.pop(next(iter(self._read), name), None)  # asked for longest ago
+        self._read[name] = read
 
     def _is_fresh(self, read: _Read) -> bool:
         return self._clock() - read.at_s < _FRESH_S

@@ -41,7 +41,8 @@ class Known:
             numbers = json.loads((self.root / name / _VERSIONS_FILE).read_bytes())
         except (OSError, ValueError):
             return []
-        return numbers if isinstance(numbers, list) else []
+        is_list = isinstance(numbers, list) and all(type(number) is int for number in numbers)
+        return numbers if is_list else []
 
     def aliases(self, name: str) -> dict[str, int]:
         """A model's aliases.

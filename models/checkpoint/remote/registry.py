@@ -11,7 +11,6 @@ emptied, so no number is used twice.
 """
 
 import hashlib
-import itertools
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -32,7 +31,7 @@ from models.checkpoint.remote.cache import Cache
 from models.checkpoint.remote.contents import download_of, upload_contents
 from models.checkpoint.remote.known import Known
 from models.checkpoint.remote.listing import Listing, key_of_manifest
-from models.checkpoint.remote.object_store import ObjectStore, writable
+from models.checkpoint.remote.object_store import ConditionalStore, ObjectStore, writable
 from models.checkpoint.remote.reach import Reach
 from models.checkpoint.remote.sweeping import sweep
 from models.checkpoint.resolving import resolve
@@ -47,7 +46,10 @@ from models.checkpoint.versions import (
     no_alias,
     parse_aliases,
 )
-from models.errors import InvalidInputError, ManifestError, ModelNotFoundError
+from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
+
+_ATTEMPTS = 1000
+"""At numbers of a new version: more others than ever publish one model at the same time."""
 
 
 class RemoteRegistry(Registry):
@@ -154,12 +156,7 @@ class RemoteRegistry(Registry):
             verify_files(folder, manifest)
             upload_contents(store, folder, manifest)
             raw = (folder / MANIFEST_FILE).read_bytes()
-            first = 1 + max(self._listed(name).numbers(name), default=0)
-            version = next(  # the first number that nobody else was faster to take
-                version
-                for version in map(self.version, itertools.repeat(name), itertools.count(first))
-                if store.put_new(key_of_manifest(version), raw)
-            )
+            version = self._take_number(store, name, raw)
             self._cache.adopt(folder, version, manifest)
         return version
 
@@ -223,6 +220,18 @@ class RemoteRegistry(Registry):
         self._reach.reached()
         names = listing.names() if names is None else names
         return {name: (listing.tag(name), self._alias_tag(listing, name)) for name in names}
+
+    def _take_number(self, store: ConditionalStore, name: str, raw: bytes) -> Version:
+        """Store a manifest under the first number that nobody else was faster to take."""
+        first = 1 + max(self._listed(name).numbers(name), default=0)
+        for number in range(first, first + _ATTEMPTS):
+            version = self.version(name, number)
+            if store.put_new(key_of_manifest(version), raw):
+                return version
+        raise RegistryError(
+            f"{self.location} refused {_ATTEMPTS} new versions of {name} in a row, {version.number} the last, as if "
+            "each were there already"
+        )
 
     def _aliases_now(self, name: str) -> dict[str, int]:
         """A model's aliases as the store has them, which are taken note of."""

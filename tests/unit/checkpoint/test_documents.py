@@ -6,6 +6,7 @@ import pytest
 
 from models.checkpoint.calibrations import CalibrationStore
 from models.checkpoint.profiles import ProfileStore
+from models.checkpoint.remote import documents as remote_documents
 from models.checkpoint.remote.documents import StoreDocuments
 from models.checkpoint.remote.memory_store import MemoryStore
 from models.checkpoint.remote.object_store import Patience
@@ -104,3 +105,14 @@ def test_one_asks_a_slow_store_and_the_others_go_on(documents, store, clock):
     assert documents.read("a") == b"one"
     go.set()
     asker.join()
+
+
+def test_names_that_clients_make_up_are_not_remembered_without_end(documents, store, monkeypatch):
+    monkeypatch.setattr(remote_documents, "_MAX_REMEMBERED", 3)
+    for number in range(5):
+        documents.read(f"{number}.json")
+    asked = store.num_calls
+    documents.read("4.json")
+    assert store.num_calls == asked
+    documents.read("1.json")  # forgotten, as it was asked for longest ago
+    assert store.num_calls == asked + 1

@@ -14,7 +14,7 @@ from models.checkpoint.remote import cache_folder
 from models.checkpoint.remote.memory_store import MemoryStore
 from models.checkpoint.remote.object_store import Patience
 from models.checkpoint.remote.registry import RemoteRegistry
-from models.errors import InvalidInputError, ModelNotFoundError, RegistryError
+from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
 from tests.checkpoints import write_minimal
 from tests.object_stores import Clock, FlakyStore
 
@@ -162,6 +162,12 @@ def test_a_number_that_was_published_and_deleted_meanwhile_is_not_taken(registry
     assert registry.publish("m", write_minimal).number == 2
 
 
+def test_a_store_that_refuses_every_number_is_not_asked_for_ever(registry, monkeypatch):
+    monkeypatch.setattr(FlakyStore, "put_new", lambda *_: False)
+    with pytest.raises(RegistryError, match="refused 1000 new versions of m in a row, 1000 the last"):
+        registry.publish("m", write_minimal)
+
+
 def test_what_was_published_is_in_the_cache_already(registry, store):
     version = registry.publish("m", write_minimal)
     store.down = True
@@ -215,6 +221,18 @@ def test_two_who_delete_the_same_version_delete_it_once(registry, store, other):
 
 
 # --- the cache ------------------------------------------------------------------------------------
+
+
+def test_a_manifest_of_an_ill_willed_publisher_writes_nothing_outside_the_cache(registry, store, tmp_path):
+    version = registry.publish("m", write_minimal)
+    (entry,) = registry.manifest(version).files.values()
+    ill = tmp_path / "ill"
+    ill.mkdir()
+    write_minimal(ill, files={f"/{tmp_path}/planted": entry})
+    store.put("m/versions/2/manifest.json", (ill / "manifest.json").read_bytes())
+    with pytest.raises(ManifestError, match="outside the checkpoint"):
+        registry.fetch(registry.resolve("m@2"))
+    assert not (tmp_path / "planted").exists()
 
 
 def test_a_version_is_fetched_once(registry, other, store):
@@ -330,6 +348,15 @@ def test_what_is_known_is_told_without_asking(registry, store, other):
     calls = store.num_calls
     assert registry.resolve_known("m@1").address == "m@1"
     assert store.num_calls == calls
+
+
+@pytest.mark.parametrize("damaged", [b"[1", b'{"1": 1}', b'["../../other"]', b"[1.5]"])
+def test_a_damaged_note_of_what_is_known_is_none(registry, other, damaged):
+    other.publish("m", write_minimal)
+    registry.resolve("m")
+    (registry.work_folder / "m" / "versions.json").write_bytes(damaged)
+    with pytest.raises(ModelNotFoundError, match="there are: none"):
+        registry.resolve_known("m")
 
 
 def test_a_model_that_has_gone_is_forgotten(registry, store, other):

@@ -18,6 +18,17 @@ from service.routes.errors import error_body
             ModelNotFoundError("no model 'a' in /srv/x/registry; there are: b"),
             "no model 'a' in registry; there are: b",
         ),
+        (
+            RegistryError(
+                "cannot read s3://bucket/all/.profiles/a.json: Could not connect to the endpoint URL: "
+                '"http://10.0.0.9:9000/bucket/all/.profiles/a.json"'
+            ),
+            "cannot read a.json: Could not connect to the endpoint URL: …",
+        ),
+        (
+            RegistryError("cannot list s3://bucket/all: User: arn:aws:iam::12:user/ann is not authorized"),
+            "cannot list all: User: … is not authorized",
+        ),
         (IntegrityError("lstm/versions/1/a.bin differs"), "lstm/versions/1/a.bin differs"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 import zstandard
 
 from models.errors import FormatError, InvalidInputError
-from training.corpora.reading import read_corpus
+from training.corpora.reading import read_corpus, read_lines
 from training.corpora.sentences import paragraphs, split_sentences
 from training.progress import Silent
 
@@ -44,6 +44,14 @@ def test_packed_files_are_known_by_their_bytes_and_not_by_their_names(tmp_path, 
     for name in ("corpus", "corpus.txt", "corpus.gz"):
         (tmp_path / name).write_bytes(compress(TEXT.encode()))
         assert read(tmp_path / name).sentences == SENTENCES
+
+
+def test_the_end_of_a_line_is_no_part_of_it_wherever_a_chunk_ends(tmp_path, monkeypatch):
+    path = tmp_path / "windows.txt"
+    path.write_bytes(b"one\r\n\r\ntwo\rlines\r\nthree\r\n")
+    for size in range(1, 30):
+        monkeypatch.setattr("training.corpora.reading._CHUNK_BYTES", size)
+        assert list(read_lines(path)) == ["one", "", "two\rlines", "three"]
 
 
 @pytest.mark.parametrize("head", ["", "\ufeff", "\n\n"])

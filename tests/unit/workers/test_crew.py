@@ -1,6 +1,7 @@
 """What a worker knows of itself and the others."""
 
 import os
+import socket
 import tempfile
 from pathlib import Path
 
@@ -68,8 +69,9 @@ def test_a_folder_with_too_long_a_path_is_told_of_and_left_clean(monkeypatch, tm
     folder = tmp_path / (60 * "x") / (60 * "y")
     folder.mkdir(parents=True)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    with pytest.raises(InvalidInputError, match="set TMPDIR to a shorter one"):
-        Supervisor(2, name=None, patience_s=1).run()
+    one = Supervisor(2, name=None, patience_s=1)
+    with socket.socket() as listening, pytest.raises(InvalidInputError, match="set TMPDIR to a shorter one"):
+        one.run(listening)
     assert not list(folder.iterdir())
 
 

@@ -70,6 +70,13 @@ def test_a_user_falls_to_one_worker_however_the_request_names_them(homes):
         assert homes.of(scope("/v1/autocomplete"), asked) == by_path
 
 
+def test_a_name_may_be_written_as_some_clients_escape_it(homes):
+    by_path = homes.of(scope("/v1/autocomplete/users/ann+x@example.org"), b"")
+    escaped = rb'{"text": "", "user": "ann\u002Bx\u0040example.org"}'
+    assert homes.of(scope("/v1/autocomplete"), escaped) == by_path
+    assert homes.of(scope("/v1/autocomplete"), rb'{"text": "", "user": "ann\uD8zz"}') is not None
+
+
 def test_a_session_of_somebody_unnamed_falls_to_one_worker(homes):
     fallen = {homes.of(scope("/v1/autocomplete"), body(text="", session=f"s{i}")) for i in range(50)}
     assert fallen == set(range(SIZE))

@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 
+from service.workers import link
 from service.workers.link import Answer, CutError, Sibling, encode, encode_again
 
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-shape: 1,2\r\ndate: now\r\n\r\nhi"
@@ -89,6 +90,30 @@ def test_an_answer_that_is_not_whole_is_told_of(tmp_path, answer, begun):
     with pytest.raises(CutError) as raised:
         run(tmp_path, [answer], lambda sibling: sibling.ask("GET", "/"))
     assert raised.value.begun is begun
+
+
+def test_an_error_is_no_answer_to_what_workers_ask(tmp_path):
+    failing = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 2\r\n\r\nno"
+    with pytest.raises(CutError, match="status 500"):
+        run(tmp_path, [failing], lambda sibling: sibling.ask("GET", "/"))
+
+
+def test_one_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(link, "_ANSWER_S", 0.05)
+
+    async def hang(reader, writer):
+        await reader.read()  # until whoever asked hangs up
+        writer.close()
+
+    async def main():
+        async with await asyncio.start_unix_server(hang, tmp_path / "s"):
+            try:
+                await Sibling(tmp_path / "s").ask("GET", "/")
+            finally:
+                await asyncio.sleep(0.05)
+
+    with pytest.raises(CutError, match="no answer in"):
+        asyncio.run(main())
 
 
 def test_nobody_there_is_told_of(tmp_path):

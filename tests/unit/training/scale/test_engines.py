@@ -76,6 +76,14 @@ def test_a_full_disk_is_told(tmp_path, folder, monkeypatch):
     engine.close()
 
 
+def test_a_disk_that_fills_while_a_table_is_written_is_told_in_plain_words(tmp_path, folder):
+    (folder / "part.parquet").symlink_to("/dev/full")
+    engine = DuckDBEngine(2 * 10**9, tmp_path, threads=1)
+    with pytest.raises(RegistryError, match=rf"cannot write to {tmp_path}: No space left on device$"):
+        engine.write(MANY, folder, SILENT)
+    engine.close()
+
+
 @pytest.mark.parametrize("name", ["it's a dir", "50%", "ü", "a[1]", "data*", "what?", "{a,b}", "back\\slash"])
 def test_a_folder_may_be_called_anything_and_is_no_pattern(tmp_path, name):
     engine = DuckDBEngine(2 * 10**9, tmp_path, threads=1)

@@ -1,5 +1,7 @@
 """Stages on disk: what is there is taken, what was half done is not."""
 
+import shutil
+
 import pytest
 
 from models.errors import InvalidInputError, RegistryError
@@ -46,6 +48,30 @@ def test_the_stages_of_another_estimation_are_removed_and_that_is_told(tmp_path)
         work.claim("that")
         assert not work.path("one").exists()
         assert work.notes()[0].startswith("an unfinished estimation of another text or recipe in")
+
+
+def test_a_stage_whose_removal_was_interrupted_is_not_half_there(tmp_path, monkeypatch):
+    with workspace(tmp_path) as work:
+        work.claim("this")
+        work.stage("one", "key", writer("a"))
+    really = shutil.rmtree
+
+    def killed(path, **_):
+        (path / "part.parquet").unlink()
+        raise KeyboardInterrupt
+
+    for remove in (lambda work: work.claim("that"), lambda work: work.stage("one", "other key", writer("b"))):
+        with workspace(tmp_path) as work:
+            work.claim("this")
+            work.stage("one", "key", writer("a"))
+            monkeypatch.setattr("shutil.rmtree", killed)
+            with pytest.raises(KeyboardInterrupt):
+                remove(work)
+            monkeypatch.setattr("shutil.rmtree", really)
+        with workspace(tmp_path) as work:
+            work.claim("this")
+            assert work.stage("one", "key", writer("again")) == {"said": "again"}
+            assert work.stage("one", "key", never) == {"said": "again"}
 
 
 def test_a_stage_that_failed_is_not_there(tmp_path):

@@ -1,0 +1,32 @@
+"""What the supervisor does where the system refuses."""
+
+import errno
+import os
+
+import pytest
+
+from service.workers.signals import Signals
+from service.workers.supervisor import Supervisor
+
+
+@pytest.fixture
+def supervisor():
+    one = Supervisor(2, name="host", patience_s=1)
+    one._signals = Signals(())
+    yield one
+    one._signals.close()
+
+
+def test_a_worker_that_cannot_be_forked_is_tried_again_later(supervisor, monkeypatch):
+    """The memory that a worker died for may still be missing; that is no reason for the others to end."""
+
+    def refuse():
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    place = supervisor._places[1]
+    place.due_s = 0.0
+    assert supervisor._start_due() is None
+    assert (place.pid, place.delay_s) == (None, 0.5)
+    assert 0 < supervisor._next_s() <= 0.5
+    assert supervisor._board.restarts == [0, 0]
