@@ -22,6 +22,7 @@ Address: TypeAlias = str | Path
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _FILE_URL = "file://"
+_ONE_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/(?!/)", re.IGNORECASE)
 _QUOTED_URL = re.compile(r""""[a-z][a-z0-9+.-]*://[^"]*"|'[a-z][a-z0-9+.-]*://[^']*'""", re.IGNORECASE)
 _ACCOUNT = re.compile(r"\barn:[^\s,;]+")
 
@@ -253,9 +254,13 @@ def local_folder(address: Address) -> Path | None:
     """The folder that an address means; None if it is the URL of something remote.
 
     Raises:
-        InvalidInputError: a `file:` URL without an absolute path.
+        InvalidInputError: a `file:` URL without an absolute path, or a URL with one slash only.
     """
     text = str(address)
+    if isinstance(address, str) and _ONE_SLASH.match(text):
+        raise InvalidInputError(
+            f"the registry is {text!r}; a URL has two slashes after the colon", parameter="registry"
+        )
     if isinstance(address, Path) or not _URL.match(text):
         return Path(address)
     if not text.lower().startswith(_FILE_URL):

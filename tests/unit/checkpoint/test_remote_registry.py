@@ -57,7 +57,7 @@ def test_what_does_not_belong_into_a_url_is_refused_and_not_repeated(url):
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["s3://", "memory:///", "file://relative/path"])
+@pytest.mark.parametrize("url", ["s3://", "memory:///", "file://relative/path", "s3:/bucket/models"])
 def test_a_url_without_a_bucket_or_a_folder_is_refused(url):
     with pytest.raises(InvalidInputError, match="registry"):
         open_registry(url)
