@@ -18,14 +18,18 @@ class Store:
         self.failure = None
 
     def set(self, key, value):
-        if self.failure:
-            raise RuntimeError(self.failure)
+        self._fail_if_gone()
         self.values[key] = value.encode()
 
     def multi_get(self, keys):
         while not all(key in self.values for key in keys):
+            self._fail_if_gone()  # torch's breaks off, too
             time.sleep(0.001)
         return [self.values[key] for key in keys]
+
+    def _fail_if_gone(self):
+        if self.failure:
+            raise RuntimeError(self.failure)
 
 
 @pytest.fixture(autouse=True)

@@ -52,7 +52,7 @@ def test_an_engine_may_take_what_the_process_leaves_less_a_reserve(monkeypatch):
 
 def test_a_limit_that_leaves_too_little_is_told_with_what_is_needed():
     with pytest.raises(
-        InvalidInputError, match=r"--memory-limit is 100 MB; .* so at least \d+ MB are needed"
+        InvalidInputError, match=r"--memory-limit is 100 MB; .* so at least [\d,]+ MB are needed"
     ):
         share_of(100_000_000)
 
