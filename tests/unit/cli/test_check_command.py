@@ -8,7 +8,6 @@ import pytest
 
 from models.checking.calibration import Calibration, CalibrationPoint
 from models.checkpoint.calibrations import CalibrationStore
-from service import cli
 from tests.checked import SENTENCES
 
 pytestmark = pytest.mark.usefixtures("logs_as_before")
@@ -32,20 +31,12 @@ def registry(tmp_path_factory):
 
 
 @pytest.fixture
-def check(capsys, monkeypatch, registry):
+def check(typed, monkeypatch, registry):
     """Run `gramophone check small …`: exit code, standard output, standard error."""
 
     def run(*arguments, stdin=""):
-        argv = ["gramophone", "check", "small", *map(str, arguments), "--registry", str(registry)]
-        monkeypatch.setattr(sys, "argv", argv)
         monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stopped:
-            code = stopped.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
+        return typed("check", "small", *arguments, "--registry", registry)
 
     return run
 
