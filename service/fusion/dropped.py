@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from service.client_states import States
+from service.client.states import States
 
 _AT_ONCE = 1000
 """Handles that one request frees at most; a service takes so many unless it was told to take fewer."""

@@ -7,7 +7,7 @@ is only kept by the service once it is itself continued.
 from collections.abc import Sequence
 
 from service.client import Client
-from service.client_states import ContinuationOptions
+from service.client.states import ContinuationOptions
 from service.fusion.dropped import Dropped, Held
 
 _EOS = 2

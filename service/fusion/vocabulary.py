@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from service.client import Client
-from service.client_states import ContinuationOptions
+from service.client.states import ContinuationOptions
 from service.schemas.state_replies import AdvancedState
 
 _WORDS_AT_ONCE = 1000

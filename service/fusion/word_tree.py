@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from service.client import Client
-from service.client_states import ContinuationOptions
+from service.client.states import ContinuationOptions
 from service.fusion.dropped import Dropped, Held
 from service.fusion.vocabulary import NO_WORDS, FirstWords, Said, ask_first_words
 from service.schemas.state_replies import AdvancedState

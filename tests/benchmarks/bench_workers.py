@@ -1,6 +1,6 @@
 """Two workers beside one: requests a CPU second of each, memory of the second, what a relay costs, how clients spread.
 
-    GRAMOPHONE_DATA=… python tests/benchmarks/bench_workers.py [--seconds 8] [--registry FOLDER]
+    GRAMOPHONE_DATA=… python tests/benchmarks/bench_workers.py [--seconds 2] [--registry FOLDER]
 
 Each worker stays on a core of its own, and what it did is divided by the CPU time that it took, so that neither the
 load generator nor anybody else on the machine counts. The n-gram model is of order 5 over a million words of novels
@@ -52,7 +52,7 @@ WORDS = (
     "old",
     "house",
 )
-ROUNDS = 3
+ROUNDS = 12
 NOVELS = "novels"
 NAMES = [f"client-{number}" for number in range(50)]
 BLOCKS, BLOCK = 20, 100
@@ -75,6 +75,7 @@ class Service:
 
     def __init__(self, registry, models, workers):
         self.port = free_port()
+        self.target = Target.parse(f"http://127.0.0.1:{self.port}")
         self._folder = tempfile.TemporaryDirectory()
         environment = {**os.environ, "GRAMOPHONE_PIN_WORKERS": "true", "TMPDIR": self._folder.name}  # noqa: TID251
         command = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", str(self.port)]
@@ -132,41 +133,65 @@ def answered(port, path="/v1/score"):
     return counts
 
 
-def per_cpu_second(service, seconds, model):
-    """Requests per CPU second of each worker under sixteen clients that score a sentence at a time."""
+def warm_up(service, model):
+    """The requests to send, each worker having answered some of them."""
     bodies = [
         Request("/v1/score", json.dumps({"texts": [" ".join(WORDS[: 3 + i % 14])], "model": model}).encode())
         for i in range(4000)
     ]
-    target = Target.parse(f"http://127.0.0.1:{service.port}")
-    measure(target, bodies, ClosedLoop(16), Terms(num_requests=400))
+    measure(service.target, bodies, ClosedLoop(16), Terms(num_requests=400))
+    return bodies
+
+
+def per_cpu_second(service, bodies, seconds):
+    """Requests per CPU second of each worker under sixteen clients that score a sentence at a time."""
     before, taken = answered(service.port), [cpu_s(pid) for pid in service.pids]
-    summary = summarise(measure(target, bodies, ClosedLoop(16), Terms(duration_s=seconds)))
+    summary = summarise(measure(service.target, bodies, ClosedLoop(16), Terms(duration_s=seconds)))
     assert not summary.errors, summary.errors
     taken = [cpu_s(pid) - then_s for pid, then_s in zip(service.pids, taken, strict=True)]
     after = answered(service.port)
     return [(after[n] - before[n]) / one_s for n, one_s in enumerate(taken)], summary.achieved_per_s
 
 
+@contextlib.contextmanager
+def busy(core):
+    """Somebody else at work on a core while the block runs."""
+    spin = "import os; os.sched_setaffinity(0, {%d})\nwhile True: pass" % core
+    process = subprocess.Popen([sys.executable, "-c", spin])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
 def compare(title, registry, model, seconds):
-    """A lone worker and two, in turns; the medians, and memory."""
-    lone, each, memory = [], ([], []), None
-    for _ in range(ROUNDS):
-        with running(registry, model, 1) as service:
-            rates, _ = per_cpu_second(service, seconds, model)
-            lone += rates
-        with running(registry, model, 2) as service:
-            rates, total = per_cpu_second(service, seconds, model)
-            for worker, rate in enumerate(rates):
-                each[worker].append(rate)
-            memory = [memory_mb(pid) for pid in service.pids]
-    base = statistics.median(lone)
-    told = ", ".join(
-        f"worker {n} {statistics.median(rates):,.0f} ({statistics.median(rates) / base:.2f})"
-        for n, rates in enumerate(each)
-    )
+    """A lone worker, the same beside a busy core, and two, by turns in short windows; medians, and memory.
+
+    A host's cores change their speed by a third within seconds as its other guests come and go, so the three are asked
+    in windows next to each other, and what is compared is the ratios within a round.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    lone, beside, each, totals = [], [], ([], []), []
+    with running(registry, model, 1) as one, running(registry, model, 2) as two:
+        bodies = warm_up(one, model)
+        warm_up(two, model)
+        for _ in range(ROUNDS):
+            [rate], _ = per_cpu_second(one, bodies, seconds)
+            lone.append(rate)
+            rates, total = per_cpu_second(two, bodies, seconds)
+            totals.append(total)
+            for ratios, one_rate in zip(each, rates, strict=True):
+                ratios.append(one_rate / rate)
+            with busy(cores[-1]):
+                [rate], _ = per_cpu_second(one, bodies, seconds)
+            beside.append(rate / lone[-1])
+        memory = [memory_mb(pid) for pid in two.pids]
+    told = ", ".join(f"worker {n} {statistics.median(ratios):.2f}" for n, ratios in enumerate(each))
     print(
-        f"{title}: requests a CPU second: alone {base:,.0f}, of two {told}; together {total:,.0f}/s by the clock"
+        f"{title}: requests a CPU second: alone {statistics.median(lone):,.0f} ({min(lone):,.0f} to {max(lone):,.0f}); "
+        f"over that, of two {told}; alone beside a busy core {statistics.median(beside):.2f}; "
+        f"together {statistics.median(totals):,.0f}/s by the clock"
     )
     for number, (private, pss) in enumerate(memory):
         print(f"{title}: memory of worker {number}: private {private:,.0f} MB, Pss {pss:,.0f} MB", flush=True)
@@ -248,7 +273,7 @@ async def _burst(port, clients):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--registry", type=Path, default=None)
     parser.add_argument("--only", choices=["ngram", "mixture", "relay", "spread"], default=None)
     given = parser.parse_args()

@@ -11,8 +11,8 @@ import pytest
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.local import LocalRegistry
 from models.tokenizers import WordTokenizer
-from service import local
 from service.engine.host import LoadedModel
+from service.local import asking
 from service.settings import Settings
 from tests.contract.conftest import publish
 from tests.fakes import FakeModel, fake_vocabulary
@@ -41,7 +41,7 @@ def answers_of(registry, number):
     """What a version answers, by path; asked in this process."""
     version = registry.resolve(f"moving@{number}")
     loaded = LoadedModel(version.address, load_checkpoint(version.path))
-    return {"/v1/score": local.score(loaded, SCORE), "/v1/generate": local.generate(loaded, GENERATE)}
+    return {"/v1/score": asking.score(loaded, SCORE), "/v1/generate": asking.generate(loaded, GENERATE)}
 
 
 def essence(answer):

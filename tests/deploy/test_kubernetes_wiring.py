@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from service.app import create_app
-from service.cli_options import EXIT_BAD_INPUT
+from service.cli.options import EXIT_BAD_INPUT
 from service.settings import Settings
 from tests.deploy.gramophones import train_small
 from tests.deploy.manifests import (

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from service import cli
-from service.console_load import LoadProgress
+from service.console.load import LoadProgress
 from service.load.loads import ClosedLoop, OpenLoop, Terms
 from service.load.observation import Observation, Recording
 from tests.http_servers import answering, whole

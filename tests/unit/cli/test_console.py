@@ -1,6 +1,6 @@
 """What the command line prints for people."""
 
-from service.console import show_figures
+from service.console.evaluation import show_figures
 
 
 def test_the_figures_of_an_n_gram_model_end_with_its_hit_rates(capsys):

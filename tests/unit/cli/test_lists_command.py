@@ -7,8 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from models.errors import FormatError, InvalidInputError
-from service import cli_list_options
-from service.cli import app
+from service.cli import app, list_options
 
 MOSES = """\
 0 ||| a b ||| lm= -1 ||| -3
@@ -99,7 +98,7 @@ def test_scores_of_kaldi_and_beams_of_nemo(tmp_path):
 
 
 def test_complaints_have_an_end(monkeypatch):
-    monkeypatch.setattr(cli_list_options, "MAX_COMPLAINTS", 2)
+    monkeypatch.setattr(list_options, "MAX_COMPLAINTS", 2)
     done = run("show", "-", "--format", "moses", input="bad\n" * 5 + "0 ||| a\n")
     assert done.stderr.splitlines()[2:] == ["gramophone: -: 3 more bad lines"]
 
@@ -127,7 +126,7 @@ def test_a_closed_stream_is_told(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(InvalidInputError, match="standard input is closed"):
         list(
-            cli_list_options.read_items(
+            list_options.read_items(
                 "-", format_name=None, references=None, reference_layout=None, beam_size=None, scores=None
             )
         )

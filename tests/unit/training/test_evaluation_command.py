@@ -9,7 +9,7 @@ import pytest
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.local import LocalRegistry
 from models.errors import FormatError, InvalidInputError, ModelNotFoundError
-from service.console_evaluation import show_evaluation
+from service.console.evaluation import show_evaluation
 from training.commands import run_evaluate, run_train
 from training.evaluating.published import COUNTS_FILE
 

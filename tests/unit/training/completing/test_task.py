@@ -5,7 +5,7 @@ import json
 import pytest
 
 from models.errors import InvalidInputError
-from service.console_typist import show_typist
+from service.console.typist import show_typist
 from training.commands import run_evaluate_autocomplete, run_train
 
 NOUNS, PLACES = ("cat", "dog", "owl", "hen"), ("mat", "bed", "sofa", "roof")

@@ -1,0 +1,145 @@
+"""`gramophone evaluate`: how good a model is on held-out text."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from models.errors import InvalidInputError
+from service.cli.options import (
+    CORPUS_HELP,
+    DEFAULT_REGISTRY,
+    DeviceOption,
+    JsonOption,
+    ModelArgument,
+    PrecisionOption,
+    RegistryOption,
+    print_json,
+)
+from service.cli.tasks import check_options, show_evaluation
+
+DEFAULT_WINDOW_TOKENS = 65_534
+evaluating_app = typer.Typer()
+
+
+@evaluating_app.command()
+def evaluate(
+    model: ModelArgument,
+    task: Annotated[
+        Literal["perplexity", "autocomplete", "check"],
+        typer.Option(
+            help="Perplexity; what completions spare a simulated typist; or how well errors put in are found."
+        ),
+    ] = "perplexity",
+    corpus: Annotated[
+        list[Path] | None,
+        typer.Option(help=f"{CORPUS_HELP} Default: the test part of Python's own documentation."),
+    ] = None,
+    context: Annotated[
+        Literal["sentence", "stream", "document"],
+        typer.Option(help="Fresh state each line; state carried across lines; or whole texts in windows."),
+    ] = "sentence",
+    unit: Annotated[
+        Literal["line", "paragraph"], typer.Option(help="What a sentence is in the files.")
+    ] = "line",
+    window: Annotated[
+        int, typer.Option(min=1, help="Tokens in a window of a document.")
+    ] = DEFAULT_WINDOW_TOKENS,
+    detail: Annotated[
+        bool,
+        typer.Option("--detail", help="Also: entropy of the predictions; figures by frequency and position."),
+    ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Compare with a second model: difference and KL divergence."),
+    ] = None,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Predictions that entropy and divergence are the mean of, at most [4096]; words that are typed "
+            "[2000], or checked for each kind of error [5000].",
+        ),
+    ] = None,
+    overlap: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="TRAINFILE", help="Look for the text in this training text; may be repeated."),
+    ] = None,
+    dynamic: Annotated[
+        bool,
+        typer.Option(
+            "--dynamic", help="Let a copy of a neural model learn from the text as it goes; a stream."
+        ),
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Autocomplete: write a page with curves, too.")
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Check: put in errors of this kind, real_word, non_word or space; may be repeated."
+        ),
+    ] = None,
+    save_calibration: Annotated[
+        bool,
+        typer.Option(
+            "--save-calibration",
+            help="Check: keep what thresholds are worth, so that /v1/check takes a precision.",
+        ),
+    ] = False,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+    precision: PrecisionOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """A model on held-out text: perplexity per token, word and byte; what completions spare; how errors are found."""
+    from training import commands
+
+    options = {
+        "unit": unit != "line",
+        "context": context != "sentence",
+        "window": window != DEFAULT_WINDOW_TOKENS,
+        "detail": detail,
+        "against": against is not None,
+        "overlap": bool(overlap),
+        "dynamic": dynamic,
+        "report": report is not None,
+        "kinds": bool(kinds),
+        "save-calibration": save_calibration,
+    }
+    check_options(task, {name for name, is_given in options.items() if is_given})
+    common: dict[str, Any] = {"corpus": corpus or (), "registry": registry, "device": device}
+    sized: dict[str, Any] = {"precision": precision} | ({} if sample is None else {"sample": sample})
+    if task == "check":
+        chosen: dict[str, Any] = {"kinds": kinds} if kinds else {}
+        result = commands.run_evaluate_check(
+            model, **common, **sized, **chosen, save_calibration=save_calibration
+        )
+    elif task == "autocomplete":
+        result = commands.run_evaluate_autocomplete(
+            model, **common, **sized, unit=unit, context=context, against=against, report=report
+        )
+    elif dynamic:
+        if context == "document" or detail or against or overlap:
+            raise InvalidInputError(
+                "--dynamic reads the text as one stream and goes without --context document, --detail, --against "
+                "and --overlap",
+                parameter="dynamic",
+            )
+        result = commands.run_dynamic_evaluation(model, **common, unit=unit)
+    else:
+        result = commands.run_evaluate(
+            model,
+            **common,
+            **sized,
+            context=context,
+            unit=unit,
+            window=window,
+            detail=detail,
+            against=against,
+            overlap=overlap or (),
+        )
+    if as_json:
+        print_json(result)
+    else:
+        show_evaluation(task, result)

@@ -1,0 +1,114 @@
+"""`gramophone lattice`: rescoring word lattices with a published model, without a server."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from models.errors import InvalidInputError
+from service.cli.list_options import ReferenceLayoutOption, ReferencesOption, binary_stream, good_lists
+from service.cli.options import DEFAULT_REGISTRY, DeviceOption, ModelArgument, PrecisionOption, RegistryOption
+
+lattice_app = typer.Typer()
+
+
+@lattice_app.command()
+def lattice(
+    model: ModelArgument,
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE…", help="Lattices (.gz, .xz, .zst too); - reads standard input."),
+    ],
+    form: Annotated[
+        Literal["slf", "kaldi"],
+        typer.Option("--format", help="HTK's standard lattice format, or Kaldi's lattices as text."),
+    ],
+    words: Annotated[
+        Path | None, typer.Option(help="Kaldi's words.txt, where lattices have numbers for words.")
+    ] = None,
+    weights: Annotated[
+        str,
+        typer.Option(
+            help="Signed weights of am, old_lm, lm, words and unk, such as am=0.1,lm=0.7,old_lm=0.3. Those left out: "
+            "the lattice's own acscale, lmscale and wdpenalty, else am=1,lm=1; 0 for old_lm and unk."
+        ),
+    ] = "",
+    nbest: Annotated[int, typer.Option(min=1, help="How many word strings of each lattice.")] = 1,
+    max_tokens_per_node: Annotated[
+        int, typer.Option(help="Only so many ways go on from a node, the best.")
+    ] = 64,
+    beam: Annotated[
+        float | None,
+        typer.Option(help="Drop what is worse than the best by more than this. Default: nothing."),
+    ] = None,
+    recombination_order: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Words after which a network's histories count as equal, 0: all; n-gram models can tell.",
+        ),
+    ] = 4,
+    no_word: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Label that stands for no word, beside !NULL, <eps> and the like; may be repeated."
+        ),
+    ] = None,
+    output: Annotated[
+        str, typer.Option(help="File to write, or a folder for formats of several files; - prints.")
+    ] = "-",
+    output_format: Annotated[
+        str,
+        typer.Option(
+            help="jsonl or another format of n-best lists, see `lists convert`; text: the best words after each id; "
+            "slf-lattice, kaldi-lattice: lattices with the new scores."
+        ),
+    ] = "jsonl",
+    references: ReferencesOption = None,
+    reference_layout: ReferenceLayoutOption = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+    precision: PrecisionOption = "auto",
+) -> None:
+    """Find the best word strings in lattices with a language model, which replaces that of the first pass.
+
+    A string's features are am and old_lm, the lattice's acoustic and language model scores; lm, its natural-log
+    probability by the model, end of sentence included; words and unk, how many words and unknown tokens it has. The
+    best has the largest weighted sum. With references, word error rates of the best strings, and of the best paths
+    there are, go to standard error.
+    """
+    from models.lattices.files import read_symbol_file
+    from models.lattices.token_passing import Search
+    from service.local import asking
+    from service.local.lattices import Comparison, LatticeFiles, LatticeOutput, rescore_lattices
+    from service.schemas.rerank_query import numbers
+
+    search = Search(
+        max_tokens_per_node=max_tokens_per_node, beam=beam, recombination_order=recombination_order or None
+    )
+    symbols = None if words is None else read_symbol_file(words)
+    target = LatticeOutput(
+        binary_stream(sys.stdout, "output") if output == "-" else Path(output), output_format, symbols
+    )
+    if target.lattice_format is not None and references:
+        raise InvalidInputError(
+            "--references goes with n-best lists, not with lattices", parameter="references"
+        )
+    read = LatticeFiles(form=form, symbols=symbols, no_words=no_word or ())
+    compared = Comparison(references or (), reference_layout)
+    loaded = asking.load(registry, model, device, precision)
+    sources = [
+        (binary_stream(sys.stdin, "input"), "<stdin>") if name == "-" else (Path(name), name)
+        for name in files
+    ]
+    rescored = rescore_lattices(
+        loaded, read.read(sources), numbers(weights, parameter="weights") if weights else {}, search
+    )
+    where = files[0] if len(files) == 1 else f"{files[0]} …"
+    if target.lattice_format is not None:
+        target.write_lattices(good_lists(rescored, where))
+        return
+    target.write_lists(good_lists(compared.lists(rescored, nbest), where))
+    for name, figure in compared.figures().items():
+        typer.echo(f"{name}: {figure:.2f}", err=True)

@@ -1,0 +1,119 @@
+"""The command line: `gramophone …`. Options and their help; the work is done elsewhere.
+
+Modules that are slow to import are imported by the command that needs them, so that
+`--help` is quick.
+"""
+
+import contextlib
+import io
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from models.checkpoint.remote import cache_folder
+from models.errors import (
+    FormatError,
+    InvalidInputError,
+    LanguageModelError,
+    ModelNotFoundError,
+    RegistryError,
+)
+from service.cli.arpa import arpa_app
+from service.cli.asking import asking_app
+from service.cli.bench import bench_app
+from service.cli.checking import checking_app
+from service.cli.completing import completing_app
+from service.cli.evaluating import evaluating_app
+from service.cli.keys import keys_app
+from service.cli.lattice import lattice_app
+from service.cli.lists import lists_app
+from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
+from service.cli.registry import models_app
+from service.cli.serving import serving_app
+from service.cli.training import training_app
+from service.cli.tuning import tuning_app
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
+app.add_typer(training_app)
+app.add_typer(evaluating_app)
+app.add_typer(serving_app)
+app.add_typer(asking_app)
+app.add_typer(bench_app)
+app.add_typer(checking_app)
+app.add_typer(completing_app)
+app.add_typer(lattice_app)
+app.add_typer(tuning_app)
+app.add_typer(lists_app, name="lists")
+models_app.add_typer(arpa_app)
+app.add_typer(models_app, name="models")
+app.add_typer(keys_app, name="keys")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"gramophone-lm {metadata.version('gramophone-lm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[  # noqa: ARG001 - its callback does the work
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    registry_cache: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="GRAMOPHONE_REGISTRY_CACHE",
+            help="Folder where models of remote registries are kept.",
+            show_default="~/.cache/gramophone",
+        ),
+    ] = None,
+    cache_home: Annotated[Path | None, typer.Option(envvar="XDG_CACHE_HOME", hidden=True)] = None,
+) -> None:
+    """Train small language models and serve them over HTTP."""
+    if registry_cache is None and cache_home is not None:
+        registry_cache = cache_home / "gramophone"
+    if registry_cache is not None:
+        cache_folder.use(registry_cache)
+
+
+def main() -> None:
+    """Run the command line; errors are one line on standard error, exit code 2 for bad input."""
+    _tolerate_encodings()
+    try:
+        app()
+    except (InvalidInputError, FormatError, ModelNotFoundError, RegistryError) as error:
+        _fail(error, EXIT_BAD_INPUT)
+    except LanguageModelError as error:
+        _fail(error, EXIT_FAILED)
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+        sys.exit(EXIT_FAILED)
+    except OSError as error:  # our output goes to a full disk, say
+        with contextlib.suppress(OSError):
+            sys.stdout.close()  # else it would be tried again, and a traceback told, at the very end
+        _fail(error, EXIT_FAILED)
+
+
+def _fail(error: Exception, code: int) -> None:
+    sys.stderr.write(f"gramophone: {error}\n")
+    sys.exit(code)
+
+
+def _tolerate_encodings() -> None:
+    """Print what the terminal cannot show as escapes; read bytes that are not text, to be refused by name."""
+    for stream, errors in (
+        (sys.stdin, "surrogateescape"),
+        (sys.stdout, "backslashreplace"),
+        (sys.stderr, "backslashreplace"),
+    ):
+        if isinstance(stream, io.TextIOWrapper):  # None where it is closed
+            stream.reconfigure(errors=errors)

@@ -1,0 +1,103 @@
+"""`gramophone models …`: what a registry holds, and changing it."""
+
+from typing import Annotated
+
+import typer
+
+from models.errors import InvalidInputError
+from service.cli.options import (
+    DEFAULT_REGISTRY,
+    EXIT_FAILED,
+    DeviceOption,
+    JsonOption,
+    ModelArgument,
+    RegistryOption,
+    print_json,
+)
+
+models_app = typer.Typer(
+    help="List, inspect, verify, promote, delete, import and export published models.", no_args_is_help=True
+)
+
+
+@models_app.command("list")
+def models_list(registry: RegistryOption = DEFAULT_REGISTRY, as_json: JsonOption = False) -> None:
+    """Names, versions, aliases and held-out perplexities."""
+    from service.console.registry import show_models
+    from service.local import inventory
+
+    rows = inventory.overview(registry)
+    print_json(rows) if as_json else show_models(rows)
+
+
+@models_app.command("show")
+def models_show(
+    model: ModelArgument, registry: RegistryOption = DEFAULT_REGISTRY, as_json: JsonOption = False
+) -> None:
+    """One version's model card, or with --json its manifest, metrics and provenance."""
+    from service.console.registry import show_card
+    from service.local import inventory
+
+    if as_json:
+        print_json(inventory.details(registry, model))
+    else:
+        show_card(inventory.card(registry, model))
+
+
+@models_app.command("verify")
+def models_verify(
+    model: Annotated[str | None, typer.Argument(help="A model, or every version of every model.")] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+) -> None:
+    """Check every hash and replay the golden test; exit 1 if anything is wrong."""
+    from service.local import inventory
+
+    failed = False
+    for address, problem in inventory.verify(registry, model, device=device):
+        typer.echo(f"{address}: {problem or 'good'}")
+        failed |= problem is not None
+    if failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@models_app.command("promote")
+def models_promote(
+    model: ModelArgument,
+    alias: Annotated[str, typer.Option(help="The alias to move.")] = "champion",
+    registry: RegistryOption = DEFAULT_REGISTRY,
+) -> None:
+    """Point an alias at a version, atomically."""
+    from models.checkpoint.registry import open_registry
+
+    store = open_registry(registry)
+    version = store.resolve(model)
+    store.set_alias(version.name, alias, version.number)
+    typer.echo(f"{version.name}@{alias} is {version.address} now")
+
+
+@models_app.command("sweep")
+def models_sweep(
+    older_than_days: Annotated[
+        float, typer.Option(min=0.0, help="What is younger may belong to a publisher at work: it stays.")
+    ] = 7.0,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+) -> None:
+    """Remove what interrupted publishers and deleted versions left in the registry."""
+    from models.checkpoint.registry import open_registry
+
+    removed = open_registry(registry).sweep(older_than_s=older_than_days * 86_400)
+    typer.echo(f"{removed} leftovers removed")
+
+
+@models_app.command("delete")
+def models_delete(model: ModelArgument, registry: RegistryOption = DEFAULT_REGISTRY) -> None:
+    """Remove one version, named with its number; refused while an alias points to it."""
+    from models.checkpoint.registry import open_registry
+
+    if not model.partition("@")[2].isdecimal():
+        raise InvalidInputError(f"delete takes NAME@NUMBER, given {model!r}", parameter="model")
+    store = open_registry(registry)
+    version = store.resolve(model)
+    store.delete(version.name, version.number)
+    typer.echo(f"{version.address} is deleted; its number will not be used again")

@@ -1,0 +1,241 @@
+"""The client that waits."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+
+from service.client.calls import (
+    Call,
+    Contexts,
+    GenerateOptions,
+    LineReader,
+    ScoreOptions,
+    check,
+    generate_call,
+    headers_of,
+    log_probs_call,
+    model_call,
+    models_call,
+    next_token_call,
+    next_word_call,
+    read_event,
+    read_floats,
+    read_outcome,
+    score_call,
+    score_lines_call,
+    wait_s,
+)
+from service.client.checking import (
+    CheckOptions,
+    NamedText,
+    QualityOptions,
+    check_call,
+    quality_call,
+    quality_lines_call,
+    read_quality,
+)
+from service.client.completing import AutocompleteOptions, Users, autocomplete_call
+from service.client.errors import unreachable
+from service.client.reranking import (
+    RerankOptions,
+    TuneOptions,
+    read_ranked,
+    rerank_call,
+    rerank_lines_call,
+    tune_call,
+)
+from service.client.states import States
+from service.schemas.autocomplete_replies import AutocompleteReply
+from service.schemas.check_replies import CheckReply
+from service.schemas.quality_replies import QualityReply, TextQualityResult
+from service.schemas.replies import (
+    ErrorBody,
+    GenerateReply,
+    ModelCard,
+    ModelList,
+    NextTokenReply,
+    NextWordReply,
+    RankedListResult,
+    RerankReply,
+    ScoreReply,
+    SequenceScoreResult,
+)
+
+R = TypeVar("R")
+
+
+class Client:
+    """Talks to a service and waits for its answers.
+
+    Args:
+        base_url: where it is, such as `http://localhost:8000`.
+        api_key: sent with every request, if the service asks for one.
+        headers: sent too, such as `X-Gramophone-Session`, by which a proxy finds the process that remembers.
+        timeout_s: how long to wait for an answer, or for the next part of one.
+        max_retries: how often to try again when it is overloaded or not ready.
+        transport: of httpx, for tests.
+
+    Every method raises GramophoneError.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 60.0,
+        max_retries: int = 2,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.Client(
+            base_url=base_url, headers=headers_of(api_key, headers), timeout=timeout_s, transport=transport
+        )
+        self._max_retries = max_retries
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """Where the service is."""
+        return str(self._http.base_url)
+
+    @property
+    def states(self) -> States:
+        """States of texts that the service keeps, for decoders."""
+        return States(self._ask, self._send)
+
+    @property
+    def users(self) -> Users:
+        """What users of autocomplete have accepted."""
+        return Users(self._ask)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def next_token(
+        self, context: Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
+    ) -> NextTokenReply:
+        """The most probable next tokens after each context; faster on large vocabularies without the entropy."""
+        return self._ask(next_token_call(context, top_k, entropy=entropy, model=model))
+
+    def next_word(
+        self, context: str | Sequence[str], *, top_k: int = 10, model: str | None = None
+    ) -> NextWordReply:
+        """The most probable next words after each context, however they are cut into tokens."""
+        return self._ask(next_word_call(context, top_k, model))
+
+    def log_probs(self, context: Contexts, *, model: str | None = None) -> "memoryview[float]":
+        """Every next token's log-probability, float32 [B, V]."""
+        return read_floats(self._send(log_probs_call(context, model)))
+
+    def score(
+        self,
+        texts: Sequence[str] | None = None,
+        *,
+        token_ids: Sequence[Sequence[int]] | None = None,
+        context: str | Sequence[int] = "",
+        **options: Unpack[ScoreOptions],
+    ) -> ScoreReply:
+        """Log-probabilities of texts, or of token ids."""
+        return self._ask(score_call(texts, token_ids, context, options))
+
+    def score_lines(
+        self, items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
+    ) -> Iterator[SequenceScoreResult | ErrorBody]:
+        """A score, or an error, for each object with `text` or `token_ids`, in order."""
+        for line in self._lines(score_lines_call(items, options)):
+            yield read_outcome(line)
+
+    def rerank(self, lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]) -> RerankReply:
+        """Lists of candidates in a better order."""
+        return self._ask(rerank_call(lists, options))
+
+    def rerank_lines(
+        self, lists: Iterable[Mapping[str, Any]], **options: Unpack[RerankOptions]
+    ) -> Iterator[RankedListResult | ErrorBody]:
+        """Each list in a better order, or an error, in order; for thousands of lists."""
+        for line in self._lines(rerank_lines_call(lists, options)):
+            yield read_ranked(line)
+
+    def tune(self, lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]) -> dict[str, Any]:
+        """Weights to re-rank with, found on lists with a `reference`, and what they are worth."""
+        return self._ask(tune_call(lists, options))
+
+    def generate(self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]) -> GenerateReply:
+        """A continuation."""
+        return self._ask(generate_call(prompt, options, stream=False))
+
+    def stream(
+        self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
+    ) -> Iterator[GenerateReply]:
+        """A continuation token by token; closing the iterator stops it."""
+        for line in self._lines(generate_call(prompt, options, stream=True)):
+            if (event := read_event(line)) is not None:
+                yield event
+
+    def autocomplete(self, text: str, **options: Unpack[AutocompleteOptions]) -> AutocompleteReply:
+        """Completions of the word that a text ends in, or the next words."""
+        return self._ask(autocomplete_call(text, options))
+
+    def check(self, text: str, **options: Unpack[CheckOptions]) -> CheckReply:
+        """Words of a text that are probably wrong, and what was meant."""
+        return self._ask(check_call(text, options))
+
+    def quality(self, texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> QualityReply:
+        """How probable texts are by word and byte, under one model or two."""
+        return self._ask(quality_call(texts, options))
+
+    def quality_lines(
+        self, items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
+    ) -> Iterator[TextQualityResult | ErrorBody]:
+        """The same, or an error, for each object with `text` and perhaps `id`, in order; for corpora."""
+        for line in self._lines(quality_lines_call(items, options)):
+            yield read_quality(line)
+
+    def models(self) -> ModelList:
+        """The models of the service."""
+        return self._ask(models_call())
+
+    def model(self, address: str) -> ModelCard:
+        """One model."""
+        return self._ask(model_call(address))
+
+    def _ask(self, call: Call[R]) -> R:
+        return call.reply.validate_json(self._send(call).content)
+
+    def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
+        attempt = 0
+        while True:
+            try:
+                response = self._http.send(call.request(self._http), stream=stream)
+                if not response.is_success:
+                    response.read()
+            except httpx.TransportError as error:
+                raise unreachable(error) from error
+            pause_s = wait_s(response, attempt, self._max_retries)
+            if pause_s is None:
+                return check(response)
+            attempt += 1
+            time.sleep(pause_s)
+
+    def _lines(self, call: Call[Any]) -> Iterator[str]:
+        response = self._send(call, stream=True)
+        try:
+            reader = LineReader()
+            for piece in response.iter_bytes():
+                yield from reader.push(piece)
+        except httpx.TransportError as error:
+            raise unreachable(error) from error
+        finally:
+            response.close()

@@ -1,0 +1,70 @@
+"""The client's side of /v1/check and /v1/quality: what is asked, and how lines of answers are read."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypedDict
+
+from pydantic import TypeAdapter
+
+from service.client.calls import LINES, Call
+from service.schemas.check_replies import CheckReply
+from service.schemas.quality_replies import QualityReply, TextQualityResult
+from service.schemas.replies import ErrorBody, ErrorReply
+
+_CHECKED = TypeAdapter(CheckReply)
+_QUALITY = TypeAdapter(QualityReply)
+_LINE: TypeAdapter[TextQualityResult | ErrorReply] = TypeAdapter(TextQualityResult | ErrorReply)
+
+NamedText: TypeAlias = str | Mapping[str, Any]
+"""A text, or a mapping with `text` and `id`."""
+
+
+class _Span(TypedDict):
+    start: int
+    end: int
+    suggestions: Sequence[str | Mapping[str, Any]]
+
+
+class CheckOptions(TypedDict, total=False):
+    """How a text is checked; see POST /v1/check."""
+
+    model: str
+    threshold: float
+    precision: float
+    max_suggestions: int
+    candidates: Sequence[_Span]
+    dictionary: Sequence[str]
+    error_rate: float
+    max_edits: int
+    timeout_ms: int
+
+
+class QualityOptions(TypedDict, total=False):
+    """With which models texts are scored; see POST /v1/quality."""
+
+    model: str
+    against: str
+
+
+def check_call(text: str, options: CheckOptions) -> Call[CheckReply]:
+    """POST /v1/check."""
+    return Call("POST", "/v1/check", _CHECKED, {"text": text, **options})
+
+
+def quality_call(texts: Sequence[NamedText], options: QualityOptions) -> Call[QualityReply]:
+    """POST /v1/quality."""
+    return Call("POST", "/v1/quality", _QUALITY, {"texts": texts, **options})
+
+
+def quality_lines_call(
+    items: Iterable[Mapping[str, Any]], options: QualityOptions
+) -> Call[TextQualityResult | ErrorReply]:
+    """POST /v1/quality with a line for each item."""
+    body = "\n".join(map(json.dumps, items)).encode()
+    return Call("POST", "/v1/quality", _LINE, body, {"content-type": LINES}, options)
+
+
+def read_quality(line: str) -> TextQualityResult | ErrorBody:
+    """What a line of the answer says."""
+    read = _LINE.validate_json(line)
+    return read.error if isinstance(read, ErrorReply) else read

@@ -1,0 +1,40 @@
+"""What `gramophone models …` prints for people."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.text import Text
+
+from service.console.tables import number, table_of_names
+
+_console = Console()
+
+
+def show_models(rows: Sequence[dict[str, Any]]) -> None:
+    """A line a version."""
+    table = table_of_names(
+        "model", "aliases", "family", "parameters", "perplexity per token", "per word", "created"
+    )
+    for row in rows:
+        if "problem" in row:
+            table.add_row(
+                row["model"], " ".join(row["aliases"]), Text(f"damaged: {row['problem']}", style="red")
+            )
+            continue
+        table.add_row(
+            row["model"],
+            " ".join(row["aliases"]),
+            row["family"],
+            f"{row['parameters']:,}",
+            f"{number(row['perplexity'])} ({row['split']})" if row["split"] else "",
+            number(row["word_perplexity"]) if row["split"] else "",
+            row["created"][:10],
+        )
+    _console.print(table)
+
+
+def show_card(markdown: str) -> None:
+    """A model card."""
+    _console.print(Markdown(markdown))

@@ -1,0 +1,128 @@
+"""Files of n-best lists re-ranked: `gramophone rerank`."""
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import typer
+
+from models.errors import InvalidInputError, LanguageModelError
+from models.reranking.derived import is_derived
+from models.reranking.features import is_computed
+from models.reranking.formats import write_lists
+from models.reranking.lists import Candidate, CandidateList
+from models.reranking.metrics import metric_of
+from service.cli.list_options import MAX_COMPLAINTS, binary_stream
+from service.local.asking import RerankAsked, rerank_lists
+from service.schemas.rerank_replies import list_pieces
+from service.use_cases.rerank import RankedList, RerankItem
+
+_SCORE, _OLD_SCORE = "score", "old_score"
+
+
+def rerank_file(
+    asked: RerankAsked, lists: Iterable[CandidateList], *, file: str, target: str, output_format: str | None
+) -> None:
+    """Re-rank lists as they come; what is wrong with one is told on standard error, the others are written.
+
+    Args:
+        asked: which models, and how.
+        lists: of a file.
+        file: its name, for messages.
+        target: a file or folder to write; `-` is standard output.
+        output_format: None writes what POST /v1/rerank answers, a list a line.
+
+    Raises:
+        InvalidInputError: no list can be re-ranked.
+        FormatError: the target cannot be written.
+    """
+    errors = _WordErrors()
+    ranked = errors.watch(_ranked(asked, lists, file))
+    if output_format is not None:
+        cut = asked.options.top
+        to = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
+        write_lists((reordered(one, cut) for one in ranked), to, output_format)
+    elif target == "-":
+        for one in ranked:
+            typer.echo(b"".join(list_pieces(one, asked.models, asked.options)))
+    else:
+        raise InvalidInputError("--output needs --output-format", parameter="output")
+    if line := errors.line():
+        typer.echo(line, err=True)
+
+
+def is_reserved(asked: RerankAsked, feature: str) -> bool:
+    """Whether a feature of a file has the name of one that is computed."""
+    return is_computed(feature, asked.models.further) or is_derived(feature)
+
+
+def reordered(ranked: RankedList, top: int | None) -> CandidateList:
+    """A list in its new order, with all features; `score` is the total, the first pass's own becomes `old_score`."""
+    candidates = []
+    for place in ranked.ranking.order[:top].tolist():
+        features = ranked.features(place)
+        if _SCORE in features:
+            features[_OLD_SCORE] = features.pop(_SCORE)
+        features[_SCORE] = float(ranked.totals[place])
+        candidates.append(Candidate(ranked.given.candidates[place].text, features))
+    given = ranked.given
+    return CandidateList(given.name, given.context, tuple(candidates), given.references, given.continuation)
+
+
+def _ranked(asked: RerankAsked, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList]:
+    """Lists that could be re-ranked."""
+    names: deque[str] = deque()
+
+    def items() -> Iterator[RerankItem]:
+        for number, one in enumerate(lists, start=1):
+            names.append(f"list {number}" if one.name is None else f"list {number} ({one.name})")
+            yield RerankItem(one)
+
+    num_failed, any_good = 0, False
+    for outcome in rerank_lists(asked.models, items(), asked.options):
+        name = names.popleft()
+        if isinstance(outcome, LanguageModelError):
+            num_failed += 1
+            if num_failed <= MAX_COMPLAINTS:
+                typer.echo(f"gramophone: {file}: {name}: {outcome}", err=True)
+        else:
+            any_good = True
+            yield outcome
+    if num_failed and not any_good:
+        raise InvalidInputError(f"{file}: no list can be re-ranked")
+    if num_failed > MAX_COMPLAINTS:
+        typer.echo(f"gramophone: {file}: {num_failed - MAX_COMPLAINTS:,} more lists failed", err=True)
+
+
+class _WordErrors:
+    """Word errors of lists with references, before and after."""
+
+    def __init__(self) -> None:
+        self._metric = metric_of("wer")
+        self._totals = np.zeros(
+            (3, 2), np.int64
+        )  # errors and words: first candidates, chosen ones, best ones
+        self._num_lists = 0
+
+    def watch(self, ranked: Iterable[RankedList]) -> Iterator[RankedList]:
+        """The same lists, counted."""
+        for one in ranked:
+            if one.given.references:
+                texts = [candidate.text for candidate in one.given.candidates]
+                errors = self._metric.statistics(texts, one.given.references)
+                chosen = int(one.ranking.order[0])
+                self._totals += errors[[0, chosen, int(errors[:, 0].argmin())]]
+                self._num_lists += 1
+            yield one
+
+    def line(self) -> str | None:
+        """The rates for people; None without references."""
+        if not self._num_lists:
+            return None
+        first, chosen, best = self._metric.score(self._totals)
+        return (
+            f"word error rate of {self._num_lists:,} lists with references: first pass {first:.2f} %, "
+            f"re-ranked {chosen:.2f} %, best possible {best:.2f} %"
+        )
