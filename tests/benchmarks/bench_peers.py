@@ -1,6 +1,6 @@
 """The service beside LitServe, batching, and beside a plain FastAPI handler: the same LSTM, requests and answers.
 
-    python tests/benchmarks/bench_peers.py [--seconds 2] [--rounds 3] [--clients 1 4 16 32 64] [--tune 3]
+    python tests/benchmarks/bench_peers.py [--seconds 2] [--rounds 3] [--clients 1 4 16 32 64] [--tune 3] [--workers 2]
 
 The model is random (2 x 512, tied, V = 16k); the peers compute it in float32 with nn.LSTM, whole batches where
 there are any. First closed loops, for the peak; then open loops (Poisson) at half of the better peer's peak. Servers
@@ -14,6 +14,7 @@ each peer up, for some seconds each, and goes on with the fastest. Nothing else 
 import argparse
 import asyncio
 import itertools
+import os
 import signal
 import statistics
 import sys
@@ -149,7 +150,8 @@ def compare(workload, registry, python, given):
             peer: tuned(peer, command, workload, given.tune, registry.parent, random)
             for peer, command in commands.items()
         }
-    ours = [sys.executable, "-m", "service.cli", "serve", "--registry", str(registry), "--precision"]
+    ours = [sys.executable, "-m", "service.cli", "serve", "--registry", str(registry)]
+    ours += ["--workers", str(given.workers), "--precision"]
     all_commands = {name: [*ours, precision] for precision, name in OURS.items()}
     all_commands |= {peer: command(options[peer]) for peer, command in commands.items()}
     with running(all_commands, registry.parent) as servers:
@@ -167,6 +169,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 32, 64])
     parser.add_argument("--only", choices=["score", "generate"])
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count(), help="processes of ours; by default one a core"
+    )
     parser.add_argument(
         "--tune", type=float, default=0, metavar="SECONDS", help="for each way to set up a peer"
     )

@@ -102,3 +102,15 @@ def test_debugging_shows_our_details_and_not_the_libraries():
     structlog.get_logger("service.a").debug("ours")
     logging.getLogger("numba.core").debug("theirs")
     assert [json.loads(line)["event"] for line in written.getvalue().splitlines()] == ["ours"]
+
+
+def test_columns_are_those_of_a_terminal_without_its_colours():
+    written = configured("console")
+    facts = {"route": "/v1/score", "status": 200, "said": "two words", "empty": "", "names": ["a"]}
+    structlog.get_logger("a").info("request", **facts)
+    structlog.get_logger("a").info("ready")
+    first, second = written.getvalue().splitlines()
+    shown = structlog.dev.ConsoleRenderer(colors=False)
+    for line, event in ((first, {"event": "request", **facts}), (second, {"event": "ready"})):
+        event |= {"level": "info", "timestamp": line.split()[0]}
+        assert line.rstrip() == shown(None, "info", event).rstrip()
