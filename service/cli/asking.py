@@ -83,7 +83,7 @@ def generate(
     ] = "sample",
     max_tokens: Annotated[int, typer.Option(help="At most so many tokens.")] = 64,
     temperature: Annotated[float, typer.Option(help="Flatter above 1, sharper below, greedy at 0.")] = 1.0,
-    top_k: Annotated[int | None, typer.Option(help="Draw among the k most probable.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw among the k most probable. Default: all.")] = None,
     top_p: Annotated[float, typer.Option(help="Draw among the fewest with this probability.")] = 1.0,
     min_p: Annotated[float, typer.Option(help="Draw among those with this share of the greatest.")] = 0.0,
     repetition_penalty: Annotated[
@@ -185,7 +185,7 @@ def rerank(
     device: DeviceOption = "cpu",
     precision: PrecisionOption = "auto",
 ) -> None:
-    """Put candidates in a better order; prints one JSON list a line.
+    """Put candidates in a better order; prints one list a line, as JSON.
 
     A feature of a file with the name of one that is computed, such as Moses' lm, becomes old_lm. With references, the
     word error rates before and after are told on standard error.

@@ -25,7 +25,11 @@ checking_app = typer.Typer()
 def check(
     model: ModelArgument,
     source: Annotated[
-        str, typer.Argument(metavar="[TEXT|FILE|-]", help="A text, a file, or - for standard input.")
+        str,
+        typer.Argument(
+            metavar="[TEXT|FILE|-]",
+            help="A text; a file, if there is one of that name; or - for standard input.",
+        ),
     ] = "-",
     threshold: Annotated[
         float | None, typer.Option(help="How probably wrong a word must be to be told [default: 0.5].")

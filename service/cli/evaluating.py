@@ -68,7 +68,7 @@ def evaluate(
     dynamic: Annotated[
         bool,
         typer.Option(
-            "--dynamic", help="Let a copy of a neural model learn from the text as it goes; a stream."
+            "--dynamic", help="Let a copy of a neural model learn from the text as it goes, as one stream."
         ),
     ] = False,
     report: Annotated[
@@ -77,7 +77,7 @@ def evaluate(
     kinds: Annotated[
         list[str] | None,
         typer.Option(
-            help="Check: put in errors of this kind, real_word, non_word or space; may be repeated."
+            help="Check: put in errors of this kind, real_word, non_word or space; may be repeated. Default: all."
         ),
     ] = None,
     save_calibration: Annotated[
@@ -92,7 +92,7 @@ def evaluate(
     precision: PrecisionOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """A model on held-out text: perplexity per token, word and byte; what completions spare; how errors are found."""
+    """Measure a model on held-out text: perplexity, what completions spare, or how errors are found."""
     from training import commands
 
     options = {

@@ -18,14 +18,21 @@ def _group() -> None:
 def create(
     name: Annotated[str, typer.Option(help="Whose key it is; stands in the log.")],
     scopes: Annotated[
-        str, typer.Option(help="What it is good for: infer, metrics, admin, with commas between.")
+        str,
+        typer.Option(
+            help="What it may ask for, with commas between: infer, every path below /v1; metrics; admin, all below "
+            "/admin. None includes another."
+        ),
     ] = "infer",
     as_json: JsonOption = False,
 ) -> None:
     """Make a key. It is shown once, on standard error; the line to keep goes to standard output.
 
-    So `gramophone keys create --name app >> keys` adds it to the file that GRAMOPHONE_API_KEYS_FILE names.
-    A running service reads the file again within a second; taking a line out withdraws its key.
+    Example, `keys` being the file that GRAMOPHONE_API_KEYS_FILE names:
+
+        gramophone keys create --name app --scopes infer >> keys
+
+    A running service reads the file again within a second; a line that is taken out withdraws its key.
     """
     from service.security.keys import create_key
 

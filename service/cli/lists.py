@@ -16,7 +16,7 @@ from service.cli.list_options import (
 from service.cli.options import JsonOption, print_json
 
 lists_app = typer.Typer(
-    help="Convert n-best lists from one format to another; look at them.", no_args_is_help=True
+    help="Look at n-best lists, and convert them from one format to another.", no_args_is_help=True
 )
 
 

@@ -7,11 +7,13 @@ Modules that are slow to import are imported by the command that needs them, so 
 import contextlib
 import io
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperOption
 
 from models.checkpoint.remote import cache_folder
 from models.errors import (
@@ -35,6 +37,9 @@ from service.cli.registry import models_app
 from service.cli.serving import serving_app
 from service.cli.training import training_app
 from service.cli.tuning import tuning_app
+
+_GIVEN = {"bool": "", "Path": "FILE", "str": "TEXT", "int": "NUMBER", "float": "NUMBER"}
+"""What help calls values of a type; a flag takes none."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -89,7 +94,7 @@ def main() -> None:
     """Run the command line; errors are one line on standard error, exit code 2 for bad input."""
     _tolerate_encodings()
     try:
-        app()
+        _command()()
     except (InvalidInputError, FormatError, ModelNotFoundError, RegistryError) as error:
         _fail(error, EXIT_BAD_INPUT)
     except LanguageModelError as error:
@@ -101,6 +106,22 @@ def main() -> None:
         with contextlib.suppress(OSError):
             sys.stdout.close()  # else it would be tried again, and a traceback told, at the very end
         _fail(error, EXIT_FAILED)
+
+
+def _command() -> Any:
+    """The whole command, its help telling what to give instead of the types that hold it."""
+    command = typer.main.get_command(app)
+    for each in _and_below(command):
+        for option in each.params:
+            if option.metavar is None and isinstance(option, TyperOption):
+                option.metavar = _GIVEN.get(option.bare_type().removeprefix("list[").removesuffix("]"))
+    return command
+
+
+def _and_below(command: Any) -> Iterator[Any]:
+    yield command
+    for below in getattr(command, "commands", {}).values():
+        yield from _and_below(below)
 
 
 def _fail(error: Exception, code: int) -> None:

@@ -63,7 +63,9 @@ def models_verify(
 
 @models_app.command("promote")
 def models_promote(
-    model: ModelArgument,
+    model: Annotated[
+        str, typer.Argument(help="Version: NAME@7, NAME@champion, or NAME for the one that is served.")
+    ],
     alias: Annotated[str, typer.Option(help="The alias to move.")] = "champion",
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
@@ -91,7 +93,10 @@ def models_sweep(
 
 
 @models_app.command("delete")
-def models_delete(model: ModelArgument, registry: RegistryOption = DEFAULT_REGISTRY) -> None:
+def models_delete(
+    model: Annotated[str, typer.Argument(help="Version: NAME@7.")],
+    registry: RegistryOption = DEFAULT_REGISTRY,
+) -> None:
     """Remove one version, named with its number; refused while an alias points to it."""
     from models.checkpoint.registry import open_registry
 

@@ -7,6 +7,14 @@ import typer
 serving_app = typer.Typer()
 
 
+def _print_settings(asked: bool) -> None:
+    if asked:
+        from service.console.settings import show_settings
+
+        show_settings()
+        raise typer.Exit
+
+
 @serving_app.command()
 def serve(
     registry: Annotated[
@@ -21,8 +29,14 @@ def serve(
     workers: Annotated[
         int | None, typer.Option(help="Processes that serve behind the port. [GRAMOPHONE_WORKERS]")
     ] = None,
+    settings: Annotated[  # noqa: ARG001 - its callback does the work
+        bool,
+        typer.Option(
+            "--settings", callback=_print_settings, is_eager=True, help="Print all settings there are."
+        ),
+    ] = False,
 ) -> None:
-    """Serve the registry's models over HTTP. Every setting of the README's table is read from the environment."""
+    """Serve the registry's models over HTTP. Settings are read from the environment; --settings lists them."""
     from service.app import serve as run
     from service.settings import read_settings
 

@@ -25,7 +25,7 @@ def quickstart(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train the default models on Python's own documentation: an n-gram, an LSTM, their mixture."""
+    """Train the default models on Python's own documentation, in minutes: an n-gram, an LSTM, their mixture."""
     from models.checkpoint.registry import open_registry
 
     if if_empty and open_registry(registry, create=True).models():
@@ -45,18 +45,28 @@ def train(
         list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Default: Python's own documentation.")
     ] = None,
     valid: Annotated[
-        list[Path] | None, typer.Option(help="Text to decide by. Default: the end of the corpus is held out.")
+        list[Path] | None,
+        typer.Option(
+            help="Validation text: early stopping, discounts and weights of mixtures are chosen by it. "
+            "Default: the end of the corpus is held out."
+        ),
     ] = None,
-    test: Annotated[list[Path] | None, typer.Option(help="Text to report on.")] = None,
+    test: Annotated[list[Path] | None, typer.Option(help="Text to report figures of, too.")] = None,
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a key of the recipe, such as ngram.order=3."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set a key of the recipe, such as ngram.order=3; may be repeated.",
+        ),
     ] = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     device: DeviceOption = "cpu",
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on with an interrupted training of this name, if there is one."),
+        typer.Option(
+            "--resume", help="Go on with an interrupted neural training of this name, if there is one."
+        ),
     ] = False,
     engine: Annotated[
         str,

@@ -57,16 +57,22 @@ def tune(
         ),
     ] = None,
     length_exponents: Annotated[
-        str, typer.Option(help="Of lm, to choose from; the first is the simplest.")
+        str,
+        typer.Option(
+            help="Powers of the length by which lm may be divided, to choose from; of equals the first."
+        ),
     ] = "0,1",
     folds: FoldsOption = 2,
     seed: SeedOption = 0,
     restarts: Annotated[int, typer.Option(help="Random starts of a search.")] = 8,
     resamples: Annotated[int, typer.Option(help="Resamples whose best weights are averaged.")] = 12,
     max_p_value: Annotated[
-        float, typer.Option(help="Use weights whose gain is no likelier by chance; 1: whose gain is any.")
+        float,
+        typer.Option(
+            help="Keep the first pass unless the p-value of the gain is at most this; 1 takes any gain."
+        ),
     ] = 0.2,
-    bootstrap_samples: Annotated[int, typer.Option(help="That this probability is told from.")] = 1000,
+    bootstrap_samples: Annotated[int, typer.Option(help="Resamples that the p-value is found from.")] = 1000,
     save: Annotated[
         str | None, typer.Option(help="Save the weights as a profile of this name, for rerank --profile.")
     ] = None,

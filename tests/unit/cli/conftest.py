@@ -1,24 +1,13 @@
 """Running the command line in the test's own process."""
 
-import sys
+from functools import partial
 
 import pytest
 
-from service import cli
+from tests.command_line import typed_line
 
 
 @pytest.fixture
 def typed(capsys, monkeypatch):
     """Run `gramophone …`: exit code, standard output, standard error."""
-
-    def run(*argv):
-        monkeypatch.setattr(sys, "argv", ["gramophone", *map(str, argv)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stopped:
-            code = stopped.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return partial(typed_line, capsys, monkeypatch)

@@ -3,26 +3,20 @@
 import sys
 import time
 
-import pytest
-
-from service import cli
 from service.console.load import LoadProgress
 from service.load.loads import ClosedLoop, OpenLoop, Terms
 from service.load.observation import Observation, Recording
 from tests.http_servers import answering, whole
 
 
-def test_a_load_that_nobody_answers_is_a_failure(capsys, monkeypatch):
+def test_a_load_that_nobody_answers_is_a_failure(typed):
     async def once(writer, number, _request):
         status = "500 Internal Server Error" if number else "200 OK"
         writer.write(whole(b'{"detail": "out of order"}', status))
 
     with answering(once) as url:
-        options = ["--clients", "1", "--requests", "3", "--warmup", "0"]
-        monkeypatch.setattr(sys, "argv", ["gramophone", "bench", url, *options])
-        with pytest.raises(SystemExit, match="1"):
-            cli.main()
-    out, err = capsys.readouterr()
+        code, out, err = typed("bench", url, "--clients", "1", "--requests", "3", "--warmup", "0")
+    assert code == 1
     assert "3 http_500: out of order" in out
     assert "nothing was answered" in err
 

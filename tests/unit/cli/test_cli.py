@@ -10,7 +10,7 @@ from importlib.metadata import version
 import pytest
 
 from models.checkpoint.local import LocalRegistry
-from service import cli
+from service.settings import Settings
 from training.recipe import recipe_names
 
 pytestmark = pytest.mark.usefixtures("logs_as_before")
@@ -19,25 +19,6 @@ TEXT = "\n".join(
     f"the {noun} sat on the {place} today" for noun in ("cat", "dog", "owl") for place in ("mat", "bed") * 9
 )
 SMALL = ["--set", "ngram.order=3"]
-
-
-def run(capsys, monkeypatch, *argv, stdin=None):
-    """Run `gramophone …` as from a shell: exit code, standard output, standard error."""
-    monkeypatch.setattr(sys, "argv", ["gramophone", *map(str, argv)])
-    if stdin is not None:
-        monkeypatch.setattr(sys, "stdin", stdin)
-    code = 0
-    try:
-        cli.main()
-    except SystemExit as stopped:
-        code = stopped.code or 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-@pytest.fixture
-def gramophone(capsys, monkeypatch):
-    return lambda *argv, **options: run(capsys, monkeypatch, *argv, **options)
 
 
 @pytest.fixture(scope="module")
@@ -62,27 +43,27 @@ def registry(tmp_path_factory):
 @pytest.mark.parametrize(
     "command", ["quickstart", "train", "evaluate", "next", "score", "generate", "rerank", "serve", "models"]
 )
-def test_every_command_explains_itself(gramophone, command):
-    code, out, _ = gramophone(command, "--help")
+def test_every_command_explains_itself(typed, command):
+    code, out, _ = typed(command, "--help")
     assert code == 0
     assert "--help" in out
 
 
-def test_the_version_is_that_of_the_package(gramophone):
-    assert gramophone("--version")[:2] == (0, f"gramophone-lm {version('gramophone-lm')}\n")
+def test_the_version_is_that_of_the_package(typed):
+    assert typed("--version")[:2] == (0, f"gramophone-lm {version('gramophone-lm')}\n")
 
 
-def test_the_help_of_train_names_every_recipe(gramophone):
-    _, out, _ = gramophone("train", "--help")
+def test_the_help_of_train_names_every_recipe(typed):
+    _, out, _ = typed("train", "--help")
     words = {word.strip(",.") for word in out.split()}
     assert set(recipe_names()) <= words
     assert "cpu-30min" in recipe_names()
 
 
-def test_training_publishes_and_reports_held_out_figures(gramophone, tmp_path):
+def test_training_publishes_and_reports_held_out_figures(typed, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text(TEXT)
-    code, out, _ = gramophone(
+    code, out, _ = typed(
         "train", "ngram", "--name", "m", "--corpus", corpus, "--registry", tmp_path / "r", *SMALL, "--json"
     )
     result = json.loads(out)
@@ -92,18 +73,18 @@ def test_training_publishes_and_reports_held_out_figures(gramophone, tmp_path):
     assert LocalRegistry(tmp_path / "r").versions("m") == [1]
 
 
-def test_next_ranks_tokens(gramophone, registry):
-    _, out, _ = gramophone("next", "small", "the cat sat on", "--registry", registry, "--json")
+def test_next_ranks_tokens(typed, registry):
+    _, out, _ = typed("next", "small", "the cat sat on", "--registry", registry, "--json")
     assert json.loads(out)["results"][0]["candidates"][0]["text"] == "the"
-    code, out, _ = gramophone("next", "small@1", "the cat sat on", "--registry", registry)
+    code, out, _ = typed("next", "small@1", "the cat sat on", "--registry", registry)
     assert code == 0
     assert "small@1: entropy" in out
 
 
-def test_score_reads_lines_of_standard_input(gramophone, registry):
+def test_score_reads_lines_of_standard_input(typed, registry):
     import io
 
-    _, out, _ = gramophone(
+    _, out, _ = typed(
         "score", "small", "--registry", registry, "--json", stdin=io.StringIO("the cat\n\nthe dog sat\n")
     )
     reply = json.loads(out)
@@ -111,35 +92,35 @@ def test_score_reads_lines_of_standard_input(gramophone, registry):
     assert reply["corpus"]["logprob"] == pytest.approx(sum(r["logprob"] for r in reply["results"]))
 
 
-def test_generate_streams_what_it_reports(gramophone, registry):
+def test_generate_streams_what_it_reports(typed, registry):
     options = ["generate", "small", "the cat", "--seed", "5", "--registry", registry]
-    _, streamed, _ = gramophone(*options)
-    _, out, _ = gramophone(*options, "--json")
+    _, streamed, _ = typed(*options)
+    _, out, _ = typed(*options, "--json")
     assert streamed == "the cat" + json.loads(out)["choices"][0]["text"] + "\n"
 
 
-def test_generate_prints_each_of_several_continuations(gramophone, registry):
+def test_generate_prints_each_of_several_continuations(typed, registry):
     options = ["generate", "small", "the", "--registry", registry, "-n", "3"]
     for more in (["--seed", "5", "--bad-word", "cat"], ["--strategy", "beam", "--num-beams", "5"]):
-        _, lines, _ = gramophone(*options, *more)
-        _, out, _ = gramophone(*options, *more, "--json")
+        _, lines, _ = typed(*options, *more)
+        _, out, _ = typed(*options, *more, "--json")
         assert lines.splitlines() == ["the" + choice["text"] for choice in json.loads(out)["choices"]]
 
 
-def test_rerank_orders_each_line(gramophone, registry, tmp_path):
+def test_rerank_orders_each_line(typed, registry, tmp_path):
     lists = tmp_path / "lists.jsonl"
     texts = [{"text": "mat the on", "features": {"am": -1}}, {"text": "the cat sat", "features": {"am": -2}}]
     lists.write_text(json.dumps({"id": "a", "candidates": texts}) + "\n")
-    _, out, _ = gramophone("rerank", "small", lists, "--registry", registry)
+    _, out, _ = typed("rerank", "small", lists, "--registry", registry)
     assert [c["index"] for c in json.loads(out)["ranking"]] == [1, 0]
-    _, out, _ = gramophone("rerank", "small", lists, "--weights", "lm=0,am=1", "--registry", registry)
+    _, out, _ = typed("rerank", "small", lists, "--weights", "lm=0,am=1", "--registry", registry)
     assert [c["index"] for c in json.loads(out)["ranking"]] == [0, 1]
 
 
-def test_evaluate_reports_every_figure(gramophone, registry, tmp_path):
+def test_evaluate_reports_every_figure(typed, registry, tmp_path):
     held_out = tmp_path / "held-out.txt"
     held_out.write_text("the cat sat\nthe emu sat\n")
-    _, out, _ = gramophone("evaluate", "small", "--corpus", held_out, "--registry", registry, "--json")
+    _, out, _ = typed("evaluate", "small", "--corpus", held_out, "--registry", registry, "--json")
     figures = json.loads(out)
     names = {
         "tokens",
@@ -154,19 +135,16 @@ def test_evaluate_reports_every_figure(gramophone, registry, tmp_path):
     assert (figures["tokens"], figures["oov"], figures["context"]) == (8, 1, "sentence")
 
 
-def test_models_are_listed_shown_verified_promoted_and_deleted(gramophone, registry):
+def test_models_are_listed_shown_verified_promoted_and_deleted(typed, registry):
     where = ("--registry", registry)
-    _, out, _ = gramophone("models", "list", *where, "--json")
+    _, out, _ = typed("models", "list", *where, "--json")
     assert [row["model"] for row in json.loads(out)] == ["small@1", "small@2"]
-    assert "small@2: good" in gramophone("models", "verify", *where)[1]
-    assert "Held-out figures" in gramophone("models", "show", "small", *where)[1]
-    assert (
-        json.loads(gramophone("models", "show", "small", *where, "--json")[1])["manifest"]["family"]
-        == "ngram"
-    )
-    assert gramophone("models", "promote", "small@1", *where)[0] == 0
+    assert "small@2: good" in typed("models", "verify", *where)[1]
+    assert "Held-out figures" in typed("models", "show", "small", *where)[1]
+    assert json.loads(typed("models", "show", "small", *where, "--json")[1])["manifest"]["family"] == "ngram"
+    assert typed("models", "promote", "small@1", *where)[0] == 0
     assert LocalRegistry(registry).resolve("small").number == 1
-    code, _, err = gramophone("models", "delete", "small@1", *where)
+    code, _, err = typed("models", "delete", "small@1", *where)
     assert (code, "is champion" in err) == (2, True)
 
 
@@ -191,8 +169,8 @@ def test_models_are_listed_shown_verified_promoted_and_deleted(gramophone, regis
         (["models", "delete", "small"], "NAME@NUMBER"),
     ],
 )
-def test_bad_input_is_one_line_on_standard_error_and_exit_code_2(gramophone, registry, argv, said):
-    code, out, err = gramophone(*argv, "--registry", registry, stdin=io.StringIO())
+def test_bad_input_is_one_line_on_standard_error_and_exit_code_2(typed, registry, argv, said):
+    code, out, err = typed(*argv, "--registry", registry, stdin=io.StringIO())
     assert code == 2
     assert out == ""
     assert said in err
@@ -200,58 +178,58 @@ def test_bad_input_is_one_line_on_standard_error_and_exit_code_2(gramophone, reg
     assert "Traceback" not in err
 
 
-def test_a_registry_that_is_not_there_is_named(gramophone, tmp_path):
+def test_a_registry_that_is_not_there_is_named(typed, tmp_path):
     for argv in (["models", "list"], ["next", "m"], ["serve"]):
-        code, _, err = gramophone(*argv, "--registry", tmp_path / "absent")
+        code, _, err = typed(*argv, "--registry", tmp_path / "absent")
         assert code == 2
         assert "there is no registry at" in err
 
 
-def test_a_damaged_version_is_reported_and_the_others_stay_usable(gramophone, registry, tmp_path):
+def test_a_damaged_version_is_reported_and_the_others_stay_usable(typed, registry, tmp_path):
     import shutil
 
     copy = tmp_path / "registry"
     shutil.copytree(registry, copy)
     weights = copy / "small" / "versions" / "2" / "ngram.bin"
     weights.write_bytes(weights.read_bytes()[:-1])
-    code, out, _ = gramophone("models", "verify", "--registry", copy)
+    code, out, _ = typed("models", "verify", "--registry", copy)
     assert code == 1
     assert "small@1: good" in out
     assert "ngram.bin has" in out
-    code, _, err = gramophone("next", "small@2", "--registry", copy)
+    code, _, err = typed("next", "small@2", "--registry", copy)
     assert (code, "ngram.bin" in err) == (1, True)
-    assert gramophone("next", "small@1", "--registry", copy)[0] == 0
+    assert typed("next", "small@1", "--registry", copy)[0] == 0
 
 
-def test_bytes_that_are_not_utf8_are_refused_by_name(gramophone, registry, tmp_path):
+def test_bytes_that_are_not_utf8_are_refused_by_name(typed, registry, tmp_path):
     stdin = io.TextIOWrapper(io.BytesIO(b"the cat\n\xff\n"), encoding="utf-8")
-    code, _, err = gramophone("score", "small", "--registry", registry, stdin=stdin)
+    code, _, err = typed("score", "small", "--registry", registry, stdin=stdin)
     assert (code, err) == (2, "gramophone: the text is not UTF-8: convert it first, for example with iconv\n")
     lists = tmp_path / "lists"
     lists.write_bytes(b'{"candidates": [{"text": "\xff"}]}\n')
-    code, _, err = gramophone("rerank", "small", lists, "--registry", registry)
+    code, _, err = typed("rerank", "small", lists, "--registry", registry)
     assert code == 2
     assert f"{lists}:1: the text is not UTF-8" in err
 
 
-def test_a_list_nested_without_end_is_told(gramophone, registry, tmp_path):
+def test_a_list_nested_without_end_is_told(typed, registry, tmp_path):
     lists = tmp_path / "lists"
     lists.write_text("[" * 100_000)
-    code, _, err = gramophone("rerank", "small", lists, "--format", "jsonl", "--registry", registry)
+    code, _, err = typed("rerank", "small", lists, "--format", "jsonl", "--registry", registry)
     assert (code, err.splitlines()[0]) == (2, f"gramophone: {lists}:1: it is nested too deeply")
 
 
-def test_a_number_without_end_deletes_nothing(gramophone, registry):
-    code, _, err = gramophone("models", "delete", "small@" + "9" * 5000, "--registry", registry)
+def test_a_number_without_end_deletes_nothing(typed, registry):
+    code, _, err = typed("models", "delete", "small@" + "9" * 5000, "--registry", registry)
     assert code == 2
     assert "has no version" in err
 
 
-def test_damaged_aliases_are_listed_as_such(gramophone, registry, tmp_path):
+def test_damaged_aliases_are_listed_as_such(typed, registry, tmp_path):
     other = tmp_path / "registry"
     shutil.copytree(registry, other)
     (other / "small" / "aliases.json").write_text("{")
-    code, out, _ = gramophone("models", "list", "--registry", other, "--json")
+    code, out, _ = typed("models", "list", "--registry", other, "--json")
     rows = json.loads(out)
     assert code == 0
     assert "is damaged" in rows[0]["problem"]
@@ -272,15 +250,27 @@ def test_a_terminal_a_disk_or_an_input_that_fails_is_no_traceback(registry, comm
         assert len(done.stderr.splitlines()) <= 1
 
 
-def test_nothing_is_printed_before_a_request_is_refused(gramophone, registry, tmp_path):
+def test_nothing_is_printed_before_a_request_is_refused(typed, registry, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("the cat sat\nthe dog sat\n" * 9)
     where = tmp_path / "backward"
     options = ["--corpus", text, "--registry", where, "--set", "ngram.direction=backward"]
-    assert gramophone("train", "ngram", "--name", "b", *options)[0] == 0
-    code, out, err = gramophone("generate", "b", "the cat", "--registry", where)
+    assert typed("train", "ngram", "--name", "b", *options)[0] == 0
+    code, out, err = typed("generate", "b", "the cat", "--registry", where)
     assert (code, out) == (2, "")
     assert "right to left" in err
     absent = tmp_path / "absent.txt"
     refused = ("evaluate", "b", "--context", "stream", "--corpus", absent, "--registry", where)
-    assert "only 'sentence' is possible" in gramophone(*refused)[2]
+    assert "only 'sentence' is possible" in typed(*refused)[2]
+
+
+def test_serve_lists_every_setting(typed):
+    code, out, _ = typed("serve", "--settings")
+    assert code == 0
+    assert all(f"GRAMOPHONE_{name.upper()}" in out for name in Settings.model_fields)
+
+
+def test_help_tells_what_to_give_and_not_the_types_that_hold_it(typed):
+    _, out, _ = typed("evaluate", "--help")
+    assert "FILE" in out
+    assert "list[Path]" not in out
