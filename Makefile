@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench test-system test-browser test-deploy test-scale clean
+.PHONY: help run test check format bench test-fault test-fuzz test-matrix test-system test-browser test-deploy test-scale audit sbom clean
+
+# Tests start a hundred programs, which should not compile all modules again each time
+unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/' | column -t -s:
@@ -14,7 +17,7 @@ run: $(VENV)/.serve  ## Install, train the default models if the registry is emp
 	$(BIN)/gramophone serve
 
 test: $(VENV)/.test  ## Install what the tests need, and run them, on as many as four cores
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.dev  ## Format, lint, types and layers; what CI runs first
 	$(BIN)/ruff format --check .
@@ -26,8 +29,17 @@ format: $(VENV)/.dev  ## Put the code into its one format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+test-fault: $(VENV)/.test  ## Tests that kill, fill disks, damage files, flood and hang
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --timeout 600 tests/fault
+
+test-fuzz: $(VENV)/.fuzz  ## Hostile requests and files; GRAMOPHONE_FUZZ_CASES asks for more of them
+	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 900 tests/fuzz
+
+test-matrix: $(VENV)/.test  ## Every endpoint with every family, tokenizer and precision
+	$(BIN)/python -m pytest -n 2 --dist load --timeout 900 tests/matrix
+
 test-system: $(VENV)/.test  ## Tests of the whole program as a user starts it
-	$(BIN)/python -m pytest tests/system
+	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 600 tests/system
 
 test-browser: $(VENV)/.test  ## Tests of the playground in a browser; they need Chromium (apt-get install chromium)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/browser
@@ -37,6 +49,13 @@ test-deploy: $(VENV)/.deploy  ## Image, compose file, Prometheus, Grafana, Kuber
 
 test-scale: $(VENV)/.scale  ## Tests of n-grams estimated by Spark; they need Java (apt-get install openjdk-17-jre-headless)
 	$(BIN)/python -m pytest tests/scale
+
+audit: $(VENV)/.audit  ## Ask for known weaknesses of what the image holds; needs a network
+	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement deploy/requirements.txt
+
+sbom: $(VENV)/.test  ## Write deploy/sbom.cdx.json anew, after a change of deploy/requirements.txt
+	$(BIN)/python -m pip install --quiet --requirement deploy/requirements.txt
+	$(BIN)/python deploy/sbom.py > deploy/sbom.cdx.json.new && mv deploy/sbom.cdx.json.new deploy/sbom.cdx.json
 
 bench: $(VENV)/.test  ## Print benchmarks, medians and ratios against peers
 	for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
@@ -53,6 +72,14 @@ $(VENV)/.serve: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet -e '.[test]'
+	touch $@ $(VENV)/.serve
+
+$(VENV)/.fuzz: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e '.[fuzz]'
+	touch $@ $(VENV)/.test $(VENV)/.serve
+
+$(VENV)/.audit: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e '.[audit]'
 	touch $@ $(VENV)/.serve
 
 $(VENV)/.deploy: pyproject.toml | $(VENV)/bin/python

@@ -17,11 +17,27 @@ import zstandard
 from models.errors import FormatError
 
 PACKED_SUFFIXES = (".gz", ".xz", ".zst")
-UNPACKING_ERRORS = (lzma.LZMAError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError, EOFError)
+MAX_EXPANSION = 250
+"""How many times its size a packed file may unpack to: texts shrink to a tenth, repeated lines to a hundredth."""
+
+
+class ExpansionError(Exception):
+    """A packed file holds more than any text would: it was made to fill memory."""
+
+
+UNPACKING_ERRORS = (
+    lzma.LZMAError,
+    gzip.BadGzipFile,
+    zlib.error,
+    zstandard.ZstdError,
+    EOFError,
+    ExpansionError,
+)
 """What reading a damaged packed file raises."""
 
 _ZSTD_PIECE_BYTES = 1 << 10  # a piece may unpack to 30,000 times its size
-_ZSTD_BUFFER_BYTES = 1 << 18
+_BUFFER_BYTES = 1 << 18
+_EXPANDS_FREELY_BYTES = 1 << 24  # a small file may be anything
 _GZIP_LEVEL, _XZ_PRESET, _ZSTD_LEVEL = 6, 1, 3
 
 
@@ -29,18 +45,61 @@ def unpacked(raw: BufferedReader) -> BinaryIO:
     """What a file holds, whatever its name; reading may raise one of `UNPACKING_ERRORS`."""
     magic = raw.peek(8)
     if magic.startswith(b"\x1f\x8b"):
-        return cast("BinaryIO", gzip.GzipFile(fileobj=raw, mode="rb"))
+        return _bounded(raw, lambda packed: gzip.GzipFile(fileobj=packed, mode="rb"))
     if magic.startswith(b"\xfd7zXZ"):
-        return cast("BinaryIO", lzma.LZMAFile(raw))
+        return _bounded(raw, lzma.LZMAFile)
     if magic.startswith(b"\x28\xb5\x2f\xfd"):
-        return BufferedReader(_ZstandardReader(raw), _ZSTD_BUFFER_BYTES)
+        return _bounded(raw, _ZstandardReader)
     return raw
+
+
+def _bounded(raw: BufferedReader, unpack: Callable[[Any], Any]) -> BinaryIO:
+    packed = _Counted(raw)
+    return BufferedReader(_Bounded(packed, unpack(packed)), _BUFFER_BYTES)
+
+
+class _Counted:
+    """A file, and how much of it was read: what comes through a pipe cannot be asked for its place."""
+
+    def __init__(self, raw: BufferedReader) -> None:
+        self._raw = raw
+        self.num_bytes = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Read as files are."""
+        data = self._raw.read(size)
+        self.num_bytes += len(data)
+        return data
+
+
+class _Bounded(RawIOBase):
+    """What a packed file holds, as long as that may be something that somebody has packed."""
+
+    def __init__(self, packed: _Counted, stream: Any) -> None:
+        self._packed = packed
+        self._stream = stream
+        self._num_bytes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, or some of it; 0 at the end.
+
+        Raises:
+            ExpansionError: it is past what may come of so much.
+        """
+        size: int = self._stream.readinto(buffer)
+        self._num_bytes += size
+        if self._num_bytes > max(_EXPANDS_FREELY_BYTES, MAX_EXPANSION * self._packed.num_bytes):
+            raise ExpansionError(f"it unpacks to over {MAX_EXPANSION} times its size, which no text does")
+        return size
 
 
 class _ZstandardReader(RawIOBase):
     """What a Zstandard file holds; the library's own reader does not see that a file was cut off."""
 
-    def __init__(self, raw: BufferedReader) -> None:
+    def __init__(self, raw: _Counted) -> None:
         self._raw = raw
         self._frame = zstandard.ZstdDecompressor().decompressobj()
         self._begun = False

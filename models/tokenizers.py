@@ -31,6 +31,7 @@ MARKED_UNKNOWN = ("word", "unknown")
 _UNK_TEXT = CONTROL_TOKENS[UNK]
 _NOT_SPACE = re.compile(r"\S+")
 _SPACE_MARK = "\u2581"
+_BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class Tokenizer(ABC):
@@ -197,7 +198,7 @@ def word_splitter(pattern: str | None, *, lowercase: bool) -> "WordSplitter":
     """
     try:
         compiled = re.compile(pattern) if pattern is not None else None
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise InvalidInputError(
             f"tokenizer.pattern {pattern!r} is not a regular expression: {error}",
             parameter="tokenizer.pattern",
@@ -274,12 +275,20 @@ class SentencePieceTokenizer(Tokenizer):
         try:
             self._processor.LoadFromSerializedProto(model)
         except RuntimeError as error:
-            raise ManifestError(f"{MODEL_FILE} is not a SentencePiece model: {error}") from None
+            raise ManifestError(f"{MODEL_FILE} is not a SentencePiece model: {error!s:.300}") from None
         size = self._processor.GetPieceSize()
         pieces = [self._processor.IdToPiece(i) for i in range(size)]
         if tuple(pieces[: len(CONTROL_TOKENS)]) != CONTROL_TOKENS:
             raise ManifestError(
-                f"{MODEL_FILE} starts with the pieces {pieces[:3]}, it must start with {list(CONTROL_TOKENS)}"
+                f"{MODEL_FILE} starts with the pieces {pieces[:3]!s:.200}, it must start with {list(CONTROL_TOKENS)}"
+            )
+        odd = next(
+            (p for i, p in enumerate(pieces) if self._processor.IsByte(i) and not _BYTE_PIECE.fullmatch(p)),
+            None,
+        )
+        if odd is not None:
+            raise ManifestError(
+                f"{MODEL_FILE} has the piece {odd!r:.40} for a byte; such are spelled <0x00> to <0xFF>"
             )
         super().__init__(Vocabulary(pieces[len(CONTROL_TOKENS) :]))
 
@@ -316,7 +325,7 @@ class SentencePieceTokenizer(Tokenizer):
             if i in {BOS, EOS}:
                 answer.append(b"")
             elif processor.IsByte(i):
-                answer.append(bytes([int(piece[3:5], 16)]))  # spelled "<0xE2>"
+                answer.append(bytes.fromhex(piece[3:5]))  # spelled "<0xE2>"
             else:
                 answer.append(piece.replace(_SPACE_MARK, " ").encode())
         return tuple(answer)
@@ -331,6 +340,19 @@ class SentencePieceTokenizer(Tokenizer):
         (directory / MODEL_FILE).write_bytes(self._model)
 
 
+def _checked_token(token: Any) -> str:
+    """A token of a file, which must be text.
+
+    Raises:
+        ValueError: it is half of a surrogate pair, or has one in it.
+        TypeError: it is none at all.
+    """
+    if not isinstance(token, str):
+        raise TypeError(f"a token is {token!r:.40}, not text")
+    token.encode()
+    return token
+
+
 def load_tokenizer(directory: Path) -> Tokenizer:
     """Rebuild the tokenizer that `save` wrote into a directory.
 
@@ -343,7 +365,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         kind = config.pop("kind")
         if kind == SentencePieceTokenizer.kind:
             return SentencePieceTokenizer((directory / MODEL_FILE).read_bytes())
-        vocabulary = Vocabulary(config.pop("tokens"))
+        vocabulary = Vocabulary(map(_checked_token, config.pop("tokens")))
         if kind == CharacterTokenizer.kind:
             return CharacterTokenizer(vocabulary)
         if kind == WordTokenizer.kind:
@@ -357,5 +379,5 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         RecursionError,
         InvalidInputError,
     ) as error:
-        raise ManifestError(f"{path}: not a tokenizer: {error}") from None
+        raise ManifestError(f"{path}: not a tokenizer: {error!s:.300}") from None
     raise ManifestError(f"{path}: unknown tokenizer kind {kind!r}")

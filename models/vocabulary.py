@@ -37,7 +37,9 @@ class Vocabulary:
         if len(self._ids) + len(CONTROL_TOKENS) != len(self._tokens):
             seen: set[str] = set()
             twice = next(t for t in self._tokens[3:] if t in seen or seen.add(t))  # type: ignore[func-returns-value]
-            raise InvalidInputError(f"the vocabulary lists the token {twice!r} twice", parameter="vocabulary")
+            raise InvalidInputError(
+                f"the vocabulary lists the token {twice!r:.80} twice", parameter="vocabulary"
+            )
 
     def __len__(self) -> int:
         return len(self._tokens)

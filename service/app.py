@@ -52,6 +52,7 @@ from service.routes import (
 from service.routes.authentication import Authentication
 from service.routes.autocomplete_sessions import Sessions
 from service.routes.errors import install_error_handlers
+from service.routes.foreign_pages import ForeignPages
 from service.routes.leasing import Leases
 from service.routes.limits import BodyLimit, ConnectionLimit
 from service.routes.middleware import HeadAsGet, RequestRecord
@@ -173,7 +174,12 @@ def serve(settings: Settings) -> None:
 def _serve_together(settings: Settings) -> None:
     """Serve with several processes; returns in each of them."""
     patience_s = settings.drain_timeout_s + _STOPPING_S
-    supervisor = Supervisor(settings.workers, name=settings.process_name, patience_s=patience_s)
+    supervisor = Supervisor(
+        settings.workers,
+        name=settings.process_name,
+        patience_s=patience_s,
+        hang_timeout_s=settings.hang_timeout_s,
+    )
     preload(look_ahead(lambda: modules_for(create_app(settings).state.services.host)))
     listening = listen(settings)
     _work(settings, supervisor.run(listening), listening)
@@ -213,6 +219,14 @@ def _protect(app: FastAPI, settings: Settings, metrics: Metrics, crew: Crew | No
     app.add_middleware(HeadAsGet)
     app.add_middleware(Leases)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, keep_texts=settings.log_texts)
+    app.add_middleware(
+        ForeignPages,
+        keys=keys,
+        metrics=metrics,
+        host=settings.host,
+        allowed_hosts=settings.allowed_hosts,
+        origins=settings.cors_origins,
+    )
     app.add_middleware(Authentication, keys=keys, metrics=metrics)
     app.add_middleware(ConnectionLimit, metrics=metrics)
     if settings.otlp_endpoint is not None:
@@ -249,7 +263,12 @@ def _compose(settings: Settings, crew: Crew | None) -> Services:
         limits=SchedulerLimits(max_jobs=settings.max_queued_requests, max_tokens=settings.max_queued_tokens),
         observer=metrics,
     )
-    engine = Engine(scheduler, clock=time.monotonic, request_timeout_s=settings.request_timeout_ms / 1000)
+    engine = Engine(
+        scheduler,
+        clock=time.monotonic,
+        request_timeout_s=settings.request_timeout_ms / 1000,
+        hang_timeout_s=settings.hang_timeout_s,
+    )
     metrics.watch("num_requests_waiting", "requests without their first step", lambda: scheduler.num_waiting)
     metrics.watch(
         "num_requests_running",

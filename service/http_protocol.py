@@ -9,6 +9,7 @@ from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from service.backlog import Backlog
 from service.routes.errors import error_json
 from service.routes.limits import CROWDED, LATE
 from service.schemas.replies import ErrorBody
@@ -21,12 +22,14 @@ class GuardedProtocol(HttpToolsProtocol):
     """A connection whose requests have a limited time to arrive, and whose heads are limited in size.
 
     A connection past the limit in number may ask once, which the application answers 503; past
-    twice the limit it is cut off. `guarded` makes a class with limits of its own.
+    twice the limit it is cut off, and so is a client that does not take its answer. `guarded` makes a class with
+    limits of its own.
     """
 
     max_connections = 4096
     max_header_bytes = 32768
     receive_timeout_s = 30.0
+    backlog = Backlog(timeout_s=30.0, max_bytes=1 << 28)
 
     _head_bytes = 0
     _head_done = False
@@ -47,7 +50,30 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
         self._unwatch()
+        self.backlog.discard(self.transport)
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client does not keep up."""
+        super().pause_writing()
+        self.backlog.add(self.transport)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self.backlog.discard(self.transport)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, or for the client to take the last answer."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._watch_closing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection that has been idle, whether or not its client has taken all."""
+        super().timeout_keep_alive_handler()
+        self._watch_closing()
 
     def data_received(self, data: bytes) -> None:
         """Parse what came; a head that outgrows its limit is refused before it is whole."""
@@ -97,13 +123,22 @@ class GuardedProtocol(HttpToolsProtocol):
         ]
         lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
         self.transport.write(STATUS_LINE[status] + lines + b"\r\n" + body)
-        self.transport.close()
+        self._close()
 
     def _too_long(self) -> tuple[int, str]:
         return (
             HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
             f"the request's line and headers have more than {self.max_header_bytes} bytes",
         )
+
+    def _close(self) -> None:
+        self.transport.close()
+        self._watch_closing()
+
+    def _watch_closing(self) -> None:
+        """A connection that was closed stays as long as there is something to send."""
+        if self in self.connections:
+            self.backlog.add(self.transport)
 
     def _watch(self) -> None:
         if self._timer is None:
@@ -122,7 +157,7 @@ class GuardedProtocol(HttpToolsProtocol):
         elif self.headers is None or (
             self.cycle is not None and self.cycle.response_complete and self._head_done
         ):
-            self.transport.close()
+            self._close()
         elif not self._head_done:
             self._refuse(408, f"the request's headers took longer than {self.receive_timeout_s:g} s")
         else:
@@ -131,7 +166,12 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 def guarded(
-    *, max_connections: int, max_header_bytes: int, receive_timeout_s: float
+    *,
+    max_connections: int,
+    max_header_bytes: int,
+    receive_timeout_s: float,
+    send_timeout_s: float,
+    max_unsent_bytes: int,
 ) -> type[GuardedProtocol]:
     """The protocol with these limits; uvicorn takes a class.
 
@@ -139,10 +179,13 @@ def guarded(
         max_connections: open at most.
         max_header_bytes: of a request's line and headers together at most.
         receive_timeout_s: for a request to arrive.
+        send_timeout_s: in which a client must take some of its answer.
+        max_unsent_bytes: of answers that clients have not taken.
     """
     limits = {
         "max_connections": max_connections,
         "max_header_bytes": max_header_bytes,
         "receive_timeout_s": receive_timeout_s,
+        "backlog": Backlog(timeout_s=send_timeout_s, max_bytes=max_unsent_bytes),
     }
     return type("Guarded", (GuardedProtocol,), limits)

@@ -10,6 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from models.errors import InvalidInputError
+from service.descriptors import room_for_connections
 from service.http_protocol import guarded
 from service.routes.serving import Services
 from service.settings import Settings
@@ -78,9 +79,11 @@ def drain_of(app: FastAPI, settings: Settings) -> Callable[[], Awaitable[None]]:
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """What uvicorn is told of an application and the settings' limits."""
     protocol = guarded(
-        max_connections=settings.max_connections,
+        max_connections=room_for_connections(settings.max_connections),
         max_header_bytes=settings.max_header_bytes,
         receive_timeout_s=settings.body_timeout_s,
+        send_timeout_s=settings.send_timeout_s,
+        max_unsent_bytes=settings.max_unsent_bytes,
     )
     return uvicorn.Config(
         app,

@@ -103,8 +103,17 @@ class Settings(BaseSettings):
         description="origins whose pages may ask from a browser, with commas between, such as "
         "`https://app.example.org`; `*` means any",
     )
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="names in `Host`, with commas between, by which the service may be asked; it always may by "
+        "addresses, and `*` means any name. Unset means any, too, but for a service without keys on a loopback "
+        "address: that answers to names without a dot only, so that no web page reaches it by a name of its own",
+    )
     max_connections: int = Field(
-        default=4096, ge=1, description="open connections at most; requests on others are answered 503"
+        default=4096,
+        ge=1,
+        description="open connections at most; requests on others are answered 503. Each takes two of the files that "
+        "the system lets a process open (`ulimit -Hn`), so with fewer of those there are fewer connections",
     )
     max_header_bytes: int = Field(
         default=32768, ge=1024, description="size of a request's line and headers at most"
@@ -117,6 +126,19 @@ class Settings(BaseSettings):
         gt=0,
         allow_inf_nan=False,
         description="time for a whole request to arrive; one that takes longer is answered 408",
+    )
+    send_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="after so long in which a client has taken nothing of an answer that waits for it, its connection "
+        "is cut off",
+    )
+    max_unsent_bytes: ByteSize = Field(
+        default=ByteSize(256 * 2**20),
+        ge=1,
+        description="memory that answers may take which clients are slow to read, in bytes or such as `2GiB`; past it "
+        "those are cut off that have been slow for longest",
     )
     max_body_bytes: int = Field(default=16 * 2**20, ge=1, description="size of a request's body at most")
     max_tokens_per_sequence: int = Field(
@@ -182,6 +204,14 @@ class Settings(BaseSettings):
     request_timeout_ms: int = Field(
         default=60_000, ge=1, description="after which a request is given up and answered 504"
     )
+    hang_timeout_s: float = Field(
+        default=30.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="after so long without a turn of its event loop or of its models, which take milliseconds, one of "
+        "several workers is killed and another started; of a lone process `/health/live` is 503 where a model computes "
+        "so long without end; 0 is never",
+    )
     drain_timeout_s: float = Field(
         default=30.0, ge=0, description="time for requests under way to finish when the service stops"
     )
@@ -195,7 +225,14 @@ class Settings(BaseSettings):
             raise ValueError(str(error)) from None
         return value
 
-    @field_validator("models", "cors_origins", mode="before")
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _holds_no_password(cls, value: str | None) -> str | None:
+        if value is not None and "@" in value:
+            raise ValueError("a user and a password go into OTEL_EXPORTER_OTLP_HEADERS: URLs are logged")
+        return value
+
+    @field_validator("models", "cors_origins", "allowed_hosts", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -236,7 +273,10 @@ def read_settings(**overrides: Any) -> Settings:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = PREFIX + str(first["loc"][0]).upper()
-        message = f"{name} is {first['input']!r}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+        shown = (
+            "…" if "@" in str(first["input"]) else repr(first["input"])
+        )  # before an @ there may be a password
+        message = f"{name} is {shown}: {first['msg'][:1].lower()}{first['msg'][1:]}"
         raise InvalidInputError(message, parameter=name) from None
 
 

@@ -1,11 +1,31 @@
 """Fixtures that every test folder may use."""
 
+import functools
 import logging
 import os
 from pathlib import Path
 
+import httpx
 import pytest
 import structlog
+
+# Tests ask over plain HTTP; to read the machine's certificates anew for each client takes 40 ms, and polls are many.
+httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)
+# What tests make fail is logged with a plain traceback: to draw one with all local variables takes a tenth of a second.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
+# Test processes share the cores: threads of their own would wait for one another. Torch reads this when it is
+# imported, also in the programs that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # noqa: TID251 - tests are no part of the service
+
+
+def pytest_collection_modifyitems(items):
+    """Long files first: one that is begun last keeps one process busy while the others have nothing left."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 @pytest.fixture(scope="session")

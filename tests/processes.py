@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 ROOT = Path(__file__).parents[1]
+_PATIENCE_S = 120
 PROGRAM = """
 from models.checkpoint import load
 load.FAMILIES["fake"] = ("tests.fakes", "SlowFakeModel")
@@ -22,7 +23,7 @@ serve(read_settings())
 
 
 @contextlib.contextmanager
-def running_process(registry, log, **settings):
+def running_process(registry, log, *, program=PROGRAM, **settings):
     """The process and its URL, ready; what it logs goes to a file. Settings as in the environment."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -31,7 +32,7 @@ def running_process(registry, log, **settings):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GRAMOPHONE_")}  # noqa: TID251
     with log.open("wb") as file:
         child = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM], cwd=ROOT, env={**environment, **ours}, stderr=file
+            [sys.executable, "-c", program], cwd=ROOT, env={**environment, **ours}, stderr=file
         )
         url = f"http://127.0.0.1:{port}"
         try:
@@ -43,9 +44,10 @@ def running_process(registry, log, **settings):
 
 
 def _wait_until_ready(child, url):
-    for _ in range(1000):
+    until_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until_s:
         assert child.poll() is None
-        with contextlib.suppress(httpx.ConnectError):
+        with contextlib.suppress(httpx.TransportError):  # refused, or busy with starting
             if httpx.get(f"{url}/health/ready").status_code == 200:
                 return
         time.sleep(0.02)

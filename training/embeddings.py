@@ -20,6 +20,8 @@ from models.neural.network import Network
 from models.vocabulary import Vocabulary
 from training.corpora.reading import read_lines
 
+_MOST_DIGITS = 18  # of a count
+
 
 class Embeddings(NamedTuple):
     """Vectors of some of a vocabulary's tokens.
@@ -119,7 +121,7 @@ def _words(path: Path, size: int) -> Iterator[tuple[int, str]]:
 
 def _counts(line: str) -> tuple[int, int] | None:
     fields = line.split(" ")
-    if len(fields) != 2 or not all(field.isdecimal() for field in fields):
+    if len(fields) != 2 or not all(field.isdecimal() and len(field) <= _MOST_DIGITS for field in fields):
         return None
     return int(fields[0]), int(fields[1])
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.cache import CacheModel
+from models.checkpoint.folders import writing
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.registry import Registry, Version, check_name
 from models.checkpoint.write import Description, write_checkpoint
@@ -72,10 +73,11 @@ def publish(registry: Registry, name: str, trained: Trained, run: Run) -> Versio
     publishes = trained.recipe.mixture.publish_parts
     wanted = trained.parts if embeds or publishes else ()
     with tempfile.TemporaryDirectory() as folder:
-        parts = [
-            _part_directory(registry if publishes else None, part, run, Path(folder) / str(number))
-            for number, part in enumerate(wanted)
-        ]
+        with writing(Path(folder)):
+            parts = [
+                _part_directory(registry if publishes else None, part, run, Path(folder) / str(number))
+                for number, part in enumerate(wanted)
+            ]
         published = [
             part_title(part) if path.is_relative_to(folder) else address_of(path)
             for part, path in zip(wanted, parts, strict=True)

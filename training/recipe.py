@@ -217,6 +217,8 @@ def recipe_table(name: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except OSError as error:
         raise InvalidInputError(f"recipe {name}: {error.strerror}", parameter="recipe") from None
+    except RecursionError:
+        raise InvalidInputError(f"recipe {name} is nested too deeply", parameter="recipe") from None
     except ValueError as error:  # bad TOML, bad UTF-8
         raise InvalidInputError(f"recipe {name} is not TOML: {error}", parameter="recipe") from None
 

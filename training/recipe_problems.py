@@ -25,6 +25,7 @@ _KINDS = {
     "tuple": "must be a list",
     "missing": "is missing",
 }
+_SHOWN_CHARACTERS = 200
 _LISTS = {"ngram.prune": "a list such as [0, 0, 1]", "mixture.recipes": 'a list such as ["ngram", "lstm"]'}
 
 
@@ -47,8 +48,8 @@ def refusal(error: ValidationError, recipe: type[BaseModel], *, source: str) -> 
             "missing",
             "value_error",
         }:  # our own words name the value where it says something
-            problem += f", given {first['input']!r}"
-    return InvalidInputError(f"recipe {source}: {key}: {problem}", parameter=key)
+            problem += f", given {first['input']!r:.{_SHOWN_CHARACTERS}}"
+    return InvalidInputError(f"recipe {source}: {key:.{_SHOWN_CHARACTERS}}: {problem}", parameter=key)
 
 
 def _problem(key: str, kind: str, message: str, context: Mapping[str, Any]) -> str:

@@ -66,7 +66,7 @@ class TokenizerSettings(BaseModel):
     def _compiles(cls, pattern: str | None) -> str | None:
         try:
             re.compile(pattern or "")
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"it is not a regular expression: {error}") from None
         return pattern
 

@@ -67,10 +67,10 @@ class CacheConfig:
         ):
             if not fits:
                 raise InvalidInputError(
-                    f"cache.{field} is {getattr(self, field)!r}, it must be {limits}",
+                    f"cache.{field} is {getattr(self, field)!r:.80}, it must be {limits}",
                     parameter=f"cache.{field}",
                 )
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return (type(value) is int and abs(value) < 1 << 63) or (type(value) is float and math.isfinite(value))

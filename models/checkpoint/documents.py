@@ -67,7 +67,7 @@ class Documents(Protocol):
 
 
 class FolderDocuments:
-    """Documents in a local folder, which need not be there."""
+    """Documents in a local folder, which need not be there; the registry that it belongs to must be."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -81,6 +81,7 @@ class FolderDocuments:
         try:
             return [path.name for path in self._folder.iterdir()]
         except FileNotFoundError:
+            self._check_registry()
             return []
         except OSError as error:
             raise RegistryError(f"cannot read {self._folder}: {error.strerror}") from None
@@ -91,6 +92,7 @@ class FolderDocuments:
             with self.place(name).open("rb") as file:
                 return file.read(MAX_DOCUMENT_BYTES + 1)
         except FileNotFoundError:
+            self._check_registry()
             return None
         except OSError as error:
             raise RegistryError(f"cannot read {self.place(name)}: {error.strerror}") from None
@@ -119,6 +121,11 @@ class FolderDocuments:
         except OSError:
             return None
         return found.st_mtime_ns, found.st_ino, found.st_size
+
+    def _check_registry(self) -> None:
+        """Tell a registry that is gone from one without such a file: the file may come back with it."""
+        if not self._folder.parent.is_dir():
+            raise RegistryError(f"cannot read the registry {self._folder.parent}: it is not there")
 
 
 def open_documents(registry: Address, folder: str) -> Documents:

@@ -23,6 +23,9 @@ def writing(folder: Path) -> Iterator[None]:
     """
     try:
         yield
+    except shutil.Error as error:
+        # of a tree that was copied: for each file where from, where to and why
+        raise RegistryError(f"cannot write to {folder}: {error.args[0][0][2]}") from error
     except OSError as error:
         raise RegistryError(f"cannot write to {folder}: {error.strerror or error}") from error
 

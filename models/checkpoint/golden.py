@@ -63,8 +63,18 @@ def replay_golden(
         golden = json.loads(path.read_text(encoding="utf-8"))
         tolerance = float(golden["tolerance"][device.split(":", maxsplit=1)[0]][precision])
         sequences = [model.vocabulary.check_ids(s, parameter="sequences") for s in golden["sequences"]]
+        if max(map(len, sequences), default=0) > MAX_TOKENS:
+            raise ValueError(f"a sequence has more than {MAX_TOKENS} tokens")  # noqa: TRY301 - told as the others
         expected = [np.asarray(row, dtype=np.float64) for row in golden[_LOG_PROBS[precision]]]
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, InvalidInputError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+        InvalidInputError,
+    ) as error:
         raise ManifestError(f"{path} is not a golden test: {error}") from None
     worst = 0.0
     for row, want in zip(_scores(model, sequences), expected, strict=True):

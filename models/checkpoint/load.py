@@ -126,6 +126,10 @@ def _read_metrics(path: Path) -> dict[str, Any]:
     metrics: Any = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(metrics, dict) or not isinstance(metrics.get(INT8, {}), dict):
         raise ManifestError(f"{path} is not an object of figures")
+    try:
+        json.dumps(metrics, allow_nan=False, ensure_ascii=False).encode()  # as the service tells them
+    except ValueError as error:
+        raise ManifestError(f"{path} says what JSON cannot: {error}") from None
     return metrics
 
 

@@ -168,13 +168,19 @@ class LocalRegistry(Registry):
     @override
     def sweep(self, *, older_than_s: float) -> int:
         """Whether a writer still lives is told by its lock, whatever the age."""
-        folders = [self._folder(name) / "versions" for name in self._names()]
-        return sum(remove_abandoned(folder) for folder in folders if folder.is_dir())
+        removed = 0
+        for folder in map(self._folder, self._names()):
+            versions = folder / "versions"
+            if versions.is_dir():
+                with writing(folder), held(folder):
+                    removed += remove_abandoned(versions) + sum(map(_emptied, versions.glob(f"{_DELETED}*")))
+        return removed
 
     @override
     def stamps(self, names: Iterable[str] | None = None) -> dict[str, Stamp]:
-        if names is None:
-            names = self._names()
+        names = self._names() if names is None else names
+        if not self.root.is_dir():
+            raise RegistryError(f"cannot read the registry {self.root}: it is not there")
         return {
             name: (*_stat(self._folder(name) / "versions"), *_stat(self._folder(name) / ALIASES_FILE))
             for name in names
@@ -188,8 +194,7 @@ class LocalRegistry(Registry):
             check_unaliased(version, self.aliases(name))
             tombstone = version.path.with_name(f"{_DELETED}{number}")
             version.path.rename(tombstone)
-            for entry in tombstone.iterdir():
-                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+            _emptied(tombstone)
 
     def _names(self) -> list[str]:
         """Folders that may be models, sorted."""
@@ -211,6 +216,14 @@ def _write_aliases(folder: Path, aliases: dict[str, int]) -> None:
         os.fsync(file.fileno())
     temporary.replace(folder / ALIASES_FILE)
     flush(folder)
+
+
+def _emptied(tombstone: Path) -> bool:
+    """Remove what is in a folder; whether anything was."""
+    entries = list(tombstone.iterdir())
+    for entry in entries:
+        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    return bool(entries)
 
 
 def _stat(path: Path) -> tuple[int, int, int]:

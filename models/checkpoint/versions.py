@@ -98,7 +98,10 @@ def parse_aliases(content: bytes, place: object) -> dict[str, int]:
     """
     try:
         aliases: Any = json.loads(content)
-        if not isinstance(aliases, dict) or not all(type(v) is int for v in aliases.values()):
+        if not isinstance(aliases, dict) or not all(
+            is_name(alias) and type(number) is int and is_number(str(number))
+            for alias, number in aliases.items()
+        ):
             raise ValueError("it must map names to version numbers")  # noqa: TRY301 - same message as bad JSON
     except (ValueError, RecursionError) as error:
         raise damaged_aliases(place, error) from None

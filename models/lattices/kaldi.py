@@ -18,7 +18,7 @@ import numpy as np
 from models.errors import InvalidInputError
 from models.lattices.connecting import Arcs, by_level, connected, depths
 from models.lattices.lattice import NO_WORD, Lattice, Scores
-from models.lattices.words import NO_WORDS, SymbolTable, decoded, spoken
+from models.lattices.words import NO_WORDS, SymbolTable, decoded, is_whole_number, spoken
 from models.reranking.formats.interface import BadLine
 
 FRAME_S = 0.01
@@ -155,7 +155,7 @@ def _costs(text: str) -> tuple[float, float, str]:
 
 
 def _state(text: str) -> int:
-    if not text.isdecimal():
+    if not is_whole_number(text):
         raise InvalidInputError(f"the state {text[:40]!r} is no number")
     return int(text)
 
@@ -165,7 +165,7 @@ def _word(label: str, symbols: SymbolTable | None, no_words: Collection[str]) ->
         if label.isdecimal() and label != "0":
             raise InvalidInputError(_NEEDS_SYMBOLS)
         return "" if label == "0" else spoken(label, no_words)
-    if not label.isdecimal() or int(label) not in symbols.words:
+    if not is_whole_number(label) or int(label) not in symbols.words:
         raise InvalidInputError(f"the word {label[:40]!r} is no number that words.txt has")
     return spoken(symbols.words[int(label)], no_words)
 

@@ -9,6 +9,7 @@ NO_WORDS = frozenset({"!NULL", "!ENTER", "!EXIT", "!SENT_START", "!SENT_END", "<
 """Labels without a word: what HTK and Kaldi write on arcs that only hold the graph together, and sentence ends."""
 
 _BACKOFF = "#0"
+_MOST_DIGITS = 18
 
 
 class SymbolTable(NamedTuple):
@@ -43,7 +44,7 @@ def read_symbols(lines: Iterable[bytes], source: str) -> SymbolTable:
             raise FormatError(place, str(error)) from None
         if not fields:
             continue
-        if len(fields) != 2 or not fields[1].isdecimal():
+        if len(fields) != 2 or not is_whole_number(fields[1]):
             raise FormatError(place, "is no word and number", hint="give Kaldi's words.txt")
         word, number = fields[0], int(fields[1])
         if word in ids or number in words:
@@ -62,6 +63,11 @@ def decoded(line: bytes) -> str:
         return line.decode()
     except UnicodeDecodeError:
         raise InvalidInputError("is not UTF-8: convert it first, for example with iconv") from None
+
+
+def is_whole_number(text: str) -> bool:
+    """Whether a text is the number of a word or a state, which 64 bits hold."""
+    return len(text) <= _MOST_DIGITS and text.isdecimal()
 
 
 def spoken(label: str, no_words: Collection[str]) -> str:

@@ -224,7 +224,7 @@ def models_call() -> Call[ModelList]:
 
 def model_call(address: str) -> Call[ModelCard]:
     """GET /v1/models/{address}."""
-    return Call("GET", f"/v1/models/{quote(address)}", _MODEL)
+    return Call("GET", f"/v1/models/{quote(address, safe='@')}", _MODEL)
 
 
 def read_floats(response: httpx.Response) -> "memoryview[float]":

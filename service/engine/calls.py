@@ -19,6 +19,7 @@ from service.engine.pools import Done, Pool
 from service.engine.reading import Scorer
 from service.engine.reads import Read
 from service.engine.rows import gathered, split
+from service.engine.soundness import sound
 
 A = TypeVar("A")
 Asking: TypeAlias = Generator[Any, Any, A]
@@ -84,7 +85,7 @@ class Step(QuickCall):
         after = model.advance(
             gathered([call.state for call in calls]), np.concatenate([call.tokens for call in calls])
         )
-        log_probs = to_numpy(model.next_log_probs(after))
+        log_probs = sound(to_numpy(model.next_log_probs(after)))
         counts = [len(call.tokens) for call in calls]
         return list(zip(split(after, counts), _cut(log_probs, counts), strict=True))
 
@@ -97,7 +98,7 @@ class Predict(QuickCall):
     def answers(cls, calls: Sequence[Self]) -> list[Any]:
         """Log-probabilities [R, V] each."""
         states = [call.state for call in calls]
-        log_probs = to_numpy(calls[0].model.next_log_probs(gathered(states)))
+        log_probs = sound(to_numpy(calls[0].model.next_log_probs(gathered(states))))
         return _cut(log_probs, [len(state) for state in states])
 
 
@@ -118,7 +119,7 @@ class Rank(QuickCall):
         states = [call.state for call in calls]
         ranked = cast("TopKPredictor[Any]", calls[0].model).top_k(gathered(states), calls[0].count)
         counts = [len(state) for state in states]
-        pairs = zip(_cut(ranked.ids, counts), _cut(ranked.log_probs, counts), strict=True)
+        pairs = zip(_cut(ranked.ids, counts), _cut(sound(ranked.log_probs), counts), strict=True)
         return [TopTokens(ids, log_probs) for ids, log_probs in pairs]
 
 

@@ -14,6 +14,7 @@ from service.engine.model_call import ModelCall
 from service.engine.pools import Done, Pool
 from service.engine.rows import Rows, gathered, whole
 from service.engine.shares import fair_shares
+from service.engine.soundness import sound
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +63,7 @@ class ChoicePool(Pool[ScoreChoices, "_Choosing"]):
             rows = np.concatenate([rows + first for (_, rows, _), first in zip(parts, firsts, strict=False)])
             state = gathered([state for state, _, _ in parts])
             model = next(iter(under_way)).model
-            told = scored(model, state, rows, np.concatenate([tokens for _, _, tokens in parts]))
+            told = sound(scored(model, state, rows, np.concatenate([tokens for _, _, tokens in parts])))
             for (one, share), (_, _, tokens) in zip(shares, parts, strict=True):
                 one.went_on(share, told[: len(tokens)])
                 told = told[len(tokens) :]

@@ -43,17 +43,33 @@ class Engine:
         scheduler: whose steps that thread takes.
         clock: the one the scheduler was given.
         request_timeout_s: after which a request is given up.
+        hang_timeout_s: after which a turn of that thread, which takes milliseconds, is taken to be endless; 0 is never.
     """
 
-    def __init__(self, scheduler: Scheduler, *, clock: Callable[[], float], request_timeout_s: float) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        *,
+        clock: Callable[[], float],
+        request_timeout_s: float,
+        hang_timeout_s: float = 0.0,
+    ) -> None:
         self.scheduler = scheduler
         self._clock = clock
         self._request_timeout_s = request_timeout_s
+        self._hang_timeout_s = hang_timeout_s
+        self._turn_began_s: float | None = None
         # tokens, each of which lets the thread look for work once; much faster than threading.Event
         self._work_arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
         self._post = _Outbox()
         self._thread = threading.Thread(target=self._serve, name="model", daemon=True)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a model computes without end, or the model thread has died: only another process helps."""
+        began_s = self._turn_began_s
+        return 0 < self._hang_timeout_s < (0.0 if began_s is None else self._clock() - began_s)
 
     def start(self) -> None:
         """Start the model thread."""
@@ -152,12 +168,15 @@ class Engine:
 
     def _serve(self) -> None:
         while not self._stopping:
+            self._turn_began_s = self._clock()
             interactive = self.scheduler.serve_interactive()
             self._post.send()  # before the slice: who has typed waits for no more of it
             bulk = self.scheduler.serve_bulk()
             self._post.send()
             if not (interactive or bulk):
+                self._turn_began_s = None
                 self._work_arrived.get()
+        self._turn_began_s = None
         self.scheduler.abort(DrainingError("the service shut down before the request was done"))
         self._post.send()
 

@@ -16,6 +16,7 @@ from models.protocol import LanguageModel, TopTokens
 from models.vocabulary import EOS
 from service.engine.decoding import Decoding, Drawn
 from service.engine.rows import Rows, gathered, whole
+from service.engine.soundness import sound
 
 _Mask = npt.NDArray[np.bool_]
 
@@ -136,6 +137,7 @@ class Formation:
         before = self._decoding
         told = next_tokens(model, before.state, before.batch, in_full=self._tell_tops)
         chosen = told.chosen
+        sound(chosen.log_probs)
         ended, over = chosen.tokens == EOS, self._left == 1
         stays = ~(ended | (over & self._last)[self._owners])
         grown = before.batch.append(*chosen)

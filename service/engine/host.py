@@ -89,6 +89,7 @@ class ModelHost:
         )
         self._following = Following(registry, addresses)
         self._looked_s = clock()
+        self._reached = True
         self._retries = Retries(clock)
         self._models: dict[str, HostedModel] = {}
         self._leaving: tuple[Leaving, ...] = ()
@@ -273,8 +274,12 @@ class ModelHost:
         What answered before goes on answering until the new version can. Loads that failed are tried again,
         less and less often.
         """
-        if self._following.look():
+        reached = self._following.look()
+        if reached:
             self._looked_s = self._clock()
+            if not self._reached:
+                self._retries.all_due()  # its absence may be what they failed for
+        self._reached = reached
         self._settle()
         for own in {followed.target for followed in self._following.followed.values()}:
             model = self._models[own]

@@ -34,6 +34,7 @@ class Keeper:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._tasks: set[asyncio.Task[None]] = set()
         self._reaping = False
+        self._closing = False
         self.queued: tuple[str, ...] = ()
         """Addresses that are to be loaded and were not yet begun with, or are being loaded."""
         self.has_loaded = False
@@ -51,6 +52,7 @@ class Keeper:
     async def close(self, *, timeout_s: float) -> None:
         """Stop watching; a load under way is waited for, no longer than this."""
         self._host.stop()
+        self._closing = True
         for task in self._tasks:
             task.cancel()
         ended = asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
@@ -107,7 +109,7 @@ class Keeper:
         self.has_loaded = True
 
     def _reap(self) -> None:
-        if self._host.is_unreaped and not self._reaping:
+        if self._host.is_unreaped and not self._reaping and not self._closing:
             self._begin(self._reap_all())
 
     async def _reap_all(self) -> None:

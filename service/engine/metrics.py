@@ -37,7 +37,7 @@ _SECONDS = (
 )
 
 _REJECTIONS = ("connections", "draining", "requests", "tokens")
-_AUTH_FAILURES = ("missing", "scope", "unknown")
+_AUTH_FAILURES = ("foreign_page", "missing", "scope", "unknown", "unknown_host")
 _LOADS = ("failed", "loaded", "refused")
 _ENDS = ("cancelled", "deadline", "done", "failed")
 

@@ -16,6 +16,7 @@ from service.engine.pools import Done, Pool
 from service.engine.reading import Block, Reading, Scorer
 from service.engine.rows import gathered, split
 from service.engine.shares import fair_shares
+from service.engine.soundness import sound
 
 _FEW_TOKENS = 8
 """As many as a key stroke or a word brings; they are not worth waiting for others."""
@@ -93,6 +94,8 @@ class ReadPool(Pool[Read, Reading]):
         tokens = _stacked(chosen, width, len(left))
         state = gathered([block.state for block in blocks])
         scores, after = _computed(like, state, tokens, lengths, last=width >= left.max())
+        if scores is not None:
+            sound(scores)
         counts = [len(block.rows) for block in blocks]
         states = [None] * len(blocks) if after is None else split(after, counts)
         ends = np.cumsum([0, *counts]).tolist()

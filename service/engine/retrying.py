@@ -35,6 +35,13 @@ class Retries:
         if address in self._failed:
             self._failed[address] = self._failed[address]._replace(again_s=math.inf)
 
+    def all_due(self) -> None:
+        """Whatever waits may be tried now: what it failed for may be over."""
+        now_s = self._clock()
+        for address, failed in self._failed.items():
+            if failed.again_s < math.inf:
+                self._failed[address] = failed._replace(again_s=now_s)
+
     def forget(self, address: str) -> None:
         """It is there, or nobody wants it."""
         self._failed.pop(address, None)

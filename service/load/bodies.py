@@ -55,6 +55,6 @@ def read_fields(assignments: Sequence[str]) -> dict[str, Any]:
 def _is_json(content: bytes) -> bool:
     try:
         json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True

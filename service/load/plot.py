@@ -1,9 +1,11 @@
 """A picture of a sweep: latency by load."""
 
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from models.errors import InvalidInputError
+from models.packed_files import writing
 from service.load.loads import OpenLoop
 from service.load.spread import Spread
 from service.load.summary import Summary
@@ -32,7 +34,11 @@ def check_plot_path(path: Path) -> None:
 
 
 def plot_sweep(summaries: Sequence[Summary], path: Path) -> None:
-    """Draw the percentiles of latency over the load, and write the picture; invalid points are hollow."""
+    """Draw the percentiles of latency over the load, and write the picture; invalid points are hollow.
+
+    Raises:
+        FormatError: the file system refuses.
+    """
     from matplotlib.figure import Figure  # slow to import; no global state: not pyplot
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
@@ -55,7 +61,10 @@ def plot_sweep(summaries: Sequence[Summary], path: Path) -> None:
     axes.set_yscale("log")
     axes.grid(visible=True, alpha=0.3)
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=150)
+    picture = io.BytesIO()
+    figure.savefig(picture, format=path.suffix[1:].lower(), dpi=150)
+    with writing(path) as write:
+        write(picture.getvalue())
 
 
 def _size(summary: Summary) -> float:

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.routing import Match
 
 from models.checkpoint.registry import without_accounts
 from models.errors import (
@@ -72,7 +73,9 @@ _HTTP_CODES = {
     405: "method_not_allowed",
     408: "body_too_slow",
     413: "body_too_large",
+    415: "unsupported_encoding",
 }
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _RETRY_AFTER_S = 1.0
 _SAID_CHARACTERS = 1000
 _FOLDERS = re.compile(r"""(?<![\w.])/(?:[^\s/:;,'"()]+/)+""")
@@ -162,10 +165,23 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     message, code = str(error.detail), _HTTP_CODES.get(status, "http_error")
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         message = f"{request.url.path[:200]} does not answer {request.method}"
+        headers = {"allow": ", ".join(_answered_methods(request))}
     else:
         _count(request, code)
+        headers = dict(error.headers or {})
     body = ErrorBody(message, "invalid_request_error", None, code)
-    return error_response(status, body, dict(error.headers or {}))
+    return error_response(status, body, headers)
+
+
+def _answered_methods(request: Request) -> list[str]:
+    """What a path answers; the framework's own `Allow` tells of the first route alone that has it."""
+
+    def answers(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+
+    found = [method for method in _METHODS if answers(method)]
+    return [*found, "HEAD"] if "GET" in found else found
 
 
 def _count(request: Request, code: str) -> None:

@@ -13,8 +13,10 @@ router = APIRouter()
 
 
 @router.get("/health/live", responses=replies_of(Health))
-async def live(_request: Request) -> Response:
-    """Whether the process answers at all: always 200."""
+async def live(request: Request) -> Response:
+    """Whether the process is alive: 503 once a model has computed without end, which only another process ends."""
+    if services_of(request).engine.hangs:
+        return Response(to_json(Health("hung")), 503, media_type="application/json")
     return Response(to_json(Health("ok")), media_type="application/json")
 
 

@@ -14,11 +14,13 @@ LATE = "late"
 """Says there that the request did not arrive within so many seconds."""
 
 _SHOWN_BYTES = 4096
+_SHOWN_ENCODING_BYTES = 40
+_PLAIN = (None, b"", b"identity")
 _CLOSE = {"connection": "close"}  # the rest of the body is not read
 
 
 class BodyLimit:
-    """Refuses bodies over a limit, whether their length is announced or not, and those that come too slowly.
+    """Refuses bodies over a limit, whether their length is announced or not, packed ones, and slow ones.
 
     Args:
         app: what answers.
@@ -44,6 +46,8 @@ class BodyLimit:
             nonlocal seen, whole
             if whole:  # what comes now is that the client has gone, and for that there is time
                 return await receive()
+            if (encoding := header(scope, b"content-encoding")) not in _PLAIN:
+                raise _packed(encoding)
             if size > self._max_bytes:
                 raise self._too_large(size)
             message = await receive()
@@ -68,6 +72,13 @@ class BodyLimit:
             f"the request body has {size} bytes or more; at most {self._max_bytes} are accepted",
             _CLOSE,
         )
+
+
+def _packed(encoding: bytes | None) -> HTTPException:
+    """Bodies are never unpacked, so none can be larger than it looks."""
+    shown = (encoding or b"")[:_SHOWN_ENCODING_BYTES].decode("latin-1")
+    message = f"the body's Content-Encoding is {shown!r}; bodies are taken as they are"
+    return HTTPException(415, message, _CLOSE)
 
 
 def _too_slow(seen: int, limit_s: float) -> HTTPException:

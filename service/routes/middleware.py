@@ -54,7 +54,7 @@ class RequestRecord:
         async def send_with_headers(message: Message) -> None:
             nonlocal status, whole
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status = int(message["status"])  # an enumeration's member would be logged by its name
                 message["headers"] = [*_safe(message["headers"]), (_HEADER, request_id.encode())]
             elif not message.get("more_body", False):
                 whole = True

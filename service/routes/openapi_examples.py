@@ -16,6 +16,7 @@ from models.errors import (
     ModelNotFoundError,
     NotReadyError,
     OverloadedError,
+    UnsupportedParameterError,
 )
 from models.reranking.formats import to_text
 from models.reranking.formats.table import format_of_media_type
@@ -50,6 +51,10 @@ _BODIES = (
         error_body,
         (
             InvalidInputError("top_k is 0: input should be greater than or equal to 1", parameter="top_k"),
+            UnsupportedParameterError(
+                "model backward@1 reads from right to left; it scores and re-ranks, but cannot tell what comes next",
+                parameter="model",
+            ),
             ModelNotFoundError("there is no model 'nobody'; this service has: lstm@1, mixture@1, ngram@1"),
             OverloadedError("1024 requests are queued or under way, as many as this service takes"),
             NotReadyError("model mixture@1 is still being loaded"),
@@ -61,7 +66,7 @@ ERRORS: Json = {str(body.code): {"value": json.loads(error_json(body))} for body
 """Errors that any operation may answer, by their codes."""
 
 _ERRORS_OF = {
-    "4XX": ("invalid_value", "invalid_api_key", "model_not_found", "overloaded"),
+    "4XX": ("invalid_value", "unsupported_parameter", "invalid_api_key", "model_not_found", "overloaded"),
     "5XX": ("not_ready", "deadline_exceeded"),
 }
 

@@ -18,7 +18,7 @@ Small language models over HTTP: what comes next, how probable a text is, which 
 - **Errors** have one shape, `{"error": {"message", "type", "param", "code"}}`; `code` is stable, `param` names the
   field.
 - **Keys**: where the service has them, send `Authorization: Bearer KEY`. `/admin/…` always asks for one.
-- **Limits**: what is past them is answered 400, 408, 413, 429, 431 or 503, with `Retry-After` where coming back
+- **Limits**: what is past them is answered 400, 408, 413, 415, 429, 431 or 503, with `Retry-After` where coming back
   helps.
 - **Lines**: where a body may be `application/x-ndjson`, options stand in the query string, and each line is answered
   by a line, in order; one that is wrong fails alone, as a line with `error`.
@@ -88,6 +88,7 @@ _PARAMETERS: Mapping[str, Mapping[str, Json]] = {
 
 _ALSO: Mapping[str, Mapping[str, str]] = {
     "/admin/models/load": {"202": "the model is being loaded"},
+    "/health/live": {"503": "no more: a model computes without end, and the process should be replaced"},
     "/health/ready": {"503": "not now: the status says why"},
 }
 """Statuses beside 200 whose reply is the same, and what they mean."""

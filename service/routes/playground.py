@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
@@ -32,6 +33,8 @@ _TYPES = {
 _FOR_PEOPLE = frozenset({".html", ".md", ".png"})
 """Kinds of published files that are told; weights and vocabularies are not."""
 
+_TYPES_FOR_PEOPLE = ("image/png", "text/html", "text/markdown")
+
 _PAGE_POLICY = (
     "default-src 'self'; img-src 'self' blob:; base-uri 'none'; object-src 'none'; form-action 'none'; "
     "frame-ancestors 'none'; require-trusted-types-for 'script'"
@@ -42,6 +45,14 @@ _REPORT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
 )
 """A report has its style inline and no script; whatever it had would run nowhere."""
+
+
+def _file_of(*media_types: str) -> dict[int | str, dict[str, Any]]:
+    """What tells the OpenAPI document that a route answers a file, once."""
+    return {
+        **replies_of(str, *media_types),
+        304: {"description": "what `If-None-Match` names is still the file"},
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,7 @@ async def static_file(request: Request, name: str) -> Response:
     return _answer(request, file.etag, file.content, file.media_type)
 
 
-@router.get("/v1/models/{address}/card", responses=replies_of(str, "text/markdown"))
+@router.get("/v1/models/{address}/card", responses=_file_of("text/markdown"))
 async def get_model_card(request: Request, address: str) -> Response:
     """The card of a model in Markdown: figures, what it was trained on, its limits."""
     return await _published(request, resolve(request, address), _CARD)
@@ -85,7 +96,7 @@ async def list_model_files(request: Request, address: str) -> Response:
     return json_response(to_json(model_files(loaded.address, _readable(loaded))))
 
 
-@router.get("/v1/models/{address}/files/{name:path}", responses=replies_of(str, "image/png", "text/html"))
+@router.get("/v1/models/{address}/files/{name:path}", responses=_file_of(*_TYPES_FOR_PEOPLE))
 async def get_model_file(request: Request, address: str, name: str) -> Response:
     """One of these files, as it was published."""
     return await _published(request, resolve(request, address), name)

@@ -15,6 +15,8 @@ from service.routes.serving import (
     ClosingStream,
     Services,
     begin,
+    has_lines,
+    refuse_options_of_lines,
     resolve,
     run,
     services_of,
@@ -22,7 +24,14 @@ from service.routes.serving import (
     terms_of,
     to_json,
 )
-from service.schemas.quality import QualityRequest, quality_items, quality_reply, quality_result, read_query
+from service.schemas.quality import (
+    QualityQuery,
+    QualityRequest,
+    quality_items,
+    quality_reply,
+    quality_result,
+    read_query,
+)
 from service.schemas.quality_replies import QualityReply
 from service.schemas.wire import parse_json
 from service.use_cases.quality import Outcome, TextQuality, quality, quality_lines
@@ -41,8 +50,9 @@ async def rate_texts(request: Request) -> Response:
     `{"error": …}`; should the service fail on the way, an error is the last line.
     """
     services = services_of(request)
-    if request.headers.get("content-type", "").startswith(_LINES):
+    if has_lines(request):
         return await _rate_lines(request, services)
+    refuse_options_of_lines(request, QualityQuery)
     body = await request.body()
     wire = parse_json(QualityRequest, body)
     items = wire.items(services.limits)

@@ -20,6 +20,7 @@ from service.routes.serving import (
     begin,
     is_quick,
     owner_of,
+    refuse_options_of_lines,
     resolve,
     run,
     services_of,
@@ -55,6 +56,7 @@ async def rerank_lists(request: Request) -> Response:
     form = format_of_media_type(request.headers.get("content-type", ""))
     if form is not None:
         return await _rerank_stream(request, services, form)
+    refuse_options_of_lines(request, RerankSettings)
     body = await request.body()
     wire = parse_json(RerankRequest, body)
     items = wire.items(services.limits)

@@ -15,7 +15,9 @@ from service.routes.serving import (
     ClosingStream,
     Services,
     begin,
+    has_lines,
     is_quick,
+    refuse_options_of_lines,
     resolve,
     run,
     services_of,
@@ -42,8 +44,9 @@ async def score_texts(request: Request) -> Response:
     should the service fail on the way, an error is the last line.
     """
     services = services_of(request)
-    if request.headers.get("content-type", "").startswith(_LINES):
+    if has_lines(request):
         return await _score_lines(request, services)
+    refuse_options_of_lines(request, ScoreQuery)
     body = await request.body()
     wire = parse_json(ScoreRequest, body)
     items, options = wire.items(services.limits), wire.options()

@@ -8,13 +8,14 @@ from functools import cache
 from typing import Any, TypeVar
 
 from fastapi import Request
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Send
 
 from models.checkpoint.calibrations import CalibrationStore
 from models.checkpoint.profiles import ProfileStore
+from models.errors import InvalidInputError
 from service.engine.engine import Engine, Terms
 from service.engine.host import LoadedModel, ModelHost
 from service.engine.job import Work
@@ -25,6 +26,7 @@ from service.engine.users import UserStore
 from service.routes.autocomplete_sessions import Sessions
 from service.routes.facts import facts_of, note
 from service.routes.leasing import lease
+from service.routes.openapi_lines import LINES_TYPE
 from service.schemas.wire import TimedRequest
 from service.use_cases.limits import Limits
 
@@ -123,6 +125,22 @@ def terms_of(
     )
 
 
+def refuse_options_of_lines(request: Request, options: type[BaseModel]) -> None:
+    """Refuse a query string that would count if the body were lines: in JSON its options stand in the body.
+
+    Raises:
+        InvalidInputError: an option stands there.
+    """
+    if not request.scope["query_string"]:
+        return
+    for name in request.query_params:
+        if name in options.model_fields:
+            raise InvalidInputError(
+                f"{name} is given in the query string, where options of lines stand; those of JSON stand in the body",
+                parameter=name,
+            )
+
+
 def is_quick(loaded: LoadedModel, body: bytes) -> bool:
     """Whether a request is answered sooner than it is handed to the model thread: a short one, of a table."""
     return loaded.model.family == "ngram" and len(body) <= _QUICK_BYTES
@@ -204,6 +222,11 @@ class ClosingStream(StreamingResponse):
         """Send all that the source gives."""
         async with aclosing(self._source):
             await super().stream_response(send)
+
+
+def has_lines(request: Request) -> bool:
+    """Whether a request's body is lines of JSON; names of media types have no case."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == LINES_TYPE
 
 
 def accepts(request: Request, media_type: str) -> bool:

@@ -211,9 +211,8 @@ def _encoded_one_by_one(
         before, after = setting.context, candidate
         if setting.continuation is not None:
             before, after = _spaced(before, candidate) + candidate, setting.continuation
-        return shared.share(
-            encode_after(loaded, _spaced(before, after), after, parameter=distinct.names(text))
-        )
+        before, after = _apart(loaded, before, after)
+        return shared.share(encode_after(loaded, before, after, parameter=distinct.names(text)))
 
     def size(text: int) -> int:
         context, continuation, _ = distinct.settings[distinct.setting_of[text]]
@@ -237,6 +236,18 @@ def _spaced(before: str, after: str) -> str:
     """What stands before a text, with a space at its end where neither side has one."""
     apart = not before or not after or before[-1].isspace() or after[0].isspace()
     return before if apart else before + " "
+
+
+def _apart(loaded: LoadedModel, before: str, after: str) -> tuple[str, str]:
+    """What stands before a text, and the text, with a space between where neither side has one.
+
+    Where tokens begin with spaces, the space is the text's: of the pieces of a rare word the first may be a bare
+    space, and what that costs would else be spared to this word alone.
+    """
+    before = _spaced(before, after)
+    if loaded.tokenizer.leading_space and before.endswith(" ") and not after[:1].isspace():
+        return before.removesuffix(" "), " " + after
+    return before, after
 
 
 def _reversed(texts: RaggedTexts) -> RaggedTexts:

@@ -14,9 +14,9 @@ class Board:
     """
 
     def __init__(self, size: int) -> None:
-        rows = 4
+        rows = 5
         cells = memoryview(mmap.mmap(-1, rows * size * _CELL_BYTES)).cast("q")
-        self._connections, self._composed, self._started, self._restarts = (
+        self._connections, self._composed, self._started, self._restarts, self._beats = (
             cells[row * size : (row + 1) * size] for row in range(rows)
         )
         for worker in range(size):
@@ -39,6 +39,11 @@ class Board:
     def stopped(self, worker: int) -> None:
         """A worker listens no more; its supervisor says so of one that has died."""
         self._connections[worker] = _NOT_LISTENING
+        self._beats[worker] = 0
+
+    def beat(self, worker: int) -> None:
+        """A worker is alive and at work, or has none."""
+        self._beats[worker] += 1
 
     # --- what the supervisor tells ------------------------------------------------------------------
 
@@ -61,6 +66,11 @@ class Board:
     def connections(self) -> list[int | None]:
         """Connections of each worker, None where it does not listen."""
         return [None if count == _NOT_LISTENING else count for count in self._connections]
+
+    @property
+    def beats(self) -> list[int]:
+        """How often each worker has said that it is alive; 0 of one that has not begun to."""
+        return list(self._beats)
 
     @property
     def restarts(self) -> list[int]:

@@ -6,10 +6,8 @@ It serves nothing itself, starts no thread and runs no event loop, so that it ca
 import contextlib
 import os
 import secrets
-import shutil
 import signal
 import socket
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,9 @@ import structlog
 from models.errors import InvalidInputError
 from service.workers.board import Board
 from service.workers.crew import Crew
+from service.workers.folders import HeldFolder
 from service.workers.signals import Signals
+from service.workers.silence import Silence
 
 _log = structlog.get_logger(__name__)
 _STOP = (signal.SIGTERM, signal.SIGINT)
@@ -62,12 +62,15 @@ class Supervisor:
         size: how many.
         name: of the service in handles of states; None makes one up.
         patience_s: how long workers may take to stop.
+        hang_timeout_s: after so long without a sign of life a worker is killed, and another started; 0 is never.
 
     Raises:
         InvalidInputError: the name leaves no room for a worker's number.
     """
 
-    def __init__(self, size: int, *, name: str | None, patience_s: float) -> None:
+    def __init__(
+        self, size: int, *, name: str | None, patience_s: float, hang_timeout_s: float = 0.0
+    ) -> None:
         self._size = size
         self._name = name or secrets.token_hex(4)
         if len(self._name) > _LONGEST_NAME:
@@ -78,6 +81,7 @@ class Supervisor:
             )
         self._patience_s = patience_s
         self._board = Board(size)
+        self._silence = Silence(self._board, size, patience_s=hang_timeout_s, clock=time.monotonic)
         self._places = [_Place() for _ in range(size)]
         self._stopping: int | None = None
         self._kill_s: float | None = None
@@ -99,7 +103,7 @@ class Supervisor:
         """
         self._listening = listening
         self._folder = _socket_folder()
-        self._weights = Path(tempfile.mkdtemp(prefix="gramophone-weights-", dir=_roomy()))
+        self._weights = HeldFolder("gramophone-weights-", _roomy())
         self._lifeline, self._own_end = os.pipe()
         self._signals = Signals((*_STOP, signal.SIGHUP, signal.SIGCHLD))
         for number in range(self._size):
@@ -109,6 +113,7 @@ class Supervisor:
         while any(place.pid is not None for place in self._places) or self._stopping is None:
             for number in self._signals.wait(self._next_s()):
                 self._on_signal(number)
+            self._end_hung()
             self._reap()
             if crew := self._start_due():
                 return crew
@@ -138,8 +143,8 @@ class Supervisor:
             size=self._size,
             name=self._name,
             board=self._board,
-            folder=self._folder,
-            weights=self._weights,
+            folder=self._folder.path,
+            weights=self._weights.path,
             lifeline=self._lifeline,
             is_restarted=self._places[number].lives > 0,
         )
@@ -166,6 +171,8 @@ class Supervisor:
     def _next_s(self) -> float | None:
         """How long there is nothing to do; None if only a signal can bring about anything."""
         dues = [place.due_s for place in self._places if place.due_s is not None]
+        if (look_s := self._silence.due_s) is not None:
+            dues.append(look_s)
         if self._stopping is not None:
             dues = [] if self._kill_s is None else [self._kill_s]
         return max(0.0, min(dues) - time.monotonic()) if dues else None
@@ -192,6 +199,14 @@ class Supervisor:
             if place.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(place.pid, kind)
+
+    def _end_hung(self) -> None:
+        """Kill who is there and does nothing; the next one takes its place as that of any that has died."""
+        for number in self._silence.hung():
+            pid = self._places[number].pid
+            if self._stopping is None and pid is not None:
+                _log.error("worker hangs, and is killed", of=number, pid=pid)
+                os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
 
     def _reap(self) -> None:
         """See who has died; kill who should have."""
@@ -234,7 +249,7 @@ class Supervisor:
     def _tidy_up(self) -> int:
         """End by the signal that stopped all, as a lone process would; else the exit code to end with."""
         for folder in (self._folder, self._weights):
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove()
         self._signals.close()
         if self._stopping:
             signal.signal(self._stopping, signal.SIG_DFL)
@@ -247,13 +262,13 @@ def _longer(delay_s: float) -> float:
     return min(_LONGEST_DELAY_S, max(_FIRST_DELAY_S, 2 * delay_s))
 
 
-def _socket_folder() -> Path:
+def _socket_folder() -> HeldFolder:
     """A folder that nobody else can enter, with a path that leaves room for sockets' names."""
-    folder = Path(tempfile.mkdtemp(prefix="gramophone-"))  # of mode 0700
-    if len(os.fsencode(folder)) > _LONGEST_FOLDER_BYTES:
-        folder.rmdir()
+    folder = HeldFolder("gramophone-sockets-")
+    if len(os.fsencode(folder.path)) > _LONGEST_FOLDER_BYTES:
+        folder.remove()
         raise InvalidInputError(
-            f"the folder of temporary files, {folder.parent}, has a path too long for sockets in it: "
+            f"the folder of temporary files, {folder.path.parent}, has a path too long for sockets in it: "
             "set TMPDIR to a shorter one",
             parameter="TMPDIR",
         )

@@ -15,6 +15,7 @@ from service.workers.bodies import read_whole
 from service.workers.crew import Crew
 from service.workers.exposition import merged, of_the_whole
 from service.workers.link import Answer, CutError, Sibling, encode_again
+from service.workers.one_by_one import OneByOne
 from service.workers.private import METRICS, REFRESH
 from service.workers.relay import is_private
 
@@ -50,6 +51,7 @@ class Together:
     ) -> None:
         self._app = app
         self._crew = crew
+        self._changes = OneByOne(crew)
         self._siblings = siblings
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
@@ -87,18 +89,24 @@ class Together:
         body, receive = await read_whole(scope, receive, max_bytes=self._max_body_bytes)
         if body is None:
             await self._app(scope, receive, send)
-        elif _ALIASES in scope["path"]:
-            await _reply(await self._followed(scope, receive, body), send)
-        else:
-            own = Answer()
-            request = encode_again(_with_id(scope), body)
-            answers = await asyncio.gather(
-                self._app(scope, receive, own.send),
-                *(self._passed_on(number, request) for number in self._siblings),
-            )
-            theirs = dict(zip(self._siblings, answers[1:], strict=True))
-            told = {number: answer for number, answer in theirs.items() if answer is not None}
-            await _reply(_joint(own, self._crew.number, told), send)
+            return
+        async with self._changes.turn():  # else two opposite ones could end differently in each worker
+            if _ALIASES in scope["path"]:
+                answer = await self._followed(scope, receive, body)
+            else:
+                answer = await self._made_by_all(scope, receive, body)
+        await _reply(answer, send)
+
+    async def _made_by_all(self, scope: Scope, receive: Receive, body: bytes) -> Answer:
+        own = Answer()
+        request = encode_again(_with_id(scope), body)
+        answers = await asyncio.gather(
+            self._app(scope, receive, own.send),
+            *(self._passed_on(number, request) for number in self._siblings),
+        )
+        theirs = dict(zip(self._siblings, answers[1:], strict=True))
+        told = {number: answer for number, answer in theirs.items() if answer is not None}
+        return _joint(own, self._crew.number, told)
 
     async def _passed_on(self, number: int, request: bytes) -> Answer | None:
         answer = Answer()

@@ -19,8 +19,10 @@ from service.settings import Settings
 from service.workers.crew import Crew
 from service.workers.joining import take_over, until
 from service.workers.listening import FairListener
+from service.workers.one_by_one import OneByOne
 
 _log = structlog.get_logger(__name__)
+_BEAT_S = 0.2
 
 
 class WorkerServer(DrainingServer):
@@ -35,6 +37,7 @@ class WorkerServer(DrainingServer):
         crew: the workers.
         listening: the socket that all share.
         is_loaded: whether all models are loaded that are to be.
+        hangs: whether what this worker does has not moved for too long.
         take_over: makes what is served here what the others serve.
     """
 
@@ -47,12 +50,15 @@ class WorkerServer(DrainingServer):
         crew: Crew,
         listening: socket.socket,
         is_loaded: Callable[[], bool],
+        hangs: Callable[[], bool],
         take_over: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__(config, on_signal=on_signal, drain=drain)
         self._crew = crew
+        self._changes = OneByOne(crew)
         self._listening = listening
         self._is_loaded = is_loaded
+        self._hangs = hangs
         self._take_over = take_over
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -74,10 +80,12 @@ class WorkerServer(DrainingServer):
         own.unlink(missing_ok=True)  # of the worker whose place this one takes
         backlog = self.config.backlog
         self.servers.append(await loop.create_unix_server(self._protocol, path=str(own), backlog=backlog))
+        self._begin(self._beat())
         if self._crew.is_restarted and any(count is not None for count in self._crew.board.connections):
             await until(lambda: self._is_loaded() or self.should_exit)
             if not self.should_exit:
-                await self._take_over()
+                async with self._changes.turn():
+                    await self._take_over()
         self._begin(self._tell_when_loaded())
         if not self.should_exit:
             self._listen()
@@ -107,6 +115,13 @@ class WorkerServer(DrainingServer):
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return protocol
+
+    async def _beat(self) -> None:
+        """Say now and then that this worker is alive, for as long as it is; the supervisor kills one that is silent."""
+        while True:
+            if not self._hangs():
+                self._crew.board.beat(self._crew.number)
+            await asyncio.sleep(_BEAT_S)
 
     async def _tell_when_loaded(self) -> None:
         await until(self._is_loaded)
@@ -138,5 +153,6 @@ def make_worker_server(
         crew=crew,
         listening=listening,
         is_loaded=lambda: services.keeper.has_loaded,
+        hangs=lambda: services.engine.hangs,
         take_over=lambda: take_over(services, app.state.siblings),
     )

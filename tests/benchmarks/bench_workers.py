@@ -156,7 +156,7 @@ def per_cpu_second(service, bodies, seconds):
 @contextlib.contextmanager
 def busy(core):
     """Somebody else at work on a core while the block runs."""
-    spin = "import os; os.sched_setaffinity(0, {%d})\nwhile True: pass" % core
+    spin = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
     process = subprocess.Popen([sys.executable, "-c", spin])
     try:
         yield

@@ -196,3 +196,40 @@ def test_what_is_said_of_a_long_name_is_short(http, field):
 def test_a_version_number_without_end_is_not_found(http):
     error = error_of(http.post(NEXT, json={"context": "a", "model": "mixture@" + "9" * 5000}), 404)
     assert error["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        (NEXT, {"POST"}),
+        ("/v1/models", {"GET", "HEAD"}),
+        ("/v1/autocomplete/users/ann", {"GET", "HEAD", "PUT", "DELETE"}),
+    ],
+)
+def test_a_method_that_a_path_lacks_is_told_all_that_it_has(http, path, allowed):
+    answer = http.request("PATCH", path)
+    assert answer.status_code == 405
+    assert set(answer.headers["allow"].split(", ")) == allowed
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "option"),
+    [
+        (SCORE, {"texts": ["a"]}, "detail=word"),
+        (RERANK, {"lists": [LIST]}, "top=1"),
+        ("/v1/quality", {"texts": ["a"]}, "against=chars"),
+    ],
+)
+def test_options_of_lines_are_refused_where_the_body_is_json(http, path, body, option):
+    """They were not looked at, and a caller might think they counted."""
+    error = error_of(http.post(f"{path}?{option}", json=body), 400)
+    assert error["param"] == option.partition("=")[0]
+    assert http.post(f"{path}?trace=1", json=body).status_code == 200
+
+
+@pytest.mark.parametrize("path", [SCORE, "/v1/quality", RERANK])
+def test_a_media_type_has_no_case(http, path):
+    headers = {"content-type": "Application/X-NDJSON; charset=utf-8"}
+    answer = http.post(path, content=b'{"text": "a"}\n{"candidates": [{"text": "a"}]}\n', headers=headers)
+    assert answer.status_code == 200
+    assert len(answer.text.splitlines()) == 2

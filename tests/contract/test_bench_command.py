@@ -1,15 +1,15 @@
 """`gramophone bench` and a real service."""
 
 import json
-import sys
+from functools import partial
 
 import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from service import cli
 from service.security.keys import create_key
 from service.settings import Settings
+from tests.command_line import typed_line
 from tests.servers import running
 
 QUICK = ["--requests", "20", "--warmup", "0"]
@@ -25,18 +25,7 @@ def _silent_service():
 @pytest.fixture
 def bench(capsys, monkeypatch):
     """Run `gramophone bench …` as from a shell: exit code, standard output, standard error."""
-
-    def run(*argv):
-        monkeypatch.setattr(sys, "argv", ["gramophone", "bench", *map(str, argv)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stopped:
-            code = stopped.code or 0
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return partial(typed_line, capsys, monkeypatch, "bench")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from service.settings import Settings
 from tests.servers import running
 from training.commands import run_evaluate, run_train
 
+pytestmark = pytest.mark.long
 NOUNS, PLACES = ("cat", "dog", "owl", "hen", "naïve café"), ("mat", "bed", "sofa", "roof")
 TRAIN = [
     f"The {noun} sat on the {place}, and {number} slept."

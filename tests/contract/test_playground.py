@@ -121,6 +121,17 @@ def test_a_picture_comes_as_one(told):
     )
 
 
+def test_every_kind_of_file_is_documented(told):
+    document, listed = ask(told, "/openapi.json").json(), ask(told, "/v1/models/mixture/files").json()["data"]
+    replies = document["paths"]["/v1/models/{address}/files/{name}"]["get"]["responses"]
+    told_types = {
+        ask(told, f"/v1/models/mixture/files/{file['name']}").headers["content-type"].partition(";")[0]
+        for file in listed
+    }
+    assert told_types == set(replies["200"]["content"])
+    assert "304" in replies
+
+
 def test_a_report_runs_nothing(told):
     policy = ask(told, "/v1/models/mixture/files/parts/report.html").headers["content-security-policy"]
     assert "default-src 'none'" in policy

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.processes import ROOT
 from tests.workers import running_workers, wait_for
 
+pytestmark = pytest.mark.long
 _OF_THE_WHOLE = {"gramophone_workers", "gramophone_workers_answering"}
 
 

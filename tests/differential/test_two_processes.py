@@ -1,7 +1,5 @@
 """Two processes that train one network, started by torchrun, beside one."""
 
-import json
-import os
 import subprocess
 import sys
 
@@ -10,39 +8,35 @@ import torch
 from safetensors.torch import load_file
 
 from tests.resumable import SETTINGS, fit, weights
+from tests.trained_together import RUNS, state_file, weights_file
 from training.neural.resume import StateFile
 
+pytestmark = pytest.mark.long
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
 
 
-def started(*arguments):
-    """A finished program that torchrun started twice."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # noqa: TID251 - a process like this one
-    return subprocess.run(
-        [*TORCHRUN, *arguments], env=environment, check=False, capture_output=True, text=True, timeout=200
-    )
-
-
-def in_two_processes(folder, **changes):
-    """The weights that two processes come to."""
-    done = started("tests.resumable", str(folder / "state"), str(folder / "w"), json.dumps(changes))
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    """Where two processes left what they came to."""
+    folder = tmp_path_factory.mktemp("together")
+    command = [*TORCHRUN, "tests.trained_together", str(folder)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    return load_file(folder / "w")
+    return folder
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sampled"])
-def test_two_processes_come_to_the_weights_of_one(tmp_path, loss):
+def test_two_processes_come_to_the_weights_of_one(together, loss):
     """With dropout of all kinds, penalties, averages, lengths that vary; up to rounding."""
-    changes = {"loss": loss, "samples": 12} if loss == "sampled" else {"loss": loss}
-    together = in_two_processes(tmp_path, max_steps=12, **changes)
-    alone = weights(fit(max_steps=12, **changes))
+    alone = weights(fit(**RUNS[loss]))
+    shared = load_file(weights_file(together, loss))
     for name, tensor in alone.items():
-        torch.testing.assert_close(together[name], tensor, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(shared[name], tensor, rtol=1e-4, atol=1e-5)
 
 
-def test_one_process_goes_on_with_what_two_began(tmp_path):
+def test_one_process_goes_on_with_what_two_began(together):
     """The state that the first one saves holds the carried state of all."""
-    in_two_processes(tmp_path, max_steps=6)
-    assert StateFile(tmp_path / "state").read()["hidden"][0].shape[1] == SETTINGS["batch_size"]
-    resumed = fit(tmp_path / "state", max_steps=12)
+    state = state_file(together, "begun")
+    assert StateFile(state).read()["hidden"][0].shape[1] == SETTINGS["batch_size"]
+    resumed = fit(state, max_steps=12)
     assert resumed.history[-1].step == 12

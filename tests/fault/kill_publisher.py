@@ -13,6 +13,7 @@ from pathlib import Path
 
 from models.checkpoint.local import LocalRegistry
 from models.checkpoint.manifest import read_manifest, verify_files
+from models.checkpoint.registry import open_registry
 from tests.checkpoints import write_minimal
 
 FILE_OPERATIONS = {
@@ -25,6 +26,10 @@ FILE_OPERATIONS = {
     "shutil.rmtree",
     "fcntl.flock",
 }
+
+
+PUBLISHED = 12
+"""Versions in the beginning: a deleter that is killed late has deleted one, and the next one takes another."""
 
 
 def die_at(operation: int) -> None:
@@ -48,29 +53,69 @@ def survives(operation: int, work: Callable[[], object]) -> bool:
         die_at(operation)
         work()
         os._exit(0)
-    return os.waitpid(child, 0)[1] == 0
+    status = os.waitpid(child, 0)[1]
+    assert status in {0, signal.SIGKILL}
+    return status == 0
+
+
+def series(work: Callable[[], object], look: Callable[[], list[int]]) -> list[list[int]]:
+    """What a look tells after each death, and at last after the work was done."""
+    told: list[list[int]] = []
+    done = False
+    while not done:
+        done = survives(len(told), work)
+        told.append(look())
+    return told
 
 
 def main(root: Path) -> None:
-    """Kill publishers, then movers of an alias, at every operation."""
-    registry = LocalRegistry(root, create=True)
-    registry.publish("m", write_minimal)
+    """Kill publishers, movers of an alias, deleters, and fetchers from a store, at every operation."""
+    registry = LocalRegistry(root / "registry", create=True)
+    for _ in range(PUBLISHED):
+        registry.publish("m", write_minimal)
     registry.set_alias("m", "champion", 1)
-    report: dict[str, list[list[int]]] = {"publish": [], "alias": []}
-    for kind, work in {
-        "publish": lambda: registry.publish("m", write_minimal),
-        "alias": lambda: registry.set_alias("m", "champion", registry.versions("m")[-1]),
-    }.items():
-        done = False
-        while not done:
-            done = survives(len(report[kind]), work)
-            versions = registry.versions("m")
-            for number in versions:
-                path = registry.resolve(f"m@{number}").path
-                verify_files(path, read_manifest(path))
-            report[kind].append([len(versions), registry.resolve("m").number])
-    left = [p.name for p in (root / "m" / "versions").iterdir() if p.name.startswith(".")]
-    sys.stdout.write(json.dumps({**report, "left": left}))
+
+    def look() -> list[int]:
+        versions = registry.versions("m")
+        for number in versions:
+            path = registry.resolve(f"m@{number}").path
+            verify_files(path, read_manifest(path))
+        return [len(versions), registry.resolve("m").number]
+
+    report: dict[str, object] = {
+        "publish": series(lambda: registry.publish("m", write_minimal), look),
+        "alias": series(lambda: registry.set_alias("m", "champion", registry.versions("m")[-1]), look),
+        "delete": series(lambda: registry.delete("m", registry.versions("m")[0]), look),
+    }
+    versions = root / "registry" / "m" / "versions"
+    report["left"] = [path.name for path in versions.iterdir() if path.name.startswith(".tmp-")]
+    report["swept"] = registry.sweep(older_than_s=0)
+    report["in tombstones"] = [str(path) for path in versions.glob(".deleted-*/*")]
+    report["fetch"] = fetches(root)
+    sys.stdout.write(json.dumps(report))
+
+
+def fetches(root: Path) -> list[list[int]]:
+    """Kill whoever fetches a version from a store, then fetch another; at last, how much is left of those killed.
+
+    What lies in the cache under the version's name is whole, or is not there.
+    """
+    publisher = open_registry("memory://killed", cache=root / "publisher")
+    publisher.publish("m", write_minimal)
+    registry = open_registry("memory://killed", cache=root / "cache")
+    version = registry.resolve("m")
+
+    def look() -> list[int]:
+        there = version.path.exists()
+        if there:
+            verify_files(version.path, read_manifest(version.path))
+        return [int(there)]
+
+    told = series(lambda: registry.fetch(version), look)
+    publisher.publish("m", lambda folder: write_minimal(folder, content=b"others"))
+    registry.fetch(registry.resolve("m@2"))
+    left = list((root / "cache").rglob(".tmp-*"))
+    return [*told, [len(left)]]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from models.word_index import WordCounter, WordIndex, measure
 
-SPACES = [chr(c) for c in range(sys.maxunicode + 1) if chr(c).isspace()]
+SPACES = [c for c in map(chr, range(sys.maxunicode + 1)) if c.isspace()]
 NEIGHBOURS = [chr(ord(c) + step) for c in SPACES for step in (-1, 1)]
 LEADS = ["\x00", "a", "é", "\u0080", "\u1680a", "\u2000", "\u2019", "\u2027", "\u3001", "\u4000", "𝄞"]
 LINE = st.lists(st.sampled_from(SPACES + NEIGHBOURS + LEADS) | st.characters(), max_size=12).map("".join)

@@ -1,41 +1,70 @@
-"""The README's requests and the replies it shows: find them, run them, write real ones.
+"""The README's blocks: find them, and put a running service's replies into those that show replies.
 
-`python -m tests.system.readme URL` asks the service at URL and puts its replies into the README.
+`python -m tests.system.readme URL` asks the service at URL and writes its replies into the README.
 """
 
-import itertools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+RUNBOOK = ROOT / "deploy" / "RUNBOOK.md"
+PICTURE = ROOT / "tests/system/playground.png"
 ADDRESS = "http://127.0.0.1:8000"
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-class Example(NamedTuple):
-    """A shell block that calls curl, and the block of output after it."""
+class Block(NamedTuple):
+    """What stands between two fences, and the block of output after it, if it shows any.
 
-    command: str
+    Attributes:
+        line: number of its first line.
+        language: the word after the fence.
+        text: its lines.
+        language_shown: `json` or `text` where output follows, else empty.
+        shown: that output.
+    """
+
+    line: int
     language: str
-    output: str
+    text: str
+    language_shown: str = ""
+    shown: str = ""
+
+    @property
+    def is_request(self) -> bool:
+        """Whether it is curl alone, which any service with the default models can answer."""
+        return self.language == "sh" and self.text.startswith("curl ")
+
+    def __str__(self) -> str:
+        """Where it is and how it begins, for names of tests."""
+        return f"{self.line}: {self.text.splitlines()[0][:60]}"
 
 
-def examples() -> list[Example]:
-    """Every curl block of the README with the block that follows it."""
-    blocks = [block.split("\n", 1) for block in README.read_text(encoding="utf-8").split("```")[1::2]]
-    return [
-        Example(command.strip(), shown[0], shown[1].strip())
-        for (language, command), shown in itertools.pairwise(blocks)
-        if language == "sh" and command.startswith("curl")
-    ]
+def blocks(document: Path = README) -> list[Block]:
+    """All blocks but those of output, which are told with what they are the output of."""
+    text = document.read_text(encoding="utf-8")
+    found: list[Block] = []
+    for match in FENCED.finditer(text):
+        language, content = match.groups()
+        if language in {"json", "text"}:
+            found[-1] = found[-1]._replace(language_shown=language, shown=content.strip())
+        else:
+            line = text.count("\n", 0, match.start()) + 2
+            found.append(Block(line, language, content.strip()))
+    return found
 
 
-def run(command: str, url: str) -> str:
-    """The output of a curl block, asked of another address than the one it names."""
-    command = command.replace(ADDRESS, url).replace("curl ", "curl -sS ", 1)
-    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout.strip()
+def ask(block: Block, url: str) -> str:
+    """The output of a block of curl, asked of another address than the one it names."""
+    script = 'curl() { command curl -sS --fail-with-body "$@"; }\n' + block.text.replace(ADDRESS, url)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
 
 
 def pretty(value, indent: int = 0) -> str:
@@ -55,18 +84,17 @@ def pretty(value, indent: int = 0) -> str:
 def rewrite(url: str) -> None:
     """Put a running service's replies into the README."""
     text = README.read_text(encoding="utf-8")
-    for example in examples():
-        output = run(example.command, url)
-        if example.language == "json":
+    for block in blocks():
+        if not block.is_request:
+            continue
+        output = ask(block, url)
+        if block.language_shown == "json":
             output = pretty(json.loads(output))
-        if example.language == "text" and example.output.endswith("…"):
-            output = "\n".join(output.splitlines()[: len(example.output.splitlines()) - 1]) + "\n…"
-        old = f"```{example.language}\n{example.output}\n```"
-        assert text.count(f"{example.command}\n```\n\n{old}") == 1, example.command
-        text = text.replace(
-            f"{example.command}\n```\n\n{old}",
-            f"{example.command}\n```\n\n```{example.language}\n{output}\n```",
-        )
+        elif block.shown.endswith("…"):
+            output = "\n".join(output.splitlines()[: len(block.shown.splitlines()) - 1]) + "\n…"
+        asked = f"{block.text}\n```\n\n```{block.language_shown}\n"
+        assert text.count(asked + block.shown) == 1, block.text
+        text = text.replace(asked + block.shown, asked + output)
     README.write_text(text, encoding="utf-8")
 
 

@@ -8,8 +8,9 @@ import random
 import pytest
 import zstandard
 
+from models import packed_files
 from models.errors import FormatError
-from models.packed_files import UNPACKING_ERRORS, unpacked, writing
+from models.packed_files import MAX_EXPANSION, UNPACKING_ERRORS, ExpansionError, unpacked, writing
 
 CONTENT = random.Random(0).randbytes(5000) * 20
 PACKERS = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}
@@ -55,6 +56,19 @@ def test_damaged_files_are_seen(suffix):
 def test_a_bomb_is_unpacked_bit_by_bit():
     stream = unpacked(io.BufferedReader(io.BytesIO(PACKERS[".zst"](b"\0" * (1 << 28)))))
     assert len(stream.read(1000)) == 1000
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.parametrize(("size", "is_text"), [(MAX_EXPANSION // 3, True), (MAX_EXPANSION * 3, False)])
+def test_what_no_text_shrinks_to_is_refused(monkeypatch, suffix, size, is_text):
+    monkeypatch.setattr(packed_files, "_EXPANDS_FREELY_BYTES", 0)
+    packed = PACKERS[suffix](CONTENT[:5000])
+    padded = packed + PACKERS[suffix](b"a" * (5000 * size - 5000))
+    if is_text:
+        assert len(read(padded)) == 5000 * size
+    else:
+        with pytest.raises(ExpansionError, match="over 250 times its size"):
+            read(padded)
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path):

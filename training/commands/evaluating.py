@@ -7,6 +7,7 @@ from typing import Any
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
 from models.errors import InvalidInputError
+from models.packed_files import writing
 from training.console import console_progress
 from training.corpora.default import read_default_corpus
 from training.corpora.reading import read_corpus, read_lines
@@ -191,7 +192,8 @@ def run_evaluate_autocomplete(
     if report is not None:
         from training.report.completing_page import completing_page
 
-        report.write_bytes(completing_page(result))
+        with writing(report) as write:
+            write(completing_page(result))
     return result
 
 

@@ -112,9 +112,11 @@ def _explained(how: Callable[[], str]) -> Iterator[None]:
     try:
         with terminable():
             yield
-    except Terminated:
+    except Terminated as ended:
         processes = Processes.current()
         then = how() if processes.leads else "process 0 tells what is saved"
+        if ended.unsaved:
+            then = f"{ended.unsaved}; {then}"
         which = "" if processes.count == 1 else f"process {processes.rank} was "
         sys.stderr.write(f"gramophone: {which}ended by SIGTERM; {then}\n")
         raise

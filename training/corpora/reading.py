@@ -16,6 +16,9 @@ from training.corpora.sentences import paragraphs, split_sentences
 from training.progress import Progress
 
 UNITS = ("line", "paragraph")
+MAX_LINE_BYTES = 1 << 26
+"""Of a text: a longer one would be a sentence that no model could read, and fill memory."""
+
 _CHUNK_BYTES = 1 << 20
 _ARPA_HEAD = re.compile(rb"(?:\xef\xbb\xbf)?\s*\\data\\\s")
 
@@ -116,22 +119,32 @@ def read_lines(
         FormatError: see `read_corpus`.
     """
     offset = 0
-    pending = b""
+    pending = [b""]  # the line that has not ended yet, in pieces
     for chunk in _chunks(path, progress):
         if digest is not None:
             digest.update(chunk)
         head, newline, tail = chunk.rpartition(b"\n")
         if not newline:
-            pending += chunk
+            pending.append(chunk)
+            _check_line(path, pending, offset)
             continue
-        block = pending + head
+        block = b"".join([*pending, head])
         yield from _decode(path, block, offset).removesuffix("\r").split("\n")  # its "\n" is cut off
         offset += len(block) + 1
-        pending = tail
-    if pending:
-        yield _decode(path, pending, offset)
+        pending = [tail]
+    if last := b"".join(pending):
+        yield _decode(path, last, offset)
     elif offset == 0:
         raise FormatError(path, "is empty (0 bytes)", hint="give a text file")
+
+
+def _check_line(path: Path, pieces: Sequence[bytes], offset: int) -> None:
+    if sum(map(len, pieces)) > MAX_LINE_BYTES:
+        raise FormatError(
+            path,
+            f"has a line of more than {MAX_LINE_BYTES:,} bytes, which begins at byte {offset}",
+            hint="give text in lines, one sentence or paragraph each",
+        )
 
 
 def _decode(path: Path, block: bytes, offset: int) -> str:

@@ -19,10 +19,15 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 class Terminated(SystemExit):
-    """SIGTERM came; leads out of the program, cleaning up on the way."""
+    """SIGTERM came; leads out of the program, cleaning up on the way.
 
-    def __init__(self) -> None:
+    Args:
+        unsaved: why the run could not be saved; empty where it was, or there was none.
+    """
+
+    def __init__(self, unsaved: str = "") -> None:
         super().__init__(EXIT_TERMINATED)
+        self.unsaved = unsaved
 
 
 class Interruption:

@@ -92,10 +92,21 @@ class StateFile:
         digest, written = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
         if hashlib.sha256(written).digest() != digest:
             raise FormatError(self.path, "is no training state, or a damaged one", hint=_BEGIN_ANEW)
-        state: dict[str, Any] = torch.load(io.BytesIO(written), map_location="cpu", weights_only=True)
-        if state["format"] != FORMAT:
-            raise FormatError(self.path, f"has format {state['format']}, this is {FORMAT}", hint=_BEGIN_ANEW)
-        return state
+        try:
+            state: Any = torch.load(io.BytesIO(written), map_location="cpu", weights_only=True)
+            found = state["format"]
+        except Exception as error:  # noqa: BLE001 - reading a file that was made to deceive can raise anything
+            raise self.unlike(error) from None
+        if found != FORMAT:
+            raise FormatError(self.path, f"has format {found!r:.40}, this is {FORMAT}", hint=_BEGIN_ANEW)
+        return dict(state)
+
+    def unlike(self, error: Exception) -> FormatError:
+        """The error that says of a whole file that what it holds is no training's state."""
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        return FormatError(
+            self.path, f"does not hold the state of a training: {reason:.200}", hint=_BEGIN_ANEW
+        )
 
 
 def identity_of(
@@ -136,6 +147,40 @@ def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, pla
     return [told[name] for name in bounds]
 
 
+def check_like(given: Any, own: Any, place: str) -> None:
+    """See that a part of a saved state is of the same kinds and shapes as a new run's own.
+
+    What the new run does not have yet, an empty list or None, is not compared; a tensor may be None.
+
+    Args:
+        given: the saved part.
+        own: the new run's.
+        place: what messages call it.
+
+    Raises:
+        TypeError: it is of other kinds; the message names the place.
+        ValueError: a tensor or list has another shape.
+    """
+    if own is None or (given is None and isinstance(own, torch.Tensor)):
+        return
+    kinds = (int, float) if type(own) is float else (type(own),)
+    if type(given) not in kinds and not (isinstance(own, Mapping) and isinstance(given, Mapping)):
+        raise TypeError(f"{place} is of the kind {type(given).__name__}, not {type(own).__name__}")
+    if isinstance(given, int) and abs(given) >> 63:
+        raise ValueError(f"{place} has more than 63 bits")
+    if isinstance(own, torch.Tensor):
+        if given.shape != own.shape or given.dtype != own.dtype:
+            raise ValueError(
+                f"{place} is {list(given.shape)} {given.dtype}, not {list(own.shape)} {own.dtype}"
+            )
+    elif isinstance(own, Mapping):
+        for name in own.keys() & given.keys():
+            check_like(given[name], own[name], f"{place}.{name}")
+    elif isinstance(own, list) and own:
+        for number, (one, other) in enumerate(zip(given, own, strict=True)):
+            check_like(one, other, f"{place}[{number}]")
+
+
 def text_hash(corpus: EncodedCorpus) -> str:
     """SHA-256 (hex) of a text's tokens and where its sentences end."""
     digest = hashlib.sha256(corpus.tokens.tobytes())
@@ -159,7 +204,7 @@ def own_version() -> str:
 def _difference(name: str, before: Any, now: Any) -> str:
     if name.startswith("the "):
         return f"{name} is another one (sha256 {str(before)[:12]} then, {str(now)[:12]} now)"
-    return f"{name} was {before} and is {now}"
+    return f"{name} was {before!s:.80} and is {now!s:.80}"
 
 
 def _flush(folder: Path) -> None:

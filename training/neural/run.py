@@ -21,6 +21,7 @@ from training.neural.losses.choice import loss_of
 from training.neural.optimizers import optimizer_of
 from training.neural.penalties import OutputPenalties
 from training.neural.precision import training_precision
+from training.neural.resume import check_like
 from training.neural.schedule import Schedule
 from training.neural.settings import TrainSettings
 from training.neural.stream import Streams
@@ -112,6 +113,20 @@ class Run:
             "history": [list(record) for record in self.history],
             "generators": {"cpu": torch.get_rng_state(), "cuda": cuda},
         }
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """See that a state could be this run's; every process has to ask.
+
+        Raises:
+            KeyError, TypeError, ValueError: it could not.
+        """
+        own = self.state()
+        check_like(state, own, "state")
+        if state["best"]["weights"] is not None:
+            check_like(state["best"]["weights"], dict(own["network"]), "best.weights")
+        if state["average"]["averages"]:
+            parameters = [parameter.data for parameter in self.network.parameters()]
+            check_like(state["average"]["averages"], parameters, "average.averages")
 
     def go_on_from(self, state: Mapping[str, Any]) -> None:
         """Become the run that told its state."""

@@ -16,6 +16,9 @@ class Saver:
         run: what is saved.
         path: of the file; None for nowhere.
         identity: what makes the run this run, as `identity_of` has it.
+
+    Attributes:
+        failure: why it could not be saved when that was last tried; empty where it was.
     """
 
     def __init__(self, run: Run, path: Path | None, identity: Mapping[str, Any]) -> None:
@@ -23,6 +26,7 @@ class Saver:
         self._file = None if path is None else StateFile(path)
         self._identity = dict(identity)
         self._saved_at = 0.0  # seconds of the run
+        self.failure = ""
 
     def take_up(self) -> float:
         """Let the run go on from what is in the file, if anything is; of several processes, in the first one's.
@@ -44,16 +48,21 @@ class Saver:
             self._refuse_others_state(self._file.path)
             return 0.0
         state = self._file.parse(content)
-        changed = changed_bounds(state, self._identity, place=self._file.path.parent)
-        run.go_on_from(state)
+        try:
+            version = f"{state['version']:.80}"
+            changed = changed_bounds(state, self._identity, place=self._file.path.parent)
+            run.check(state)
+            run.go_on_from(state)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise self._file.unlike(error) from None
         self._saved_at = state["seconds"]
         run.notes.append(f"resumed after {run.step:,} updates and {self._saved_at / 60:.1f} minutes")
         if changed:
             run.stopped = ""
             run.done = run.schedule.done(run.step, seconds=self._saved_at)
             run.notes.append(f"the schedule was shaped anew: {'; '.join(changed)}")
-        if state["version"] != library_version():
-            run.notes.append(f"begun with version {state['version']}, this is {library_version()}")
+        if version != library_version():
+            run.notes.append(f"begun with version {version}, this is {library_version()}")
         return self._saved_at
 
     def save_if_due(self, seconds: float) -> None:
@@ -76,7 +85,11 @@ class Saver:
         try:
             self._file.write(state)
         except RegistryError as error:  # no reason to lose the run as well
-            self._run.notes.append(str(error))
+            self.failure = str(error)
+            if self.failure not in self._run.notes:  # it may be so at every update
+                self._run.notes.append(self.failure)
+        else:
+            self.failure = ""
 
     def _refuse_others_state(self, path: Path) -> None:
         """Do not begin anew where the machines were started in another order than before."""

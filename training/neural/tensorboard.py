@@ -1,5 +1,7 @@
 """Records of a run as files that TensorBoard shows while it goes on; the package is optional."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,11 +16,16 @@ class Board:
         folder: where to; empty for nowhere.
         step: updates made before; what is there of later ones is hidden.
 
+    Attributes:
+        failure: why nothing more is shown; empty while nothing is wrong.
+
     Raises:
         InvalidInputError: the package is not installed, or the folder cannot be written.
     """
 
     def __init__(self, folder: str, *, step: int = 0) -> None:
+        self.failure = ""
+        self._folder = folder
         self._writer: Any = None
         if not folder:
             return
@@ -45,12 +52,23 @@ class Board:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._writer is not None:
-            self._writer.close()
+            with self._no_reason_to_end():
+                self._writer.close()
 
     def add(self, record: HistoryRecord) -> None:
         """Show a record's figures over the updates."""
         if self._writer is None:
             return
-        for name, value in record._asdict().items():
-            if name not in {"step", "seconds"} and value is not None:
-                self._writer.add_scalar(f"training/{name}", value, record.step)
+        with self._no_reason_to_end():
+            for name, value in record._asdict().items():
+                if name not in {"step", "seconds"} and value is not None:
+                    self._writer.add_scalar(f"training/{name}", value, record.step)
+
+    @contextmanager
+    def _no_reason_to_end(self) -> Iterator[None]:
+        """Show no more where the file system refuses: the run is worth more than its picture."""
+        try:
+            yield
+        except OSError as error:
+            self._writer = None
+            self.failure = f"cannot write to {self._folder} for TensorBoard: {error.strerror or error}"

@@ -137,9 +137,11 @@ def train_network(
             progress.advance(100 * run.done)
         with Board(settings.tensorboard if run.processes.leads else "", step=run.step) as board:
             _until_done(run, saver, interrupted, board, progress)
+        if board.failure:
+            run.notes.append(board.failure)
         progress.finish()
         if run.stopped == "terminated" or interrupted.terminated:
-            raise Terminated
+            raise Terminated(saver.failure)
     run.best.give(run.network)
     model = NeuralModel(run.network, vocabulary, device=str(place))
     return TrainingResult(model, run.history, run.stopped, tuple(run.notes), before)

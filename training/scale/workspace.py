@@ -182,6 +182,6 @@ def _facts_of(folder: Path) -> dict[str, Any] | None:
     """What a stage's file says; None if there is no whole one."""
     try:
         found = json.loads((folder / _FACTS).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and {"key", "facts"} <= found.keys() else None

@@ -39,7 +39,7 @@ class Known:
         """A model's version numbers, ascending; none if nothing is known of it."""
         try:
             numbers = json.loads((self.root / name / _VERSIONS_FILE).read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return []
         is_list = isinstance(numbers, list) and all(type(number) is int for number in numbers)
         return numbers if is_list else []

@@ -1,14 +1,16 @@
 """Removing contents that no version refers to: of deleted versions, and of publishers who died."""
 
-import time
-from collections.abc import Callable
+import math
 
 from models.checkpoint.manifest import MANIFEST_FILE, parse_manifest
 from models.checkpoint.remote.contents import BLOBS
 from models.checkpoint.remote.object_store import ConditionalStore
 
+_CLOCK = f"{BLOBS}/.clock"
+"""An empty object, which is there while somebody sweeps."""
 
-def sweep(store: ConditionalStore, *, older_than_s: float, now_s: Callable[[], float] = time.time) -> int:
+
+def sweep(store: ConditionalStore, *, older_than_s: float) -> int:
     """Remove contents that are old and that no manifest names.
 
     Whoever publishes stores all contents of a version anew, so those that will be named soon are young; ages are
@@ -16,8 +18,8 @@ def sweep(store: ConditionalStore, *, older_than_s: float, now_s: Callable[[], f
 
     Args:
         store: where they are.
-        older_than_s: how old; far longer than any publishing takes.
-        now_s: the time, in seconds since 1970.
+        older_than_s: how old, by the store's own clock, as this machine's may be wrong; far longer than any
+            publishing takes.
 
     Returns:
         How many were removed.
@@ -26,7 +28,7 @@ def sweep(store: ConditionalStore, *, older_than_s: float, now_s: Callable[[], f
         CheckpointError: a manifest is damaged: what it names is not known.
         RegistryError: the store cannot be reached.
     """
-    before_s = now_s() - older_than_s
+    before_s = _now_s(store) - older_than_s
     unnamed = _older(store, before_s)
     if unnamed:
         unnamed -= _named(store)
@@ -36,9 +38,18 @@ def sweep(store: ConditionalStore, *, older_than_s: float, now_s: Callable[[], f
     return len(doomed)
 
 
+def _now_s(store: ConditionalStore) -> float:
+    """When the store has taken something just now, in seconds since 1970; long ago if it cannot tell."""
+    store.put(_CLOCK, b"")
+    now_s = next((entry.modified_s for entry in store.entries(BLOBS) if entry.key == _CLOCK), math.inf)
+    store.delete(_CLOCK)
+    return now_s if math.isfinite(now_s) else -math.inf
+
+
 def _older(store: ConditionalStore, before_s: float) -> set[str]:
     """The keys of contents that were stored before a time."""
-    return {entry.key for entry in store.entries(BLOBS) if entry.modified_s < before_s}
+    old = {entry.key for entry in store.entries(BLOBS) if entry.modified_s < before_s}
+    return old - {_CLOCK}  # somebody else's
 
 
 def _named(store: ConditionalStore) -> set[str]:

@@ -84,6 +84,9 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
         trie = Trie(np.zeros(0, np.int32), np.zeros(1, np.int64), 0, 0)
         section = Section(source, order=1, declared=header.counts[0])
         section.read(words, trie.words, trie)
+        order_of_model = len(header.counts)
+        if order_of_model > 1:
+            section.check_backoffs(highest=order_of_model)
         escaped = ESCAPES in header.options.items()
         lexicon = read_lexicon(source, words, section.rows.lines, escaped=escaped)
         size = len(lexicon.vocabulary)
@@ -97,7 +100,8 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
             num_prefixes = len(orders[-1][0].words)
             orders.append(_sorted(section, num_prefixes=num_prefixes, vocab_size=size))
             missing.append(section.missing_backoffs)
-            if order < len(header.counts):
+            if order < order_of_model:
+                section.check_backoffs(highest=order_of_model)
                 trie = grown_trie(trie, orders[-1][0], num_prefixes=num_prefixes)
         _pass_heading(source, END)
         source.drain()

@@ -12,6 +12,7 @@ from models.ngram.arpa import kernels
 from models.ngram.arpa.decimals import nearest_float
 from models.ngram.arpa.kernels import IntArray, Rows, Stop, Trie
 from models.ngram.arpa.source import ArpaSource
+from models.ngram.verification import MAX_LOG10_CHARGE
 from models.word_table import WordTable
 
 _FIRST_ROWS = 1 << 16
@@ -89,6 +90,21 @@ class Section:
                 self._refuse(stop, words)
         if self._count < self._declared:
             source.fail(f"the section ends after {self._count} of the {self._promised()}", hint=_COUNTS_HINT)
+
+    def check_backoffs(self, *, highest: int) -> None:
+        """Refuse a back-off weight that, charged at every length, would be more than a number can hold.
+
+        Args:
+            highest: the order of the longest n-grams.
+        """
+        most = MAX_LOG10_CHARGE // max(highest - 1, 1)
+        row = int(self.rows.log10_backoffs.argmax()) if len(self.rows.log10_backoffs) else -1
+        if row >= 0 and self.rows.log10_backoffs[row] > most:
+            self._source.fail(
+                f"the back-off weight is {self.rows.log10_backoffs[row]:g}, the logarithm to base 10 of a factor; "
+                f"at order {highest} it can be at most {most:g}",
+                line=int(self.rows.lines[row]),
+            )
 
     def fail_duplicate(self, first: int, second: int) -> NoReturn:
         """Refuse the file for two lines, given by their numbers, that list the same n-gram."""

@@ -17,6 +17,7 @@ T = TypeVar("T")
 SPACE = " \t\r\n\f\v"
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _SHOWN_CHARACTERS = 40
+_LARGEST = 1e300
 
 
 def words_of(text: str) -> list[str]:
@@ -42,13 +43,13 @@ def is_number(text: str) -> bool:
 
 
 def number_of(text: str, what: str) -> float:
-    """A text as a finite number.
+    """A text as a finite number, of which some millions can be added up.
 
     Raises:
         InvalidInputError: it is none; the message begins with `what`.
     """
     value = float(text) if is_number(text) else math.nan
-    if not math.isfinite(value):
+    if not abs(value) <= _LARGEST:
         raise InvalidInputError(f"{what} is {shortened(text)!r}; it must be a finite number")
     return value
 

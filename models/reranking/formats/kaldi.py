@@ -121,9 +121,10 @@ class _Costs:
 
 
 def _cost(line: str) -> tuple[str, float]:
-    key, *costs = (field for field in words_of(line) if field not in {"[", "]"})
-    if not costs:
-        raise InvalidInputError(f"{shortened(key)} has no cost")
+    fields = [field for field in words_of(line) if field not in {"[", "]"}]
+    if len(fields) < 2:
+        raise InvalidInputError(f"{shortened(fields[0]) if fields else 'a line of brackets'} has no cost")
+    key, *costs = fields
     utterance, dash, place = key.rpartition("-")
     normal = f"{utterance}-{int(place)}" if dash and _PLACE.fullmatch(place) else key
     return normal, sum(number_of(cost, "a cost") for cost in costs)

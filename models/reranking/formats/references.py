@@ -21,6 +21,8 @@ from models.reranking.formats.json_values import load_object, text_of
 from models.reranking.formats.lines import read_blocks
 from models.reranking.lists import CandidateList
 
+_MOST_DIGITS = 18
+
 
 class References:
     """The references of one file.
@@ -66,7 +68,7 @@ class References:
             self._used += reference is not None
             return reference
         if self._numbered and one.name is not None and one.name.isascii() and one.name.isdigit():
-            place = int(one.name)
+            place = int(one.name[:_MOST_DIGITS])  # more would be no line's number, either
         if place >= len(self._in_order):
             raise FormatError(
                 self._path,

@@ -57,12 +57,20 @@ def test_aliases_move_and_go(registry):
         registry.publish("m", write_minimal)
     registry.set_alias("m", "champion", 1)
     registry.set_alias("m", "candidate", 2)
+    assert registry.aliases("m") == {"champion": 1, "candidate": 2}
     assert registry.resolve("m").number == 1
     assert registry.resolve("m@candidate").number == 2
     assert registry.delete_alias("m", "champion") == 1
     assert registry.aliases("m") == {"candidate": 2}
     with pytest.raises(ModelNotFoundError, match="no alias 'champion'"):
         registry.delete_alias("m", "champion")
+
+
+@pytest.mark.parametrize(("name", "alias"), [("nobody", "champion"), ("m", "../x")])
+def test_an_alias_that_cannot_be_is_not_found(registry, name, alias):
+    registry.publish("m", write_minimal)
+    with pytest.raises(ModelNotFoundError):
+        registry.delete_alias(name, alias)
 
 
 def test_an_alias_is_a_name_and_points_to_a_version(registry):

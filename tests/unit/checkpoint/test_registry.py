@@ -26,16 +26,6 @@ def test_versions_count_up_and_a_bare_name_means_the_newest(registry):
     assert registry.models() == ["m"]
 
 
-def test_the_champion_is_what_a_bare_name_means_once_it_is_set(registry):
-    for _ in range(2):
-        registry.publish("m", write_minimal)
-    registry.set_alias("m", "champion", 1)
-    registry.set_alias("m", "candidate", 2)
-    assert registry.resolve("m").number == 1
-    assert registry.resolve("m@candidate").number == 2
-    assert registry.aliases("m") == {"champion": 1, "candidate": 2}
-
-
 @pytest.mark.parametrize(
     "address",
     [
@@ -146,17 +136,6 @@ def test_a_registry_that_cannot_be_made_says_why(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RegistryError, match="cannot create"):
         LocalRegistry(tmp_path / "file" / "registry", create=True)
-
-
-def test_an_alias_is_taken_away(registry):
-    registry.publish("m", write_minimal)
-    registry.set_alias("m", "champion", 1)
-    registry.set_alias("m", "candidate", 1)
-    assert registry.delete_alias("m", "candidate") == 1
-    assert registry.aliases("m") == {"champion": 1}
-    for name, alias in (("m", "candidate"), ("nobody", "champion"), ("m", "../x")):
-        with pytest.raises(ModelNotFoundError):
-            registry.delete_alias(name, alias)
 
 
 def test_a_model_that_is_not_there_has_a_stamp_that_changes_when_it_comes(registry):

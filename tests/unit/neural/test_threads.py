@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.neural.output.log_sums import log_sums
 from models.neural.threads import LEAST, share, share_rows
 
 
@@ -47,3 +48,12 @@ def test_what_a_part_raises_is_raised_once_all_are_done(failing):
     with pytest.raises(ValueError, match=f"part {failing}"):
         share(work, [0, 1, 2])
     assert sorted(done) == [part for part in range(3) if part != failing]
+
+
+def test_what_logits_are_divided_by_is_the_same_in_any_number_of_threads(monkeypatch):
+    monkeypatch.setattr("models.neural.output.log_sums._LOGITS_A_THREAD", 64)
+    logits = torch.randn(10, 70, generator=torch.Generator().manual_seed(1))
+    shared = log_sums(logits)
+    torch.set_num_threads(1)
+    assert torch.equal(shared, log_sums(logits))
+    torch.testing.assert_close(shared, torch.logsumexp(logits, dim=-1))

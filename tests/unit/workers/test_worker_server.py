@@ -43,6 +43,7 @@ async def started(board, folder, *, is_loaded=lambda: True, is_stopped=False):
             crew=crew,
             listening=listening,
             is_loaded=is_loaded,
+            hangs=lambda: False,
             take_over=take_over,
         )
         server.lifespan = config.lifespan_class(config)

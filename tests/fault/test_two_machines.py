@@ -11,6 +11,7 @@ from models.checkpoint.registry import open_registry
 from tests.machines import two_machines
 from training.commands import run_train
 
+pytestmark = pytest.mark.long
 TEXT = "the cat sat on the mat\na dog ran on a log\nthe dog saw the cat\n" * 40
 SET = ["tokenizer.kind=word", "neural.hidden_size=8", "neural.embedding_size=8", "neural.dropout=0.2"]
 SET += ["train.max_steps=60", "train.max_minutes=100", "train.epochs=100", "train.batch_size=4"]

@@ -1,0 +1,147 @@
+"""Keeps pages of other sites from using a browser's place in the network to ask the service. Plain ASGI.
+
+A page may send anything to an address that its reader's machine can reach. Where keys are asked for it has none. Where
+none are, two things are looked at:
+
+- *Whose page sends a change.* Browsers say so, in `Sec-Fetch-Site` or `Origin`. Reading needs no such look: without
+  CORS no page gets to see an answer.
+- *By which name the service is asked*, if that is on a loopback address. A page that points a name of its own at
+  127.0.0.1 (DNS rebinding) passes for a page of the service; only the name in `Host` tells the two apart.
+
+Programs that are no browsers send neither header and notice nothing.
+"""
+
+import ipaddress
+from collections.abc import Collection
+from functools import lru_cache
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.engine.metrics import Metrics
+from service.routes.errors import error_response
+from service.routes.facts import header
+from service.schemas.replies import ErrorBody
+from service.security.key_store import KeyStore
+
+ANY = "*"
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN = frozenset({b"same-origin", b"none"})
+_SHOWN_CHARACTERS = 100
+
+
+class ForeignPages:
+    """Refuses what pages of other sites have a browser send.
+
+    Args:
+        app: what answers.
+        keys: where there are any, changes need no look.
+        metrics: where refusals are counted.
+        host: the address that is listened on.
+        allowed_hosts: names that the service may be asked by; `*` among them is any; none means the choice by
+            whether `host` is a loopback address.
+        origins: whose pages may send changes; `*` among them is any.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        keys: KeyStore,
+        metrics: Metrics,
+        host: str,
+        allowed_hosts: Collection[str] = (),
+        origins: Collection[str] = (),
+    ) -> None:
+        self._app = app
+        self._keys = keys
+        self._metrics = metrics
+        self._is_loopback = _is_loopback(host)
+        self._allowed = frozenset(name.lower() for name in allowed_hosts)
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        asked = (header(scope, b"host") or b"").decode("latin-1")
+        if not self._is_known(_name_of(asked)):
+            await self._refuse(_misdirected(asked), HTTPStatus.MISDIRECTED_REQUEST, scope, receive, send)
+        elif not self._keys and scope["method"] not in _READING and not self._is_own(scope, asked):
+            await self._refuse(_FOREIGN, HTTPStatus.FORBIDDEN, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _refuse(
+        self, body: ErrorBody, status: HTTPStatus, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self._metrics.auth_failures.labels(body.code).inc()
+        await error_response(status.value, body)(scope, receive, send)
+
+    def _is_known(self, name: str) -> bool:
+        """Whether no stranger can have given the service this name."""
+        if self._allowed:
+            return ANY in self._allowed or name in self._allowed or _is_address(name)
+        if self._keys or not self._is_loopback:
+            return True
+        # a name without a dot belongs to this machine or network: nobody can register one
+        return "." not in name or name.endswith(".localhost") or _is_address(name)
+
+    def _is_own(self, scope: Scope, asked: str) -> bool:
+        """Whether the service's own page sent it, one that is allowed to, or no page at all."""
+        origin = header(scope, b"origin")
+        if ANY in self._origins or (origin is not None and origin.decode("latin-1") in self._origins):
+            return True
+        site = header(scope, b"sec-fetch-site")
+        if site is not None:
+            return site in _OWN
+        return origin is None or _host_of(origin.decode("latin-1")) == asked.lower()
+
+
+def _name_of(host: str) -> str:
+    """The name in `Host`, without its port."""
+    bracketed, end, _ = host.partition("]")
+    name = bracketed[1:] if end else host.partition(":")[0]
+    return name.lower().removesuffix(".")
+
+
+def _host_of(origin: str) -> str | None:
+    """Name and port of an origin as `Host` has them; None if it is none, such as `null`."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:  # brackets that do not close
+        return None
+
+
+@lru_cache(maxsize=64)  # to read one takes longer than all the rest
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _misdirected(asked: str) -> ErrorBody:
+    return ErrorBody(
+        f"this service is not asked as {asked[:_SHOWN_CHARACTERS]!r}; GRAMOPHONE_ALLOWED_HOSTS names what it is asked "
+        "as, or give it keys",
+        "invalid_request_error",
+        None,
+        "unknown_host",
+    )
+
+
+_FOREIGN = ErrorBody(
+    "a page of another site sent this, and the service asks for no key: name the site in GRAMOPHONE_CORS_ORIGINS, or "
+    "give the service keys",
+    "permission_error",
+    None,
+    "foreign_page",
+)

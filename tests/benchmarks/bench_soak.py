@@ -1,0 +1,176 @@
+"""A soak: mixed traffic at 70 % of capacity, while versions change and clients hang up; what grows meanwhile?
+
+    python tests/benchmarks/bench_soak.py [--minutes 20] [--registry FOLDER] [--out FOLDER]
+
+Capacity is the best of a short ramp of closed loops with the same mixed traffic. Then comes an open loop from a process
+of its own; each half minute a version is published or an alias moved, a tenth of the streams are left in the middle,
+and some requests are wrong on purpose. The picture (soak.png) and all figures (soak.json) lie in --out; the exit code
+is 1 where something leaks, or an answer was wrong. The registry's models `mixture` and `ngram` are trained if missing.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from ports import free_port, wait_until_ready
+from soak.findings import Soak, draw, table
+from soak.samples import sample
+from soak.swaps import Swaps
+
+from models.checkpoint.local import LocalRegistry
+
+SHARE = 0.7
+RAMP = (2, 4, 8, 16)
+SAMPLE_S = 5.0
+STATE_TTL_S = 20
+SWAP_S = 30.0
+MODELS = "mixture,ngram@champion"
+HERE = Path(__file__).parent
+SERVE = "from service.app import serve; from service.settings import read_settings; serve(read_settings())"
+
+
+def train(folder):
+    """The models, if they are not there yet."""
+    if not (folder / "mixture").exists():
+        command = [sys.executable, "-m", "service.cli", "quickstart", "--registry", str(folder)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+@contextlib.contextmanager
+def service(folder, log):
+    """A running service: its process and port."""
+    port = free_port()
+    settings = {
+        "GRAMOPHONE_REGISTRY": str(folder),
+        "GRAMOPHONE_PORT": str(port),
+        "GRAMOPHONE_MODELS": MODELS,
+        "GRAMOPHONE_STATE_TTL_S": str(STATE_TTL_S),
+        "GRAMOPHONE_PREFIX_CACHE_BYTES": str(16 << 20),  # full within the first minutes
+        "GRAMOPHONE_LOG_LEVEL": "warning",
+    }
+    with log.open("wb") as file:
+        process = subprocess.Popen([sys.executable, "-c", SERVE], env={**os.environ, **settings}, stderr=file)  # noqa: TID251
+        try:
+            wait_until_ready(port)
+            yield process, port
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def load(port, file, seconds, *options):
+    """The process that puts a load on."""
+    command = [sys.executable, "-m", "soak.clients", str(port), str(file), "--seconds", str(seconds)]
+    return subprocess.Popen([*command, "--models", MODELS, *map(str, options)], cwd=HERE)
+
+
+def read(file):
+    """When each request was due, its kind, its latency in seconds, and what became of it."""
+    lines = (line.rstrip("\n").split("\t", 3) for line in file.read_text(encoding="utf-8").splitlines())
+    return [
+        (float(ended_s) - float(latency_s), kind, float(latency_s), outcome)
+        for ended_s, kind, latency_s, outcome in lines
+    ]
+
+
+def capacity_per_s(port, folder, seconds):
+    """Scenes a second at the best number of clients."""
+    rates = {}
+    for clients in RAMP:
+        file = folder / f"ramp-{clients}"
+        assert load(port, file, seconds, "--clients", clients, "--seed", clients).wait() == 0
+        rates[clients] = len(read(file)) / seconds
+        print(f"{clients:2} clients: {rates[clients]:,.0f}/s", flush=True)
+    return max(rates.values())
+
+
+def soak(pid, port, swaps, given, rate, file):
+    """Put the load on; the samples, and when something was changed."""
+    seconds = 60 * given.minutes
+    samples, swapped_s = [], []
+    clients = load(port, file, seconds, "--rate", rate)
+    began_s = time.monotonic()
+    while clients.poll() is None:
+        samples.append(sample(pid, port))
+        if time.monotonic() - began_s > (len(swapped_s) + 1) * min(SWAP_S, seconds / 4):
+            swapped_s.append(time.time())
+            swaps.swap()
+        due_s = began_s + len(samples) * min(SAMPLE_S, seconds / 20)
+        time.sleep(max(0.0, due_s - time.monotonic()))
+    assert clients.returncode == 0
+    return samples, swapped_s
+
+
+def at_rest(pid, port):
+    """A sample once nothing is under way and states have been forgotten; the last one, if that takes too long."""
+    until_s = time.monotonic() + STATE_TTL_S + 60
+    while True:
+        time.sleep(1)
+        found = sample(pid, port)
+        if found["running"] + found["waiting"] + found["states"] == 0 or time.monotonic() > until_s:
+            time.sleep(2)
+            return sample(pid, port)
+
+
+def report(result, swapped_s, rate, out, log):
+    """Print what was found and write it down; whether all is well."""
+    print("\n".join(table(result)))
+    verdicts = result.verdicts()
+    for name, (is_well, told) in verdicts.items():
+        print(f"{'well ' if is_well else 'WRONG'}  {name}: {told}")
+    for outcome, count in result.outcomes().most_common(10):
+        print(f"  {count} times: {outcome}")
+    logged = Counter(line for line in log.read_text(encoding="utf-8").splitlines() if "error" in line.lower())
+    print(f"log: {logged.total()} lines with errors", *list(logged)[:5], sep="\n  ")
+    draw(result, swapped_s, out / "soak.png")
+    found = {
+        "rate_per_s": rate,
+        "requests": Counter(kind for _, kind, _, _ in result.requests),
+        "swaps": len(swapped_s),
+        "p99_ratios": {kind: result.p99_ratio(kind) for kind in {kind for _, kind, _, _ in result.requests}},
+        "verdicts": {name: [bool(is_well), told] for name, (is_well, told) in verdicts.items()},
+        "leaks": [name for name, (is_well, _) in result.leaks().items() if not is_well],
+        "at_rest": [result.before, result.after],
+        "samples": result.samples,
+    }
+    (out / "soak.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    return not found["leaks"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--registry", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--rate", type=float, help="scenes a second, instead of 70 % of what is measured")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by the way out that ends the service too
+    with tempfile.TemporaryDirectory() as name:
+        folder = given.registry or Path(name) / "registry"
+        out = given.out or Path(name)
+        out.mkdir(parents=True, exist_ok=True)
+        train(folder)
+        swaps = Swaps(LocalRegistry(folder), "mixture", "ngram")
+        log, file = out / "service.log", out / "requests.tsv"
+        with service(folder, log) as (process, port):
+            ramp_s = min(8.0, 6 * given.minutes)
+            rate = given.rate or SHARE * capacity_per_s(port, Path(name), ramp_s)
+            before = at_rest(process.pid, port)
+            print(f"soaking for {given.minutes:g} minutes at {rate:,.0f}/s", flush=True)
+            samples, swapped_s = soak(process.pid, port, swaps, given, rate, file)
+            after = at_rest(process.pid, port)
+        window_s = min(300.0, 60 * given.minutes / 3)
+        result = Soak(samples, read(file), window_s, (before, after))
+        sys.exit(0 if report(result, swapped_s, rate, out, log) else 1)
+
+
+if __name__ == "__main__":
+    main()

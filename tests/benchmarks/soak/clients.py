@@ -1,0 +1,162 @@
+"""The clients of a soak, in a process of their own.
+
+python -m soak.clients PORT FILE --seconds S (--rate R | --clients N) --models a,b
+
+Each request that has ended is a line of the file: the time by the clock of `time.time`, the kind, the latency in
+seconds from when it was due, and what became of it: `ok`, `hung_up`, or what went wrong.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import time
+from pathlib import Path
+
+import uvloop
+from soak.bodies import Scene, scenes
+
+from service.load.arrivals import poisson
+from service.load.clock import Clock
+from service.load.connection import Connection, ExchangeError, Reply
+from service.load.events import message_of
+from service.load.pool import Pool
+from service.load.target import Request, Target
+
+TIMEOUT_S = 60.0
+STEPS = 3
+
+
+class Clients:
+    """Plays scenes, and notes how it went.
+
+    Args:
+        target: the service.
+        out: the file of lines.
+    """
+
+    def __init__(self, target, out):
+        self._target, self._out = target, out
+        self._pool = Pool(target, 512)
+
+    async def play(self, scene: Scene, due_s: float) -> None:
+        """Play one scene that was due at a time of `time.perf_counter`."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                if scene.hangs_up:
+                    outcome = await self._hang_up(scene.request)
+                elif scene.kind == "states":
+                    outcome = await self._decode(scene.request)
+                else:
+                    outcome = _judged(await self._asked(scene.request), scene)
+        except TimeoutError:
+            outcome = "timeout"
+        except (ExchangeError, OSError) as error:
+            outcome = f"{type(error).__name__}: {error}"
+        ended_s = time.perf_counter()
+        self._out.write(f"{time.time():.3f}\t{scene.kind}\t{ended_s - due_s:.6f}\t{outcome}\n")
+
+    async def _asked(self, request: Request) -> Reply:
+        async with self._pool.connection() as connection:
+            return await connection.ask(request)
+
+    async def _hang_up(self, request: Request) -> str:
+        """Go while the answer comes."""
+        connection = await Connection.open(self._target)
+        try:
+            async with asyncio.timeout(0.02):
+                await connection.ask(request)
+        except TimeoutError:
+            pass
+        finally:
+            connection.close()
+        return "hung_up"
+
+    async def _decode(self, opening: Request) -> str:
+        """Open states, go some steps from them, and free most; the others are left to be forgotten."""
+        reply = await self._asked(opening)
+        if reply.status != 200:
+            return _told(reply)
+        handles = [state["state"] for state in json.loads(reply.body)["states"]]
+        for _ in range(STEPS):
+            continuations = [{"state": handle, "text": "of the"} for handle in handles]
+            body = {"continuations": continuations, "free": handles}
+            reply = await self._asked(Request("/v1/states/advance", json.dumps(body).encode()))
+            if reply.status != 200:
+                # the model's version was replaced, and its states went with it
+                return "ok" if b"unknown_state" in reply.body or b"unloaded" in reply.body else _told(reply)
+            handles = [one["state"] for one in json.loads(reply.body)["results"]]
+        if hash(handles[0]) % 4:
+            await self._asked(Request("/v1/states/free", json.dumps({"states": handles}).encode()))
+        return "ok"
+
+    def close(self) -> None:
+        """Hang up."""
+        self._pool.close()
+
+
+def _judged(reply: Reply, scene: Scene) -> str:
+    if reply.status not in scene.statuses:
+        return _told(reply)
+    return "ok" if reply.error is None else f"stream: {reply.error}"
+
+
+def _told(reply: Reply) -> str:
+    return f"http_{reply.status}: {message_of(reply.body)[:120]}"
+
+
+async def open_loop(clients, source, given):
+    """Scenes at a rate that does not depend on the answers."""
+    started_s = time.perf_counter()
+    async with asyncio.TaskGroup() as tasks:
+        with Clock() as clock:
+            for offset_s in poisson(given.rate, given.seed):
+                if offset_s > given.seconds:
+                    return
+                await clock.sleep_until(started_s + offset_s)
+                tasks.create_task(clients.play(next(source), started_s + offset_s))
+
+
+async def closed_loop(clients, source, given):
+    """Clients who each play another scene when theirs has ended."""
+    until_s = time.perf_counter() + given.seconds
+
+    async def client():
+        while (now_s := time.perf_counter()) < until_s:
+            await clients.play(next(source), now_s)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(given.clients):
+            tasks.create_task(client())
+
+
+async def run(given, out):
+    """Put the load on."""
+    clients = Clients(Target.parse(f"http://127.0.0.1:{given.port}"), out)
+    source = scenes(given.seed, given.models.split(","))
+    try:
+        await (closed_loop if given.rate is None else open_loop)(clients, source, given)
+    finally:
+        clients.close()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("port", type=int)
+    parser.add_argument("file")
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--rate", type=float)
+    parser.add_argument("--clients", type=int, default=1)
+    parser.add_argument("--models", required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    gc.freeze()
+    with (
+        Path(given.file).open("w", buffering=1 << 13, encoding="utf-8") as out,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(run(given, out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""What a soak has shown: tables, verdicts, a picture."""
+
+import os
+from collections import Counter
+
+import numpy as np
+
+P99_RATIO = 1.3
+MEMORY_GROWTH = 0.03
+"""Of the memory at the end, over the second half of the soak, by the line through all samples of it."""
+
+MORE_THREADS = 4 + (os.cpu_count() or 1)
+"""As many as an event loop starts for what would block it, when there is first so much of that at once."""
+
+_SHOWN = ("rss_mib", "pss_mib", "private_mib", "files", "threads", "running", "states", "cache_bytes")
+
+
+class Soak:
+    """The samples and the requests of a soak.
+
+    Args:
+        samples: in order.
+        requests: (time_s, kind, latency_s, outcome) of each, the first being when it was due.
+        window_s: how long the first and the last part are that are compared.
+        at_rest: a sample from before the load and one from after it.
+    """
+
+    def __init__(self, samples, requests, window_s, at_rest):
+        self.samples, self.requests, self.window_s = samples, requests, window_s
+        self.before, self.after = at_rest
+        self._began_s = samples[0]["time_s"]
+        self._ended_s = max(time_s for time_s, _, _, _ in requests)
+
+    def outcomes(self):
+        """How often what went wrong went wrong."""
+        return Counter(outcome for _, _, _, outcome in self.requests if outcome not in {"ok", "hung_up"})
+
+    def latencies_s(self, kind=None, *, last=False):
+        """Of a kind, or of all, in the first window or in the last."""
+        low_s = self._ended_s - self.window_s if last else self._began_s
+        return np.array(
+            [
+                latency_s
+                for time_s, of, latency_s, outcome in self.requests
+                if outcome == "ok" and kind in {None, of} and low_s <= time_s <= low_s + self.window_s
+            ]
+        )
+
+    def figures(self, name, *, last=False):
+        """A sampled figure in the first window or in the last."""
+        low_s = self._ended_s - self.window_s if last else self._began_s
+        return np.array(
+            [one[name] for one in self.samples if low_s <= one["time_s"] <= low_s + self.window_s]
+        )
+
+    def memory_growth(self):
+        """How private memory grows over the second half, by a line through its samples: in shares, and MiB an hour."""
+        half = self.samples[len(self.samples) // 2 :]
+        times_s = np.array([one["time_s"] for one in half])
+        memory = np.array([one["private_mib"] for one in half])
+        slope = np.polyfit(times_s - times_s[0], memory, 1)[0] if len(half) > 2 else 0.0
+        return float(slope * (times_s[-1] - times_s[0]) / memory.mean()), float(slope * 3600)
+
+    def p99_ratio(self, kind=None):
+        """The last window's 99th percentile over the first's; NaN where there is none."""
+        first, last = self.latencies_s(kind), self.latencies_s(kind, last=True)
+        if min(len(first), len(last)) < 100:
+            return float("nan")
+        return float(np.percentile(last, 99) / np.percentile(first, 99))
+
+    def leaks(self):
+        """Verdicts on what is held, by name: whether all is well, and the figures."""
+        growth, mib_per_hour = self.memory_growth()
+        files = self.after["files"] - self.after["sockets"], self.before["files"] - self.before["sockets"]
+        return {
+            "memory": (
+                growth <= MEMORY_GROWTH,
+                f"{100 * growth:+.1f} % over the second half ({mib_per_hour:+.0f} MiB an hour)",
+            ),
+            "files": (
+                files[0] <= files[1] + 2,
+                f"{files[1]} at rest before, {files[0]} after, without sockets",
+            ),
+            "sockets": (
+                self.after["sockets"] <= self.before["sockets"] + 2,
+                f"{self.before['sockets']} at rest before, {self.after['sockets']} after",
+            ),
+            "threads": (
+                self.after["threads"] <= self.before["threads"] + MORE_THREADS,
+                f"{self.before['threads']} at rest before, {self.after['threads']} after",
+            ),
+            "slots": (
+                self.after["running"] + self.after["waiting"] == 0,
+                f"{self.after['running']:.0f} running, {self.after['waiting']:.0f} waiting after",
+            ),
+            "states": (self.after["states"] == 0, f"{self.after['states']:.0f} after"),
+            "answers": (
+                not self.outcomes(),
+                f"{sum(self.outcomes().values())} wrong of {len(self.requests)}",
+            ),
+        }
+
+    def verdicts(self):
+        """Those and the verdict on latency."""
+        ratio = self.p99_ratio()
+        return {**self.leaks(), "p99": (ratio <= P99_RATIO, f"last over first: {ratio:.2f}")}
+
+
+def table(soak):
+    """Lines that compare the first window with the last."""
+    yield f"{'':16}{'first':>12}{'last':>12}{'ratio':>8}   ({soak.window_s:.0f} s each)"
+    for name in _SHOWN:
+        first, last = (np.median(soak.figures(name, last=last)) for last in (False, True))
+        yield f"{name:16}{first:12,.0f}{last:12,.0f}{last / first if first else float('nan'):8.2f}"
+    for kind in [*sorted({kind for _, kind, _, _ in soak.requests}), None]:
+        first, last = soak.latencies_s(kind), soak.latencies_s(kind, last=True)
+        if not (len(first) and len(last)):
+            continue
+        for q in (50, 99):
+            before, after = 1e3 * np.percentile(first, q), 1e3 * np.percentile(last, q)
+            told = f"{kind or 'all'} p{q}, ms"
+            yield f"{told:20}{before:8.1f}{after:12.1f}{after / before:8.2f}   of {len(first)}, {len(last)}"
+
+
+def draw(soak, swaps_s, path):
+    """Write the curves as a picture."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 10), layout="constrained")
+    axes = figure.subplots(4, 1, sharex=True)
+    began_s = soak.samples[0]["time_s"]
+    minutes = [(one["time_s"] - began_s) / 60 for one in soak.samples]
+    _memory(axes[0], minutes, soak.samples)
+    for name in ("files", "threads", "running"):
+        axes[1].plot(minutes, [one[name] for one in soak.samples], label=name)
+    axes[1].set_ylabel("at once")
+    axes[2].plot(minutes, [one["states"] for one in soak.samples], label="states")
+    axes[2].plot(minutes, [one["cache_bytes"] / (1 << 18) for one in soak.samples], label="cache, 256 KiB")
+    axes[2].set_ylabel("kept")
+    _latency(axes[3], soak, began_s)
+    for axis in axes:
+        for swap_s in swaps_s:
+            axis.axvline((swap_s - began_s) / 60, color="0.85", linewidth=0.8, zorder=0)
+        axis.grid(visible=True, alpha=0.25)
+        axis.legend(frameon=False, ncols=4, loc="upper right", fontsize=8)
+    axes[3].set_xlabel("minutes (grey: a new version, or an alias moved)")
+    figure.savefig(path, dpi=130)
+
+
+def _memory(axis, minutes, samples):
+    for name, label in (
+        ("rss_mib", "resident"),
+        ("pss_mib", "proportional (Pss)"),
+        ("private_mib", "private"),
+    ):
+        axis.plot(minutes, [one[name] for one in samples], label=label)
+    axis.set_ylabel("memory, MiB")
+    axis.set_ylim(bottom=0)
+
+
+def _latency(axis, soak, began_s):
+    """The percentiles of all requests by the half minute."""
+    times = np.array([time_s for time_s, _, _, outcome in soak.requests if outcome == "ok"])
+    latencies = np.array([latency for _, _, latency, outcome in soak.requests if outcome == "ok"])
+    step_s = max(5.0, min(30.0, (times.max() - began_s) / 20))
+    edges = np.arange(began_s, times.max(), step_s)
+    for q in (50, 99):
+        values = [
+            1e3 * np.percentile(chosen, q)
+            if (chosen := latencies[(times >= low) & (times < low + step_s)]).size
+            else np.nan
+            for low in edges
+        ]
+        axis.plot((edges + step_s / 2 - began_s) / 60, values, label=f"p{q} of all requests")
+    axis.set_yscale("log")
+    axis.set_ylabel("latency, ms")

@@ -1,0 +1,58 @@
+"""Train a network that is saved at every update, killed at moments of a seed and resumed; compare with one in peace.
+
+python -m tests.fault.kill_network_trainer FOLDER SEED
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.fault.forked import Child, moments, told_by_child
+from tests.resumable import fit, weights
+from training.neural.resume import StateFile
+
+KILLS = 6
+
+
+def train(state, target):
+    """From the state, if there is one; the weights go into a file."""
+    torch.set_num_threads(1)
+    save_file(weights(fit(state)), target)
+
+
+def saved_at(state):
+    """When the state was saved last; 0 before the first time."""
+    return state.stat().st_mtime_ns if state.exists() else 0
+
+
+def step_of(state):
+    """How far the saved run is; reading it checks its hash."""
+    return StateFile(state).read()["step"]
+
+
+def difference(folder):
+    """The names of the tensors that differ by a bit, and how many were compared."""
+    expected, found = (load_file(folder / name) for name in ("peace", "killed"))
+    assert expected.keys() == found.keys()
+    return [[name for name in expected if not torch.equal(expected[name], found[name])], len(expected)]
+
+
+def main(folder, seed):
+    """Kill and resume, then let it finish."""
+    state, steps, killed = folder / "state.pt", [], 0
+    for moment_s in moments(seed, KILLS, 0.1):
+        before = saved_at(state)
+        child = Child(lambda: train(state, folder / "killed"))
+        killed += child.kill_after(lambda before=before: saved_at(state) > before, moment_s)
+        steps.append(told_by_child(lambda: step_of(state)))
+    assert Child(lambda: train(state, folder / "killed")).wait() == 0
+    assert Child(lambda: train(None, folder / "peace")).wait() == 0
+    told = {"steps": steps, "killed": killed, "differing": told_by_child(lambda: difference(folder))}
+    sys.stdout.write(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

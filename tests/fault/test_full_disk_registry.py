@@ -1,0 +1,156 @@
+"""A disk that fills up under a registry, its cache or its documents: told, nothing half kept, well after."""
+
+import uuid
+
+import pytest
+
+from models.checking.calibration import Calibration, CalibrationPoint
+from models.checkpoint.calibrations import CalibrationStore
+from models.checkpoint.load import load_checkpoint
+from models.checkpoint.local import LocalRegistry
+from models.checkpoint.manifest import read_manifest, verify_files
+from models.checkpoint.profiles import ProfileStore
+from models.checkpoint.registry import open_registry
+from models.checkpoint.write import Description, write_checkpoint
+from models.errors import RegistryError
+from models.reranking.profiles import Profile
+from tests import families
+from tests.fault.disks import KINDS, disk_of_kind
+
+ROOMS = (0, 1000, 4096, 10_000, 20_000, 40_000, 80_000)
+DESCRIPTION = Description("2026-01-01T00:00:00+00:00", {}, {}, [[5, 6, 7], [9]], {"MODEL_CARD.md": b"# m\n"})
+NAMES = ("ngram", "lstm", "mixture")
+
+
+@pytest.fixture(params=KINDS)
+def disk(request, tmp_path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    with disk_of_kind(request.param, folder) as disk:
+        yield disk
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """What the mixture is made of, as checkpoints."""
+    folders = [tmp_path_factory.mktemp("parts") / name for name in NAMES[:2]]
+    for folder in folders:
+        folder.mkdir()
+        write(folder, folder.name)
+    return folders
+
+
+def write(folder, name, parts=()):
+    write_checkpoint(folder, families.model(name), families.tokenizer(), DESCRIPTION, parts=parts)
+
+
+def writer(name, parts):
+    return lambda folder: write(folder, name, parts if name == "mixture" else ())
+
+
+def refused(disk, room_bytes, work):
+    """Whether a full disk refused the work, in one line that says what could not be written; else it was done."""
+    try:
+        with disk.full(room_bytes):
+            work()
+    except RegistryError as error:
+        told = str(error)
+    else:
+        return False
+    assert told.startswith("cannot write ")
+    assert disk.refusal in told
+    assert "\n" not in told
+    return True
+
+
+def assert_whole(registry, count):
+    """So many versions, each with all its files, and nothing of any other."""
+    numbers = registry.versions("m")
+    assert len(numbers) == count
+    for number in numbers:
+        folder = registry.fetch(registry.version("m", number))
+        verify_files(folder, read_manifest(folder))
+    assert [path.name for path in registry.work_folder.rglob(".tmp-*")] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_publishing_into_a_folder_is_refused_whole_until_there_is_room(disk, parts, name):
+    registry = LocalRegistry(disk.folder / "registry", create=True)
+    publish = lambda: registry.publish("m", writer(name, parts))  # noqa: E731 - said in many places
+    publish()
+    refusals = 0
+    for room_bytes in ROOMS:
+        refusals += refused(disk, room_bytes, publish)
+        assert_whole(registry, registry.resolve("m").number)
+    assert refusals >= 3
+    before = registry.resolve("m").number
+    assert publish().number == before + 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_publishing_at_a_store_needs_room_in_the_cache_and_leaves_nothing_in_either(disk, parts, name):
+    registry = open_registry(f"memory://{uuid.uuid4().hex}", cache=disk.folder)
+    published = 0
+    for room_bytes in ROOMS:
+        published += not refused(disk, room_bytes, lambda: registry.publish("m", writer(name, parts)))
+        assert_whole(registry, published)
+    assert published < len(ROOMS) - 2
+    assert registry.publish("m", writer(name, parts)).number == published + 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fetching_into_a_cache_that_is_full_keeps_nothing_half(disk, parts, name, tmp_path):
+    address = f"memory://{uuid.uuid4().hex}"
+    open_registry(address, cache=tmp_path / "elsewhere").publish("m", writer(name, parts))
+    registry = open_registry(address, cache=disk.folder)
+    version = registry.resolve("m")
+    assert sum(refused(disk, room_bytes, lambda: registry.fetch(version)) for room_bytes in ROOMS) >= 3
+    load_checkpoint(registry.fetch(version))
+    assert_whole(registry, 1)
+
+
+def test_aliases_stay_as_they_were(disk):
+    registry = LocalRegistry(disk.folder / "registry", create=True)
+    for _ in range(2):
+        registry.publish("m", writer("ngram", ()))
+    registry.set_alias("m", "champion", 1)
+    registry.set_alias("m", "candidate", 1)
+    assert refused(disk, 0, lambda: registry.set_alias("m", "champion", 2))
+    assert refused(disk, 0, lambda: registry.delete_alias("m", "candidate"))
+    assert registry.aliases("m") == {"champion": 1, "candidate": 1}
+    registry.set_alias("m", "champion", 2)
+    assert registry.aliases("m") == {"champion": 2, "candidate": 1}
+
+
+def test_a_version_can_be_deleted_to_make_room(disk):
+    registry = LocalRegistry(disk.folder / "registry", create=True)
+    for _ in range(2):
+        registry.publish("m", writer("ngram", ()))
+    with disk.full():
+        registry.delete("m", 1)
+    assert_whole(registry, 1)
+
+
+def profile(weight):
+    about = {"name": "p", "metric": "wer", "signature": "", "models": [], "decision": "tuned", "figures": {}}
+    return Profile(weights={"am": weight}, created="2026-01-01T00:00:00+00:00", **about)
+
+
+def calibration(precision):
+    points = [CalibrationPoint(threshold=0.5, precision=precision, recall=0.5)]
+    about = {"model": "m@1", "kinds": ["typo"], "words_per_error": 10.0, "corpus_sha256": "0" * 64}
+    return Calibration(points=points, created="2026-01-01T00:00:00+00:00", **about)
+
+
+def test_profiles_and_calibrations_stay_as_they_were(disk):
+    profiles, calibrations = ProfileStore(disk.folder), CalibrationStore(disk.folder)
+    old, new = (calibration(precision) for precision in (0.5, 0.9))
+    profiles.write(profile(1.0))
+    calibrations.write(old)
+    assert refused(disk, 0, lambda: profiles.write(profile(2.0)))
+    assert refused(disk, 0, lambda: calibrations.write(new))
+    assert profiles.read("p") == profile(1.0)
+    assert calibrations.read("m@1") == old
+    assert list(disk.folder.rglob(".tmp-*")) == []
+    profiles.write(profile(2.0))
+    assert profiles.read("p") == profile(2.0)

@@ -1,0 +1,129 @@
+"""Requests that make the model raise, hang or speak nonsense: they fail alone, clearly, and leave nothing behind."""
+
+import contextlib
+import json
+import threading
+import time
+
+import httpx
+import pytest
+
+from tests.faulty_services import SCORE, faulty_service, made_up_registry, wait_until
+from tests.poisoned import HANG_S, HANGS, RAISES, SPEAKS_NONSENSE
+from tests.raw_http import connect
+
+TIMES = 1000
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    registry = made_up_registry(tmp_path_factory.mktemp("poison"), endless=True)
+    with faulty_service(registry, tmp_path_factory.mktemp("log")) as service:
+        yield service
+
+
+@pytest.fixture
+def client(service):
+    with httpx.Client(base_url=service.url, timeout=60) as client:
+        yield client
+
+
+def poisoned(poison):
+    """A path and a body for each way in which a model is asked."""
+    generate = {"prompt": poison, "max_tokens": 5, "ignore_eos": True}
+    return [
+        ("/v1/score", {"texts": [f"the {poison} cat"]}),
+        ("/v1/next-token", {"context": poison}),
+        ("/v1/generate", generate),
+        ("/v1/generate", {**generate, "stream": True}),
+        ("/v1/rerank", {"lists": [{"candidates": [{"text": f"{poison} cat"}, {"text": "cat"}]}]}),
+        ("/v1/autocomplete", {"text": f"{poison} c"}),
+        ("/v1/states", {"context": poison}),
+    ]
+
+
+def at_rest(service):
+    """What a service holds once nothing is under way."""
+    wait_until(lambda: service.metric("gramophone_num_requests_running") == 0)
+    return service.files(), service.threads(), service.metric("gramophone_states")
+
+
+@pytest.mark.parametrize(("path", "body"), poisoned(RAISES))
+def test_a_request_that_makes_the_model_raise_fails_alone(client, path, body):
+    answer = client.post(path, json=body)
+    error = json.loads(answer.text.removeprefix("data: "))["error"]
+    assert (answer.status_code, error["code"]) == (500, "internal_error")
+    assert "ZeroDivision" not in answer.text
+    assert client.post("/v1/score", json=SCORE).status_code == 200
+
+
+@pytest.mark.parametrize(("path", "body"), poisoned(SPEAKS_NONSENSE)[:6])
+def test_a_model_that_speaks_nonsense_is_not_repeated(client, path, body):
+    answer = client.post(path, json=body)
+    assert answer.status_code == 500
+    assert "NaN" not in answer.text
+    assert client.post("/v1/score", json=SCORE).status_code == 200
+
+
+def test_a_request_over_which_the_model_hangs_is_given_up_and_others_are_answered(client):
+    answers = []
+
+    def ask(body):
+        answers.append(httpx.post(f"{client.base_url}/v1/score", json=body, timeout=60).status_code)
+
+    healthy = [threading.Thread(target=ask, args=(SCORE,)) for _ in range(5)]
+    began_s = time.monotonic()
+    hung = threading.Thread(target=ask, args=({"texts": [HANGS], "timeout_ms": 100},))
+    hung.start()
+    for thread in healthy:
+        thread.start()
+    for thread in (hung, *healthy):
+        thread.join()
+    assert sorted(answers) == [200] * 5 + [504]
+    assert time.monotonic() - began_s < HANG_S + 20
+
+
+def test_a_thousand_times_poison_leaves_nothing(service, client):
+    kinds = poisoned(RAISES)
+    for path, body in kinds:
+        client.post(path, json=body)
+    before, resident_bytes = at_rest(service), service.resident_bytes()
+    for number in range(TIMES):
+        path, body = kinds[number % len(kinds)]
+        assert client.post(path, json=body).status_code == 500
+    assert client.post("/v1/score", json=SCORE).status_code == 200
+    assert at_rest(service) == before
+    assert service.resident_bytes() - resident_bytes < 24 * MIB
+
+
+def stages():
+    """A request cut off after so many bytes, and how much of its answer is read."""
+    body = json.dumps({"prompt": "the cat", "max_tokens": 400, "ignore_eos": True, "stream": True}).encode()
+    head = b"POST /v1/generate HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
+    whole = head + body
+    return {
+        "in the line": (whole[:10], 0),
+        "in the headers": (head[:-10], 0),
+        "before the body": (head, 0),
+        "in the body": (whole[:-5], 0),
+        "when it is sent": (whole, 0),
+        "at the first byte": (whole, 1),
+        "in the stream": (whole, 2000),
+        "in the next request": (whole + head, 100),
+    }
+
+
+@pytest.mark.parametrize("stage", stages())
+def test_requests_that_are_cancelled_leave_nothing(service, client, stage):
+    sent, read = stages()[stage]
+    before = at_rest(service)
+    for _ in range(40):
+        with connect(service.url, timeout_s=30) as connection, contextlib.suppress(OSError):
+            connection.sendall(sent)
+            received = 0
+            while received < read:
+                received += len(connection.recv(read))
+    assert client.post("/v1/score", json=SCORE).status_code == 200
+    wait_until(lambda: at_rest(service)[1:] == before[1:])
+    wait_until(lambda: at_rest(service)[0] <= before[0] + 1)

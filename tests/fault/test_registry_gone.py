@@ -1,0 +1,152 @@
+"""The registry vanishes and comes back under a service: what was served still is, what is new follows by itself."""
+
+import httpx
+import pytest
+
+from models.checkpoint import load
+from models.checkpoint.local import LocalRegistry
+from models.checkpoint.profiles import ProfileStore
+from models.checkpoint.remote.registry import RemoteRegistry
+from models.errors import RegistryError
+from models.tokenizers import WordTokenizer
+from service.engine.host import ModelHost
+from service.settings import Settings
+from tests.contract.conftest import publish
+from tests.fakes import FakeModel, fake_vocabulary
+from tests.object_stores import QUICK, Clock, FlakyStore, wait_until
+from tests.servers import running
+from tests.unit.checkpoint.test_profiles import profile
+
+SCORE = {"texts": ["the cat sat"]}
+
+
+@pytest.fixture(autouse=True)
+def fake_family(monkeypatch):
+    monkeypatch.setitem(load.FAMILIES, "fake", ("tests.fakes", "FakeModel"))
+
+
+def add_version(registry):
+    words = WordTokenizer(fake_vocabulary())
+    return publish(registry, "m", FakeModel(words.vocabulary, seed=len(registry.versions("m"))), words)
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A registry's folder, with `m@1`."""
+    registry = LocalRegistry(tmp_path / "registry", create=True)
+    add_version(registry)
+    registry.set_alias("m", "champion", 1)
+    return registry.root
+
+
+@pytest.fixture(params=[[], ["m"], ["m@champion"]], ids=["every model", "by name", "by alias"])
+def http(root, request):
+    """A service that looks at it often, told to serve that in several ways."""
+    settings = Settings(registry=root, watch_interval_s=0.03, models=request.param)
+    with running(settings) as server, httpx.Client(base_url=server.url, timeout=30) as client:
+        yield client
+
+
+def move_away(root):
+    root.rename(root.with_name("elsewhere"))
+
+
+def unmount(root):
+    """The folder stays, empty, as that of a volume that is not mounted."""
+    move_away(root)
+    root.mkdir()
+
+
+def replace_by_a_file(root):
+    move_away(root)
+    root.write_text("no folder")
+
+
+def come_back(root):
+    """With a version and a champion that are new."""
+    elsewhere = root.with_name("elsewhere")
+    registry = LocalRegistry(elsewhere)
+    add_version(registry)
+    registry.set_alias("m", "champion", 2)
+    if root.is_dir():
+        root.rmdir()
+    root.unlink(missing_ok=True)
+    elsewhere.rename(root)
+
+
+def answer(http):
+    response = http.post("/v1/score", json={**SCORE, "model": "m"})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def looks(http):
+    """So many times that the service has surely looked at the registry."""
+    for _ in range(10):
+        yield answer(http)
+
+
+@pytest.mark.parametrize("go", [move_away, unmount, replace_by_a_file])
+def test_a_folder_that_is_gone_changes_nothing_and_is_followed_again_when_it_is_back(root, http, go):
+    before = answer(http)
+    assert before["model"] == "m@1"
+    go(root)
+    for after in looks(http):
+        assert after == before
+        assert http.get("/health/ready").status_code == 200
+        assert str(root) not in http.get("/admin/models").text
+    come_back(root)
+    wait_until(lambda: answer(http)["model"] == "m@2", seconds=10)
+    assert answer(http)["results"] != before["results"]
+
+
+@pytest.mark.parametrize("go", [move_away, replace_by_a_file])
+@pytest.mark.parametrize("addresses", [[], ["m"]], ids=["every model", "by name"])
+def test_how_long_ago_the_folder_could_be_read_is_known(root, go, addresses):
+    """It is what an alert goes by."""
+    clock = Clock()
+    host = ModelHost(LocalRegistry(root), addresses=addresses, clock=clock)
+    go(root)
+    clock.now_s = 60.0
+    host.refresh()
+    assert host.registry_look_age_s == 60.0
+    come_back(root)
+    host.refresh()
+    assert host.registry_look_age_s == 0.0
+
+
+def test_a_profile_that_is_gone_with_its_registry_is_not_taken_for_unknown(root):
+    """The request is asked again later; an unknown profile would be the client's mistake."""
+    profiles = ProfileStore(root)
+    profiles.write(profile("p"))
+    move_away(root)
+    with pytest.raises(RegistryError, match=r"cannot read the registry .*: it is not there"):
+        profiles.read("p")
+    root.with_name("elsewhere").rename(root)
+    assert profiles.read("p") == profile("p")
+
+
+def test_what_failed_while_the_store_was_gone_is_tried_at_once_when_it_is_back(tmp_path, monkeypatch):
+    """However long that was: the wait between tries grows to ten minutes."""
+
+    def vanish(*_):
+        store.down = True
+        raise RegistryError("cannot read memory://: it is down")
+
+    clock = Clock()
+    store = FlakyStore(f"memory://{tmp_path.name}/gone", QUICK)
+    publisher, registry = (RemoteRegistry(store, cache=tmp_path / name, clock=clock) for name in "ab")
+    add_version(publisher)
+    host = ModelHost(registry, addresses=["m"], clock=clock)
+    host.load_all()
+    add_version(publisher)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "chunks", vanish)  # between a look, which saw the version, and its files
+        for _ in range(30):
+            clock.now_s += 100.0
+            host.refresh()
+    assert "it is down" in host.models["m@2"].failure
+    store.down = False
+    clock.now_s += 11.0
+    host.refresh()
+    assert host.resolve("m").address == "m@2"

@@ -1,0 +1,49 @@
+"""Every operation of the OpenAPI document, asked what it allows and what it does not."""
+
+from http import HTTPStatus
+
+from schemathesis.specs.openapi.checks import negative_data_rejection, response_schema_conformance
+
+from tests.fuzz.asking import DOCUMENT
+from tests.fuzz.document import EVENTS, LINES, fuzz_schema, settings
+
+SCHEMA, LINES_SCHEMA = fuzz_schema(DOCUMENT), fuzz_schema(DOCUMENT, lines=True)
+
+
+def test_the_network_computes_in_int8(guarded):
+    """The first of this file: it may be unloaded later."""
+    with guarded.client() as client:
+        assert client.get("/v1/models/lstm").json()["precision"] == "int8"
+
+
+@SCHEMA.parametrize()
+@settings
+def test_an_operation_answers_as_documented(case, guarded_asker):
+    answer = guarded_asker.ask(case)
+    streamed = answer.headers["content-type"][0].startswith(
+        EVENTS
+    )  # whose schema is of one event; it was looked at
+    case.validate_response(answer, excluded_checks=[response_schema_conformance] if streamed else None)
+
+
+@LINES_SCHEMA.parametrize()
+@settings
+def test_lines_are_answered_by_lines(case, guarded_asker):
+    answer = guarded_asker.ask(case)
+    # a line that is wrong is answered by a line with an error
+    case.validate_response(answer, excluded_checks=[negative_data_rejection, response_schema_conformance])
+    if answer.status_code == HTTPStatus.OK and case.media_type == LINES:
+        asked = max(1, len(case.body)) if isinstance(case.body, list) else 1  # an empty line is a line
+        assert len(answer.content.splitlines()) == asked
+
+
+def test_the_document_is_the_one_that_is_served(guarded):
+    with guarded.client() as client:
+        served = client.get("/openapi.json").json()
+    assert served["paths"] == DOCUMENT["paths"]
+    assert served["components"] == DOCUMENT["components"]
+
+
+def test_each_operation_that_was_asked_was_answered_once(guarded_asker):
+    """The last of this file: what is only ever refused is not fuzzed."""
+    assert guarded_asker.asked - guarded_asker.succeeded == set()

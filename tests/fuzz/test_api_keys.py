@@ -1,0 +1,49 @@
+"""With bad keys nothing is answered, whatever is asked; without keys all is open but administration."""
+
+from http import HTTPStatus
+
+from hypothesis import strategies as st
+
+from service.security.access import AccessTable
+from service.security.keys import KeyScope
+from tests.fuzz.asking import DOCUMENT
+from tests.fuzz.document import drawn, fuzz_schema, settings
+
+LOCKED, OPEN = fuzz_schema(DOCUMENT), fuzz_schema(DOCUMENT)
+ASKS_A_KEY = LOCKED.exclude(path_regex="^/health")
+GUESSES = st.one_of(
+    st.just("gm_" + "A" * 43),
+    st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=300),
+    st.sampled_from(["", "Bearer", "gm_", "null", "for-all", "for-all:infer,metrics,admin"]),
+)
+SCHEMES = st.sampled_from(["Bearer ", "bearer ", "Basic ", "Token ", "Bearer", ""])
+DEMANDS = AccessTable()
+REFUSED = {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}
+"""A parameter with a slash in it makes a path that leads nowhere."""
+
+
+@ASKS_A_KEY.given(scheme=SCHEMES, guess=GUESSES)
+@ASKS_A_KEY.parametrize()
+@drawn
+def test_what_is_no_key_opens_nothing(case, scheme, guess, guarded_asker):
+    answer = guarded_asker.ask(case, {"authorization": (scheme + guess).strip()})
+    assert answer.status_code == HTTPStatus.UNAUTHORIZED
+    assert answer.json()["error"]["code"] == "invalid_api_key"
+
+
+@ASKS_A_KEY.parametrize()
+@drawn
+def test_a_key_of_another_scope_opens_nothing(case, keys, guarded_asker):
+    for scope in set(KeyScope) - {DEMANDS.demand(case.path).scope}:
+        answer = guarded_asker.ask(case, {"authorization": f"Bearer {keys[scope].secret}"})
+        assert answer.status_code in REFUSED
+
+
+@OPEN.parametrize()
+@settings
+def test_without_keys_all_is_open_but_administration(case, unguarded_asker):
+    answer = unguarded_asker.ask(case)
+    if case.path.startswith("/admin"):
+        assert answer.status_code in REFUSED
+    else:
+        assert answer.status_code not in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}

@@ -1,0 +1,187 @@
+"""Recipes, profiles, calibrations, aliases, keys and lists of words with something wrong: read, or refused by name."""
+
+import contextlib
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.checkpoint.calibrations import CalibrationStore
+from models.checkpoint.local import LocalRegistry
+from models.checkpoint.profiles import ProfileStore
+from models.checkpoint.remote.known import Known
+from models.checkpoint.versions import is_name
+from models.errors import InvalidInputError, LanguageModelError
+from service.cli.words import read_dictionary
+from service.load.bodies import read_bodies
+from service.load.texts import read_texts
+from service.security.key_store import KeyStore
+from service.security.keys import create_key
+from tests.damage import any_bytes, damaged, damaged_json
+from tests.parsing import Parser, ParserProcess, fuzz
+from training.recipe import Recipe, load_recipe, recipe_names
+
+RECIPES = [Path("training", "recipes", f"{name}.toml").read_bytes() for name in recipe_names()]
+RECIPE_WORDS = [
+    *(
+        b"[ngram]\n",
+        b"[neural]\n",
+        b"order = 99",
+        b'family = "mixture"',
+        b"prune = [0, 1]",
+        b"cutoffs = [5, 3]",
+    ),
+    *(
+        b'cell = "gru"',
+        b'kind = "static"',
+        b'pattern = "("',
+        b"seed = 1979-05-27",
+        b"x = " + b"[" * 990 + b"]" * 990,
+    ),
+]
+PROFILE = {
+    "name": "one",
+    "weights": {"rank": 1.0, "lm": 0.5},
+    "length_exponent": 0.5,
+    "metric": "wer",
+    "signature": "",
+    "models": [{"name": "", "address": "small@1", "weight": 1.0}],
+    "decision": "tuned",
+    "figures": {"baseline": 15.4},
+    "created": "2026-01-01T00:00:00+00:00",
+}
+CALIBRATION = {
+    "model": "small@3",
+    "kinds": ["real_word"],
+    "words_per_error": 20.0,
+    "points": [{"threshold": t, "precision": t, "recall": 1 - t} for t in (0.1, 0.5, 0.9)],
+    "corpus_sha256": "0" * 64,
+    "created": "2026-01-01T00:00:00+00:00",
+}
+
+
+def read_recipe(path: Path) -> None:
+    """A recipe, which must come back from what its checkpoint keeps of it."""
+    recipe = load_recipe(str(path))
+    assert Recipe.model_validate(json.loads(recipe.model_dump_json())) == recipe
+
+
+def read_profile(path: Path) -> None:
+    """A profile, and its weights."""
+    profile = ProfileStore(path.parent.parent).read(path.stem)
+    assert all(math.isfinite(weight) for weight in profile.weighting().weights.values())
+    json.dumps(profile.model_dump(mode="json"), allow_nan=False).encode()
+
+
+def read_calibration(path: Path) -> None:
+    """A calibration, and thresholds for precisions."""
+    calibration = CalibrationStore(path.parent.parent).read(path.stem)
+    assert calibration is not None
+    assert 0 <= calibration.points[0].threshold <= 1
+    calibration.precision_at(0.3)
+    with contextlib.suppress(InvalidInputError):
+        calibration.threshold_for(0.9)
+
+
+def read_aliases(path: Path) -> None:
+    """A model's aliases, as the service lists them."""
+    aliases = LocalRegistry(path.parent.parent).aliases(path.parent.name)
+    assert all(is_name(alias) and number > 0 for alias, number in aliases.items())
+
+
+def read_known_versions(path: Path) -> None:
+    """What a cache of a remote registry knows: nothing, where its file is damaged."""
+    assert all(
+        type(number) is int for number in Known(path.parent.parent, "s3://x").versions(path.parent.name)
+    )
+
+
+def read_keys(path: Path) -> None:
+    """A file of keys."""
+    assert KeyStore(file=path).find(b"gm_guessed") is None
+
+
+def read_weighted_words(path: Path) -> None:
+    """A user's dictionary."""
+    assert all(isinstance(entry.weight, float) and entry.text.encode() for entry in read_dictionary(path))
+
+
+def read_bench_texts(path: Path) -> None:
+    """Sentences for a load test."""
+    assert all(text.encode().strip() for text in read_texts(path))
+
+
+def read_bench_bodies(path: Path) -> None:
+    """Requests for a load test."""
+    assert all(request.body for request in read_bodies(path))
+
+
+def as_json(value):
+    """The content of a file."""
+    return json.dumps(value).encode()
+
+
+KEYS = "\n".join(create_key(name, ["infer", "admin"]).key.line for name in ("a", "b")).encode()
+FILES = {
+    "read_profile": (".profiles/one.json", as_json(PROFILE)),
+    "read_calibration": (".calibrations/small@3.json", as_json(CALIBRATION)),
+    "read_aliases": ("small/aliases.json", as_json({"champion": 3, "canary": 12})),
+    "read_known_versions": ("small/versions.json", as_json([1, 2, 3])),
+    "read_keys": ("keys.txt", b"# ours\n" + KEYS + b"\n"),
+    "read_weighted_words": ("words.tsv", "Zürich\t2.5\nword\n\nx\t1e3\n".encode()),
+    "read_recipe": ("mine.toml", RECIPES[0]),
+    "read_bench_texts": ("texts.txt", "a line\n\nanother … one\n".encode()),
+    "read_bench_bodies": ("bodies.jsonl", b'{"model": "a"}\n{"model": "b", "n": 2}\n'),
+}
+"""What each function of this module reads: where the file lies, and a valid one."""
+
+
+@pytest.fixture(scope="module")
+def process():
+    with ParserProcess(__name__) as asked:
+        yield asked
+
+
+@pytest.fixture(scope="module", params=FILES)
+def small_file(request, process, tmp_path_factory):
+    place, good = FILES[request.param]
+    path = tmp_path_factory.mktemp("settings") / place
+    path.parent.mkdir(exist_ok=True)
+    return Parser(process, request.param, path, good)
+
+
+@fuzz
+@given(st.data())
+def test_small_files(small_file, data):
+    is_recipe = small_file.path.suffix == ".toml"
+    good = st.sampled_from(RECIPES) if is_recipe else st.just(small_file.good)
+    ways = [damaged(good, RECIPE_WORDS if is_recipe else ()), any_bytes()]
+    if small_file.path.suffix == ".json":
+        ways.append(damaged_json(good.map(json.loads), values=["champion", "a b", 3, 0.5]))
+    small_file.ask(data.draw(st.one_of(ways), label="content"))
+
+
+DEEP = b"[" * 990 + b"]" * 990
+REFUSED = [
+    ("read_aliases", b'{"../x": 1}'),
+    ("read_aliases", b'{"\\ud800": 1}'),
+    ("read_aliases", b'{"champion": -3}'),
+    ("read_aliases", b'{"champion": 1%s}' % (b"0" * 5000)),
+    ("read_bench_bodies", DEEP * 2),
+    ("read_recipe", b'family = "ngram"\nx = ' + DEEP),
+    ("read_recipe", b'family = "ngram"\n[tokenizer]\nkind = "word"\npattern = "a{99999999999}"'),
+    ("read_recipe", b'family = "ngram"\nseed = "' + b"x" * 100_000 + b'"'),
+]
+
+
+@pytest.mark.parametrize(("function", "content"), REFUSED)
+def test_what_was_once_no_clear_error(tmp_path, function, content):
+    path = tmp_path / FILES[function][0]
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    with pytest.raises(LanguageModelError, match=path.name) as raised:
+        globals()[function](path)
+    assert len(str(raised.value)) < 4000

@@ -1,0 +1,144 @@
+"""A service of many models, in a process of its own, and how one of them is asked."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from service.security.keys import KeyScope, create_key
+from tests.matrix.cells import INT8
+from tests.matrix.publishing import DEFAULT
+from tests.matrix.texts import tokenizer
+
+_ROOT = Path(__file__).parents[2]
+_PROGRAM = "from service.app import serve; from service.settings import read_settings; serve(read_settings())"
+_START_S, _TIMEOUT_S = 600, 60
+_JSON, _LINES, _BINARY = "application/json", "application/x-ndjson", "application/octet-stream"
+
+ASKED = Counter()
+"""How often each endpoint was asked of each model, by whether it answered or refused."""
+
+
+class Model:
+    """One model of a service.
+
+    Args:
+        client: with the service's address and a key.
+        cell: which one.
+    """
+
+    def __init__(self, client, cell):
+        self.client, self.cell = client, cell
+        self.tokenizer = tokenizer(cell.tokens)
+        self.vocab_size = len(self.tokenizer.vocabulary)
+
+    def send(self, endpoint, *, content=None, headers=None, params=None, **names):
+        """The answer to any request; `endpoint` is a method and a path as the routes have it, with names to fill in."""
+        method, path = endpoint.split(" ")
+        answer = self.client.request(
+            method,
+            path.replace(":path", "").format(**names),
+            content=content,
+            headers=headers or {},
+            params=params or {},
+        )
+        ASKED[endpoint, self.cell, answer.is_success] += 1
+        return answer
+
+    def post(self, endpoint, body, *, accept="*/*", **names):
+        """The answer to a JSON body, whatever it is."""
+        headers = {"content-type": _JSON, "accept": accept}
+        return self.send(f"POST {endpoint}", content=json.dumps(body), headers=headers, **names)
+
+    def ask(self, endpoint, **body):
+        """What this model answers to a JSON body."""
+        return _good(self.post(endpoint, {"model": self.cell.model, **body})).json()
+
+    def lines(self, endpoint, items):
+        """What this model answers to lines, one each."""
+        content, query = "\n".join(map(json.dumps, items)), {"model": self.cell.model}
+        answer = _good(
+            self.send(f"POST {endpoint}", content=content, headers={"content-type": _LINES}, params=query)
+        )
+        return [json.loads(line) for line in answer.text.splitlines()]
+
+    def events(self, endpoint, **body):
+        """What this model streams, the mark of the end aside."""
+        text = _good(self.post(endpoint, {"model": self.cell.model, "stream": True, **body})).text
+        told = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+        return [json.loads(one) for one in told if one != "[DONE]"]
+
+    def rows(self, contexts):
+        """Whole distributions [B, V], by POST /v1/next-token."""
+        body = {"model": self.cell.model, "context": contexts}
+        answer = _good(self.post("/v1/next-token", body, accept=_BINARY))
+        return np.frombuffer(answer.content, "<f4").reshape(-1, self.vocab_size)
+
+    def score(self, texts, **options):
+        """What POST /v1/score says of texts, one result each."""
+        return self.ask("/v1/score", texts=texts, **options)["results"]
+
+    def log_probs(self, text, **options):
+        """The log-probability of each token of a text, by POST /v1/score."""
+        return [token["logprob"] for token in self.score([text], detail="token", **options)[0]["tokens"]]
+
+
+def _good(answer):
+    assert answer.is_success, f"{answer.request.url}: {answer.status_code} {answer.text}"
+    return answer
+
+
+@contextlib.contextmanager
+def serving_models(registry, device, names, log):
+    """A client of a service of a registry's models on a device, once all are loaded."""
+    key = create_key("matrix", list(KeyScope))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    rounded = [name for name in names if name.endswith(INT8)]
+    ours = {
+        "REGISTRY": registry.root,
+        "MODELS": ",".join([DEFAULT, *names]),
+        "DEFAULT_MODEL": DEFAULT,
+        "PORT": port,
+        "DEVICE": device,
+        "PRECISION": ",".join(["float32", *(f"{name}={INT8}" for name in rounded)]),
+        "API_KEYS": key.key.line,
+        "WATCH_INTERVAL_S": 0,
+        "LOG_LEVEL": "warning",
+    }
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRAMOPHONE_")}  # noqa: TID251 - for the child
+    environment |= {f"GRAMOPHONE_{name}": str(value) for name, value in ours.items()}
+    with log.open("wb") as file:
+        child = subprocess.Popen([sys.executable, "-c", _PROGRAM], cwd=_ROOT, env=environment, stderr=file)
+    url, headers = f"http://127.0.0.1:{port}", {"authorization": f"Bearer {key.secret}"}
+    try:
+        with httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT_S) as client:
+            _wait_until_loaded(child, client, log)
+            yield client
+    finally:
+        child.terminate()
+        child.wait(_TIMEOUT_S)
+
+
+def _wait_until_loaded(child, client, log):
+    """Wait for every model; one that fails to load fails all."""
+    end = time.monotonic() + _START_S
+    states = set()
+    while time.monotonic() < end:
+        assert child.poll() is None, log.read_text()
+        with contextlib.suppress(httpx.ConnectError):
+            states = {model["state"] for model in client.get("/v1/models").json()["data"]}
+            assert "failed" not in states, log.read_text()
+            if states == {"loaded"}:
+                return
+        time.sleep(0.5)
+    raise AssertionError(f"after {_START_S} s models are {states}: {log.read_text()}")

@@ -1,0 +1,119 @@
+"""Which candidate is best: the order of scores, of one model, several, mixed ones, in sessions, and tuned."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.matrix.cells import CELLS
+from tests.matrix.refusals import self_normalised
+from tests.matrix.rows import row
+from tests.matrix.texts import TEXTS
+
+RERANK, TUNE = "/v1/rerank", "/v1/rerank/tune"
+QUICK = {"folds": 2, "restarts": 1, "resamples": 1, "bootstrap_samples": 100}
+CANDIDATES = [{"text": text, "features": {"am": -float(place)}} for place, text in enumerate(TEXTS)]
+
+
+def ranking(model, one_list, **options):
+    return model.ask(RERANK, lists=[one_list], **options)["lists"][0]["ranking"]
+
+
+def by_index(ranked):
+    return {one["index"]: one for one in ranked}
+
+
+@row("POST /v1/rerank")
+def test_the_order_is_that_of_the_scores(model):
+    scores = [score["logprob"] for score in model.score(TEXTS)]
+    ranked = ranking(model, {"candidates": CANDIDATES})
+    for place, one in by_index(ranked).items():
+        assert one["features"]["lm"] == pytest.approx(scores[place], abs=40 * model.cell.tolerance)
+        assert one["total"] == one["features"]["lm"]
+    totals = [one["total"] for one in ranked]
+    assert totals == sorted(totals, reverse=True)
+    assert sum(one["posterior"] for one in ranked) == pytest.approx(1)
+
+
+@row("POST /v1/rerank")
+def test_totals_are_weighted_sums_of_what_is_told(model):
+    weights = {"lm": 0.7, "am": 0.4, "words": -0.2, "tokens": 0.1, "unk": -1.0, "lm:again": -0.3}
+    again = [{"model": model.cell.model, "name": "again"}]
+    for one in ranking(model, {"candidates": CANDIDATES}, weights=weights, models=again):
+        told = one["features"]
+        assert told["lm:again"] == pytest.approx(told["lm"], abs=40 * model.cell.tolerance)
+        expected = sum(weight * told[name] for name, weight in weights.items())
+        assert one["total"] == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+@row("POST /v1/rerank")
+def test_a_mixture_mixes_probabilities_of_tokens(model):
+    names = (model.cell.model, model.cell.partner.model)
+    parts = [{"model": name, "weight": weight} for name, weight in zip(names, (0.6, 0.4), strict=True)]
+    mixed = by_index(
+        first_ranking(model.post(RERANK, {"lists": [{"candidates": CANDIDATES}], "mixture": parts}))
+    )
+    for place, text in enumerate(TEXTS):
+        own, other = (np.array(model.log_probs(text, model=name)) for name in names)
+        expected = np.log(0.6 * np.exp(own) + 0.4 * np.exp(other)).sum()
+        assert mixed[place]["features"]["lm"] == pytest.approx(expected, abs=len(own) * model.cell.tolerance)
+
+
+def first_ranking(answer):
+    assert answer.status_code == 200, answer.text
+    return answer.json()["lists"][0]["ranking"]
+
+
+@row("POST /v1/next-token", "POST /v1/rerank")
+def test_a_session_goes_on_from_what_was_committed(model):
+    said = "The cat sat on the mat"
+    body = {"candidates": CANDIDATES, "commit": said}
+    first = model.ask(RERANK, lists=[body])["lists"][0]
+    again = ranking(model, {"candidates": CANDIDATES, "session": first["session"]})
+    for place, one in by_index(first["ranking"]).items():
+        after = total_after(model, said, TEXTS[place])
+        assert one["features"]["lm"] == pytest.approx(after, abs=40 * model.cell.tolerance)
+        assert by_index(again)[place]["features"]["lm"] == pytest.approx(after, abs=40 * model.cell.tolerance)
+
+
+@row("POST /v1/next-token", "POST /v1/rerank")  # who reads backward takes no context
+def test_a_context_counts_as_what_was_committed_does(model):
+    said = "The cat sat on the mat"
+    ranked = by_index(ranking(model, {"candidates": CANDIDATES, "context": said}))
+    for place, one in ranked.items():
+        after = total_after(model, said, TEXTS[place])
+        assert one["features"]["lm"] == pytest.approx(after, abs=40 * model.cell.tolerance)
+
+
+def total_after(model, context, text):
+    """The score of a text after a context; the space between is scored where tokens begin with it."""
+    if model.tokenizer.leading_space:
+        text = f" {text}"
+    else:
+        context = f"{context} "
+    return model.score([text], context=context)[0]["logprob"]
+
+
+@pytest.mark.parametrize("cell", [*filter(self_normalised, CELLS)], ids=str)
+def test_unnormalised_scores_rank_and_are_not_mixed(model):
+    totals = [one["total"] for one in ranking(model, {"candidates": CANDIDATES}, score_mode="unnormalised")]
+    assert totals == sorted(totals, reverse=True)
+    assert all(map(math.isfinite, totals))
+    parts = [{"model": name, "weight": 0.5} for name in (model.cell.model, model.cell.partner.model)]
+    mixed = {"lists": [{"candidates": CANDIDATES}], "mixture": parts, "score_mode": "unnormalised"}
+    refused = model.post(RERANK, mixed)
+    assert refused.status_code == 400
+    assert "only probabilities can be mixed" in refused.json()["error"]["message"]
+
+
+@row("POST /v1/rerank/tune")
+def test_tuned_weights_lie_between_the_first_pass_and_the_oracle_and_come_again(model):
+    lists = [
+        {"candidates": [CANDIDATES[place], CANDIDATES[place - 1]], "reference": TEXTS[place]}
+        for place in range(4)
+    ]
+    body = {"lists": lists, "features": ["am", "lm"], "length_exponents": [0], **QUICK}
+    first, again = (model.ask(TUNE, **body) for _ in range(2))
+    assert first == again | {"profile": first["profile"]}  # which has the time
+    assert first["oracle"] <= first["tuned"] <= first["worst"]
+    assert first["tuned"] <= first["baseline"]

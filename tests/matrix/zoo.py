@@ -1,0 +1,128 @@
+"""A tiny model of every family over any tokenizer, and what each is made of."""
+
+import functools
+
+import torch
+
+from models.cache import CacheModel
+from models.caching.config import CacheConfig
+from models.mixture import MixtureModel
+from models.neural.config import NetworkConfig
+from models.neural.model import NeuralModel
+from models.neural.network import Network
+from tests import families
+from tests.matrix.texts import encoded, tokenizer
+from training.ngram.estimate import estimate
+from training.ngram.smoothing.choice import smoothing_of
+from training.ngram.static_mixture import mix_statically
+from training.progress import Silent
+
+SMOOTHINGS = (
+    "mle",
+    "laplace",
+    "good-turing",
+    "jelinek-mercer",
+    "witten-bell",
+    "absolute",
+    "kneser-ney",
+    "modified-kneser-ney",
+)
+"""Each smoothing with code of its own; `add-k` is that of `laplace`."""
+
+NGRAMS = {
+    **{name: {"smoothing": smoothing_of(name)} for name in SMOOTHINGS},
+    "pruned": {"prune": (0, 0, 1), "prune_entropy": 1e-4},
+    "quantised": {"quantise": True},
+}
+"""What `estimate` makes each n-gram model of the table with."""
+
+NETWORKS = {
+    **{name.replace(" ", "-"): options for name, options in families.NEURAL.items()},
+    "modern-feed-forward": {
+        "cell": "feed-forward",
+        "window": 3,
+        "activation": "relu",
+        "residual": True,
+        "layer_norm": True,
+    },
+    "self-normalised": {"self_normalised": True},
+    "backward-lstm": {"cell": "lstm"},
+}
+"""The shapes of networks: those of the invariants of the families, and more."""
+
+PARTS = {
+    "mixture": ("modified-kneser-ney", "lstm"),
+    "mixture-by-context": ("gru", "modified-kneser-ney"),
+    "nested-mixture": ("mixture", "elman"),
+    "unigram-cache": ("witten-bell",),
+    "cache": ("lstm",),
+    "cached-mixture": ("mixture-by-context",),
+    "backward-mixture": ("backward-ngram", "backward-lstm"),
+}
+"""What models that hold others are made of."""
+
+BACKWARD = ("backward-ngram", "backward-lstm", "backward-mixture")
+"""Families that read from right to left."""
+
+FAMILIES = (*NGRAMS, "static-mixture", "backward-ngram", *NETWORKS, *PARTS)
+"""All, each after what it is made of."""
+
+UNNORMALISED = frozenset({"quantised"})
+"""Families whose rows sum to one only nearly."""
+
+_ORDER = 3
+_SHARPNESS = 1.5
+"""By how much weights of networks that were never trained are larger, so that their distributions are not flat."""
+
+
+@functools.cache
+def model(family: str, tokens: str):
+    """The model of a family over the vocabulary of a tokenizer."""
+    if family in NGRAMS:
+        return _ngram(tokens, **NGRAMS[family])
+    if family == "backward-ngram":
+        return _ngram(tokens, backward=True)
+    if family == "static-mixture":
+        parts = [model("absolute", tokens), model("witten-bell", tokens)]
+        held_out = encoded(tokens, held_out=True)
+        return mix_statically(parts, tokenizer(tokens).vocabulary, held_out, progress=Silent()).model
+    if family in PARTS:
+        return _composite(family, [model(part, tokens) for part in PARTS[family]])
+    return _network(tokens, **NETWORKS[family])
+
+
+def networks_in(family: str) -> set[str]:
+    """The networks that a model of a family is, or is made of."""
+    if family in PARTS:
+        return set().union(*map(networks_in, PARTS[family]))
+    return {family} & set(NETWORKS)
+
+
+def _ngram(tokens, *, backward=False, **options):
+    corpora = [encoded(tokens), encoded(tokens, held_out=True)]
+    train, held_out = (corpus.reversed() if backward else corpus for corpus in corpora)
+    vocabulary = tokenizer(tokens).vocabulary
+    return estimate(train, vocabulary, order=_ORDER, held_out=held_out, progress=Silent(), **options).model
+
+
+def _network(tokens, **options):
+    vocabulary = tokenizer(tokens).vocabulary
+    torch.manual_seed(len(str(options)))
+    config = NetworkConfig(**{"layers": 2, "embedding_size": 13, "hidden_size": 17, **options})
+    network = Network(config, len(vocabulary))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(_SHARPNESS)
+    return NeuralModel(network, vocabulary)
+
+
+def _composite(family, parts):
+    if family == "mixture-by-context":
+        table = [[0.8, 0.2], [0.5, 0.5], [0.2, 0.8]]  # as many context lengths as an order of 3 has
+        return MixtureModel(parts, [0.4, 0.6], weights_by_context=table)
+    if family == "unigram-cache":
+        return CacheModel(*parts, CacheConfig(kind="unigram", window=9, half_life=7.0, weight=0.2))
+    if "cache" in family:
+        config = CacheConfig(kind="continuous", window=6, flatness=3.0, half_life=4.0, weight=0.25)
+        return CacheModel(*parts, config)
+    return MixtureModel(parts, [0.6, 0.4])

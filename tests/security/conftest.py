@@ -1,0 +1,86 @@
+"""A service with keys of every scope, and a registry beside which lies what nobody may read or change."""
+
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+from models.checkpoint import load
+from models.checkpoint.local import LocalRegistry
+from models.checkpoint.write import Description, write_checkpoint
+from models.tokenizers import WordTokenizer
+from service.security.keys import KeyScope, create_key
+from service.settings import Settings
+from tests.fakes import FakeModel, fake_vocabulary
+from tests.servers import running
+
+CANARY = "canary-4f1c"
+"""Stands in every file that no request may bring out."""
+
+
+class Locked(NamedTuple):
+    """A service that asks for keys.
+
+    Attributes:
+        url: where it is.
+        app: the application.
+        secrets: a key for each scope, and one with all under None.
+        root: the registry's folder; its parent is the test's own.
+    """
+
+    url: str
+    app: object
+    secrets: dict
+    root: object
+
+    def headers(self, scope=None):
+        return {"authorization": f"Bearer {self.secrets[scope]}"}
+
+
+def fill(root):
+    """A model that works, with a card and a file that is not for people, and one that is damaged."""
+    registry = LocalRegistry(root, create=True)
+    words = WordTokenizer(fake_vocabulary())
+    description = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
+
+    def write(folder):
+        (folder / "MODEL_CARD.md").write_text("# A card\n")
+        (folder / "private.bin").write_text(CANARY)
+        write_checkpoint(folder, FakeModel(words.vocabulary), words, description)
+
+    for name in ("mixture", "damaged"):
+        version = registry.publish(name, write)
+    with (version.path / "config.json").open("a") as file:
+        file.write(" ")
+    return registry
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(load.FAMILIES, "fake", ("tests.fakes", "FakeModel"))
+        folder = tmp_path_factory.mktemp("security")
+        (folder / "secret.md").write_text(CANARY)
+        (folder / "secret.json").write_text(f'{{"{CANARY}": 1}}')
+        yield fill(folder / "registry")
+
+
+@pytest.fixture(scope="session")
+def locked(registry):
+    made = {scope: create_key(f"for-{scope}", [scope]) for scope in KeyScope}
+    made[None] = create_key("for-all", list(KeyScope))
+    lines = tuple(key.key.line for key in made.values())
+    settings = Settings(
+        registry=registry.root, models=("mixture", "damaged"), api_keys=lines, watch_interval_s=0
+    )
+    with running(settings) as server:
+        yield Locked(
+            server.url, server.app, {scope: key.secret for scope, key in made.items()}, registry.root
+        )
+
+
+@pytest.fixture
+def client(locked):
+    """A client whose key is good for everything."""
+    with httpx.Client(base_url=locked.url, headers=locked.headers(), timeout=20) as client:
+        yield client

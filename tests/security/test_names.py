@@ -1,0 +1,158 @@
+"""Names that would lead out of the registry: wherever a request may say one, nothing is read or written by it."""
+
+from itertools import product
+
+import pytest
+
+from models.checkpoint.local import LocalRegistry
+from models.checkpoint.profiles import ProfileStore
+from models.checkpoint.remote.memory_store import MemoryStore
+from models.checkpoint.remote.object_store import Patience
+from models.checkpoint.remote.registry import RemoteRegistry
+from models.errors import InvalidInputError, LanguageModelError
+from tests.raw_http import asked
+from tests.security.conftest import CANARY
+
+SPELLINGS = {
+    "dots": b"..",
+    "dots encoded": b"%2e%2e",
+    "dots encoded twice": b"%252e%252e",
+    "up": b"../../secret.md",
+    "up encoded": b"..%2f..%2f..%2f..%2f..%2fsecret.md",
+    "up encoded twice": b"..%252f..%252fsecret.md",
+    "up overlong": b"..%c0%af..%c0%afsecret.md",
+    "backslash": b"..%5c..%5csecret.md",
+    "full-width dots": b"%EF%BC%8E%EF%BC%8E%EF%BC%8Fsecret.md",
+    "one-dot leader": b"%E2%80%A4%E2%80%A4/secret.md",
+    "absolute": b"/etc/passwd",
+    "absolute encoded": b"%2fetc%2fpasswd",
+    "NUL": b"MODEL_CARD.md%00.png",
+    "line end": b"a%0d%0ax-injected:%20yes",
+    "hidden": b".profiles",
+    "temporary": b".tmp-1",
+    "home": b"~root",
+    "stream": b"file:%2f%2f%2fetc%2fpasswd",
+    "long": b"a" * 5000,
+    "long up": b"..%2f" * 1000,
+}
+PROFILE, ALIAS, WORDS = b'{"weights": {"lm": 1.0}}', b'{"version": 1}', b'{"words": []}'
+PLACES = [
+    ("GET", b"/static/%s", b""),
+    ("GET", b"/v1/models/%s", b""),
+    ("GET", b"/v1/models/%s/card", b""),
+    ("GET", b"/v1/models/mixture@%s/card", b""),
+    ("GET", b"/v1/models/mixture/files/%s", b""),
+    ("GET", b"/admin/profiles/%s", b""),
+    ("PUT", b"/admin/profiles/%s", PROFILE),
+    ("DELETE", b"/admin/profiles/%s", b""),
+    ("PUT", b"/admin/models/%s/aliases/a", ALIAS),
+    ("DELETE", b"/admin/models/%s/aliases/a", b""),
+    ("PUT", b"/admin/models/mixture/aliases/%s", ALIAS),
+    ("DELETE", b"/admin/models/mixture/aliases/%s", b""),
+    ("PUT", b"/v1/autocomplete/users/%s", WORDS),
+    ("GET", b"/v1/autocomplete/users/%s", b""),
+]
+NAMES = (
+    "..",
+    "../x",
+    "..\\x",
+    "/etc/passwd",
+    "a/b",
+    "a\0b",
+    "a\nb",
+    ".hidden",
+    "",
+    "a" * 300,
+    "\uff0e\uff0e",
+    "\uff41",
+    "~",
+)
+
+
+def everything_under(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def request(locked, place, name):
+    """The answer to a request whose path has a name in it, as it is spelled."""
+    method, pattern, body = place
+    head = b"%s %s HTTP/1.1\r\nhost: a\r\nauthorization: Bearer %s\r\ncontent-length: %d\r\n\r\n"
+    sent = head % (method.encode(), pattern % name, locked.secrets[None].encode(), len(body))
+    return asked(locked.url, sent + body)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place[0]} {place[1].decode()}")
+def test_a_path_leads_nowhere_else(locked, place):
+    before = everything_under(locked.root.parent)
+    for name in SPELLINGS.values():
+        answer = request(locked, place, name)
+        assert 400 <= answer.status < 500, name
+        for secret in (CANARY, "root:", str(locked.root)):
+            assert secret.encode() not in answer.body
+    assert everything_under(locked.root.parent) == before
+
+
+@pytest.mark.parametrize(
+    "place", [place for place in PLACES if place[2]], ids=lambda place: place[1].decode()
+)
+def test_a_proper_name_is_what_the_others_lack(locked, place):
+    assert request(locked, place, b"mixture").status == 200
+
+
+@pytest.mark.parametrize("name", ["private.bin", "manifest.json", "config.json", "golden.json"])
+def test_files_of_a_model_that_are_not_for_people_are_not_told(client, locked, name):
+    assert (locked.root / "mixture" / "versions" / "1" / name).is_file()
+    assert client.get(f"/v1/models/mixture/files/{name}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "rest"),
+    [
+        ("/v1/score", "model", {"texts": ["the"]}),
+        ("/admin/models/load", "model", {}),
+        ("/admin/models/unload", "model", {}),
+        ("/v1/rerank", "profile", {"candidates": ["the"]}),
+        ("/v1/autocomplete", "session", {"text": "the"}),
+        ("/v1/autocomplete", "user", {"text": "the"}),
+        ("/v1/quality", "against", {"texts": ["the"]}),
+    ],
+)
+def test_a_name_in_a_body_leads_nowhere_else(client, locked, path, field, rest):
+    before = everything_under(locked.root.parent)
+    for name in NAMES:
+        answer = client.post(path, json={**rest, field: name})
+        assert answer.status_code in {400, 404}, name
+        assert str(locked.root) not in answer.text
+    assert everything_under(locked.root.parent) == before
+
+
+def registries(tmp_path):
+    store = MemoryStore(f"memory://{tmp_path.name}", Patience())
+    return LocalRegistry(tmp_path / "registry", create=True), RemoteRegistry(store, cache=tmp_path / "cache")
+
+
+def test_no_registry_takes_such_a_name(tmp_path):
+    before = None
+    for registry, name in product(registries(tmp_path), NAMES):
+        before = before or everything_under(tmp_path)
+        with pytest.raises(InvalidInputError):
+            registry.publish(name, lambda _: None)
+        for ask in (registry.resolve, lambda bad, by=registry: by.set_alias(bad, "a", 1)):
+            with pytest.raises(LanguageModelError):
+                ask(name)
+    assert everything_under(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("where", ["folder", "memory://names/registry"])
+def test_no_profile_has_such_a_name(tmp_path, where, name):
+    store = ProfileStore(tmp_path / "registry" if where == "folder" else where)
+    for ask in (store.read, store.delete, store.stamp):
+        with pytest.raises(InvalidInputError, match="profile is"):
+            ask(name)
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_a_folder_with_markup_for_a_name_is_no_model(registry):
+    (registry.root / "<img src=x>" / "versions" / "1").mkdir(parents=True)
+    assert "<img src=x>" not in registry.models()

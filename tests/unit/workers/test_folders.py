@@ -1,0 +1,39 @@
+"""Folders that are held while anybody lives who shares them."""
+
+import os
+
+from service.workers.folders import HeldFolder
+
+
+def left_over(parent, kind="weights-"):
+    """A folder whose holder has died, with something in it."""
+    folder = HeldFolder(kind, parent)
+    (folder.path / "file").write_text("x")
+    os.close(folder._descriptor)
+    return folder.path
+
+
+def test_what_nobody_holds_is_removed_when_the_next_is_made(tmp_path):
+    old = left_over(tmp_path)
+    new = HeldFolder("weights-", tmp_path)
+    assert (old.exists(), new.path.exists()) == (False, True)
+    new.remove()
+    assert not new.path.exists()
+
+
+def test_what_somebody_holds_stays(tmp_path):
+    held = HeldFolder("weights-", tmp_path)
+    other = HeldFolder("weights-", tmp_path)
+    assert held.path.exists()
+    held.remove()
+    other.remove()
+
+
+def test_other_kinds_links_and_files_are_left_alone(tmp_path):
+    kept = left_over(tmp_path, "sockets-")
+    (tmp_path / "weights-file").write_text("x")
+    (tmp_path / "weights-link").symlink_to(kept)
+    HeldFolder("weights-", tmp_path).remove()
+    assert (kept / "file").exists()
+    assert (tmp_path / "weights-file").exists()
+    assert (tmp_path / "weights-link").exists()
