@@ -16,8 +16,8 @@ from training.corpora.sentences import paragraphs, split_sentences
 from training.progress import Progress
 
 UNITS = ("line", "paragraph")
-MAX_LINE_BYTES = 1 << 26
-"""Of a text: a longer one would be a sentence that no model could read, and fill memory."""
+MAX_LINE_BYTES = 1 << 27
+"""Of a text: a longer one would fill memory; text8, one line of 100 MB, may be read."""
 
 _CHUNK_BYTES = 1 << 20
 _ARPA_HEAD = re.compile(rb"(?:\xef\xbb\xbf)?\s*\\data\\\s")

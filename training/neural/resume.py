@@ -166,8 +166,8 @@ def check_like(given: Any, own: Any, place: str) -> None:
     kinds = (int, float) if type(own) is float else (type(own),)
     if type(given) not in kinds and not (isinstance(own, Mapping) and isinstance(given, Mapping)):
         raise TypeError(f"{place} is of the kind {type(given).__name__}, not {type(own).__name__}")
-    if isinstance(given, int) and abs(given) >> 63:
-        raise ValueError(f"{place} has more than 63 bits")
+    if isinstance(given, int) and abs(given) >> 63 and not (isinstance(own, int) and abs(own) >> 63):
+        raise ValueError(f"{place} has more than 63 bits")  # as only generators of random numbers have
     if isinstance(own, torch.Tensor):
         if given.shape != own.shape or given.dtype != own.dtype:
             raise ValueError(

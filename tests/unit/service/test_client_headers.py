@@ -1,10 +1,11 @@
-"""Headers of the caller's own, by which a proxy finds the process that remembers."""
+"""What a client sends: headers of the caller's own, by which a proxy finds the process that remembers, and paths."""
 
 import asyncio
 
 import httpx
+import pytest
 
-from service.client import AsyncClient, Client
+from service.client import AsyncClient, Client, NotFoundError
 
 OURS = {"X-Gramophone-Session": "user-17"}
 
@@ -43,3 +44,19 @@ def test_the_key_goes_beside_them():
     with Client("http://x", api_key="gm_1", headers=OURS, transport=listing(seen)) as client:
         client.models()
     assert seen[0]["authorization"] == "Bearer gm_1"
+
+
+def test_an_address_is_one_part_of_the_path():
+    asked = []
+
+    def answer(request):
+        asked.append(request.url.raw_path)
+        return httpx.Response(
+            404, json={"error": {"message": "no", "type": "t", "param": None, "code": None}}
+        )
+
+    with Client("http://x", transport=httpx.MockTransport(answer)) as client:
+        for address in ("../../admin/models", "m@1"):
+            with pytest.raises(NotFoundError):
+                client.model(address)
+    assert asked == [b"/v1/models/..%2F..%2Fadmin%2Fmodels", b"/v1/models/m@1"]

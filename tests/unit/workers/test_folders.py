@@ -31,9 +31,16 @@ def test_what_somebody_holds_stays(tmp_path):
 
 def test_other_kinds_links_and_files_are_left_alone(tmp_path):
     kept = left_over(tmp_path, "sockets-")
-    (tmp_path / "weights-file").write_text("x")
-    (tmp_path / "weights-link").symlink_to(kept)
+    (tmp_path / "weights-file.swept").write_text("x")
+    (tmp_path / "weights-link.swept").symlink_to(kept)
     HeldFolder("weights-", tmp_path).remove()
     assert (kept / "file").exists()
-    assert (tmp_path / "weights-file").exists()
-    assert (tmp_path / "weights-link").exists()
+    assert (tmp_path / "weights-file.swept").exists()
+    assert (tmp_path / "weights-link.swept").exists()
+
+
+def test_a_folder_of_somebody_s_with_such_a_name_is_left_alone(tmp_path):
+    theirs = tmp_path / "weights-of-mine"
+    theirs.mkdir()
+    HeldFolder("weights-", tmp_path).remove()
+    assert theirs.exists()
