@@ -1,8 +1,9 @@
 """A profile: tuned weights under a name, with what they were tuned for."""
 
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from models.errors import InvalidInputError
 from models.reranking.log_linear import LogLinearModel
@@ -17,7 +18,7 @@ class ProfileModel(BaseModel):
     Where several have no name, they are mixed at every token, by their `weight`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     name: str = ""
     address: str
@@ -46,6 +47,12 @@ class Profile(BaseModel):
     decision: Literal["tuned", "first_pass"]
     figures: dict[str, Any]
     created: str
+
+    @field_validator("figures")
+    @classmethod
+    def _are_json(cls, figures: dict[str, Any]) -> dict[str, Any]:
+        json.dumps(figures, allow_nan=False)  # a ValueError where one is no number, which no reply could hold
+        return figures
 
     def weighting(self) -> LogLinearModel:
         """The weights as a model.
