@@ -12,7 +12,7 @@ MEMORY_GROWTH = 0.03
 MORE_THREADS = 4 + (os.cpu_count() or 1)
 """As many as an event loop starts for what would block it, when there is first so much of that at once."""
 
-_SHOWN = ("rss_mib", "pss_mib", "private_mib", "files", "threads", "running", "states", "cache_bytes")
+_SHOWN = ("rss_mib", "pss_mib", "anonymous_mib", "files", "threads", "running", "states", "cache_bytes")
 
 
 class Soak:
@@ -54,10 +54,13 @@ class Soak:
         )
 
     def memory_growth(self):
-        """How private memory grows over the second half, by a line through its samples: in shares, and MiB an hour."""
+        """How memory grows over the second half, by a line through its samples: in shares, and MiB an hour.
+
+        Pages of files do not count: what is private of them changes with who else on the machine maps them.
+        """
         half = self.samples[len(self.samples) // 2 :]
         times_s = np.array([one["time_s"] for one in half])
-        memory = np.array([one["private_mib"] for one in half])
+        memory = np.array([one["anonymous_mib"] for one in half])
         slope = np.polyfit(times_s - times_s[0], memory, 1)[0] if len(half) > 2 else 0.0
         return float(slope * (times_s[-1] - times_s[0]) / memory.mean()), float(slope * 3600)
 
@@ -151,7 +154,7 @@ def _memory(axis, minutes, samples):
     for name, label in (
         ("rss_mib", "resident"),
         ("pss_mib", "proportional (Pss)"),
-        ("private_mib", "private"),
+        ("anonymous_mib", "of no file"),
     ):
         axis.plot(minutes, [one[name] for one in samples], label=label)
     axis.set_ylabel("memory, MiB")

@@ -27,7 +27,7 @@ def sample(pid, port):
         "time_s": time.time(),
         "rss_mib": memory["Rss"],
         "pss_mib": memory["Pss"],
-        "private_mib": memory["Private_Clean"] + memory["Private_Dirty"],
+        "anonymous_mib": memory["Anonymous"],
         "files": sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()),
         "sockets": _sockets(pid),
         "threads": sum(1 for _ in Path(f"/proc/{pid}/task").iterdir()),
