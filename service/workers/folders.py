@@ -14,15 +14,14 @@ from pathlib import Path
 import structlog
 
 _log = structlog.get_logger(__name__)
-_END = ".swept"
-"""What their names end with, so that nobody's own folder is taken for one of them."""
+_START = "gramophone-"
 
 
 class HeldFolder:
     """A new folder that nobody else's user may enter. The folders of its kind that were left over are removed first.
 
     Args:
-        kind: what its name begins with.
+        kind: what its name ends with, `gramophone-….kind`, so that nobody's own folder is taken for one.
         parent: where it is to be; None for the folder of temporary files.
     """
 
@@ -30,7 +29,7 @@ class HeldFolder:
         parent = Path(tempfile.gettempdir()) if parent is None else parent
         _sweep(parent, kind)
         while True:
-            self.path = Path(tempfile.mkdtemp(_END, kind, parent))  # of mode 0700
+            self.path = Path(tempfile.mkdtemp(f".{kind}", _START, parent))  # of mode 0700
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             if self.path.exists():  # else somebody swept it before it was held
@@ -45,7 +44,7 @@ class HeldFolder:
 
 def _sweep(parent: Path, kind: str) -> None:
     """Remove the folders of a kind that are ours and that nobody holds."""
-    for path in parent.glob(f"{kind}*{_END}"):
+    for path in parent.glob(f"{_START}*.{kind}"):
         with contextlib.suppress(OSError):  # held, or another user's, or gone by now
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

@@ -103,7 +103,7 @@ class Supervisor:
         """
         self._listening = listening
         self._folder = _socket_folder()
-        self._weights = HeldFolder("gramophone-weights-", _roomy())
+        self._weights = HeldFolder("weights", _roomy())
         self._lifeline, self._own_end = os.pipe()
         self._signals = Signals((*_STOP, signal.SIGHUP, signal.SIGCHLD))
         for number in range(self._size):
@@ -264,7 +264,7 @@ def _longer(delay_s: float) -> float:
 
 def _socket_folder() -> HeldFolder:
     """A folder that nobody else can enter, with a path that leaves room for sockets' names."""
-    folder = HeldFolder("gramophone-sockets-")
+    folder = HeldFolder("sockets")
     if len(os.fsencode(folder.path)) > _LONGEST_FOLDER_BYTES:
         folder.remove()
         raise InvalidInputError(

@@ -93,7 +93,9 @@ def test_a_thousand_times_poison_leaves_nothing(service, client):
         path, body = kinds[number % len(kinds)]
         assert client.post(path, json=body).status_code == 500
     assert client.post("/v1/score", json=SCORE).status_code == 200
-    assert at_rest(service) == before
+    (files, *others), (files_before, *others_before) = at_rest(service), before
+    assert files <= files_before  # a connection from before may have been closed
+    assert others == others_before
     assert service.resident_bytes() - resident_bytes < 24 * MIB
 
 

@@ -5,7 +5,7 @@ import os
 from service.workers.folders import HeldFolder
 
 
-def left_over(parent, kind="weights-"):
+def left_over(parent, kind="weights"):
     """A folder whose holder has died, with something in it."""
     folder = HeldFolder(kind, parent)
     (folder.path / "file").write_text("x")
@@ -15,32 +15,32 @@ def left_over(parent, kind="weights-"):
 
 def test_what_nobody_holds_is_removed_when_the_next_is_made(tmp_path):
     old = left_over(tmp_path)
-    new = HeldFolder("weights-", tmp_path)
+    new = HeldFolder("weights", tmp_path)
     assert (old.exists(), new.path.exists()) == (False, True)
     new.remove()
     assert not new.path.exists()
 
 
 def test_what_somebody_holds_stays(tmp_path):
-    held = HeldFolder("weights-", tmp_path)
-    other = HeldFolder("weights-", tmp_path)
+    held = HeldFolder("weights", tmp_path)
+    other = HeldFolder("weights", tmp_path)
     assert held.path.exists()
     held.remove()
     other.remove()
 
 
 def test_other_kinds_links_and_files_are_left_alone(tmp_path):
-    kept = left_over(tmp_path, "sockets-")
-    (tmp_path / "weights-file.swept").write_text("x")
-    (tmp_path / "weights-link.swept").symlink_to(kept)
-    HeldFolder("weights-", tmp_path).remove()
+    kept = left_over(tmp_path, "sockets")
+    (tmp_path / "gramophone-file.weights").write_text("x")
+    (tmp_path / "gramophone-link.weights").symlink_to(kept)
+    HeldFolder("weights", tmp_path).remove()
     assert (kept / "file").exists()
-    assert (tmp_path / "weights-file.swept").exists()
-    assert (tmp_path / "weights-link.swept").exists()
+    assert (tmp_path / "gramophone-file.weights").exists()
+    assert (tmp_path / "gramophone-link.weights").exists()
 
 
 def test_a_folder_of_somebody_s_with_such_a_name_is_left_alone(tmp_path):
-    theirs = tmp_path / "weights-of-mine"
+    theirs = tmp_path / "gramophone-weights-of-mine"
     theirs.mkdir()
-    HeldFolder("weights-", tmp_path).remove()
+    HeldFolder("weights", tmp_path).remove()
     assert theirs.exists()
