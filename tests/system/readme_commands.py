@@ -44,8 +44,8 @@ OTHERWISE = (
         "the README's is in a bucket",
     ),
     (r"FIRST --master-port 29500", "127.0.0.1 --master-port $PORT", "both machines are this one"),
-    (r"(--node-rank 0 .*\\\n.*)", r"\1 &", "both at once"),
-    (r"(--node-rank 1 .*\\\n.*)", r"\1; wait %1", "likewise"),
+    (r"(--node-rank 0 .*\\\n.*)", r"\1 & first=$!", "both at once"),
+    (r"(--node-rank 1 .*\\\n.*)", r"\1; wait $first", "likewise"),
 )
 """What is put instead of what (regular expressions), and why."""
 
