@@ -57,11 +57,12 @@ export class Endpoint {
     this.inputs = this.parameters.filter((one) => one.in !== "header").map((one) => [one, inputOf(one)]);
     this.result = h("pre", { class: "answer", tabindex: "0", hidden: true });
     this.figures = h("p", { class: "quiet", role: "status" });
+    this.labels = this.inputs.map(([one, field]) => h("label", { class: "slider" }, h("code", {}, one.name), field));
     const press = button("Send", () => this.#send(), { class: "primary" });
     const copy = copyButtons(() => this.#request());
     return [
       h("h3", {}, "Try it"),
-      this.inputs.map(([one, field]) => h("label", { class: "slider" }, h("code", {}, one.name), field)),
+      this.labels,
       this.body ? this.#bodyEditor() : null,
       h("div", { class: "row" }, press, copy, this.figures),
       this.result,
@@ -78,10 +79,16 @@ export class Endpoint {
       Object.assign(this, { type });
       this.text.value = text;
       this.text.rows = Math.min(22, text.split("\n").length + 1);
+      this.inputs.forEach(([one], k) => (this.labels[k].hidden = !this.#counts(one)));
     };
     this.choice.addEventListener("change", fillIn);
     fillIn();
     return [examples.length > 1 ? this.choice : null, this.text];
+  }
+
+  /** Whether a parameter counts: beside a body of JSON options stand in that, and those of the address are of lines. */
+  #counts(one) {
+    return one.in === "path" || !this.body || this.type !== JSON_TYPE;
   }
 
   /** What is to be sent, as `copyButtons` has it. */
@@ -90,7 +97,7 @@ export class Endpoint {
     const query = new URLSearchParams();
     for (const [one, field] of this.inputs) {
       if (one.in === "path") path = path.replace(`{${one.name}}`, encodeURIComponent(field.value));
-      else if (field.value) query.set(one.name, field.value);
+      else if (field.value && this.#counts(one)) query.set(one.name, field.value);
     }
     const request = { method: this.method, path: query.size ? `${path}?${query}` : path };
     if (!this.text) return request;
