@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import httpx
+import hypothesis
 import pytest
 import structlog
 
@@ -21,6 +22,11 @@ structlog.configure(
 # Test processes share the cores: threads of their own would wait for one another. Torch reads this when it is
 # imported, also in the programs that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # noqa: TID251 - tests are no part of the service
+
+
+# A machine that is busy is no fault of an example's; what takes too long is found by pytest's own limit.
+hypothesis.settings.register_profile("gramophone", deadline=None)
+hypothesis.settings.load_profile("gramophone")
 
 
 def pytest_collection_modifyitems(items):
