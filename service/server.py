@@ -4,7 +4,9 @@ import asyncio
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -12,6 +14,7 @@ from fastapi import FastAPI
 from models.errors import InvalidInputError
 from service.descriptors import room_for_connections
 from service.http_protocol import guarded
+from service.listening import Listener
 from service.routes.serving import Services
 from service.settings import Settings
 
@@ -40,6 +43,15 @@ class DrainingServer(uvicorn.Server):
         super().__init__(config)
         self._on_signal = on_signal
         self._drain = drain
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, then listen on sockets that are given, or else as uvicorn does."""
+        await super().startup(sockets=None if sockets is None else [])
+        for one in sockets or ():
+            one.listen(self.config.backlog)
+            listener = Listener(one, partial(self._connect, self.config.http_protocol_class))
+            self.servers.append(listener)  # type: ignore[arg-type]  # it can be closed, and waited for
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Tell the engine; uvicorn then waits for the requests under way."""
@@ -56,6 +68,22 @@ class DrainingServer(uvicorn.Server):
         await super().shutdown(sockets)
         if draining is not None:
             await draining
+
+    def _connect(self, kind: Any, accepted: socket.socket) -> None:
+        protocol = self._protocol(kind)
+        self._begin(asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, accepted))
+
+    def _protocol(self, kind: Any = None) -> asyncio.Protocol:
+        make: Any = kind or self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 def make_server(app: FastAPI, settings: Settings) -> DrainingServer:

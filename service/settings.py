@@ -273,9 +273,8 @@ def read_settings(**overrides: Any) -> Settings:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = PREFIX + str(first["loc"][0]).upper()
-        shown = (
-            "…" if "@" in str(first["input"]) else repr(first["input"])
-        )  # before an @ there may be a password
+        told = repr(first["input"])
+        shown = "…" if "@" in told else told  # before an @ there may be a password
         message = f"{name} is {shown}: {first['msg'][:1].lower()}{first['msg'][1:]}"
         raise InvalidInputError(message, parameter=name) from None
 

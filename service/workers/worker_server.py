@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -60,7 +61,6 @@ class WorkerServer(DrainingServer):
         self._is_loaded = is_loaded
         self._hangs = hangs
         self._take_over = take_over
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop when the supervisor says so; Ctrl-C is for it, and it says so.
@@ -100,21 +100,9 @@ class WorkerServer(DrainingServer):
 
         counted = type("Counted", (kind,), {"connection_lost": lost})
 
-        def connect(accepted: socket.socket) -> None:
-            protocol = self._protocol(counted)
-            loop = asyncio.get_running_loop()
-            self._begin(loop.connect_accepted_socket(lambda: protocol, accepted))
-
-        listener = FairListener(self._listening, self._crew, connect)
+        listener = FairListener(self._listening, self._crew, partial(self._connect, counted))
         _log.info("worker takes connections")
         self.servers.append(listener)  # type: ignore[arg-type]  # it can be closed, and waited for
-
-    def _protocol(self, kind: Any = None) -> asyncio.Protocol:
-        make: Any = kind or self.config.http_protocol_class
-        protocol: asyncio.Protocol = make(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return protocol
 
     async def _beat(self) -> None:
         """Say now and then that this worker is alive, for as long as it is; the supervisor kills one that is silent."""
@@ -134,11 +122,6 @@ class WorkerServer(DrainingServer):
         for folder in (self._crew.folder, self._crew.weights):
             shutil.rmtree(folder, ignore_errors=True)
         os.kill(os.getpid(), signal.SIGTERM)
-
-    def _begin(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def make_worker_server(
