@@ -1,7 +1,7 @@
 """Calls that jobs wait for, in pools that take turns."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, NamedTuple
 
 from service.engine.job import Job
@@ -42,6 +42,11 @@ class Lane:
     def __len__(self) -> int:
         """Jobs that wait for an answer."""
         return len(self._calls)
+
+    @property
+    def jobs(self) -> Collection[Job]:
+        """Those who wait for an answer, in no order; not to be kept."""
+        return self._calls.keys()
 
     @property
     def num_pools(self) -> int:

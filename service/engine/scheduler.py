@@ -33,6 +33,9 @@ _BULK_JOBS_AT_ONCE = 16
 _LEAST_TOKENS, _LEAST_BULK_TOKENS = 256, 16
 """In a slice; a network reads few tokens hardly faster than many."""
 
+_LEAST_LATE_TOKENS = 1024
+"""A bulk job of fewer is late no sooner than one of so many."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerLimits:
@@ -45,6 +48,8 @@ class SchedulerLimits:
         retry_after_s: what is told to those who are turned away.
         slice_s: how long interactive jobs wait for texts of others like them at most, roughly.
         bulk_slice_s: how long they wait for bulk.
+        late_bulk_slice_s: how long they wait at most for bulk that is late; it is done the faster the longer.
+        bulk_tokens_per_s: a bulk job is late that took longer than its own tokens at so many a second.
         leisure_slice_s: how long the first of them waits that comes after a pause; bulk is done the faster the longer.
         leisure_after_s: how long a pause is.
         round_s: how long they may go on before that has its slice.
@@ -56,6 +61,8 @@ class SchedulerLimits:
     retry_after_s: float = 1.0
     slice_s: float = 0.01
     bulk_slice_s: float = 0.0012
+    late_bulk_slice_s: float = 0.005
+    bulk_tokens_per_s: float = 5000.0
     leisure_slice_s: float = 0.03
     leisure_after_s: float = 1.0
     round_s: float = 0.0075
@@ -91,7 +98,6 @@ class Scheduler:
         lanes = (Lane(clock=clock, paces=paces, observer=self._observer) for _ in range(3))
         self._urgent, self._long, self._bulk = lanes
         self._slice = SliceSize(limits.slice_s, _LEAST_TOKENS)
-        self._bulk_slice = SliceSize(limits.bulk_slice_s, _LEAST_BULK_TOKENS)
         self._leisure_slice = SliceSize(limits.leisure_slice_s, _LEAST_TOKENS)
         self._next_turn: list[Job] = []
         self._interactive_s = -math.inf
@@ -228,11 +234,20 @@ class Scheduler:
             self._go_on(job)
         if not len(self._bulk):
             return bool(jobs)
-        pause_s = self._clock() - self._interactive_s
-        at_leisure = not len(self._long) and pause_s > self._limits.leisure_after_s
-        for job in self._answered(self._bulk, self._leisure_slice if at_leisure else self._bulk_slice):
+        for job in self._answered(self._bulk, self._bulk_slice()):
             self._requeue(job)
         return True
+
+    def _bulk_slice(self) -> SliceSize:
+        """A slice of bulk now; of such as is late a longer one, which costs less a token."""
+        limits, now_s = self._limits, self._clock()
+        if not len(self._long) and now_s - self._interactive_s > limits.leisure_after_s:
+            return self._leisure_slice
+        slowness_s = max(
+            (now_s - job.submitted_s) / max(job.tokens, _LEAST_LATE_TOKENS) for job in self._bulk.jobs
+        )
+        seconds = limits.bulk_slice_s * max(1.0, slowness_s * limits.bulk_tokens_per_s)
+        return SliceSize(min(seconds, limits.late_bulk_slice_s), _LEAST_BULK_TOKENS)
 
     def _popped(self, queue: deque[Job], most: int | None = None) -> list[Job]:
         with self._lock:

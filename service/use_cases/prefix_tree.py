@@ -21,8 +21,11 @@ Indices = npt.NDArray[np.int64]
 ROWS_AT_ONCE = 256
 """Beginnings whose next tokens are scored together, and which are read together."""
 
-_WORTH = 0.85
-"""The share of all tokens that beginnings must not exceed."""
+_BEGINNING_COST, _LEVEL_COST = 1.75, 12
+"""What a beginning, and a level, cost that is read by itself: as much as so many tokens of texts read side by side.
+
+Measured of small int8 mixtures (1.9, 21) and of a float32 LSTM of 2 × 512 (1.6, 4).
+"""
 
 
 class Level(NamedTuple):
@@ -62,9 +65,9 @@ def tree_of(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[Any,
 
 
 def spares_work(levels: list[Level], num_contexts: int, lengths: TokenIds) -> bool:
-    """Whether reading beginnings once spares enough to be worth its turns."""
+    """Whether reading beginnings once, level by level, costs less than reading all texts side by side."""
     beginnings = num_contexts + sum(len(level.going_on) for level in levels)
-    return bool(beginnings <= _WORTH * lengths.sum())
+    return bool(_BEGINNING_COST * beginnings + _LEVEL_COST * len(levels) <= lengths.sum())
 
 
 def score_tree(

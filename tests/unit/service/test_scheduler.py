@@ -240,6 +240,16 @@ def test_bulk_gives_way_but_is_done():
     assert log == ["keystroke", "bulk"]
 
 
+def test_bulk_that_is_late_has_longer_slices_up_to_a_bound():
+    now_s, model = [0.0], NumberModel()
+    scheduler = made(lambda: now_s[0], leisure_after_s=float("inf"))
+    job = Job(reading(model, 9999, [], "bulk"), Listener(), deadline_s=99, bulk=True, tokens=1500)
+    scheduler.submit(job)
+    for now_s[0] in (0.0, 0.3, 0.6, 1.2, 60.0):  # 0.3 s are its due, 1500 tokens at 5000 a second
+        scheduler.step()
+    assert [width for _, width in model.batches] == pytest.approx([60, 60, 120, 240, 250], abs=1)
+
+
 def test_a_waiting_job_that_nobody_waits_for_makes_room_at_once():
     scheduler, log = made(max_jobs=1), []
     first, second = (Job(endless(name, log), Listener(), deadline_s=1) for name in "ab")
