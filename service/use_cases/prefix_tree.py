@@ -24,7 +24,7 @@ ROWS_AT_ONCE = 256
 _BEGINNING_COST, _LEVEL_COST = 1.75, 12
 """What a beginning, and a level, cost that is read by itself: as much as so many tokens of texts read side by side.
 
-Measured of small int8 mixtures (1.9, 21) and of a float32 LSTM of 2 × 512 (1.6, 4).
+Measured of small int8 mixtures (1.9, 21) and of a float32 LSTM of 2x512 (1.6, 4).
 """
 
 
