@@ -158,7 +158,7 @@ def _memory(axis, minutes, samples):
     ):
         axis.plot(minutes, [one[name] for one in samples], label=label)
     axis.set_ylabel("memory, MiB")
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(0, 1.2 * max(one["rss_mib"] for one in samples))  # room for the legend
 
 
 def _latency(axis, soak, began_s):
