@@ -17,7 +17,7 @@ class CalibrationPoint(BaseModel):
     `precision` is the share of issues that are errors, `recall` the share of errors that are issues.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     threshold: _Share
     precision: _Share
@@ -31,7 +31,7 @@ class Calibration(BaseModel):
     the others. With fewer errors precision is lower. `corpus_sha256` is the text's, `created` ISO 8601, UTC.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     schema_version: Literal[1] = 1
     model: str

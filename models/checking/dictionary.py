@@ -1,8 +1,8 @@
 """Words of the caller's that are right, whatever the model thinks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from models.checking.lexicon import Lexicon, Near
+from models.checking.lexicon import Lexicon
 
 
 class Dictionary:
@@ -23,12 +23,10 @@ class Dictionary:
     def __contains__(self, word: str) -> bool:
         return bool(self._words) and word.lower() in self._words
 
-    def __getitem__(self, place: int) -> str:
-        """A word as the caller spells it."""
-        return self._words[self._keys[place]]
-
-    def near(self, word: str, max_edits: int) -> Near:
-        """The places of words at 1 to `max_edits` edits from one, case aside."""
+    def near(self, word: str, max_edits: int) -> Iterator[tuple[str, int]]:
+        """The words at 1 to `max_edits` edits from one, case aside, as the caller spells them, and how many edits."""
         if self._lexicon is None:
             self._lexicon = Lexicon(self._keys)
-        return self._lexicon.near(word.lower(), max_edits)
+        found = self._lexicon.near(word.lower(), max_edits)
+        for place, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):
+            yield self._words[self._keys[place]], edits

@@ -1,4 +1,7 @@
-"""All strings that one edit makes of a word."""
+"""The strings that one edit makes of a word: all of them, and those of the commonest errors."""
+
+_SHORTEST_PART = 2
+"""Letters of a word that a space may have been lost beside."""
 
 
 def one_edit_from(word: str, letters: str) -> list[str]:
@@ -33,3 +36,9 @@ def slips_of(word: str) -> list[str]:
     found.pop(word, None)
     found.pop("", None)
     return list(found)
+
+
+def halves_of(word: str) -> list[tuple[str, str]]:
+    """A word cut in two wherever a space may have been lost: each part has at least `_SHORTEST_PART` letters."""
+    cuts = range(_SHORTEST_PART, len(word) - _SHORTEST_PART + 1)
+    return [(word[:place], word[place:]) for place in cuts]

@@ -11,6 +11,8 @@ from rapidfuzz.process import cdist
 
 Indices = npt.NDArray[np.int64]
 _REMEMBERED_WORDS = 1 << 14
+_REMEMBERED_NEAR = 1 << 20
+"""Words near all of these together, nine bytes each: of a short word there may be thousands."""
 
 
 class Near(NamedTuple):
@@ -46,6 +48,7 @@ class Lexicon:
         self._longest = int(lengths.max(initial=0))
         self._letters = _letter_sets(self._words, self._lengths)
         self._remembered: OrderedDict[tuple[str, int], Near] = OrderedDict()
+        self._num_near = 0  # that are remembered
 
     def near(self, word: str, max_edits: int) -> Near:
         """The words at 1 to `max_edits` edits from a word, which need not be in the list itself."""
@@ -55,8 +58,10 @@ class Lexicon:
         found = self._remembered.get(key)
         if found is None:
             found = self._remembered[key] = self._search(word, max_edits)
-            if len(self._remembered) > _REMEMBERED_WORDS:
-                self._remembered.popitem(last=False)
+            self._num_near += len(found.indices)
+            while len(self._remembered) > _REMEMBERED_WORDS or self._num_near > _REMEMBERED_NEAR:
+                _, forgotten = self._remembered.popitem(last=False)
+                self._num_near -= len(forgotten.indices)
         else:
             self._remembered.move_to_end(key)
         return found

@@ -8,7 +8,7 @@ import numpy as np
 
 from models.checking.alternatives import Alternatives, AlternativesList, Indices, Numbers, Slot
 from models.checking.asking import Work
-from models.checking.edit_strings import one_edit_from, slips_of
+from models.checking.edit_strings import halves_of, one_edit_from, slips_of
 from models.checking.letters import is_letters
 from models.checking.lexicon import Lexicon
 from models.checking.proposing import Context, Proposer
@@ -22,9 +22,6 @@ _MAX_LETTERS = 40
 _CHARACTERS_FACTOR = 4
 """Models of characters have no pieces to tell which strings are likely: so many times as many strings are looked at,
 near so many times fewer words, as five hundred tokens are a quarter as much text."""
-
-_SHORTEST_PART = 2
-"""Letters of a word that a space may have been lost beside."""
 
 _LONGEST_WORD = 32
 """Longer runs of letters are no words of a language, and have thousands of strings near them."""
@@ -44,7 +41,7 @@ class PieceProposer(Proposer):
     def __init__(self, cutter: Cutter) -> None:
         super().__init__(cutter)
         spelled = [raw.decode("utf-8", "ignore").strip() for raw in cutter.tokenizer.token_bytes[3:]]
-        pieces = [piece.lower() for piece in spelled if piece and all(map(str.isalpha, piece))]
+        pieces = [piece.lower() for piece in spelled if piece.isalpha()]
         counts = Counter("".join(pieces))
         self._letters = "".join(letter for letter, _ in counts.most_common(_MAX_LETTERS))
         self._spelling = None if isinstance(cutter, CharacterCutter) else SpellingModel(pieces)
@@ -122,8 +119,8 @@ class PieceProposer(Proposer):
         lengths = np.fromiter(map(len, spellings), np.int64, len(spellings))
         edits = np.fromiter(spellings.values(), np.uint8, len(spellings))
         weights = dict(zip(spellings, context.channel.among_strings(edits, lengths).tolist(), strict=True))
-        for cut in range(_SHORTEST_PART, len(word) - _SHORTEST_PART + 1):
-            weights[f"{word[:cut]} {word[cut:]}"] = context.channel.log_space_error
+        for left, right in halves_of(word):
+            weights[f"{left} {right}"] = context.channel.log_space_error
         self._put(context, number, weights, spellings, found)
 
     def _add_joined(self, context: Context, left: int, found: AlternativesList) -> None:
@@ -175,8 +172,5 @@ class PieceProposer(Proposer):
         near = lexicon.near(word, max_edits)
         for place, edits in zip(near.indices.tolist(), near.edits.tolist(), strict=True):
             spellings[texts[place]] = edits
-        if len(context.dictionary):
-            near = context.dictionary.near(word, max_edits)
-            for place, edits in zip(near.indices.tolist(), near.edits.tolist(), strict=True):
-                spellings[context.dictionary[place]] = edits
+        spellings.update(context.dictionary.near(word, max_edits))
         return spellings

@@ -99,7 +99,7 @@ class Cutter(ABC):
         for line in text.split("\n"):
             sentence = self.sentence(line, offset)
             if len(sentence.ids):
-                yield from _parts(sentence, lookahead)
+                yield from self._parts(sentence, lookahead)
             offset += len(line) + 1
 
     @abstractmethod
@@ -109,6 +109,49 @@ class Cutter(ABC):
     def tokens_in(self, sentence: Sentence, left: int, right: int) -> slice:
         """The tokens whose first visible character lies in some of a sentence's characters."""
         return slice(*np.searchsorted(sentence.begins, [left, right]).tolist())
+
+    def _start_of(self, sentence: Sentence, token: int) -> int:
+        """Where the characters that a token spells begin in a sentence, the spaces before its word included."""
+        return int(sentence.begins[token])
+
+    def _parts(self, sentence: Sentence, lookahead: int) -> Iterator[Sentence]:
+        """A sentence, or a long one in parts of bounded size that begin where words do."""
+        size = len(sentence.ids)
+        if size <= MAX_TOKENS:
+            yield sentence
+            return
+        firsts = np.array([word.first for word in sentence.words if word.first < word.last], dtype=np.int64)
+        begin = 0
+        while begin < size:
+            end = size
+            if size - begin > MAX_TOKENS:
+                last = int(np.searchsorted(firsts, begin + MAX_TOKENS, side="right")) - 1
+                whole_words = last >= 0 and firsts[last] > begin
+                end = int(firsts[last]) if whole_words else begin + MAX_TOKENS
+            yield self._part(sentence, begin, end, lookahead)
+            begin = end
+
+    def _part(self, sentence: Sentence, begin: int, end: int, lookahead: int) -> Sentence:
+        """Some of a sentence's tokens, the text that they spell, and the words that begin among them."""
+        size = len(sentence.ids)
+        left = 0
+        if begin:  # where the tokenizer puts a space before a text, it spells that of the first word
+            has_space = self.tokenizer.leading_space
+            left = int(sentence.begins[begin]) if has_space else self._start_of(sentence, begin)
+        right = self._start_of(sentence, end) if end < size else len(sentence.text)
+        return Sentence(
+            sentence.text[left:right],
+            sentence.offset + left,
+            sentence.ids[begin:end],
+            sentence.begins[begin:end] - left,
+            tuple(
+                word._replace(first=word.first - begin, last=min(word.last, end) - begin)
+                for word in sentence.words
+                if begin <= word.first < end
+            ),
+            sentence.ids[end : end + lookahead] if end < size else _END_OF_LINE,
+            goes_on=begin > 0,
+        )
 
 
 class WordCutter(Cutter):
@@ -148,6 +191,10 @@ class CharacterCutter(Cutter):
         """The characters themselves, spaces too."""
         return slice(left, right)
 
+    def _start_of(self, sentence: Sentence, token: int) -> int:  # noqa: ARG002 - one a character
+        """The character itself."""
+        return token
+
 
 class PieceCutter(Cutter):
     """Tokens are pieces of words, with the space before a word in its first piece."""
@@ -185,6 +232,10 @@ class PieceCutter(Cutter):
         visible = np.cumsum(sizes) - sizes - own_space + self._num_spaces[ids]
         begins: Indices = character_of[np.clip(visible, 0, len(raw))]
         return begins
+
+    def _start_of(self, sentence: Sentence, token: int) -> int:
+        """Where the characters that a token spells begin in a sentence, the spaces before its word included."""
+        return max(int(sentence.begins[token] - self._num_spaces[sentence.ids[token]]), 0)
 
     def _by_chunks(self, line: str) -> tuple[TokenIds, Indices]:
         ids: list[TokenIds] = []
@@ -239,45 +290,6 @@ def _words(sentence: Sentence, is_known: Callable[[str, TokenIds], bool]) -> tup
             is_known(one.group(), sentence.ids[first:last]),
         )
         for one, first, last in zip(found, firsts, lasts, strict=True)
-    )
-
-
-def _parts(sentence: Sentence, lookahead: int) -> Iterator[Sentence]:
-    """A sentence, or a long one in parts of bounded size that begin where words do."""
-    size = len(sentence.ids)
-    if size <= MAX_TOKENS:
-        yield sentence
-        return
-    firsts = np.array([word.first for word in sentence.words if word.first < word.last], dtype=np.int64)
-    begin = 0
-    while begin < size:
-        end = size
-        if size - begin > MAX_TOKENS:
-            last = int(np.searchsorted(firsts, begin + MAX_TOKENS, side="right")) - 1
-            whole_words = last >= 0 and firsts[last] > begin
-            end = int(firsts[last]) if whole_words else begin + MAX_TOKENS
-        yield _part(sentence, begin, end, lookahead)
-        begin = end
-
-
-def _part(sentence: Sentence, begin: int, end: int, lookahead: int) -> Sentence:
-    """Some of a sentence's tokens, and the words that begin among them."""
-    size = len(sentence.ids)
-    left = int(sentence.begins[begin]) if begin else 0
-    right = int(sentence.begins[end]) if end < size else len(sentence.text)
-    after = sentence.ids[end : end + lookahead]
-    return Sentence(
-        sentence.text[left:right],
-        sentence.offset + left,
-        sentence.ids[begin:end],
-        sentence.begins[begin:end] - left,
-        tuple(
-            word._replace(first=word.first - begin, last=min(word.last, end) - begin)
-            for word in sentence.words
-            if begin <= word.first < end
-        ),
-        after if end < size else _END_OF_LINE,
-        goes_on=begin > 0,
     )
 
 

@@ -1,7 +1,6 @@
 """How errors come about, and how far their search goes: the constants of checking."""
 
 from dataclasses import dataclass, field
-from math import inf
 
 from models.errors import InvalidInputError
 
@@ -120,7 +119,3 @@ class CheckOptions:
     search: SearchSettings = field(default_factory=SearchSettings)
     dictionary: dict[str, str] = field(default_factory=dict)
     given: tuple[GivenSpan, ...] = ()
-
-
-IMPOSSIBLE = -inf
-"""The log-probability of what cannot be."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.checking.alternatives import Indices, Numbers
+from models.checking.alternatives import Alternatives, Indices, Numbers
 from models.checking.weighing import Weighed
 
 LEAST_PROBABILITY = 1e-5
@@ -103,10 +103,16 @@ def _suggestions(weighed: Weighed, tokens: Sequence[str], slot: int, count: int)
     best = rows[best[worth]]
     return tuple(
         Suggestion(
-            found.texts[row] or tokens[found.tokens[found.offsets[row]]],
+            _text(found, row, tokens),
             float(np.exp(weighed.log_odds[row] + log_right)),
             float(weighed.gains_nats[row] / log(2)),
             int(found.edits[row]),
         )
         for row in best.tolist()
     )
+
+
+def _text(found: Alternatives, row: int, tokens: Sequence[str]) -> str:
+    """How an alternative is spelled; the empty text leaves out what was typed."""
+    text: str | None = found.texts[row]
+    return tokens[found.tokens[found.offsets[row]]] if text is None else text

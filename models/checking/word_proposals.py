@@ -18,6 +18,7 @@ from models.checking.alternatives import (
     single_tokens,
 )
 from models.checking.asking import Predict, Work
+from models.checking.edit_strings import halves_of
 from models.checking.letters import BARE, LONGEST, Spelled, as_typed, spelled
 from models.checking.lexicon import Lexicon
 from models.checking.proposing import Context, Proposer
@@ -32,9 +33,6 @@ _ROWS_AT_ONCE = 64
 _RIGHT_TOKENS = 5
 _DICTIONARY_SHARE = 0.5
 """Of unknown words, those of a caller's dictionary."""
-
-_SHORTEST_PART = 2
-"""Letters of a word that a space may have been lost beside."""
 
 
 class _Near(NamedTuple):
@@ -194,11 +192,10 @@ class WordProposer(Proposer):
         key = self._key(word.text)
         if len(key) > 2 * self._longest:  # what is no word can be of any length
             return
-        for cut in range(_SHORTEST_PART, len(key) - _SHORTEST_PART + 1):
-            left, right = self._id_of.get(key[:cut]), self._id_of.get(key[cut:])
-            if left is not None and right is not None:
-                text = self._shown(word, f"{key[:cut]} {key[cut:]}")
-                context.add_to_slot(found, number, (left, right), log_weight=log_weight, edits=1, text=text)
+        for left, right in halves_of(key):
+            if left in self._id_of and right in self._id_of:
+                ids, text = (self._id_of[left], self._id_of[right]), self._shown(word, f"{left} {right}")
+                context.add_to_slot(found, number, ids, log_weight=log_weight, edits=1, text=text)
         if number + 1 == len(context.words) or context.slots[number + 1].exempt:
             return
         following = context.words[number + 1]
@@ -222,10 +219,8 @@ class WordProposer(Proposer):
         dictionary, word = context.dictionary, context.words[number]
         if not len(dictionary):
             return
-        near = dictionary.near(word.text, context.channel.max_edits(word.text, known=False))
         log_spelling = log(_DICTIONARY_SHARE / len(dictionary))
-        for place, edits in zip(near.indices.tolist(), near.edits.tolist(), strict=True):
-            text = dictionary[place]
+        for text, edits in dictionary.near(word.text, context.channel.max_edits(word.text, known=False)):
             if self._key(text) not in self._id_of:
                 channel = float(context.channel.among_strings(np.array([edits]), np.array([len(text)]))[0])
                 log_weight = channel + log_spelling

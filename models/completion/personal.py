@@ -133,6 +133,7 @@ class PersonalModel:
             previous = sentence.previous
             for word in sentence.words:
                 if len(word) > bounds.max_word_characters:
+                    previous = word  # which has no followers, either
                     continue
                 unit *= growth
                 words[word] = words.get(word, 0.0) + unit

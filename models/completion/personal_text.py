@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from models.completion.personal import START, Sentence
-from models.completion.words import JOINERS, is_word_character, last_word
+from models.completion.words import JOINERS, LONGEST, is_word_character, last_word
 
 _BETWEEN = re.compile(r"(?<=[.!?…])\s+|[\r\n]+")
 """Between sentences; a full stop inside a number or an address ends none."""
@@ -51,7 +51,8 @@ def _words(part: str) -> Iterator[str]:
     found: list[str] = []
     end = len(part)
     while end:
-        begin = last_word(part[:end])
+        tail = max(end - LONGEST - 1, 0)  # which is all that `last_word` looks at
+        begin = tail + last_word(part[tail:end])
         word = part[begin:end].rstrip(JOINERS)
         if word:
             found.append(word)

@@ -14,6 +14,7 @@ from models.lattices.words import SymbolTable, read_symbols
 from models.packed_files import PACKED_SUFFIXES, writing
 from models.reranking.formats.interface import BadLine
 from models.reranking.formats.lines import read_blocks
+from models.reranking.formats.writing import can_be_file, new_folder
 
 LatticeFormat = Literal["slf", "kaldi"]
 MAX_LINE_BYTES = 1 << 24
@@ -98,20 +99,11 @@ def _text(lattice: Lattice, form: LatticeFormat, symbols: SymbolTable | None) ->
 
 def _write_files(texts: Iterable[tuple[Lattice, bytes]], folder: Path) -> None:
     """A file for each lattice, called after it."""
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise FormatError(folder, f"cannot be made: {error.strerror or error}") from None
+    new_folder(folder)
     written: set[str] = set()
     for lattice, text in texts:
         name = f"{lattice.name}.slf"
-        if (
-            lattice.name is None
-            or "/" in name
-            or not name.isprintable()
-            or name.startswith(".")
-            or name in written
-        ):
+        if lattice.name is None or not can_be_file(name) or name in written:
             raise InvalidInputError(
                 f"the lattice {lattice.name!r} cannot have a file of its own called after it"
             )

@@ -21,8 +21,8 @@ from models.lattices.lattice import NO_WORD, Lattice, Scores
 from models.lattices.words import NO_WORDS, SymbolTable, decoded, is_whole_number, spoken
 from models.reranking.formats.interface import BadLine
 
-FRAME_S = 0.01
-"""How far Kaldi's frames are apart by default."""
+_FRAME_S = 0.01
+"""How far Kaldi's frames are apart by default; each has a transition-id."""
 
 _EPSILON = "<eps>"
 _NEEDS_SYMBOLS = "words are numbers here: give Kaldi's words.txt"
@@ -45,7 +45,6 @@ def read_kaldi(
     *,
     symbols: SymbolTable | None = None,
     no_words: Collection[str] = NO_WORDS,
-    frame_s: float = FRAME_S,
 ) -> Iterator[Lattice | BadLine]:
     """Read lattices one after the other.
 
@@ -56,7 +55,6 @@ def read_kaldi(
         source: its name, for messages.
         symbols: words by number; None: the file has the words themselves.
         no_words: labels that stand for no word.
-        frame_s: seconds that a transition-id stands for.
     """
     for first, block in _blocks(lines):
         number = first
@@ -66,7 +64,7 @@ def read_kaldi(
             for number, line in enumerate(block[1:], start=first + 1):  # noqa: B007 - named by the complaint
                 arcs.append(_arc(decoded(line).split(), symbols, no_words))
             number = first
-            lattice = _lattice(name, arcs, frame_s)
+            lattice = _lattice(name, arcs)
         except InvalidInputError as error:
             yield BadLine(source, number, str(error), loses_list=True)
         else:
@@ -178,7 +176,7 @@ def _written(word: str, symbols: SymbolTable | None) -> str:
     return str(symbols.ids[word])
 
 
-def _lattice(name: str, arcs: Sequence[_Arc], frame_s: float) -> Lattice:
+def _lattice(name: str, arcs: Sequence[_Arc]) -> Lattice:
     """The lattice of an utterance: its final states lead to one more node."""
     if not arcs:
         raise InvalidInputError("the lattice has no arcs")
@@ -189,9 +187,8 @@ def _lattice(name: str, arcs: Sequence[_Arc], frame_s: float) -> Lattice:
     )
     end = len(numbers)
     start = int(np.searchsorted(numbers, arcs[0].source))
-    arcs = [
-        arc for arc in arcs if math.isfinite(arc.am + arc.old_lm)
-    ]  # a state whose cost is infinite is not final
+    # a state whose cost is infinite is not final
+    arcs = [arc for arc in arcs if math.isfinite(arc.am) and math.isfinite(arc.old_lm)]
     sources = np.searchsorted(numbers, [arc.source for arc in arcs])
     targets = np.array([end if arc.target is None else np.searchsorted(numbers, arc.target) for arc in arcs])
     columns = Arcs(
@@ -203,10 +200,10 @@ def _lattice(name: str, arcs: Sequence[_Arc], frame_s: float) -> Lattice:
         alignments=[arc.alignment for arc in arcs] if any(arc.alignment for arc in arcs) else (),
     )
     lattice = connected(columns, name=name, start=start, end=end, times=np.full(end + 1, math.nan))
-    return replace(lattice, times=_times(lattice, frame_s)) if lattice.alignments else lattice
+    return replace(lattice, times=_times(lattice)) if lattice.alignments else lattice
 
 
-def _times(lattice: Lattice, frame_s: float) -> Scores:
+def _times(lattice: Lattice) -> Scores:
     """When each node is reached: in these lattices it takes the same number of transitions on every path."""
     counts = np.array([text.count("_") + 1 if text else 0 for text in lattice.alignments])
     depth = depths(lattice.sources, lattice.targets, lattice.num_nodes)
@@ -215,4 +212,4 @@ def _times(lattice: Lattice, frame_s: float) -> Scores:
     for level in range(levels.num_levels):
         arcs = levels.of(level)
         np.maximum.at(frames, lattice.targets[arcs], frames[lattice.sources[arcs]] + counts[arcs])
-    return frames.astype(np.float64) * frame_s
+    return frames.astype(np.float64) * _FRAME_S

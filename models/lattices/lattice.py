@@ -16,6 +16,8 @@ NO_WORD = 0
 NO_VARIANT = -1
 MAX_NODES = 1 << 20
 MAX_ARCS = 1 << 22
+MAX_SCORE = 1e100
+"""Beyond it, in either direction, weighted sums along paths might not be finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,10 @@ class Lattice:
             raise _wrong("words must be distinct, and the first must be empty")
         if self.labels.min() < 0 or self.labels.max() >= len(self.words):
             raise _wrong(f"labels must be from 0 to {len(self.words) - 1}")
-        if not (np.isfinite(self.am).all() and np.isfinite(self.old_lm).all()):
-            raise _wrong("a score is not finite")
+        for scores in (self.am, self.old_lm):
+            wrong = scores[~(np.abs(scores) <= MAX_SCORE)]
+            if wrong.size:
+                raise _wrong(f"a score is {wrong[0]:g}; it must be from {-MAX_SCORE:g} to {MAX_SCORE:g}")
         self._check_graph()
 
     @property

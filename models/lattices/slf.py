@@ -26,6 +26,8 @@ _SHORT = {
     "START": "S", "END": "E", "acoustic": "a", "ngram": "n", "language": "l",
 }  # fmt: skip
 _NULL = "!NULL"
+_MAX_VARIANT = 1 << 31
+"""A word has a few pronunciations, whatever the number of one."""
 
 Fields = Mapping[str, str]
 
@@ -186,6 +188,10 @@ class _Links(NamedTuple):
                 scores[name] = _log_score(node, name, self.log_base)
         old_lm = scores["n"] if scores["l"] is None else scores["l"]
         variant = _number(link, "v", _number(node, "v", NO_VARIANT))
+        if abs(variant) > _MAX_VARIANT:
+            raise InvalidInputError(
+                f"v={variant:g} is no pronunciation; their numbers go up to {_MAX_VARIANT}"
+            )
         am = (scores["a"] or 0.0) + self.pronunciation * (scores["r"] or 0.0)
         return *ends, spoken(label, no_words), am, old_lm or 0.0, int(variant)
 

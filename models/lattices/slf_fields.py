@@ -37,7 +37,8 @@ def fields_of(line: str) -> dict[str, str]:
 
 def escaped(word: str) -> str:
     """A word as a value that `fields_of` reads back."""
-    word = _TO_ESCAPE.sub(r"\\\g<0>", word)
+    # a line break in octal: it would end the line
+    word = _TO_ESCAPE.sub(r"\\\g<0>", word).replace("\n", "012")
     return "\\" + word if word[:1] in {"'", '"'} else word
 
 

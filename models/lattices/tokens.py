@@ -105,12 +105,10 @@ class Tokens:
         best = merged.best
         self._add(nodes[best], totals[best], words[best], np.diff(merged.offsets))
         kept = ways.select(merged.candidates)
-        for column, values in zip((self._parents, self._arcs), (kept.parents, kept.arcs), strict=True):
-            column.append(values)
-        for scores, numbers in zip(
-            (self._log_probs, self._scores), (kept.log_probs, kept.scores), strict=True
-        ):
-            scores.append(numbers)
+        self._parents.append(kept.parents)
+        self._arcs.append(kept.arcs)
+        self._log_probs.append(kept.log_probs)
+        self._scores.append(kept.scores)
 
     def graph(self) -> TokenGraph:
         """All tokens and their ways."""

@@ -16,8 +16,11 @@ from rapidfuzz.distance import Levenshtein
 
 from models.reranking.metrics.edit_distance import words_as_characters
 from models.reranking.posteriors import merged
+from models.reranking.tuning.steps import Steps, finish
 
 _WORD = re.compile(r"\S+")
+_WORDS_PER_STEP = 2_000_000
+"""Of the candidate times those of others: what aligning them takes grows so."""
 
 
 class WordConfidence(NamedTuple):
@@ -52,13 +55,20 @@ def word_confidences(
     Raises:
         InvalidInputError: there is no candidate, or `posteriors` is not a distribution of mass.
     """
+    return finish(word_confidences_in_steps(texts, posteriors, chosen=chosen))
+
+
+def word_confidences_in_steps(
+    texts: Sequence[str], posteriors: npt.ArrayLike, *, chosen: Sequence[int] | None = None
+) -> Steps[list[list[WordConfidence]]]:
+    """What `word_confidences` does, with a stop after every bounded piece: aligning long texts takes its time."""
     spans = [[(match[0], *match.span()) for match in _WORD.finditer(text)] for text in texts]
     spelled = words_as_characters([[word for word, _, _ in words] for words in spans])
     distinct = merged(spelled, posteriors)
     others = [spelled[place] for place in distinct.first]
     answers = []
     for place in range(len(texts)) if chosen is None else chosen:
-        confidences = _agreements(spelled[place], others, distinct.posteriors)
+        confidences = yield from _agreements(spelled[place], others, distinct.posteriors)
         answers.append(
             [
                 WordConfidence(*span, confidence)
@@ -68,11 +78,16 @@ def word_confidences(
     return answers
 
 
-def _agreements(pivot: str, others: Sequence[str], posteriors: npt.NDArray[np.float64]) -> list[float]:
+def _agreements(pivot: str, others: Sequence[str], posteriors: npt.NDArray[np.float64]) -> Steps[list[float]]:
     """Mass of the others that have each unit of the pivot where an alignment puts it."""
     lost: list[int] = []
     masses: list[float] = []
+    aligned = 0
     for other, mass in zip(others, posteriors.tolist(), strict=True):
+        aligned += len(pivot) * len(other)
+        if aligned > _WORDS_PER_STEP:
+            aligned = 0
+            yield
         edits = Levenshtein.editops(pivot, other).as_list()
         places = [int(place) for kind, place, _ in edits if kind != "insert"]
         lost += places

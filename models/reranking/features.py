@@ -19,7 +19,7 @@ import numpy.typing as npt
 from models.errors import InvalidInputError
 from models.reranking import derived
 from models.reranking.lists import CandidateList
-from models.reranking.tuning.steps import Steps, finish
+from models.reranking.tuning.steps import Steps
 
 LM, LM_SUM, TOKENS, UNK, WORDS = "lm", "lm_sum", "tokens", "unk", "words"
 OF_A_MODEL = (LM, TOKENS, UNK)
@@ -131,30 +131,35 @@ def feature_matrix(
     computed: ListFeatures,
     names: Sequence[str],
     *,
-    length_exponent: float = 0.0,
-) -> npt.NDArray[np.float64]:
+    place: Callable[[int], str] = "lists[{}].".format,
+) -> Steps[npt.NDArray[np.float64]]:
     """Features by name, whether computed, derived or given, of all candidates [N, len(names)].
+
+    There is a stop after every bounded piece: comparing each text with each takes its time.
 
     Args:
         lists: whose candidates.
         computed: features of them.
         names: of the columns.
-        length_exponent: `lm` is divided by `tokens` to this power.
+        place: what stands before `candidates` in a message about a list, by its number.
 
     Raises:
         InvalidInputError: a feature is not given, is outside its limits, or cannot be derived.
     """
-    features = computed.normalised(length_exponent)
     made = tuple(name for name in names if derived.is_derived(name))
-    parts = [derived_values(one, features.of_list(i), made) for i, one in enumerate(lists)]
-    parts = parts or [np.zeros((0, len(made)))]
-    return weighed(lists, features.extended(made, np.concatenate(parts)), names)
+    parts = [np.zeros((0, len(made)))]
+    for number, one in enumerate(lists):
+        values = yield from derived_in_steps(one, computed.of_list(number), made, place=place(number))
+        parts.append(values)
+    features = computed.extended(made, np.concatenate(parts))
+    given = {name: given_column(lists, name, place=place) for name in names if name not in features.names}
+    return features.matrix(names, given)
 
 
-def derived_values(
+def derived_in_steps(
     one: CandidateList, computed: ListFeatures, names: Sequence[str], *, place: str = ""
-) -> npt.NDArray[np.float64]:
-    """Features that are made of one list's texts, order and given features [C, len(names)].
+) -> Steps[npt.NDArray[np.float64]]:
+    """Features that are made of one list's texts, order and given features [C, len(names)], in steps.
 
     Args:
         one: the list.
@@ -165,13 +170,6 @@ def derived_values(
     Raises:
         InvalidInputError: there is no such feature, or what it needs is not given.
     """
-    return finish(derived_in_steps(one, computed, names, place=place))
-
-
-def derived_in_steps(
-    one: CandidateList, computed: ListFeatures, names: Sequence[str], *, place: str = ""
-) -> Steps[npt.NDArray[np.float64]]:
-    """What `derived_values` does, with a stop after every bounded piece."""
     texts = [c.text for c in one.candidates]
     tokens = computed.column(TOKENS) if TOKENS in computed.names else None
 
@@ -183,22 +181,6 @@ def derived_in_steps(
         column = yield from derived.derive_in_steps(name, texts, given, tokens)
         columns.append(column)
     return np.column_stack(columns) if columns else np.zeros((len(texts), 0), dtype=np.float64)
-
-
-def weighed(
-    lists: Sequence[CandidateList],
-    features: ListFeatures,
-    names: Sequence[str],
-    *,
-    place: Callable[[int], str] = "lists[{}].".format,
-) -> npt.NDArray[np.float64]:
-    """Features by name, those that are not computed or derived as they are given, of all candidates [N, len(names)].
-
-    Raises:
-        InvalidInputError: a feature is not given, or is outside its limits.
-    """
-    given = {name: given_column(lists, name, place=place) for name in names if name not in features.names}
-    return features.matrix(names, given)
 
 
 def given_column(

@@ -20,12 +20,14 @@ UTILITIES: tuple[Utility, ...] = get_args(Utility)
 
 _IntArray: TypeAlias = npt.NDArray[np.int64]
 _Scores: TypeAlias = npt.NDArray[np.float64]
-_AgainstSome: TypeAlias = Callable[[_IntArray], _Scores]
-"""From the numbers of R texts, to be references, to the utility of each of all U texts [U, R]."""
+_AgainstSome: TypeAlias = Callable[[_IntArray], Steps[_Scores]]
+"""From the numbers of R texts, to be references, to the utility of each of all U texts [U, R], in steps."""
 
 _CHARACTERS_PER_STEP = {"wer": 4_000_000, "chrf": 200_000, "bleu": 400_000}
 """Compared in a step, which then takes a millisecond or so."""
 _CHARACTERS_PER_PAIR = 64  # what a pair costs however short it is
+_WORDS_PER_STEP = 4_000_000
+"""Of texts times those of their references: what aligning long texts takes grows so."""
 
 
 def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility: str) -> _Scores:
@@ -61,20 +63,40 @@ def utilities_in_steps(texts: Sequence[str], posteriors: npt.ArrayLike, utility:
     for begin in range(0, len(distinct_texts), at_once):
         yield
         references = np.arange(begin, min(begin + at_once, len(distinct_texts)))
-        expected += against_some(references) @ distinct.posteriors[references]
+        utilities = yield from against_some(references)
+        expected += utilities @ distinct.posteriors[references]
     return expected[distinct.of_candidate]
 
 
 def _word_errors(texts: Sequence[str]) -> _AgainstSome:
     spelled = words_as_characters([text.split() for text in texts])
-    return lambda references: -distances(spelled, [spelled[place] for place in references]).astype(np.float64)
+    ends = np.cumsum([len(text) for text in spelled])  # of each text, where all are one after the other
+
+    def against_some(references: _IntArray) -> Steps[_Scores]:
+        chosen = [spelled[place] for place in references]
+        at_once = _WORDS_PER_STEP // max(1, sum(map(len, chosen)))
+        errors, begin, done = np.empty((len(spelled), len(chosen))), 0, 0
+        while begin < len(spelled):
+            if begin:
+                yield
+            end = max(begin + 1, int(np.searchsorted(ends, done + at_once, side="right")))
+            errors[begin:end] = distances(spelled[begin:end], chosen)
+            begin, done = end, int(ends[end - 1])
+        return -errors
+
+    return against_some
 
 
 def _chrf(texts: Sequence[str]) -> _AgainstSome:
     from models.reranking.metrics import chrf  # compiles kernels: only where it is asked for
 
     counts, everyone, metric = chrf.count_characters(texts), np.arange(len(texts)), chrf.ChrF()
-    return lambda references: metric.score(chrf.pair_statistics(counts, everyone, references))
+
+    def against_some(references: _IntArray) -> Steps[_Scores]:
+        yield from ()  # what it takes grows with the texts' lengths alone
+        return metric.score(chrf.pair_statistics(counts, everyone, references))
+
+    return against_some
 
 
 def _bleu(texts: Sequence[str]) -> _AgainstSome:
@@ -82,7 +104,8 @@ def _bleu(texts: Sequence[str]) -> _AgainstSome:
 
     counts, everyone = bleu.count_tokens(texts), np.arange(len(texts))
 
-    def against_some(references: _IntArray) -> _Scores:
+    def against_some(references: _IntArray) -> Steps[_Scores]:
+        yield from ()  # likewise
         each_alone = np.arange(len(references) + 1)
         return bleu.sentence_score(bleu.group_statistics(counts, everyone, references, each_alone))
 

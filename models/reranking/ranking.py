@@ -8,6 +8,7 @@ import numpy.typing as npt
 from models.errors import InvalidInputError
 
 MAX_SCALE = 1e6
+"""What totals may be multiplied by, at most."""
 
 
 class Ranking(NamedTuple):

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from models.errors import InvalidInputError
 from models.reranking import derived
-from models.reranking.confidence import WordConfidence, word_confidences
+from models.reranking.confidence import WordConfidence, word_confidences_in_steps
 from models.reranking.features import ListFeatures, check_given, derived_in_steps, given_column, offsets_of
 from models.reranking.lists import CandidateList
 from models.reranking.log_linear import LogLinearModel
@@ -277,7 +277,8 @@ def _one(
     confidences: list[WordConfidence] = []
     if options.confidences:
         texts = [c.text for c in given.candidates]
-        (confidences,) = word_confidences(texts, posteriors, chosen=[int(ranking.order[0])])
+        best = int(ranking.order[0])
+        (confidences,) = yield from word_confidences_in_steps(texts, posteriors, chosen=[best])
     tokens = scores.tokens
     return RankedList(
         given,

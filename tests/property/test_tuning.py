@@ -52,8 +52,9 @@ def test_the_oracle_is_no_worse_than_any_choice(one):
 @given(problems(), st.tuples(st.floats(0.1, 9), st.floats(-9, -0.1)))
 def test_comparable_features_choose_as_the_features_did(one, weights):
     scaled, scaling = standardised(one)
-    totals = scaled.features @ scaling.scaled(np.array(weights))
-    raw = one.features @ scaling.raw(scaling.scaled(np.array(weights)))
+    comparable = np.array(weights) * scaling.deviations
+    totals = scaled.features @ comparable
+    raw = one.features @ scaling.raw(comparable)
     lengths = np.diff(one.offsets)
     spread = raw - np.repeat(np.add.reduceat(raw, one.offsets[:-1]) / lengths, lengths)
     np.testing.assert_allclose(totals, spread, atol=1e-9)

@@ -1,7 +1,7 @@
 """Lists into files, folders and streams, in any of the formats."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -44,9 +44,9 @@ def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_
         for data in _encoded(form.write(lists)):
             target.write(data)
     elif form.scores_apart:
-        _write_archives(lists, _new_folder(target))
+        _write_archives(lists, new_folder(target))
     elif form.one_list_a_file:
-        _write_list_files(lists, _new_folder(target), form)
+        _write_list_files(lists, new_folder(target), form)
     else:
         with writing(target) as write:
             for data in _encoded(form.write(lists)):
@@ -75,7 +75,12 @@ def _utf8(text: str) -> bytes:
         ) from None
 
 
-def _new_folder(path: Path) -> Path:
+def new_folder(path: Path) -> Path:
+    """A folder to write files into, which may be there already.
+
+    Raises:
+        FormatError: it cannot be made.
+    """
     try:
         path.mkdir(exist_ok=True)
     except FileExistsError:
@@ -89,7 +94,7 @@ def _write_list_files(lists: Iterable[CandidateList], folder: Path, form: Format
     written: set[str] = set()
     for place, one in enumerate(lists):
         name = str(place) if one.name is None else one.name
-        if not _can_be_file(name) or name in written:
+        if not can_be_file(name) or name in written:
             raise InvalidInputError(
                 f"lists[{place}].id is {shortened(name)!r}, which cannot be the name of a file of its own"
             )
@@ -99,7 +104,7 @@ def _write_list_files(lists: Iterable[CandidateList], folder: Path, form: Format
                 write(data)
 
 
-def _can_be_file(name: str) -> bool:
+def can_be_file(name: str) -> bool:
     """Whether a file can have a name, so that reading the folder gives the name back."""
     return (
         0 < len(name.encode(errors="replace")) <= _MAX_FILE_NAME_BYTES
@@ -121,8 +126,20 @@ def _write_archives(lists: Iterable[CandidateList], folder: Path) -> None:
                     feature: files.enter_context(writing(folder / kaldi.file_of_feature(feature)))
                     for feature in one.candidates[0].features
                 }
+            _check_archived(name, one, archives)
             for data in _encoded(kaldi.word_lines(name, one)):
                 words(data)
             for feature, write in archives.items():
                 for data in _encoded(kaldi.cost_lines(name, one, feature)):
                     write(data)
+
+
+def _check_archived(name: str, one: CandidateList, archives: Container[str]) -> None:
+    """Refuse a feature that would be lost, as no archive was begun for it."""
+    for place, candidate in enumerate(one.candidates, start=1):
+        feature = next((feature for feature in candidate.features if feature not in archives), None)
+        if feature is not None:
+            raise InvalidInputError(
+                f"{name}-{place} has {shortened(feature)!r}, but the first candidate of all has not: its archive needs "
+                "it of every candidate"
+            )

@@ -1,6 +1,6 @@
 """From lists of candidates to the problem that tuning solves: which features, of which candidates, count how."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
@@ -9,16 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidInputError
-from models.reranking.derived import RANK, RANK_LOG, is_derived, ranks, times
-from models.reranking.features import (
-    LM,
-    LM_SUM,
-    UNK,
-    WORDS,
-    ListFeatures,
-    derived_values,
-    weighed,
-)
+from models.reranking.derived import RANK, RANK_LOG, ranks, times
+from models.reranking.features import LM, LM_SUM, UNK, WORDS, ListFeatures, feature_matrix
 from models.reranking.lists import CandidateList
 from models.reranking.metrics import Metric
 from models.reranking.tuning.fitting import Shape
@@ -128,7 +120,8 @@ def tuning_data(
     for chunk in _chunks(computed.offsets):
         some, values = told[chunk], _rows_of(computed, chunk)
         distinct = np.concatenate([_distinct(one) for one in some])
-        matrix = _matrix(some, values.normalised(exponents[0]), names, numbers[chunk])
+        place = _places(numbers[chunk])
+        matrix = yield from feature_matrix(some, values.normalised(exponents[0]), names, place=place)
         shaped = [_with_exponent(matrix, names, values.normalised(one))[distinct] for one in exponents]
         yield
         counts = np.concatenate([metric.statistics(_texts(one), one.references) for one in some])
@@ -228,17 +221,9 @@ def _rows_of(computed: ListFeatures, lists: slice) -> ListFeatures:
     return ListFeatures(computed.names, computed.values[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
-def _matrix(
-    lists: Sequence[CandidateList], computed: ListFeatures, names: Sequence[str], numbers: Ints
-) -> Floats:
-    """Features by name of all candidates of some lists [C, D]; `numbers` are what messages call the lists by."""
-    made = tuple(name for name in names if is_derived(name))
-    derived = [
-        derived_values(one, computed.of_list(place), made, place=f"lists[{number}].")
-        for place, (one, number) in enumerate(zip(lists, numbers.tolist(), strict=True))
-    ]
-    features = computed.extended(made, np.concatenate(derived))
-    return weighed(lists, features, names, place=lambda place: f"lists[{numbers[place]}].")
+def _places(numbers: Ints) -> Callable[[int], str]:
+    """What messages call the lists of such numbers."""
+    return lambda place: f"lists[{numbers[place]}]."
 
 
 def _with_exponent(matrix: Floats, names: Sequence[str], computed: ListFeatures) -> Floats:

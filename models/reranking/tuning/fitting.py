@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from models.reranking.log_linear import MAX_WEIGHT
 from models.reranking.tuning.comparing import compare, is_gain
 from models.reranking.tuning.problem import Floats, Ints, Problem
 from models.reranking.tuning.scaling import standardised
@@ -108,6 +109,7 @@ def _mean_weights(
 ) -> Steps[Floats | None]:
     """The mean of the resamples' best weights [D], that of the feature that decides most being 1 or −1.
 
+    They are smaller where features are so different in size that a weight would be larger than one may be.
     None if no feature tells candidates apart, or none is agreed on.
     """
     scaled, scaling = standardised(problem)
@@ -123,7 +125,8 @@ def _mean_weights(
     weights = np.zeros(len(problem.names))
     weights[telling] = mean
     raw = scaling.raw(weights)
-    scaled_raw: Floats = raw / np.abs(raw[np.argmax(np.abs(weights))])
+    unit = max(np.abs(raw[np.argmax(np.abs(weights))]), np.abs(raw).max() / MAX_WEIGHT)
+    scaled_raw: Floats = np.clip(raw / unit, -MAX_WEIGHT, MAX_WEIGHT)  # but for rounding, nothing is cut
     return scaled_raw
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from models.reranking.ranking import MAX_SCALE
 from models.reranking.tuning.lines import EQUAL
 from models.reranking.tuning.problem import Floats, Ints, Problem
 from models.reranking.tuning.steps import Steps
@@ -51,7 +52,8 @@ def fit_scale(problem: Problem, totals: Floats) -> Steps[PosteriorScale]:
     uniform = lists.cross_entropy(-np.inf)
     if not lists.deviation:
         return PosteriorScale(1.0, uniform, uniform)
-    decades = np.linspace(-_WIDEST, _WIDEST, _GRID_POINTS)
+    widest = min(_WIDEST, math.log10(MAX_SCALE * lists.deviation))  # no request may ask for a larger scale
+    decades = np.linspace(-_WIDEST, widest, _GRID_POINTS)
     losses = []
     for decade in decades:
         losses.append(lists.cross_entropy(decade))

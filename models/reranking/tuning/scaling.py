@@ -20,10 +20,6 @@ class Scaling(NamedTuple):
         """Weights [D] of the features as they were, from those of the comparable ones; 0 where they tell nothing."""
         return np.divide(weights, self.deviations, out=np.zeros_like(weights), where=self.deviations > 0)
 
-    def scaled(self, weights: Floats) -> Floats:
-        """The weights [D] of the comparable features, from those of the features as they were."""
-        return weights * self.deviations
-
 
 def standardised(problem: Problem) -> tuple[Problem, Scaling]:
     """The problem with features of mean 0 in each list and of deviation 1 over all.

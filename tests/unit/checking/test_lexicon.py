@@ -36,6 +36,14 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     assert [word for word, _ in lexicon._remembered] == ["c", "d", "e"]
 
 
+def test_what_is_remembered_is_bounded_by_the_words_near_too(monkeypatch):
+    monkeypatch.setattr("models.checking.lexicon._REMEMBERED_NEAR", 100)
+    lexicon = Lexicon(WORDS)
+    sizes = [lexicon.near(word, 2).indices.size for word in ("abc", "bcd", "cde", "dea")]
+    assert 0 < max(sizes) <= 100 < sum(sizes)
+    assert sum(near.indices.size for near in lexicon._remembered.values()) <= 100
+
+
 def test_a_list_without_words_has_none_near():
     assert Lexicon([]).near("abc", 2).indices.size == 0
 

@@ -80,6 +80,15 @@ def test_a_long_line_is_cut_at_words_and_its_parts_know_what_follows(kind):
     assert sum(len(part.words) for part in parts) == 1200
 
 
+@pytest.mark.parametrize("kind", ["word", "char", "unigram"])
+def test_a_part_of_a_long_line_has_the_text_of_its_tokens(kind):
+    tokenizer = trigram(kind)[1]
+    text = "the cat sat  on the mat, " * 200
+    for part in cutter_of(tokenizer).sentences(text, lookahead=4):
+        assert tokenizer.encode(part.text) == part.ids.tolist()
+        assert text[part.offset :].startswith(part.text)
+
+
 def test_one_endless_word_is_cut_too():
     tokenizer = CharacterTokenizer(Vocabulary("a"))
     parts = list(cutter_of(tokenizer).sentences("a" * 2000, lookahead=4))

@@ -85,6 +85,20 @@ def test_a_long_line_is_told_as_one_whose_state_was_never_cut(kind, monkeypatch)
     assert sum(part.num_ends for part in parts) == 1
 
 
+@pytest.mark.parametrize("kind", ["word", "char", "unigram"])
+def test_an_error_late_in_a_long_line_is_told_as_in_a_short_one(kind, monkeypatch):
+    text, search = (
+        "the cat sat on the mat " * 6 + "the cat sat on teh mat",
+        SearchSettings(min_surprisal_bits=6.0),
+    )
+    whole = check(*trigram(kind), text, search=search)
+    monkeypatch.setattr("models.checking.sentences.MAX_TOKENS", 40)
+    parts = check(*trigram(kind), text, search=search)
+    assert [(issue.start, issue.suggestions[0].text) for issue in parts] == [(153, "the")]
+    assert [issue[:3] for issue in parts] == [issue[:3] for issue in whole]
+    assert parts[0].probability == pytest.approx(whole[0].probability, rel=1e-3)
+
+
 def test_the_right_context_saves_a_word_that_the_left_does_not_expect():
     model, tokenizer = trigram()
     text = "he took off his hat"
@@ -149,6 +163,14 @@ def test_a_callers_suggestion_counts_by_its_own_error_model():
     assert check(*trigram(), text, given=doubtful, threshold=0.5) == []
     (issue,) = check(*trigram(), text, given=certain, threshold=0.5)
     assert (issue.start, issue.end, issue.suggestions[0].text) == (19, 22, "cat")
+
+
+@pytest.mark.parametrize("kind", ["word", "char", "unigram"])
+def test_to_leave_a_word_out_is_told_as_an_empty_text(kind):
+    (issue,) = check(
+        *trigram(kind), "the dog the took off his hat", given=given(8, 12, ("", -0.5)), threshold=0.3
+    )
+    assert (issue.start, issue.end, issue.suggestions[0].text) == (8, 12, "")
 
 
 @pytest.mark.parametrize("kind", ["word", "char", "unigram"])

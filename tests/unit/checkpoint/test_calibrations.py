@@ -40,6 +40,18 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path, content):
         store.read("small@3")
 
 
+@pytest.mark.parametrize(
+    ("given", "number", "field"),
+    [("20.0", "Infinity", "words_per_error"), ("0.65", "NaN", "points.2.precision")],
+)
+def test_what_is_no_number_is_refused(tmp_path, given, number, field):
+    store = CalibrationStore(tmp_path)
+    path = store.write(calibration())
+    path.write_text(path.read_text().replace(given, number))
+    with pytest.raises(FormatError, match=f"is no calibration: {field} is"):
+        store.read("small@3")
+
+
 def test_a_file_of_another_version_is_refused(tmp_path):
     store = CalibrationStore(tmp_path)
     store.write(calibration()).rename(tmp_path / FOLDER / "small@4.json")

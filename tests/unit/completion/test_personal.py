@@ -94,6 +94,12 @@ def test_pairs_are_bounded_and_long_words_not_learnt():
     assert (len(model), model.num_pairs) == (3, 3)
 
 
+def test_words_on_both_sides_of_one_that_is_too_long_are_no_neighbours():
+    bounds = Bounds(max_word_characters=5, half_life_words=math.inf)
+    model = PersonalModel().learnt([Sentence(START, ["a", "abcdef", "b", "c"])], bounds)
+    assert {(pair.previous, pair.text) for pair in model.export()[1]} == {(START, "a"), ("b", "c")}
+
+
 def test_what_is_exported_is_restored(model):
     faded = model.learnt([Sentence(START, ["the", "end"])], Bounds(half_life_words=7))
     again = restored(*faded.export())

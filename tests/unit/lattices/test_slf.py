@@ -100,6 +100,7 @@ def test_words_are_quoted_and_escaped_as_htk_does(written, word):
         ([*HEADER, *NODES, *LINKS[:2], "J=2 S=1 E=2 a=-1"], 9, "there is no word"),
         ([*HEADER, *NODES, *LINKS[:2], "J=2 S=1 E=2 W=a b"], 9, "'b' is no field"),
         ([*HEADER, *NODES, *LINKS[:2], "J=2 S=1 E=2 W=x a=-inf"], 9, "a=-inf is not finite"),
+        ([*HEADER, *NODES, *LINKS[:2], "J=2 S=1 E=2 W=x v=1e30"], 9, r"v=1e\+30 is no pronunciation"),
         ([*HEADER, *NODES, *LINKS[:2]], 1, "3 links, but 2 are there"),
         ([*HEADER, *NODES, *LINKS, "VERSION=1.1"], 10, "one lattice a file"),
         ([*HEADER, "I=0", "I=0"], 5, "a second time"),
@@ -137,3 +138,10 @@ def test_a_lattice_is_written_and_read_back():
     assert (again.name, again.words, again.scales) == (lattice.name, lattice.words, lattice.scales)
     for column in ("sources", "targets", "labels", "am", "old_lm", "times", "variants"):
         assert getattr(again, column).tolist() == getattr(lattice, column).tolist()
+
+
+def test_a_name_with_a_line_break_is_written_and_read_back():
+    lattice = read(*HEADER[:1], r"UTTERANCE=a\0125\ b", *HEADER[2:], *NODES, *LINKS)
+    text = io.StringIO()
+    write_slf(lattice, text)
+    assert lattice.name == read(*text.getvalue().split("\n")).name == "a\n5 b"

@@ -3,7 +3,7 @@
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.confidence import WordConfidence, word_confidences
+from models.reranking.confidence import WordConfidence, word_confidences, word_confidences_in_steps
 
 
 def confidences(texts, posteriors, chosen=0):
@@ -32,6 +32,14 @@ def test_words_are_found_by_their_offsets():
 
 def test_candidates_that_differ_in_spaces_only_agree():
     assert confidences(["a b", " a  b", "a c"], [0.5, 0.3, 0.2]) == pytest.approx([1.0, 0.8])
+
+
+def test_long_candidates_are_aligned_in_steps(monkeypatch):
+    texts = [f"{i} a " * 30 for i in range(12)]
+    monkeypatch.setattr("models.reranking.confidence._WORDS_PER_STEP", 60 * 60 * 3)
+    steps = word_confidences_in_steps(texts, [1.0] * 12, chosen=[0])
+    assert sum(1 for _ in steps) == 3
+    assert confidences(texts, [1.0] * 12)[:2] == pytest.approx([1 / 12, 1.0])
 
 
 def test_all_candidates_are_answered_unless_some_are_chosen():

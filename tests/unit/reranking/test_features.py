@@ -13,6 +13,7 @@ from models.reranking.features import (
     model_of,
 )
 from models.reranking.lists import Candidate, CandidateList
+from models.reranking.tuning.steps import finish
 
 LISTS = [
     CandidateList("a", "", (Candidate("x y", {"am": -1.0}), Candidate("z", {"am": -2.0}))),
@@ -25,22 +26,26 @@ COMPUTED = ListFeatures(
 )
 
 
+def matrix_of(lists, computed, names):
+    return finish(feature_matrix(lists, computed, names))
+
+
 def test_columns_are_found_by_name_wherever_they_come_from():
-    matrix = feature_matrix(LISTS, COMPUTED, ["am", "lm", "rank", "am*words", "words"])
+    matrix = matrix_of(LISTS, COMPUTED, ["am", "lm", "rank", "am*words", "words"])
     assert matrix.tolist() == [[-1, -6, 0, -2, 2], [-2, -4, -1, -2, 1], [-0.5, -9, 0, -0.5, 1]]
 
 
 def test_each_models_sum_is_divided_by_its_own_tokens():
     names = ["lm", "lm_sum", "lm:old", "lm_sum:old"]
-    matrix = feature_matrix(LISTS, COMPUTED, names, length_exponent=1.0)
+    matrix = matrix_of(LISTS, COMPUTED.normalised(1.0), names)
     assert matrix.tolist() == [[-2, -6, -2, -8], [-2, -4, -2, -2], [-1, -9, -9, -9]]
     assert COMPUTED.column("lm").tolist() == [-6, -4, -9]
 
 
 def test_no_names_and_no_lists_are_no_columns_and_no_rows():
-    assert feature_matrix(LISTS, COMPUTED, []).shape == (3, 0)
+    assert matrix_of(LISTS, COMPUTED, []).shape == (3, 0)
     none = ListFeatures(("lm", "tokens"), np.zeros((0, 2)), np.array([0]))
-    assert feature_matrix([], none, ["lm", "rank", "am"]).shape == (0, 3)
+    assert matrix_of([], none, ["lm", "rank", "am"]).shape == (0, 3)
 
 
 def test_a_list_has_its_own_rows():
@@ -59,7 +64,7 @@ def test_a_list_has_its_own_rows():
 )
 def test_what_is_not_there_is_named(name, said):
     with pytest.raises(InvalidInputError, match=said):
-        feature_matrix(LISTS, COMPUTED, [name])
+        matrix_of(LISTS, COMPUTED, [name])
 
 
 @pytest.mark.parametrize("value", [1e300, -np.inf, np.nan])
@@ -67,7 +72,7 @@ def test_a_weighed_feature_beyond_its_limits_is_refused(value):
     lists = [CandidateList(None, "", (Candidate("x", {"am": 0.0}), Candidate("y", {"am": value})))]
     computed = ListFeatures(("words",), np.ones((2, 1)), np.array([0, 2]))
     with pytest.raises(InvalidInputError, match=r"lists\[0\]\.candidates\[1\]\.features\.am is"):
-        feature_matrix(lists, computed, ["am"])
+        matrix_of(lists, computed, ["am"])
 
 
 @pytest.mark.parametrize("name", ["lm", "words", "unk:old", "lm_sum:old", "rank", "am*tokens"])

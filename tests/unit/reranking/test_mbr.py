@@ -36,6 +36,14 @@ def test_many_candidates_are_compared_in_steps(utility, monkeypatch):
     np.testing.assert_allclose(expected_utilities(texts, np.arange(40), utility), at_once, rtol=1e-12)
 
 
+def test_long_texts_are_compared_in_steps(monkeypatch):
+    texts = [f"{i} a " * 30 for i in range(12)]
+    at_once = expected_utilities(texts, np.arange(12), "wer")
+    monkeypatch.setattr("models.reranking.mbr._WORDS_PER_STEP", 60 * 60 * 12)
+    assert len(list(utilities_in_steps(texts, np.arange(12), "wer"))) == 12
+    assert np.array_equal(expected_utilities(texts, np.arange(12), "wer"), at_once)
+
+
 def test_an_unknown_utility_is_refused_by_name():
     with pytest.raises(InvalidInputError, match="'ter'; it must be one of wer, chrf, bleu"):
         expected_utilities(["a"], [1.0], "ter")

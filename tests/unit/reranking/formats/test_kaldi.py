@@ -102,3 +102,13 @@ def test_what_archives_cannot_say_leaves_nothing_behind(tmp_path, features):
     with pytest.raises(InvalidInputError):
         write_lists(some, tmp_path / "out", "kaldi")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_feature_that_the_first_candidate_lacks_is_not_lost_silently(tmp_path):
+    some = [
+        CandidateList("u", "", (Candidate("a", {"am": 1.0}),)),
+        CandidateList("v", "", (Candidate("b", {"am": 1.0, "lm": 2.0}),)),
+    ]
+    with pytest.raises(InvalidInputError, match="v-1 has 'lm', but the first candidate of all has not"):
+        write_lists(some, tmp_path / "out", "kaldi")
+    assert list((tmp_path / "out").iterdir()) == []

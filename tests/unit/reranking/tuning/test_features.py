@@ -89,3 +89,9 @@ def test_names_that_cannot_be_are_refused(features, message):
 def test_lists_without_any_reference_are_refused():
     with pytest.raises(InvalidInputError, match="not one of 1 lists has a reference"):
         data(candidate_list("a", reference=None))
+
+
+def test_comparing_all_texts_of_a_list_stops_often():
+    one = candidate_list(*(f"a {n}" for n in range(300)))
+    steps = tuning_data([one], words_alone([one]), WER, features=("consensus:bleu",))
+    assert sum(1 for _ in steps) > 10

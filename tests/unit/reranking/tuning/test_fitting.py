@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from models.reranking.log_linear import MAX_WEIGHT
 from models.reranking.tuning.fitting import FIRST_PASS, Shape, fit
 from models.reranking.tuning.settings import TuningSettings
 from models.reranking.tuning.steps import finish
@@ -21,6 +22,16 @@ def test_weights_are_for_features_as_they_were():
     stretched = problem(one.statistics[:, 0], one.features * [1, 1024, 1], [5] * 60, one.names)
     plain, other = fitted(one), fitted(stretched)
     assert other.weights == pytest.approx(plain.weights * [1024, 1, 1024])
+    assert np.array_equal(other.chosen(stretched), plain.chosen(one))
+
+
+def test_no_weight_is_larger_than_one_that_may_be_given():
+    one = informative(noise=2.0)
+    stretched = problem(one.statistics[:, 0], one.features * [1, 2.0**40, 1], [5] * 60, one.names)
+    plain, other = fitted(one), fitted(stretched)
+    assert np.count_nonzero(plain.weights) > 1
+    assert np.abs(other.weights).max() == pytest.approx(MAX_WEIGHT)
+    assert np.abs(other.weights).max() <= MAX_WEIGHT
     assert np.array_equal(other.chosen(stretched), plain.chosen(one))
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from models.reranking.ranking import MAX_SCALE
 from models.reranking.tuning.posterior_scale import fit_scale
 from models.reranking.tuning.steps import finish
 from tests.tuning_problems import problem
@@ -36,3 +37,10 @@ def test_lists_of_equally_good_candidates_say_nothing():
 
 def test_totals_that_are_all_alike_stay_as_they_are():
     assert scaled([0, 2], [3, 3], [2]).scale == 1.0
+
+
+def test_a_scale_is_one_that_a_request_may_ask_for():
+    """Of lists whose best candidate always has the greatest total, be it by ever so little."""
+    found = scaled([0, 5] * 9, [1e-6, 0] * 9, [2] * 9)
+    assert 1e5 < found.scale <= MAX_SCALE
+    assert found.cross_entropy < found.cross_entropy_uniform
