@@ -183,8 +183,8 @@ class _Link(asyncio.Protocol):
                 await send(message)
 
     def keep_or_close(self, idle: "list[_Link]") -> None:
-        """Be kept for another request, if the last is answered to the end."""
-        if self._whole and self.is_open and self._keeps_alive:
+        """Be kept for another request, if nothing of the last answer is to come, or waits to be passed on."""
+        if self._whole and not self._messages and self.is_open and self._keeps_alive:
             idle.append(self)
         elif self._transport is not None:
             self._transport.abort()

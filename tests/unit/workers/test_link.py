@@ -116,6 +116,24 @@ def test_one_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
         asyncio.run(main())
 
 
+def test_an_answer_that_nobody_waits_for_any_more_is_told_to_no_other(tmp_path, monkeypatch):
+    received = link._Link.data_received
+
+    async def main(sibling):
+        gone = asyncio.create_task(sibling.ask("GET", "/"))
+
+        def too_late(self, data):
+            received(self, data)
+            gone.cancel()
+
+        monkeypatch.setattr(link._Link, "data_received", too_late)
+        await asyncio.gather(gone, return_exceptions=True)
+        monkeypatch.undo()
+        return (await sibling.ask("GET", "/")).body
+
+    assert run(tmp_path, [WHOLE] * 2, main) == (b"hi", 2)
+
+
 def test_nobody_there_is_told_of(tmp_path):
     with pytest.raises(CutError, match="No such file"):
         asyncio.run(Sibling(tmp_path / "none").ask("GET", "/"))
