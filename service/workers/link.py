@@ -87,18 +87,17 @@ class Sibling:
         self._socket = str(socket)
         self._idle: list[_Link] = []
 
-    async def ask(
-        self, method: str, path: str, *, headers: Headers = ((b"host", b"worker"),), body: bytes = b""
-    ) -> Answer:
-        """The whole answer to a request that is answered at once.
+    async def ask(self, path: str) -> Answer:
+        """The whole answer to a GET that is answered at once.
 
         Raises:
             CutError: there was none, it did not come soon, or it is an error.
         """
         answer = Answer()
+        request = encode("GET", path.encode(), [(b"host", b"worker")])
         try:
             async with asyncio.timeout(_ANSWER_S):
-                await self.exchange(encode(method, path.encode(), headers, body), answer.send)
+                await self.exchange(request, answer.send)
         except TimeoutError:
             raise CutError(f"{self._socket}: no answer in {_ANSWER_S:g} s", begun=answer.status > 0) from None
         if answer.status != HTTPStatus.OK:
