@@ -399,6 +399,18 @@ def test_a_precision_of_a_model_that_is_not_there_is_refused(made):
         made("lstm", precision="lsmt=int8")
 
 
+def test_a_precision_of_an_alias_is_refused(made):
+    with pytest.raises(InvalidInputError, match="precision names 'lstm@champion'; name the model, lstm, or"):
+        made("lstm", precision="lstm@champion=int8")
+
+
+def test_a_precision_of_a_model_with_damaged_aliases_stops_no_other(made, tmp_path):
+    (tmp_path / "lstm" / "aliases.json").write_text("{")
+    host = made("lstm", "ngram", default="ngram", precision="lstm=int8")
+    assert host.resolve("ngram").address == "ngram@1"
+    assert host.find("lstm").state is LoadState.FAILED
+
+
 def test_once_told_to_stop_nothing_more_is_loaded(registry, loads):
     host = ModelHost(registry, load=loads)
     host.stop()
