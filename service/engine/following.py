@@ -20,12 +20,14 @@ class Followed:
         version: what it means in the registry; None as long as that could never be found out.
         serving: the own address of the model that answers for it; None until one does.
         problem: why the registry cannot say what it means now.
+        given_up: the own address of what it meant when that was to be loaded by hand and could not be.
     """
 
     address: str
     version: Version | None = None
     serving: str | None = None
     problem: str | None = None
+    given_up: str | None = None
 
     @property
     def name(self) -> str:

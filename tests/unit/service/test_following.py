@@ -282,12 +282,25 @@ def test_what_is_not_published_cannot_be_loaded_and_leaves_no_trace(made, addres
 def test_a_load_by_hand_that_fails_is_not_tried_again_by_itself(made, loads, clock):
     host = made("ngram")
     loads.broken = {"lstm@2"}
-    assert host.load("lstm@2").state is LoadState.FAILED
-    clock.now_s = 1e9
-    host.refresh()
-    assert loads.done.count("lstm@2") == 1
+    for times in (1, 2):
+        assert host.load("lstm@2").state is LoadState.FAILED
+        clock.now_s += 1e9
+        host.refresh()
+        assert loads.done.count("lstm@2") == times
     loads.broken = set()
     assert host.load("lstm@2").state is LoadState.LOADED
+
+
+def test_what_failed_by_hand_is_tried_once_an_address_that_is_served_means_it(made, registry, loads, clock):
+    host = made("lstm")
+    loads.broken = {"lstm@2"}
+    host.load("lstm@2")
+    registry.set_alias("lstm", "champion", 2)
+    host.refresh()
+    loads.broken = set()
+    clock.now_s += 1e9
+    host.refresh()
+    assert host.resolve("lstm").address == "lstm@2"
 
 
 def test_unloading_ends_every_address_of_the_model(made):
