@@ -36,7 +36,9 @@ def test_a_wrong_value_is_named(monkeypatch):
         read_settings()
 
 
-@pytest.mark.parametrize("name", ["BODY_TIMEOUT_S", "SEND_TIMEOUT_S", "STATE_TTL_S", "HANG_TIMEOUT_S", "DRAIN_TIMEOUT_S"])
+@pytest.mark.parametrize(
+    "name", ["BODY_TIMEOUT_S", "SEND_TIMEOUT_S", "STATE_TTL_S", "HANG_TIMEOUT_S", "DRAIN_TIMEOUT_S"]
+)
 def test_no_time_is_without_end(monkeypatch, name):
     monkeypatch.setenv(f"GRAMOPHONE_{name}", "inf")
     with pytest.raises(InvalidInputError, match=f"GRAMOPHONE_{name} is 'inf'"):
