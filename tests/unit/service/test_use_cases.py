@@ -17,6 +17,7 @@ from service.use_cases import sequence_scores as sequence_scores_module
 from service.use_cases.generate import GenerateCommand, generate
 from service.use_cases.limits import Limits
 from service.use_cases.next_token import NextTokenCommand, distributions, next_tokens
+from service.use_cases.next_word import next_words
 from service.use_cases.prefill import prefill
 from service.use_cases.score import Detail, ScoreItem, ScoreOptions, score
 from service.use_cases.sequence_scores import score_all
@@ -216,6 +217,10 @@ def test_a_reply_of_too_many_entries_is_refused(words, finish):
     command = NextTokenCommand((("context[0]", "the"),) * 11, 10, entropy=True, model=None)
     with pytest.raises(InvalidInputError, match=r"top_k is 10 for 11 contexts: 110 entries.*at most 100"):
         finish(next_tokens(words, command, few))
+    with pytest.raises(
+        InvalidInputError, match=r"top_k is 10 for 11 contexts: 110 entries.*several requests"
+    ):
+        finish(next_words(words, command, few))
     options = ScoreOptions(None, bos=True, eos=False, detail=Detail.TOKEN)
     items = [ScoreItem("texts[0]", "the " * 101, "")]
     with pytest.raises(InvalidInputError, match="detail is 'token' for 1 sequences: 101 entries"):
