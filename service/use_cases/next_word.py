@@ -66,8 +66,10 @@ def next_words(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -
             f"top_k is {command.top_k}; at most {MAX_WORDS} words are ranked", parameter="top_k"
         )
     check_candidates(command, limits, instead="ask in several requests")
-    answers = []
+    answers: list[NextWords] = []
     for parameter, context in command.contexts:
+        if answers:  # what is known of a context asks the model nothing
+            yield None
         if not isinstance(context, str):
             raise UnsupportedParameterError(
                 f"{parameter} is token ids; with unit 'word' it must be a text", parameter=parameter

@@ -10,6 +10,7 @@ from models.errors import ContextLengthError, InvalidInputError
 from models.vocabulary import UNK
 from service.engine.calls import consume
 from service.engine.job import items
+from service.engine.looks import Looks
 from service.engine.rows import alone
 from service.use_cases import next_token as next_token_module
 from service.use_cases import prefill as prefill_module
@@ -203,6 +204,14 @@ def test_tokenising_a_long_context_for_each_of_many_texts_gives_others_their_tur
     options = ScoreOptions(None, bos=True, eos=True, detail=Detail.NONE)
     items = [ScoreItem(f"texts[{i}]", "cat", "the " * 10_000) for i in range(10)]
     assert finish(score(words, items, options, LIMITS))[1] >= 5
+
+
+def test_ranking_words_after_many_known_contexts_gives_others_their_turn(words, finish):
+    remembering = dataclasses.replace(words, looks=Looks(1 << 20))
+    command = NextTokenCommand((("context[0]", "the"),) * 20, 3, entropy=False, model=None)
+    answers, steps = finish(next_words(remembering, command, LIMITS))
+    assert len(answers) == 20
+    assert steps >= 19
 
 
 def test_a_text_of_too_many_characters_is_refused_before_it_is_tokenised(words, finish):
