@@ -18,7 +18,7 @@ from service.use_cases.limits import MAX_CHARACTERS_PER_TOKEN, Limits
 from service.use_cases.prompt_scores import PromptTokens, prompt_scores
 from service.use_cases.reading_order import check_reads_forward
 from service.use_cases.token_entries import Speller
-from service.use_cases.tokens import TextOrIds, encode, in_steps
+from service.use_cases.tokens import TextOrIds, encode_within, in_steps
 
 _ENTRIES_PER_STEP = 1024
 """Tokens of a prompt made ready for a reply before other requests have their turn."""
@@ -96,9 +96,7 @@ def complete(
 def _prepare(loaded: LoadedModel, command: CompletionCommand, limits: Limits) -> Work[Any, list[ReadPrompt]]:
     def prepare(named: tuple[str, TextOrIds]) -> ReadPrompt:
         parameter, given = named
-        limits.check_characters(given, parameter=parameter)
-        ids = encode(loaded, given, parameter=parameter)
-        limits.check_length(len(ids), parameter=parameter)
+        ids = encode_within(loaded, given, limits, parameter=parameter)
         if isinstance(given, str):
             return ReadPrompt(given, ids, after_bos=True, continues=len(ids) > 0 and not given[-1].isspace())
         if not len(ids):

@@ -17,7 +17,7 @@ from service.engine.job import Work
 from service.use_cases.limits import Limits
 from service.use_cases.prefill import groups, prefill
 from service.use_cases.reading_order import check_reads_forward
-from service.use_cases.tokens import TextOrIds, encode, in_steps
+from service.use_cases.tokens import TextOrIds, encode_each
 
 _VALUES_PER_STEP = 1 << 20
 """Entries of [B, V] computed before other requests have their turn."""
@@ -111,15 +111,7 @@ def distributions(loaded: LoadedModel, command: NextTokenCommand, limits: Limits
 
 def _contexts(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -> Work[Any, list[TokenIds]]:
     check_reads_forward(loaded)
-
-    def prepare(context: tuple[str, TextOrIds]) -> TokenIds:
-        parameter, given = context
-        limits.check_characters(given, parameter=parameter)
-        ids = encode(loaded, given, parameter=parameter)
-        limits.check_length(len(ids), parameter=parameter)
-        return ids
-
-    return (yield from in_steps(command.contexts, prepare, size=lambda context: len(context[1])))
+    return (yield from encode_each(loaded, command.contexts, limits))
 
 
 def _ranked(loaded: LoadedModel, state: Any, command: NextTokenCommand) -> Work[Any, list[NextTokens]]:
