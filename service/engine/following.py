@@ -108,11 +108,8 @@ class Following:
                 self._aim_or_tell(followed)
         for name in names:
             if name not in self._names:
-                followed = Followed(name)
-                self._aim_or_tell(followed)
-                if followed.problem is None:
-                    self._names.append(name)
-                    self.followed[name] = followed
+                self._names.append(name)
+                self._aim_or_tell(self.followed.setdefault(name, Followed(name)))
         if not self._registry.in_reach:
             self._moving |= changed  # what they mean was known from before: ask again at the next look
         return self._registry.in_reach

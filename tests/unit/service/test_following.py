@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from structlog.testing import capture_logs
 
 from models.checkpoint.local import LocalRegistry
 from models.errors import IntegrityError, InvalidInputError, ModelNotFoundError, NotReadyError, RegistryError
@@ -229,6 +230,20 @@ def test_what_could_not_be_resolved_at_start_is_served_once_it_can(made, registr
 def test_without_a_list_new_models_are_served_too(made, registry):
     host = made()
     registry.publish("gru", write_minimal)
+    host.refresh()
+    assert host.resolve("gru").address == "gru@1"
+
+
+def test_a_new_model_with_damaged_aliases_is_told_of_once_and_served_once_they_are_mended(made, registry):
+    host = made()
+    registry.publish("gru", write_minimal)
+    (registry.root / "gru" / "aliases.json").write_text("{")
+    with capture_logs() as logs:
+        for _ in range(3):
+            host.refresh()
+    assert [log["model"] for log in logs if log["event"] == "model cannot be followed"] == ["gru"]
+    assert host.find("gru").state is LoadState.FAILED
+    registry.set_alias("gru", "champion", 1)
     host.refresh()
     assert host.resolve("gru").address == "gru@1"
 
