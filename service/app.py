@@ -241,45 +241,14 @@ def _protect(app: FastAPI, settings: Settings, metrics: Metrics, crew: Crew | No
 
 def _compose(settings: Settings, crew: Crew | None) -> Services:
     metrics = Metrics(None if crew is None else crew.number)
-    host = ModelHost(
-        open_registry(settings.registry, cache=settings.registry_cache),
-        addresses=settings.models,
-        default=settings.default_model,
-        device=settings.device,
-        precision=settings.precision,
-        num_threads=settings.num_threads or (None if crew is None else crew.num_threads),
-        memory_budget=settings.memory_budget,
-        prefix_cache_bytes=settings.prefix_cache_bytes,
-        load=load_checkpoint if crew is None else partial(load_checkpoint, shared=crew.weights),
-        observer=metrics,
-    )
+    host = _model_host(settings, metrics, crew)
     keeper = Keeper(
         host,
         interval_s=settings.watch_interval_s,
         others_started=(lambda: True) if crew is None else (lambda: crew.board.all_started),
     )
-    scheduler = Scheduler(
-        clock=time.monotonic,
-        limits=SchedulerLimits(max_jobs=settings.max_queued_requests, max_tokens=settings.max_queued_tokens),
-        observer=metrics,
-    )
-    engine = Engine(
-        scheduler,
-        clock=time.monotonic,
-        request_timeout_s=settings.request_timeout_ms / 1000,
-        hang_timeout_s=settings.hang_timeout_s,
-    )
-    metrics.watch("num_requests_waiting", "requests without their first step", lambda: scheduler.num_waiting)
-    metrics.watch(
-        "num_requests_running",
-        "requests that have had their first step",
-        lambda: len(scheduler) - scheduler.num_waiting,
-    )
-    _watch_condition(metrics, host, keeper, scheduler, follows=settings.watch_interval_s > 0)
-    metrics.watch("models_loaded", "models that can answer", lambda: host.num_loaded)
-    metrics.watch_models("model_memory_bytes", "memory that a model takes", host.bytes_by_model)
-    for place, (name, what) in enumerate(_PREFIX_FIGURES.items()):
-        metrics.watch_models(name, what, partial(_prefix_figure, host, place))
+    engine = _engine(settings, metrics)
+    _watch_condition(metrics, host, keeper, engine.scheduler, follows=settings.watch_interval_s > 0)
     limits = Limits(
         max_texts=settings.max_texts_per_request,
         max_tokens_per_sequence=settings.max_tokens_per_sequence,
@@ -294,6 +263,46 @@ def _compose(settings: Settings, crew: Crew | None) -> Services:
     calibrations = CalibrationStore(settings.registry)
     return Services(
         host, keeper, engine, kept_states, profiles, calibrations, users, Sessions(), metrics, limits
+    )
+
+
+def _model_host(settings: Settings, metrics: Metrics, crew: Crew | None) -> ModelHost:
+    host = ModelHost(
+        open_registry(settings.registry, cache=settings.registry_cache),
+        addresses=settings.models,
+        default=settings.default_model,
+        device=settings.device,
+        precision=settings.precision,
+        num_threads=settings.num_threads or (None if crew is None else crew.num_threads),
+        memory_budget=settings.memory_budget,
+        prefix_cache_bytes=settings.prefix_cache_bytes,
+        load=load_checkpoint if crew is None else partial(load_checkpoint, shared=crew.weights),
+        observer=metrics,
+    )
+    metrics.watch("models_loaded", "models that can answer", lambda: host.num_loaded)
+    metrics.watch_models("model_memory_bytes", "memory that a model takes", host.bytes_by_model)
+    for place, (name, what) in enumerate(_PREFIX_FIGURES.items()):
+        metrics.watch_models(name, what, partial(_prefix_figure, host, place))
+    return host
+
+
+def _engine(settings: Settings, metrics: Metrics) -> Engine:
+    scheduler = Scheduler(
+        clock=time.monotonic,
+        limits=SchedulerLimits(max_jobs=settings.max_queued_requests, max_tokens=settings.max_queued_tokens),
+        observer=metrics,
+    )
+    metrics.watch("num_requests_waiting", "requests without their first step", lambda: scheduler.num_waiting)
+    metrics.watch(
+        "num_requests_running",
+        "requests that have had their first step",
+        lambda: len(scheduler) - scheduler.num_waiting,
+    )
+    return Engine(
+        scheduler,
+        clock=time.monotonic,
+        request_timeout_s=settings.request_timeout_ms / 1000,
+        hang_timeout_s=settings.hang_timeout_s,
     )
 
 

@@ -38,7 +38,7 @@ class DrainingServer(uvicorn.Server):
         config: uvicorn.Config,
         *,
         on_signal: Callable[[], None],
-        drain: Callable[[], Awaitable[None]] | None = None,
+        drain: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__(config)
         self._on_signal = on_signal
@@ -64,10 +64,9 @@ class DrainingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop; requests under way have the time that the drain gives them."""
-        draining = None if self._drain is None else asyncio.ensure_future(self._drain())
+        draining = asyncio.ensure_future(self._drain())
         await super().shutdown(sockets)
-        if draining is not None:
-            await draining
+        await draining
 
     def _connect(self, kind: Any, accepted: socket.socket) -> None:
         protocol = self._protocol(kind)

@@ -213,7 +213,10 @@ class Settings(BaseSettings):
         "so long without end; 0 is never",
     )
     drain_timeout_s: float = Field(
-        default=30.0, ge=0, description="time for requests under way to finish when the service stops"
+        default=30.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="time for requests under way to finish when the service stops",
     )
 
     @field_validator("precision")

@@ -14,6 +14,8 @@ from service.engine.scheduler import Scheduler
 
 R = TypeVar("R")
 _POLL_S = 0.01
+_GRAIN_S = 0.005
+"""By less than this may a timer of the event loop, which counts milliseconds, be early."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +127,8 @@ class Engine:
         loop = asyncio.get_running_loop()
         events = _Events(self._post)
         job = self._submit(work, events, terms)
-        # a resting job takes no steps, so its deadline must be looked at on purpose
-        timer = loop.call_later(job.deadline_s - self._clock(), self._look)
+        # a resting job takes no steps, so its deadline must be looked at on purpose, and not before it
+        timer = loop.call_later(job.deadline_s - self._clock() + _GRAIN_S, self._look)
         try:
             while True:
                 item, last = await events.queue.get()

@@ -20,12 +20,14 @@ class Followed:
         version: what it means in the registry; None as long as that could never be found out.
         serving: the own address of the model that answers for it; None until one does.
         problem: why the registry cannot say what it means now.
+        given_up: the own address of what it meant when that was to be loaded by hand and could not be.
     """
 
     address: str
     version: Version | None = None
     serving: str | None = None
     problem: str | None = None
+    given_up: str | None = None
 
     @property
     def name(self) -> str:
@@ -106,11 +108,8 @@ class Following:
                 self._aim_or_tell(followed)
         for name in names:
             if name not in self._names:
-                followed = Followed(name)
-                self._aim_or_tell(followed)
-                if followed.problem is None:
-                    self._names.append(name)
-                    self.followed[name] = followed
+                self._names.append(name)
+                self._aim_or_tell(self.followed.setdefault(name, Followed(name)))
         if not self._registry.in_reach:
             self._moving |= changed  # what they mean was known from before: ask again at the next look
         return self._registry.in_reach

@@ -233,12 +233,13 @@ class ModelHost:
             CheckpointError: the registry cannot say what it means.
         """
         known = address in self._following.followed
-        target = self._following.begin(address).target
+        followed = self._following.begin(address)
+        target = followed.target
         self._settle()
         if self._models[target].loaded is None:
             self._load(self._models[target])
-            if not known:
-                self._retries.never(target)
+            if not known and self._models[target].loaded is None:
+                followed.given_up = target
         return self.models[target]
 
     def unload(self, address: str) -> HostedModel:
@@ -281,7 +282,8 @@ class ModelHost:
                 self._retries.all_due()  # its absence may be what they failed for
         self._reached = reached
         self._settle()
-        for own in {followed.target for followed in self._following.followed.values()}:
+        followed = self._following.followed.values()
+        for own in {one.target for one in followed if one.target != one.given_up}:
             model = self._models[own]
             if model.version is not None and model.loaded is None and self._retries.is_due(own):
                 self._load(model)
@@ -356,7 +358,7 @@ class ModelHost:
             if followed.version is not None:
                 place = HostedModel(followed.target, followed.version)
                 if self._models.setdefault(followed.target, place).loaded is not None:
-                    followed.serving = followed.target
+                    followed.serving, followed.given_up = followed.target, None
             elif followed.serving is None:
                 self._models[followed.address] = HostedModel(followed.address, None, failure=followed.problem)
             needed |= {followed.target, followed.leads_to}

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from models.checkpoint.precision import Precision, check_precision
 from models.checkpoint.registry import Registry, Version
-from models.errors import InvalidInputError, ModelNotFoundError
+from models.errors import CheckpointError, InvalidInputError, ModelNotFoundError
 
 
 class Precisions(NamedTuple):
@@ -24,18 +24,27 @@ class Precisions(NamedTuple):
         return self.named.get(version.address, self.named.get(version.name, self.common))
 
     def check_names(self, registry: Registry) -> None:
-        """Refuse a precision of a model that is not there: it is misspelt.
+        """Refuse a precision of a model that is not there, as it is misspelt, and of an alias, which counts for none.
 
         Raises:
-            InvalidInputError: the registry does not hold it.
+            InvalidInputError: it is of the one or the other.
+            RegistryError: the registry cannot be read.
         """
         for address in self.named:
             try:
-                registry.resolve(address)
+                version = registry.resolve(address)
             except ModelNotFoundError as error:
                 raise InvalidInputError(
                     f"precision names {address!r}: {error}", parameter="precision"
                 ) from None
+            except CheckpointError:
+                continue  # it is there; what is wrong with it is told when it is to be loaded
+            if address not in {version.name, version.address}:
+                raise InvalidInputError(
+                    f"precision names {address!r}; name the model, {version.name}, or a version of it by its number, "
+                    f"such as {version.address}",
+                    parameter="precision",
+                )
 
 
 def read_precisions(text: str) -> Precisions:

@@ -1,6 +1,5 @@
 """When loading what could not be loaded is tried again: less and less often."""
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -30,17 +29,11 @@ class Retries:
         wait_s = min(FIRST_RETRY_S * 2.0 ** min(times - 1, 30), LONGEST_RETRY_S)
         self._failed[address] = _Failed(times, self._clock() + wait_s)
 
-    def never(self, address: str) -> None:
-        """If it has failed, it is not tried again by itself."""
-        if address in self._failed:
-            self._failed[address] = self._failed[address]._replace(again_s=math.inf)
-
     def all_due(self) -> None:
         """Whatever waits may be tried now: what it failed for may be over."""
         now_s = self._clock()
         for address, failed in self._failed.items():
-            if failed.again_s < math.inf:
-                self._failed[address] = failed._replace(again_s=now_s)
+            self._failed[address] = failed._replace(again_s=now_s)
 
     def forget(self, address: str) -> None:
         """It is there, or nobody wants it."""

@@ -252,7 +252,7 @@ class StateStore:
             )
         if self._num_bytes + size > self._max_bytes:
             raise StatesFullError(
-                f"the states that are kept take {self._num_bytes} bytes and {count} of {size} are to be added; "
+                f"the states that are kept take {self._num_bytes} bytes and {count} that take {size} are to be added; "
                 f"this service has {self._max_bytes} for them: free those that are no longer needed"
             )
 

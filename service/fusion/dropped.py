@@ -2,8 +2,9 @@
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
+from service.client.errors import StateElsewhereError
 from service.client.states import States
 
 _AT_ONCE = 1000
@@ -11,36 +12,43 @@ _AT_ONCE = 1000
 
 
 class Dropped:
-    """Gathers handles; any thread may add one, the garbage collector's included."""
+    """Gathers handles; any thread may add one, the garbage collector's included.
+
+    Those of each process by themselves: it refuses to free what another keeps, and a service that is started again
+    has another name.
+    """
 
     def __init__(self) -> None:
-        self._handles: deque[str] = deque()
+        self._by_process: dict[str, deque[str]] = {}
 
     def add(self, handle: str) -> None:
         """A handle that nobody needs."""
-        self._handles.append(handle)
+        self._of_the_process(handle).append(handle)
 
-    @contextmanager
-    def taken(self) -> Iterator[list[str]]:
-        """Some of them, for what is asked meanwhile to free; if it fails they are gathered still."""
-        some = [self._handles.popleft() for _ in range(min(len(self._handles), _AT_ONCE))]
-        freed = False
-        try:
-            yield some
-            freed = True
-        finally:
-            if not freed:
-                self._handles.extendleft(reversed(some))
+    def taken(self, asked: str) -> AbstractContextManager[list[str]]:
+        """Some handles, for what is asked meanwhile to free; if it fails they are gathered still.
+
+        Args:
+            asked: the handle that it is asked about, whose process keeps the states.
+        """
+        return _some(self._of_the_process(asked))
 
     def free(self, states: States) -> None:
-        """Free all of them.
+        """Free all of them; what another process keeps than the one that answers ends there by itself.
 
         Raises:
             GramophoneError: the service does not answer, or refuses.
         """
-        while self._handles:
-            with self.taken() as some:
-                states.free(some)
+        for process, handles in [*self._by_process.items()]:
+            try:
+                while handles:
+                    with _some(handles) as some:
+                        states.free(some)
+            except StateElsewhereError:
+                del self._by_process[process]
+
+    def _of_the_process(self, handle: str) -> deque[str]:
+        return self._by_process.setdefault(handle.partition(".")[0], deque())
 
 
 class Held:
@@ -59,3 +67,16 @@ class Held:
 
     def __del__(self) -> None:
         self._dropped.add(self.handle)
+
+
+@contextmanager
+def _some(handles: deque[str]) -> Iterator[list[str]]:
+    """The first of some handles, which are put back if the block fails."""
+    some = [handles.popleft() for _ in range(min(len(handles), _AT_ONCE))]
+    freed = False
+    try:
+        yield some
+        freed = True
+    finally:
+        if not freed:
+            handles.extendleft(reversed(some))

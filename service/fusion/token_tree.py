@@ -84,7 +84,7 @@ class TokenTree:
         else:
             before, index = text.origin
             asked = {"state": self._handle(before), "token_ids": [self._ids[index]]}
-        with self._dropped.taken() as free:
+        with self._dropped.taken(asked["state"]) as free:
             (result,) = self._states.advance([asked], next_token_ids=[*self._ids, _EOS], free=free).results
         if result.state is not None:
             text.held, text.origin = Held(result.state, self._dropped), None

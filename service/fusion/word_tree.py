@@ -183,7 +183,7 @@ class WordTree:
         return text.handle or ""
 
     def _advanced(self, asked: Sequence[ContinuationOptions]) -> list[AdvancedState]:
-        with self._dropped.taken() as free:
+        with self._dropped.taken(asked[0]["state"]) as free:
             return self._states.advance(asked, free=free).results
 
     def _held(self, result: AdvancedState) -> Held:

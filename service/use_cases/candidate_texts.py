@@ -212,7 +212,8 @@ def _encoded_one_by_one(
         if setting.continuation is not None:
             before, after = _spaced(before, candidate) + candidate, setting.continuation
         before, after = _apart(loaded, before, after)
-        return shared.share(encode_after(loaded, before, after, parameter=distinct.names(text)))
+        # a text is never refused here, so that nobody needs to find out what it is called
+        return shared.share(encode_after(loaded, before, after, parameter="candidates"))
 
     def size(text: int) -> int:
         context, continuation, _ = distinct.settings[distinct.setting_of[text]]

@@ -12,7 +12,7 @@ from models.checking.sentences import Sentence
 from models.checking.settings import CheckOptions
 from models.checking.verdicts import Issue, issues_of
 from models.checking.weighing import Weighed
-from models.errors import InvalidInputError
+from models.errors import ContextLengthError, InvalidInputError
 from models.protocol import LanguageModel
 from models.scoring import count_words
 from service.engine.calls import consume, next_log_probs, score
@@ -133,20 +133,25 @@ def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list
             f"text has {num_lines} lines; at most {limits.max_reply_entries} are accepted in one request",
             parameter="text",
         )
-    checker = checker_of(loaded)
 
     def read(line: _Line) -> list[Sentence]:
-        limits.check_characters(
-            line.text, parameter="text" if line.number == 1 else f"text, line {line.number},"
-        )
-        if len(line.text) > limits.max_tokens_per_sequence:  # to be refused, it need not be cut into words
-            limits.check_length(len(loaded.tokenizer.encode(line.text)), parameter="text")
-        sentences = list(checker.sentences(line.text, line.offset))
-        limits.check_length(sum(len(sentence.ids) for sentence in sentences), parameter="text")
-        return sentences
+        try:
+            return _of_line(loaded, line, limits)
+        except ContextLengthError as error:
+            raise ContextLengthError(f"line {line.number} of {error}", parameter="text") from None
 
     by_line = yield from in_steps(_lines(text), read, size=lambda line: len(line.text))
     return [sentence for sentences in by_line for sentence in sentences]
+
+
+def _of_line(loaded: LoadedModel, line: _Line, limits: Limits) -> list[Sentence]:
+    """The sentences of a line that is not too long."""
+    limits.check_characters(line.text, parameter="text")
+    if len(line.text) > limits.max_tokens_per_sequence:  # to be refused, it need not be cut into words
+        limits.check_length(len(loaded.tokenizer.encode(line.text)), parameter="text")
+    sentences = list(checker_of(loaded).sentences(line.text, line.offset))
+    limits.check_length(sum(len(sentence.ids) for sentence in sentences), parameter="text")
+    return sentences
 
 
 def _lines(text: str) -> Iterator[_Line]:

@@ -14,6 +14,9 @@ _checkers: WeakKeyDictionary[LanguageModel[Any], Checker] = WeakKeyDictionary()
 
 def checker_of(loaded: LoadedModel) -> Checker:
     """The checker for a model's tokenizer; the first call of a model takes up to a few tenths of a second."""
+    found = _checkers.get(loaded.model)  # without waiting for one of another model that is being built
+    if found is not None:
+        return found
     with _lock:
         found = _checkers.get(loaded.model)
         if found is None:

@@ -14,11 +14,11 @@ from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.use_cases.completion_parts import Choices, CompletionCommand, Part, ReadPrompt, num_generated
 from service.use_cases.continuation import LENGTH, Continuation, Piece, continue_prompts
-from service.use_cases.limits import Limits
+from service.use_cases.limits import MAX_CHARACTERS_PER_TOKEN, Limits
 from service.use_cases.prompt_scores import PromptTokens, prompt_scores
 from service.use_cases.reading_order import check_reads_forward
 from service.use_cases.token_entries import Speller
-from service.use_cases.tokens import TextOrIds, encode, in_steps
+from service.use_cases.tokens import TextOrIds, encode_within, in_steps
 
 _ENTRIES_PER_STEP = 1024
 """Tokens of a prompt made ready for a reply before other requests have their turn."""
@@ -96,9 +96,7 @@ def complete(
 def _prepare(loaded: LoadedModel, command: CompletionCommand, limits: Limits) -> Work[Any, list[ReadPrompt]]:
     def prepare(named: tuple[str, TextOrIds]) -> ReadPrompt:
         parameter, given = named
-        limits.check_characters(given, parameter=parameter)
-        ids = encode(loaded, given, parameter=parameter)
-        limits.check_length(len(ids), parameter=parameter)
+        ids = encode_within(loaded, given, limits, parameter=parameter)
         if isinstance(given, str):
             return ReadPrompt(given, ids, after_bos=True, continues=len(ids) > 0 and not given[-1].isspace())
         if not len(ids):
@@ -114,6 +112,8 @@ def _prepare(loaded: LoadedModel, command: CompletionCommand, limits: Limits) ->
 
 def _check_entries(prompts: Sequence[ReadPrompt], command: CompletionCommand, limits: Limits) -> None:
     """Refuse a reply too long to be written at once."""
+    if command.echo and command.n > 1:
+        _check_echoes(prompts, command.n, limits)
     if command.logprobs is None:
         return
     tokens = sum(len(prompt.ids) for prompt in prompts) if command.echo else 0
@@ -125,6 +125,18 @@ def _check_entries(prompts: Sequence[ReadPrompt], command: CompletionCommand, li
         asked=f"logprobs is {command.logprobs} for {tokens * command.n} tokens",
         instead="ask for fewer prompts at once",
     )
+
+
+def _check_echoes(prompts: Sequence[ReadPrompt], n: int, limits: Limits) -> None:
+    """Refuse to say long prompts again and again: each choice has its own."""
+    characters = n * sum(len(prompt.text) for prompt in prompts)
+    limit = MAX_CHARACTERS_PER_TOKEN * limits.max_reply_entries
+    if characters > limit:
+        raise InvalidInputError(
+            f"n is {n}, so that with echo the choices repeat {characters} characters of prompts; at most {limit} are "
+            "repeated in one reply",
+            parameter="n",
+        )
 
 
 def _score(loaded: LoadedModel, prompts: Sequence[ReadPrompt], command: CompletionCommand) -> Work[Any, None]:

@@ -8,7 +8,7 @@ from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.use_cases.continuation import Continuation, Piece, continue_prompts
 from service.use_cases.limits import Limits
-from service.use_cases.tokens import TextOrIds, encode
+from service.use_cases.tokens import TextOrIds, encode_within
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,7 @@ def generate(
         InvalidInputError: the prompt has a wrong id or too many tokens, or a parameter is not for this model.
         UnsupportedParameterError: the model reads from right to left.
     """
-    limits.check_characters(command.prompt, parameter="prompt")
-    ids = encode(loaded, command.prompt, parameter="prompt")
-    limits.check_length(len(ids), parameter="prompt")
+    ids = encode_within(loaded, command.prompt, limits, parameter="prompt")
     continues = len(ids) > 0 and not (isinstance(command.prompt, str) and command.prompt[-1].isspace())
     choices = yield from continue_prompts(
         loaded,

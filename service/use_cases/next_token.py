@@ -17,7 +17,7 @@ from service.engine.job import Work
 from service.use_cases.limits import Limits
 from service.use_cases.prefill import groups, prefill
 from service.use_cases.reading_order import check_reads_forward
-from service.use_cases.tokens import TextOrIds, encode, in_steps
+from service.use_cases.tokens import TextOrIds, encode_each
 
 _VALUES_PER_STEP = 1 << 20
 """Entries of [B, V] computed before other requests have their turn."""
@@ -58,20 +58,14 @@ def next_tokens(
     """Rank the most probable next tokens after each context.
 
     Raises:
-        InvalidInputError: top_k exceeds the vocabulary, or a context is wrong.
+        InvalidInputError: top_k exceeds the vocabulary, a context is wrong, or the reply would be too long.
         UnsupportedParameterError: the model reads from right to left.
     """
     largest = min(loaded.vocab_size, limits.max_top_k or loaded.vocab_size)
     if command.top_k > largest:
         what = "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
         raise InvalidInputError(f"top_k is {command.top_k}; {what} {largest} tokens", parameter="top_k")
-    count = len(command.contexts)
-    limits.check_entries(
-        count * command.top_k,
-        parameter="top_k",
-        asked=f"top_k is {command.top_k} for {count} contexts",
-        instead="accept application/octet-stream for whole distributions",
-    )
+    check_candidates(command, limits, instead="accept application/octet-stream for whole distributions")
     contexts = yield from _contexts(loaded, command, limits)
     answers: list[NextTokens] = []
     for group in groups([len(context) for context in contexts]):
@@ -80,11 +74,32 @@ def next_tokens(
     return answers
 
 
+def check_candidates(command: NextTokenCommand, limits: Limits, *, instead: str) -> None:
+    """Refuse to rank more candidates than a reply may have.
+
+    Args:
+        command: what is asked.
+        limits: of one request.
+        instead: the way to have so many.
+
+    Raises:
+        InvalidInputError: there are too many.
+    """
+    count = len(command.contexts)
+    limits.check_entries(
+        count * command.top_k,
+        parameter="top_k",
+        asked=f"top_k is {command.top_k} for {count} contexts",
+        instead=instead,
+    )
+
+
 def distributions(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -> Work[FloatArray, None]:
     """The whole distribution after each context, as events of some rows [b, V] each, in order.
 
     Raises:
         InvalidInputError: a context is wrong.
+        UnsupportedParameterError: the model reads from right to left.
     """
     contexts = yield from _contexts(loaded, command, limits)
     for group in groups([len(context) for context in contexts]):
@@ -96,15 +111,7 @@ def distributions(loaded: LoadedModel, command: NextTokenCommand, limits: Limits
 
 def _contexts(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -> Work[Any, list[TokenIds]]:
     check_reads_forward(loaded)
-
-    def prepare(context: tuple[str, TextOrIds]) -> TokenIds:
-        parameter, given = context
-        limits.check_characters(given, parameter=parameter)
-        ids = encode(loaded, given, parameter=parameter)
-        limits.check_length(len(ids), parameter=parameter)
-        return ids
-
-    return (yield from in_steps(command.contexts, prepare, size=lambda context: len(context[1])))
+    return (yield from encode_each(loaded, command.contexts, limits))
 
 
 def _ranked(loaded: LoadedModel, state: Any, command: NextTokenCommand) -> Work[Any, list[NextTokens]]:

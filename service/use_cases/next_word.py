@@ -12,7 +12,7 @@ from service.engine.job import Work
 from service.engine.rows import whole
 from service.use_cases.limits import Limits
 from service.use_cases.looking import go_through, look_after
-from service.use_cases.next_token import NextTokenCommand
+from service.use_cases.next_token import NextTokenCommand, check_candidates
 from service.use_cases.reading_order import check_reads_forward
 
 MAX_WORDS = 100
@@ -58,15 +58,18 @@ def next_words(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -
     Raises:
         UnsupportedParameterError: a context is token ids, more words are asked for than can be, or the model reads
             from right to left.
-        InvalidInputError: a context is wrong.
+        InvalidInputError: a context is wrong, or the reply would be too long.
     """
     check_reads_forward(loaded)
     if command.top_k > MAX_WORDS:
         raise UnsupportedParameterError(
             f"top_k is {command.top_k}; at most {MAX_WORDS} words are ranked", parameter="top_k"
         )
-    answers = []
+    check_candidates(command, limits, instead="ask in several requests")
+    answers: list[NextWords] = []
     for parameter, context in command.contexts:
+        if answers:  # what is known of a context asks the model nothing
+            yield None
         if not isinstance(context, str):
             raise UnsupportedParameterError(
                 f"{parameter} is token ids; with unit 'word' it must be a text", parameter=parameter

@@ -17,7 +17,7 @@ from service.use_cases.limits import Limits
 from service.use_cases.prefill import groups, prefill
 from service.use_cases.reading_order import check_reads_forward
 from service.use_cases.state_scores import continue_all, following_all
-from service.use_cases.tokens import TextOrIds, encode, in_steps
+from service.use_cases.tokens import TextOrIds, encode_each, in_steps
 
 _NONE = np.zeros(0, dtype=np.float32)
 
@@ -136,15 +136,7 @@ def open_states(
     """
     check_reads_forward(loaded)
     place.store.check_room(len(command.contexts))
-
-    def prepare(context: tuple[str, TextOrIds]) -> TokenIds:
-        parameter, given = context
-        limits.check_characters(given, parameter=parameter)
-        ids = encode(loaded, given, parameter=parameter)
-        limits.check_length(len(ids), parameter=parameter)
-        return ids
-
-    contexts = yield from in_steps(command.contexts, prepare, size=lambda context: len(context[1]))
+    contexts = yield from encode_each(loaded, command.contexts, limits)
     handles: list[str] = []
     whole = False
     try:

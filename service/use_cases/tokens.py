@@ -1,6 +1,7 @@
 """From what a request says — text or ids, with or without a context — to ids."""
 
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -9,6 +10,7 @@ from models.arrays import TokenIds
 from models.errors import InvalidInputError
 from service.engine.host import LoadedModel
 from service.engine.job import Work
+from service.use_cases.limits import Limits
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -76,6 +78,36 @@ def encode(loaded: LoadedModel, given: TextOrIds, *, parameter: str) -> TokenIds
     if isinstance(given, str):
         return np.asarray(loaded.tokenizer.encode(given), dtype=np.int64)
     return loaded.check_ids(given, parameter=parameter)
+
+
+def encode_within(loaded: LoadedModel, given: TextOrIds, limits: Limits, *, parameter: str) -> TokenIds:
+    """The ids [T] of a text, or given ids once they are checked; no more than limits allow.
+
+    Raises:
+        InvalidInputError: an id is outside the vocabulary.
+        ContextLengthError: there are too many.
+    """
+    limits.check_characters(given, parameter=parameter)
+    ids = encode(loaded, given, parameter=parameter)
+    limits.check_length(len(ids), parameter=parameter)
+    return ids
+
+
+def encode_each(
+    loaded: LoadedModel, named: Seq[tuple[str, TextOrIds]], limits: Limits
+) -> Work[Any, list[TokenIds]]:
+    """The ids of texts, each with its name in the request; a use case.
+
+    Raises:
+        InvalidInputError, ContextLengthError: see `encode_within`.
+    """
+    return (
+        yield from in_steps(
+            named,
+            lambda one: encode_within(loaded, one[1], limits, parameter=one[0]),
+            size=lambda one: len(one[1]),
+        )
+    )
 
 
 def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, parameter: str) -> Sequence:

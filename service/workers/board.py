@@ -5,6 +5,9 @@ import mmap
 _CELL_BYTES = 8
 _NOT_LISTENING = -1
 
+BEAT_S = 0.2
+"""How often a worker says that it is alive."""
+
 
 class Board:
     """Made before the workers are forked. Every cell has one writer at a time, so nobody waits for anybody.

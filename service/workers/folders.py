@@ -28,11 +28,14 @@ class HeldFolder:
     def __init__(self, kind: str, parent: Path | None = None) -> None:
         parent = Path(tempfile.gettempdir()) if parent is None else parent
         _sweep(parent, kind)
-        while True:
+        while True:  # until nobody has swept it before it was held
             self.path = Path(tempfile.mkdtemp(f".{kind}", _START, parent))  # of mode 0700
-            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            except FileNotFoundError:
+                continue
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            if self.path.exists():  # else somebody swept it before it was held
+            if self.path.exists():
                 return
             os.close(self._descriptor)
 

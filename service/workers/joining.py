@@ -25,7 +25,7 @@ async def take_over(services: Services, siblings: Mapping[int, Sibling]) -> None
     """Load what was loaded by hand, unload what was unloaded, as the first sibling that answers says."""
     for sibling in siblings.values():
         try:
-            theirs = json.loads((await sibling.ask("GET", SERVED)).body)
+            theirs = json.loads((await sibling.ask(SERVED)).body)
         except CutError:
             continue  # it is being started again, too, or hangs
         ours = served(services)

@@ -87,18 +87,17 @@ class Sibling:
         self._socket = str(socket)
         self._idle: list[_Link] = []
 
-    async def ask(
-        self, method: str, path: str, *, headers: Headers = ((b"host", b"worker"),), body: bytes = b""
-    ) -> Answer:
-        """The whole answer to a request that is answered at once.
+    async def ask(self, path: str) -> Answer:
+        """The whole answer to a GET that is answered at once.
 
         Raises:
             CutError: there was none, it did not come soon, or it is an error.
         """
         answer = Answer()
+        request = encode("GET", path.encode(), [(b"host", b"worker")])
         try:
             async with asyncio.timeout(_ANSWER_S):
-                await self.exchange(encode(method, path.encode(), headers, body), answer.send)
+                await self.exchange(request, answer.send)
         except TimeoutError:
             raise CutError(f"{self._socket}: no answer in {_ANSWER_S:g} s", begun=answer.status > 0) from None
         if answer.status != HTTPStatus.OK:
@@ -183,8 +182,8 @@ class _Link(asyncio.Protocol):
                 await send(message)
 
     def keep_or_close(self, idle: "list[_Link]") -> None:
-        """Be kept for another request, if the last is answered to the end."""
-        if self._whole and self.is_open and self._keeps_alive:
+        """Be kept for another request, if nothing of the last answer is to come, or waits to be passed on."""
+        if self._whole and not self._messages and self.is_open and self._keeps_alive:
             idle.append(self)
         elif self._transport is not None:
             self._transport.abort()

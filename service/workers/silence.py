@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from service.workers.board import Board
+from service.workers.board import BEAT_S, Board
 
 _LOOKS = 5
 
@@ -16,13 +16,13 @@ class Silence:
     Args:
         board: where workers say that they are alive.
         size: how many there are.
-        patience_s: how long one may be silent; 0 is for ever.
+        patience_s: how long one may be silent; 0 is for ever. Five beats it always may.
         clock: seconds, monotonic.
     """
 
     def __init__(self, board: Board, size: int, *, patience_s: float, clock: Callable[[], float]) -> None:
         self._board = board
-        self._every_s = patience_s / _LOOKS
+        self._every_s = max(patience_s / _LOOKS, BEAT_S) if patience_s else 0.0
         self._clock = clock
         self._heard = [0] * size
         self._looks = [0] * size  # that found nothing new

@@ -75,7 +75,7 @@ class Together:
 
         async def add(number: int, sibling: Sibling) -> None:
             try:
-                texts[number] = (await sibling.ask("GET", METRICS)).body
+                texts[number] = (await sibling.ask(METRICS)).body
             except CutError as error:
                 _log.warning("a worker told no metrics", other=number, reason=str(error))
 

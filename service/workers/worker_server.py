@@ -17,13 +17,13 @@ from fastapi import FastAPI
 from service.routes.serving import Services
 from service.server import DrainingServer, drain_of, server_config
 from service.settings import Settings
+from service.workers.board import BEAT_S
 from service.workers.crew import Crew
 from service.workers.joining import take_over, until
 from service.workers.listening import FairListener
 from service.workers.one_by_one import OneByOne
 
 _log = structlog.get_logger(__name__)
-_BEAT_S = 0.2
 
 
 class WorkerServer(DrainingServer):
@@ -109,7 +109,7 @@ class WorkerServer(DrainingServer):
         while True:
             if not self._hangs():
                 self._crew.board.beat(self._crew.number)
-            await asyncio.sleep(_BEAT_S)
+            await asyncio.sleep(BEAT_S)
 
     async def _tell_when_loaded(self) -> None:
         await until(self._is_loaded)

@@ -189,7 +189,7 @@ def test_one_state_too_many_is_told_the_numbers_and_costs_nothing(registry):
 def test_memory_is_bounded_too(registry):
     with started(registry, max_state_bytes=1500) as server, Client(server.url, max_retries=0) as client:
         client.states.open("the")
-        with pytest.raises(OverloadedError, match=r"take 1000 bytes and 1 of 1000 .* has 1500"):
+        with pytest.raises(OverloadedError, match=r"take 1000 bytes and 1 that take 1000 .* has 1500"):
             client.states.open("the")
 
 

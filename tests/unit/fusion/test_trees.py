@@ -6,9 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from service.client.errors import StateElsewhereError
 from service.fusion import PyCTCDecodeLM, TorchaudioLM
 from service.fusion.token_tree import TokenTree
 from service.fusion.word_tree import WordTree
+from service.schemas.replies import ErrorBody
 from service.schemas.state_replies import AdvancedState, AdvanceReply, OpenedState, OpenStatesReply
 
 
@@ -17,7 +19,7 @@ class FakeService:
 
     def __init__(self, *, known=None, lowercase=False):
         self.kept, self.calls, self.numbers, self.address = {}, [], count(), "lm@1"
-        self.known, self.lowercase, self.max_freed = known, lowercase, 4096
+        self.known, self.lowercase, self.max_freed, self.process = known, lowercase, 4096, "one"
         self.states = self
 
     def model(self, address):  # noqa: ARG002 - the client's signature
@@ -43,11 +45,13 @@ class FakeService:
 
     def free(self, handles):
         assert len(handles) <= self.max_freed
+        if any(not handle.startswith(self.process) for handle in handles):
+            raise StateElsewhereError(ErrorBody("", "", None, None), status=409)
         for handle in list(handles):
             del self.kept[handle]
 
     def _keep(self, text):
-        handle = f"h{next(self.numbers)}"
+        handle = f"{self.process}.h{next(self.numbers)}"
         self.kept[handle] = text
         return handle
 
@@ -179,6 +183,16 @@ def test_what_could_not_be_freed_is_dropped_still(client):
     first, client.max_freed = None, 10
     tree.close()
     assert set(client.kept.values()) == {"the cat"}  # what was kept before the refusal came
+
+
+def test_after_the_service_was_started_again_a_decoder_begins_anew(client):
+    lm = ServedLM(client, StateStandIn, words=["the", "cat"])
+    lm.score(lm.score(lm.start(start_with_nothing=False), 0)[0], 1)
+    client.process, client.kept = "two", {}
+    state, _ = lm.score(lm.start(start_with_nothing=False), 0)
+    assert lm.score(state, 1)[1] == -6.0
+    lm.close()
+    assert client.kept == {}
 
 
 def test_tokens_are_asked_for_by_the_row_and_kept_when_they_are_continued(client):

@@ -1,5 +1,6 @@
 """Where a completion's model starts, and what its events are, without HTTP."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from models.arrays import to_numpy
 from models.decoding.parameters import DecodingParameters
-from models.errors import UnsupportedParameterError
+from models.errors import InvalidInputError, UnsupportedParameterError
 from models.vocabulary import BOS
 from service.engine.host import LoadedModel
 from service.engine.job import items, result_of
@@ -66,6 +67,15 @@ def test_an_echo_scores_a_text_after_the_start_and_ids_as_they_are():
     text, with_start, without = (part.entries.logprobs for part in done.parts)
     assert text[0] is with_start[0] is without[0] is None
     assert text[1] == with_start[2] != without[1]
+
+
+def test_long_prompts_are_not_said_again_for_every_choice():
+    few = dataclasses.replace(LIMITS, max_reply_entries=10)
+    options = {"echo": True, "logprobs": None, "parameters": None}
+    with pytest.raises(InvalidInputError, match="repeat 180 characters of prompts; at most 160"):
+        result_of(complete(loaded(), command("w2 " * 20, n=3, **options), few))
+    said = command("w2 " * 60, n=1, **options)
+    assert result_of(complete(loaded(), said, few)).parts[0].text == "w2 " * 60
 
 
 def test_prompts_read_from_right_to_left_are_refused():

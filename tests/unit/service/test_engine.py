@@ -72,6 +72,23 @@ def test_closing_a_stream_cancels_its_work():
     assert log == ["model"]
 
 
+def test_a_stream_that_rests_ends_at_its_deadline_though_the_loop_looks_early(monkeypatch):
+    async def rest(engine):
+        loop = asyncio.get_running_loop()
+        on_time = loop.call_later
+
+        def early(delay_s, *call):  # as uvloop rounds
+            return on_time(max(0.0, delay_s - 0.002), *call)
+
+        monkeypatch.setattr(loop, "call_later", early)
+        stream = engine.stream(work(*range(1, 1000)))
+        assert await anext(stream) == 1
+        await until(lambda: len(engine.scheduler) == 0)
+        await stream.aclose()
+
+    run_with_engine(rest, timeout_s=0.1)
+
+
 def test_cancelling_the_caller_cancels_the_work():
     def endless():
         while True:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from structlog.testing import capture_logs
 
 from models.checkpoint.local import LocalRegistry
 from models.errors import IntegrityError, InvalidInputError, ModelNotFoundError, NotReadyError, RegistryError
@@ -233,6 +234,20 @@ def test_without_a_list_new_models_are_served_too(made, registry):
     assert host.resolve("gru").address == "gru@1"
 
 
+def test_a_new_model_with_damaged_aliases_is_told_of_once_and_served_once_they_are_mended(made, registry):
+    host = made()
+    registry.publish("gru", write_minimal)
+    (registry.root / "gru" / "aliases.json").write_text("{")
+    with capture_logs() as logs:
+        for _ in range(3):
+            host.refresh()
+    assert [log["model"] for log in logs if log["event"] == "model cannot be followed"] == ["gru"]
+    assert host.find("gru").state is LoadState.FAILED
+    registry.set_alias("gru", "champion", 1)
+    host.refresh()
+    assert host.resolve("gru").address == "gru@1"
+
+
 def test_with_a_list_new_models_are_left_alone(made, registry):
     host = made("ngram")
     registry.publish("gru", write_minimal)
@@ -282,12 +297,25 @@ def test_what_is_not_published_cannot_be_loaded_and_leaves_no_trace(made, addres
 def test_a_load_by_hand_that_fails_is_not_tried_again_by_itself(made, loads, clock):
     host = made("ngram")
     loads.broken = {"lstm@2"}
-    assert host.load("lstm@2").state is LoadState.FAILED
-    clock.now_s = 1e9
-    host.refresh()
-    assert loads.done.count("lstm@2") == 1
+    for times in (1, 2):
+        assert host.load("lstm@2").state is LoadState.FAILED
+        clock.now_s += 1e9
+        host.refresh()
+        assert loads.done.count("lstm@2") == times
     loads.broken = set()
     assert host.load("lstm@2").state is LoadState.LOADED
+
+
+def test_what_failed_by_hand_is_tried_once_an_address_that_is_served_means_it(made, registry, loads, clock):
+    host = made("lstm")
+    loads.broken = {"lstm@2"}
+    host.load("lstm@2")
+    registry.set_alias("lstm", "champion", 2)
+    host.refresh()
+    loads.broken = set()
+    clock.now_s += 1e9
+    host.refresh()
+    assert host.resolve("lstm").address == "lstm@2"
 
 
 def test_unloading_ends_every_address_of_the_model(made):
@@ -397,6 +425,18 @@ def test_precision_goes_by_version_then_by_model_then_for_all(made):
 def test_a_precision_of_a_model_that_is_not_there_is_refused(made):
     with pytest.raises(InvalidInputError, match="precision names 'lsmt'"):
         made("lstm", precision="lsmt=int8")
+
+
+def test_a_precision_of_an_alias_is_refused(made):
+    with pytest.raises(InvalidInputError, match="precision names 'lstm@champion'; name the model, lstm, or"):
+        made("lstm", precision="lstm@champion=int8")
+
+
+def test_a_precision_of_a_model_with_damaged_aliases_stops_no_other(made, tmp_path):
+    (tmp_path / "lstm" / "aliases.json").write_text("{")
+    host = made("lstm", "ngram", default="ngram", precision="lstm=int8")
+    assert host.resolve("ngram").address == "ngram@1"
+    assert host.find("lstm").state is LoadState.FAILED
 
 
 def test_once_told_to_stop_nothing_more_is_loaded(registry, loads):

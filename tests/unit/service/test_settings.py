@@ -36,6 +36,15 @@ def test_a_wrong_value_is_named(monkeypatch):
         read_settings()
 
 
+@pytest.mark.parametrize(
+    "name", ["BODY_TIMEOUT_S", "SEND_TIMEOUT_S", "STATE_TTL_S", "HANG_TIMEOUT_S", "DRAIN_TIMEOUT_S"]
+)
+def test_no_time_is_without_end(monkeypatch, name):
+    monkeypatch.setenv(f"GRAMOPHONE_{name}", "inf")
+    with pytest.raises(InvalidInputError, match=f"GRAMOPHONE_{name} is 'inf'"):
+        read_settings()
+
+
 def test_settings_cannot_be_changed():
     with pytest.raises(ValidationError):
         Settings().port = 1

@@ -103,7 +103,7 @@ def test_bytes_are_counted_and_given_back():
     store = made(max_bytes=2 * size)
     handles = store.keep("me", [kept()] * 2)
     assert store.num_bytes == 2 * size
-    with pytest.raises(StatesFullError, match=f"take {2 * size} bytes and 1 of {size}"):
+    with pytest.raises(StatesFullError, match=f"take {2 * size} bytes and 1 that take {size} are"):
         store.keep("me", [kept()])
     assert store.free("me", [*handles, handles[0], "here.x.y"]) == 2
     assert (len(store), store.num_bytes) == (0, 0)

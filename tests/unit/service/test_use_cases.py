@@ -10,6 +10,7 @@ from models.errors import ContextLengthError, InvalidInputError
 from models.vocabulary import UNK
 from service.engine.calls import consume
 from service.engine.job import items
+from service.engine.looks import Looks
 from service.engine.rows import alone
 from service.use_cases import next_token as next_token_module
 from service.use_cases import prefill as prefill_module
@@ -17,6 +18,7 @@ from service.use_cases import sequence_scores as sequence_scores_module
 from service.use_cases.generate import GenerateCommand, generate
 from service.use_cases.limits import Limits
 from service.use_cases.next_token import NextTokenCommand, distributions, next_tokens
+from service.use_cases.next_word import next_words
 from service.use_cases.prefill import prefill
 from service.use_cases.score import Detail, ScoreItem, ScoreOptions, score
 from service.use_cases.sequence_scores import score_all
@@ -204,6 +206,14 @@ def test_tokenising_a_long_context_for_each_of_many_texts_gives_others_their_tur
     assert finish(score(words, items, options, LIMITS))[1] >= 5
 
 
+def test_ranking_words_after_many_known_contexts_gives_others_their_turn(words, finish):
+    remembering = dataclasses.replace(words, looks=Looks(1 << 20))
+    command = NextTokenCommand((("context[0]", "the"),) * 20, 3, entropy=False, model=None)
+    answers, steps = finish(next_words(remembering, command, LIMITS))
+    assert len(answers) == 20
+    assert steps >= 19
+
+
 def test_a_text_of_too_many_characters_is_refused_before_it_is_tokenised(words, finish):
     few = Limits(max_texts=1, max_tokens_per_sequence=3, max_new_tokens=1)
     command = NextTokenCommand((("context", "x" * 65_537),), 1, entropy=True, model=None)
@@ -216,6 +226,10 @@ def test_a_reply_of_too_many_entries_is_refused(words, finish):
     command = NextTokenCommand((("context[0]", "the"),) * 11, 10, entropy=True, model=None)
     with pytest.raises(InvalidInputError, match=r"top_k is 10 for 11 contexts: 110 entries.*at most 100"):
         finish(next_tokens(words, command, few))
+    with pytest.raises(
+        InvalidInputError, match=r"top_k is 10 for 11 contexts: 110 entries.*several requests"
+    ):
+        finish(next_words(words, command, few))
     options = ScoreOptions(None, bos=True, eos=False, detail=Detail.TOKEN)
     items = [ScoreItem("texts[0]", "the " * 101, "")]
     with pytest.raises(InvalidInputError, match="detail is 'token' for 1 sequences: 101 entries"):

@@ -1,6 +1,8 @@
 """Folders that are held while anybody lives who shares them."""
 
 import os
+import tempfile
+from pathlib import Path
 
 from service.workers.folders import HeldFolder
 
@@ -27,6 +29,21 @@ def test_what_somebody_holds_stays(tmp_path):
     assert held.path.exists()
     held.remove()
     other.remove()
+
+
+def test_one_that_another_service_sweeps_before_it_is_held_is_made_anew(tmp_path, monkeypatch):
+    make, made = tempfile.mkdtemp, []
+
+    def swept_at_first(*names):
+        made.append(Path(make(*names)))
+        if len(made) == 1:
+            made[0].rmdir()
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", swept_at_first)
+    folder = HeldFolder("weights", tmp_path)
+    assert [folder.path] == [one for one in made if one.exists()]
+    folder.remove()
 
 
 def test_other_kinds_links_and_files_are_left_alone(tmp_path):

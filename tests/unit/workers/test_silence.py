@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.workers.board import Board
+from service.workers.board import BEAT_S, Board
 from service.workers.silence import Silence
 
 
@@ -53,6 +53,11 @@ def test_a_look_that_comes_late_counts_as_one(silence, clock):
     clock[0] += 1000
     assert silence[1].hung() == []
     assert looks(silence, clock, 10, beating=[0, 1]) == []
+
+
+def test_nobody_is_to_speak_more_often_than_workers_do():
+    silent = Silence(Board(2), 2, patience_s=0.01, clock=lambda: 0.0)
+    assert silent.due_s == BEAT_S
 
 
 def test_without_a_limit_nobody_is_looked_at():
