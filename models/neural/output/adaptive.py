@@ -84,7 +84,7 @@ class AdaptiveSoftmax(OutputLayer):
             begin, end = self.vectors.bounds[i], self.vectors.bounds[i + 1]
             choices = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
             if len(choices):
-                needed, places = rows[choices].unique(return_inverse=True)
+                needed, places = rows[choices].unique(return_inverse=True)  # type: ignore[no-untyped-call]
                 inside = self._inside(i, features[needed])
                 answer[choices] += inside[places, ranks[choices] - begin]
         return answer
