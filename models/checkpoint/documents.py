@@ -9,7 +9,6 @@ from typing import Protocol
 
 from models.checkpoint.folders import replace_file
 from models.checkpoint.registry import Address, local_folder
-from models.checkpoint.versions import Stamp
 from models.errors import RegistryError
 
 MAX_DOCUMENT_BYTES = 1 << 20
@@ -54,14 +53,6 @@ class Documents(Protocol):
 
         Raises:
             RegistryError: the registry cannot be written to.
-        """
-        ...
-
-    def stamp(self, name: str) -> Stamp | None:
-        """What tells that a file has changed; None if there is none.
-
-        Raises:
-            RegistryError: that cannot be found out.
         """
         ...
 
@@ -113,14 +104,6 @@ class FolderDocuments:
         except OSError as error:
             raise RegistryError(f"cannot remove {self.place(name)}: {error.strerror}") from None
         return True
-
-    def stamp(self, name: str) -> Stamp | None:
-        """See `Documents`."""
-        try:
-            found = self.place(name).stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_ino, found.st_size
 
     def _check_registry(self) -> None:
         """Tell a registry that is gone from one without such a file: the file may come back with it."""

@@ -36,7 +36,6 @@ from models.checkpoint.versions import (
     check_alias,
     check_name,
     check_unaliased,
-    damaged_aliases,
     format_aliases,
     is_name,
     is_number,
@@ -99,14 +98,7 @@ class LocalRegistry(Registry):
 
     @override
     def aliases(self, name: str) -> dict[str, int]:
-        path = self._folder(name) / ALIASES_FILE
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise damaged_aliases(path, error) from None
-        return parse_aliases(content, path)
+        return parse_aliases(self._stored_aliases(name), self._folder(name) / ALIASES_FILE)
 
     @override
     def version(self, name: str, number: int) -> Version:
@@ -136,7 +128,8 @@ class LocalRegistry(Registry):
             write(temporary)
             verify_files(temporary, read_manifest(temporary))
             flush_tree(temporary)
-            number = _rename_to_next_number(temporary, versions)
+            with held(versions):  # nobody deletes the newest while the next number is looked for
+                number = _rename_to_next_number(temporary, versions)
         return self.version(name, number)
 
     @override
@@ -145,8 +138,10 @@ class LocalRegistry(Registry):
         self.resolve(f"{name}@{number}")
         folder = self._folder(name)
         with writing(folder), held(folder):
+            self.resolve(f"{name}@{number}")  # it may have been deleted before the lock was had
+            content = self._stored_aliases(name)
             try:
-                aliases = self.aliases(name)
+                aliases = parse_aliases(content, folder / ALIASES_FILE)
             except ManifestError:
                 if alias != CHAMPION:
                     raise
@@ -172,7 +167,7 @@ class LocalRegistry(Registry):
         for folder in map(self._folder, self._names()):
             versions = folder / "versions"
             if versions.is_dir():
-                with writing(folder), held(folder):
+                with writing(folder), held(folder), held(versions):
                     removed += remove_abandoned(versions) + sum(map(_emptied, versions.glob(f"{_DELETED}*")))
         return removed
 
@@ -188,9 +183,10 @@ class LocalRegistry(Registry):
 
     @override
     def delete(self, name: str, number: int) -> None:
-        version = self.resolve(f"{name}@{number}")
+        self.resolve(f"{name}@{number}")
         folder = self._folder(name)
-        with writing(folder), held(folder):
+        with writing(folder), held(folder), held(folder / "versions"):
+            version = self.resolve(f"{name}@{number}")  # somebody else may have deleted it meanwhile
             check_unaliased(version, self.aliases(name))
             tombstone = version.path.with_name(f"{_DELETED}{number}")
             version.path.rename(tombstone)
@@ -205,6 +201,20 @@ class LocalRegistry(Registry):
 
     def _folder(self, name: str) -> Path:
         return self.root / name
+
+    def _stored_aliases(self, name: str) -> bytes:
+        """The bytes of aliases.json, whatever they are; of an empty object if there is none.
+
+        Raises:
+            ManifestError: they cannot be read.
+        """
+        path = self._folder(name) / ALIASES_FILE
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return format_aliases({})
+        except OSError as error:
+            raise ManifestError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _write_aliases(folder: Path, aliases: dict[str, int]) -> None:

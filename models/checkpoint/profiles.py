@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from models.checkpoint.documents import MAX_DOCUMENT_BYTES, open_documents
-from models.checkpoint.registry import Address, Stamp, check_name
+from models.checkpoint.registry import Address, check_name
 from models.errors import FormatError, InvalidInputError
 from models.reranking.profiles import Profile, parse_profile
 
@@ -89,19 +89,6 @@ class ProfileStore:
         check_name(name, parameter="profile")
         if not self._documents.delete(name + _SUFFIX):
             raise self._unknown(name)
-
-    def stamp(self, name: str) -> Stamp:
-        """What tells cheaply that a profile has changed; nothing is read.
-
-        Raises:
-            InvalidInputError: there is none of that name.
-            RegistryError: that cannot be found out.
-        """
-        check_name(name, parameter="profile")
-        stamp = self._documents.stamp(name + _SUFFIX)
-        if stamp is None:
-            raise self._unknown(name)
-        return stamp
 
     def _unknown(self, name: str) -> InvalidInputError:
         known = ", ".join(self.names()) or "none"

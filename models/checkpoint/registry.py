@@ -212,7 +212,9 @@ class Registry(ABC):
     def without_location(self, message: str) -> str:
         """A message without where the registry lies."""
         for place in (self.location, str(self.work_folder)):
-            message = message.replace(f"{place}/", "").replace(place, "registry")
+            # as a whole: a folder may be called `.` or like a word of the message
+            whole = rf"(?<![\w.-]){re.escape(place)}(/|(?![\w-]))"
+            message = re.sub(whole, lambda found: "" if found[1] else "registry", message)
         return without_accounts(message)
 
 

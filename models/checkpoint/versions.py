@@ -104,18 +104,15 @@ def parse_aliases(content: bytes, place: object) -> dict[str, int]:
         ):
             raise ValueError("it must map names to version numbers")  # noqa: TRY301 - same message as bad JSON
     except (ValueError, RecursionError) as error:
-        raise damaged_aliases(place, error) from None
+        raise ManifestError(
+            f"{place} is damaged: {error}; set the alias again with `gramophone models promote`"
+        ) from None
     return aliases
 
 
 def format_aliases(aliases: dict[str, int]) -> bytes:
     """Write `aliases.json`."""
     return (json.dumps(aliases, indent=1, sort_keys=True) + "\n").encode()
-
-
-def damaged_aliases(place: object, why: object) -> ManifestError:
-    """The error that says how to mend them."""
-    return ManifestError(f"{place} is damaged: {why}; set the alias again with `gramophone models promote`")
 
 
 def no_alias(name: str, alias: str, aliases: Iterable[str]) -> ModelNotFoundError:

@@ -9,6 +9,8 @@ from models.decoding.rows import END_AFTER, FREQUENCY, PRESENCE, REPETITION
 from models.vocabulary import BOS, EOS, UNK
 
 _IMPOSSIBLE = np.float32(-np.inf)
+_HIGHEST = np.float32(3e38)
+"""By penalties next to nothing a score would become infinite, and no weight could be told from nothing beside it."""
 
 
 @numba.njit(nogil=True)
@@ -59,4 +61,4 @@ def _penalise(scores: Any, row: Any, rows: Any, counts: Any) -> None:
 @numba.njit(nogil=True, inline="always")
 def repeated(score: Any, penalty: Any) -> Any:
     """The score of a token seen before."""
-    return score / penalty if score > 0 else score * penalty
+    return min(score / penalty, _HIGHEST) if score > 0 else score * penalty

@@ -162,7 +162,7 @@ def _drawn(weights: Any, count: Any, sums: Any, draw: Any) -> Any:
 def _pick(scores: Any, row: Any, rules: Any, draw: Any, room: Any, width: Any) -> Any:
     """The token of one row, by its scores, which are written over."""
     peak = _highest(scores)
-    if peak == _LOWEST:
+    if not peak > _LOWEST:  # nothing is possible, or the model gave no numbers: no place has such a score
         return EOS
     if rules[row, TEMPERATURE] == 0:
         return _place_of(scores, peak)

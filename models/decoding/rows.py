@@ -74,8 +74,12 @@ class Room(NamedTuple):
     sums: Doubles
 
 
+_WIDTHS = 32
+"""For so many widths a thread keeps its room; models that have gone leave nothing behind."""
+
+
 class _Rooms(threading.local):
-    """Each thread's own, of each width."""
+    """Each thread's own, of the widths met last."""
 
     def __init__(self) -> None:
         self.by_width: dict[int, Room] = {}
@@ -88,6 +92,8 @@ def room_for(width: int) -> Room:
     """This thread's room for rows of V entries: small enough to stay in the processor's nearer caches."""
     room = _rooms.by_width.get(width)
     if room is None:
+        if len(_rooms.by_width) == _WIDTHS:
+            del _rooms.by_width[next(iter(_rooms.by_width))]
         padded = -(-width // BLOCK) * BLOCK
         room = _rooms.by_width[width] = Room(
             np.full(padded, -np.inf, np.float32),

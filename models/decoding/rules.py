@@ -16,6 +16,9 @@ from models.decoding.rows import Doubles, Int32s, Int64s
 _LEAST_TEMPERATURE = 0.05
 """Below it, weights in single precision soon come to nothing."""
 
+_ALL = 1 << 31
+"""More tokens than any vocabulary has."""
+
 _NO_IDS = np.zeros(0, np.int32)
 
 
@@ -47,7 +50,7 @@ def rules_of(
     """The rules of a request for rows that continue a prompt [T]."""
     numbers = [
         0.0 if parameters.greedy else parameters.temperature,
-        float(parameters.top_k or 0),
+        float(min(parameters.top_k or 0, _ALL)),
         parameters.typical_p,
         parameters.top_p,
         parameters.min_p,

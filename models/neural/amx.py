@@ -10,9 +10,9 @@ from typing import Any
 
 import llvmlite.binding
 from llvmlite import ir
-from numba.core import cgutils as _cgutils
 
-_codegen: Any = _cgutils
+from models.neural.llvm import codegen
+
 _SYSTEM_CALL, _REQUEST, _TILE_DATA = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
 
 
@@ -40,4 +40,4 @@ def instruct(builder: Any, instruction: str, *arguments: Any) -> None:
     """Generate an instruction; tiles are named by their numbers."""
     values = [ir.Constant(ir.IntType(8), one) if isinstance(one, int) else one for one in arguments]
     declared = ir.FunctionType(ir.VoidType(), [value.type for value in values])
-    builder.call(_codegen.get_or_insert_function(builder.module, declared, f"llvm.x86.{instruction}"), values)
+    builder.call(codegen.get_or_insert_function(builder.module, declared, f"llvm.x86.{instruction}"), values)

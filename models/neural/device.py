@@ -32,4 +32,4 @@ def resolve_device(name: str) -> torch.device:
         )
     if kind == "cuda":
         torch.backends.cudnn.allow_tf32 = False
-    return torch.device(name)
+    return torch.device(kind, int(index)) if index else torch.device(kind)

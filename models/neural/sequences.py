@@ -171,7 +171,8 @@ def _read_rows(
     batch, width = tokens.shape
     padding = 0 if network.takes_any_shape else -width % _STEPS_MULTIPLE
     padded = np.full((batch, width + padding), EOS, dtype=np.int64)
-    padded[:, :width] = tokens
+    is_given = np.arange(width) < lengths[:, None]
+    padded[:, :width][is_given] = tokens[is_given]  # what lies past a row's length may be no id
     hidden, last = state.hidden, state.top
     steps = _steps_at_once(network, batch)
     for start in range(0, width, steps):

@@ -147,7 +147,7 @@ def test_no_registry_takes_such_a_name(tmp_path):
 @pytest.mark.parametrize("where", ["folder", "memory://names/registry"])
 def test_no_profile_has_such_a_name(tmp_path, where, name):
     store = ProfileStore(tmp_path / "registry" if where == "folder" else where)
-    for ask in (store.read, store.delete, store.stamp):
+    for ask in (store.read, store.delete):
         with pytest.raises(InvalidInputError, match="profile is"):
             ask(name)
     assert not list(tmp_path.rglob("*"))

@@ -13,16 +13,17 @@ def use(folder: Path) -> None:
     _chosen[:] = [folder]
 
 
-def current() -> Path:
-    """The folder that was chosen, else `~/.cache/gramophone`.
+def current(given: Path | None = None) -> Path:
+    """The folder that is given, else the one that was chosen, else `~/.cache/gramophone`.
 
     Raises:
-        RegistryError: the user has no home folder, as in some containers.
+        RegistryError: the user has no home folder, as in some containers, or there is no such user.
     """
+    folder = given or (_chosen or [_DEFAULT])[0]
     try:
-        return (_chosen or [_DEFAULT])[0].expanduser()
+        return folder.expanduser()
     except RuntimeError:
         raise RegistryError(
-            "there is no home folder to keep models of remote registries in; name a folder by "
+            f"there is no home folder to keep models of remote registries in: {folder}; name a folder by "
             "GRAMOPHONE_REGISTRY_CACHE"
         ) from None

@@ -1,13 +1,12 @@
 """Small files beside the models of a remote registry: profiles, calibrations."""
 
-import hashlib
 import threading
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from models.checkpoint.documents import MAX_DOCUMENT_BYTES
 from models.checkpoint.remote.object_store import ObjectStore, writable
-from models.checkpoint.versions import Stamp
 from models.errors import RegistryError
 
 _FRESH_S = 5.0
@@ -76,20 +75,15 @@ class StoreDocuments:
     def write(self, name: str, content: bytes) -> None:
         """See `Documents`."""
         writable(self._store).put(self._key(name), content)
-        self._read.pop(name, None)
+        self._forget(name)
 
     def delete(self, name: str) -> bool:
         """See `Documents`."""
         store = writable(self._store)
         there = store.read(self._key(name)) is not None
         store.delete(self._key(name))
-        self._read.pop(name, None)
+        self._forget(name)
         return there
-
-    def stamp(self, name: str) -> Stamp | None:
-        """See `Documents`."""
-        found = self._store.read(self._key(name))
-        return None if found is None else (hashlib.sha256(found.content).hexdigest(),)
 
     def _asked(self, name: str, before: _Read | None) -> _Read:
         try:
@@ -98,13 +92,18 @@ class StoreDocuments:
             if before is None or before.failure is not None:
                 return _Read(None, error, self._clock())
             return _Read(before.content, None, self._clock())
-        return _Read(None if found is None else found.content, None, self._clock())
+        content = None if found is None else found.content[: MAX_DOCUMENT_BYTES + 1]
+        return _Read(content, None, self._clock())
 
     def _remember(self, name: str, read: _Read) -> None:
         self._read.pop(name, None)
         if len(self._read) >= _MAX_REMEMBERED:  # clients may ask for whatever name they like
             self._read.pop(next(iter(self._read), name), None)  # asked for longest ago
         self._read[name] = read
+
+    def _forget(self, name: str) -> None:
+        with self._asking:  # whoever is asking was told what was there before, and takes note of it
+            self._read.pop(name, None)
 
     def _is_fresh(self, read: _Read) -> bool:
         return self._clock() - read.at_s < _FRESH_S

@@ -68,7 +68,7 @@ class RemoteRegistry(Registry):
         self, store: ObjectStore, *, cache: Path | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
-        self._cache = Cache((cache or cache_folder.current()).expanduser(), store.location)
+        self._cache = Cache(cache_folder.current(cache), store.location)
         self._known = Known(self._cache.root, store.location)
         self._reach = Reach(clock)
 

@@ -75,6 +75,20 @@ class AdaptiveSoftmax(OutputLayer):
                 answer = answer.index_add(0, rows, inside[:, 0].to(answer.dtype))
         return answer
 
+    def choice_log_probs(self, features: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
+        """Natural-log probabilities [C] of ids [C] after vectors [N, E], by number in `rows` [C]."""
+        ranks = self.vectors.rank[ids]
+        head = torch.log_softmax(functional.linear(features, *self.head()), dim=-1)
+        answer = head[rows, self.in_head(ranks)]
+        for i in range(1, len(self.vectors)):
+            begin, end = self.vectors.bounds[i], self.vectors.bounds[i + 1]
+            choices = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
+            if len(choices):
+                needed, places = rows[choices].unique(return_inverse=True)  # type: ignore[no-untyped-call]
+                inside = self._inside(i, features[needed])
+                answer[choices] += inside[places, ranks[choices] - begin]
+        return answer
+
     @property
     def problem(self) -> str | None:
         """What is wrong with the tokens' ranks, in words."""

@@ -16,9 +16,12 @@ class OutputLayer(nn.Module, ABC):
     def target_log_probs(self, features: Tensor, ids: Tensor) -> Tensor:
         """Natural-log probabilities [N] of ids [N] after vectors [N, E]."""
 
+    @abstractmethod
     def choice_log_probs(self, features: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-        """Natural-log probabilities [C] of ids [C] after vectors [N, E], by number in `rows` [C], never falling."""
-        return self.target_log_probs(features[rows], ids)
+        """Natural-log probabilities [C] of ids [C] after vectors [N, E], by number in `rows` [C], never falling.
+
+        A vector costs what its distribution does, however many ids there are.
+        """
 
     def target_logits(self, features: Tensor, ids: Tensor) -> Tensor:
         """Unnormalised log-probabilities [N] of ids [N], without a sum over the vocabulary where that can be spared."""

@@ -1,6 +1,5 @@
 """What logits are divided by, as logarithms: one pass over numbers that are still in the cache."""
 
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numba
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from models.arrays import FloatArray
 from models.neural.elementary import exp, greater
+from models.neural.threads import share
 
 _LANES = 64
 _LOGITS_A_THREAD = 1 << 20
@@ -28,12 +28,8 @@ def log_sums(logits: Tensor) -> Tensor:
     sums = torch.empty(len(logits))
     values, out = logits.detach().numpy(), sums.numpy()
     shares = max(1, min(torch.get_num_threads(), logits.numel() // _LOGITS_A_THREAD))
-    if shares == 1:
-        _log_sums(values, out)
-        return sums
     ends = np.linspace(0, len(out), shares + 1).astype(int).tolist()
-    with ThreadPoolExecutor(shares) as pool:
-        list(pool.map(lambda pair: _log_sums(values[slice(*pair)], out[slice(*pair)]), pairwise(ends)))
+    share(lambda rows: _log_sums(values[rows], out[rows]), [slice(*pair) for pair in pairwise(ends)])
     return sums
 
 

@@ -6,13 +6,15 @@ plain arithmetic that every processor has. `tiles` does sixteen vectors where th
 All are exact, hence equal.
 """
 
+from functools import partial
 from typing import Any
 
 import llvmlite.binding
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
+
+from models.neural.llvm import INTEGERS, WORD, bytes_of, codegen, spread
 
 LANES = 64
 """Rows of weights computed together."""
@@ -26,9 +28,7 @@ COLUMNS = 64
 ZERO = 128
 """What is added to weights so that they are unsigned, as the instruction wants one of its factors."""
 
-_codegen: Any = _cgutils
 _BYTES = ir.VectorType(ir.IntType(8), LANES)
-_SUMS = ir.VectorType(ir.IntType(32), LANES // GROUP)
 _VECTORS = GROUP  # of sums that 64 rows fill
 
 
@@ -42,10 +42,10 @@ VNNI = _has_vnni()
 
 def _byte_products(builder: Any, sums: Any, weights: Any, activations: Any) -> Any:
     """Sums plus weights · activations by groups of four, in one instruction."""
-    declared = ir.FunctionType(_SUMS, [_SUMS, _SUMS, _SUMS])
-    instruction = _codegen.get_or_insert_function(builder.module, declared, "llvm.x86.avx512.vpdpbusd.512")
+    declared = ir.FunctionType(INTEGERS, [INTEGERS, INTEGERS, INTEGERS])
+    instruction = codegen.get_or_insert_function(builder.module, declared, "llvm.x86.avx512.vpdpbusd.512")
     return builder.call(
-        instruction, [sums, builder.bitcast(weights, _SUMS), builder.bitcast(activations, _SUMS)]
+        instruction, [sums, builder.bitcast(weights, INTEGERS), builder.bitcast(activations, INTEGERS)]
     )
 
 
@@ -53,9 +53,9 @@ def _word_products(builder: Any, sums: Any, weights: Any, activations: Any) -> A
     """The same in integers of 32 bits."""
     quads = []
     for offset in range(GROUP):
-        places = ir.Constant(ir.VectorType(ir.IntType(32), LANES // GROUP), list(range(offset, LANES, GROUP)))
-        one = builder.zext(builder.shuffle_vector(weights, weights, places), _SUMS)
-        other = builder.sext(builder.shuffle_vector(activations, activations, places), _SUMS)
+        places = ir.Constant(INTEGERS, list(range(offset, LANES, GROUP)))
+        one = builder.zext(builder.shuffle_vector(weights, weights, places), INTEGERS)
+        other = builder.sext(builder.shuffle_vector(activations, activations, places), INTEGERS)
         quads.append(builder.mul(one, other))
     first, second, third, fourth = quads
     return builder.add(sums, builder.add(builder.add(first, second), builder.add(third, fourth)))
@@ -69,50 +69,40 @@ def _tile(rows: int, multiply: Any) -> Any:
         typing_context: Any, weights: Any, start: Any, activations: Any, row: Any, groups: Any, sums: Any
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            def data(position: int) -> Any:
-                array = context.make_array(signature.args[position])(context, builder, arguments[position])
-                return builder.bitcast(array.data, ir.IntType(8).as_pointer())
-
-            word = ir.IntType(64)
+            data = partial(bytes_of, context, builder, signature, arguments)
             index = arguments[4].type
             width = builder.mul(arguments[4], ir.Constant(index, GROUP))
             weight = builder.gep(data(0), [arguments[1]])
             first = builder.gep(data(2), [builder.mul(arguments[3], width)])
             totals = [
-                [_codegen.alloca_once_value(builder, ir.Constant(_SUMS, None)) for _ in range(_VECTORS)]
+                [codegen.alloca_once_value(builder, ir.Constant(INTEGERS, None)) for _ in range(_VECTORS)]
                 for _ in range(rows)
             ]
-            with _codegen.for_range(builder, arguments[4], intp=index) as loop:
+            with codegen.for_range(builder, arguments[4], intp=index) as loop:
                 at = builder.gep(weight, [builder.mul(loop.index, ir.Constant(index, LANES * GROUP))])
                 columns = []
                 for number in range(_VECTORS):
-                    place = builder.gep(at, [ir.Constant(word, number * LANES)])
+                    place = builder.gep(at, [ir.Constant(WORD, number * LANES)])
                     columns.append(builder.load(builder.bitcast(place, _BYTES.as_pointer()), align=1))
                 offset = builder.mul(loop.index, ir.Constant(index, GROUP))
                 for number in range(rows):
                     skipped = builder.mul(width, ir.Constant(index, number))
                     place = builder.gep(first, [builder.add(skipped, offset)])
                     four = builder.load(builder.bitcast(place, ir.IntType(32).as_pointer()), align=1)
-                    spread = builder.bitcast(_splat(builder, four), _BYTES)
+                    repeated = builder.bitcast(spread(builder, four, INTEGERS), _BYTES)
                     for total, column in zip(totals[number], columns, strict=True):
-                        builder.store(multiply(builder, builder.load(total), column, spread), total)
+                        builder.store(multiply(builder, builder.load(total), column, repeated), total)
             target = data(5)
             for number in range(rows * _VECTORS):
-                place = builder.gep(target, [ir.Constant(word, number * LANES)])
+                place = builder.gep(target, [ir.Constant(WORD, number * LANES)])
                 value = builder.load(totals[number // _VECTORS][number % _VECTORS])
-                builder.store(value, builder.bitcast(place, _SUMS.as_pointer()), align=1)
+                builder.store(value, builder.bitcast(place, INTEGERS.as_pointer()), align=1)
             return context.get_dummy_value()
 
         del typing_context
         return types.void(weights, start, activations, row, groups, sums), generate
 
     return fill
-
-
-def _splat(builder: Any, value: Any) -> Any:
-    empty = ir.Constant(_SUMS, ir.Undefined)
-    one = builder.insert_element(empty, value, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(one, empty, ir.Constant(_SUMS, None))
 
 
 _multiply = _byte_products if VNNI else _word_products

@@ -5,48 +5,31 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 
 from models.neural import elementary
+from models.neural.llvm import FLOATS, INTEGERS, WIDTH, call, codegen, data_of, spread
 from models.neural.quantized.dot_products import LANES
 
-_codegen: Any = _cgutils
-_WIDTH = 16
-_FLOATS = ir.VectorType(ir.FloatType(), _WIDTH)
-_INTEGERS = ir.VectorType(ir.IntType(32), _WIDTH)
 _BIAS, _FRACTION_BITS = 127, 23  # of a float32
 
 
 def _all(value: Any) -> Any:
-    return ir.Constant(_FLOATS, [float(value)] * _WIDTH)
-
-
-def _same(builder: Any, value: Any) -> Any:
-    """A number in every place of a vector."""
-    empty = ir.Constant(_FLOATS, ir.Undefined)
-    one = builder.insert_element(empty, value, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(one, empty, ir.Constant(_INTEGERS, None))
-
-
-def _call(builder: Any, function: str, *arguments: Any) -> Any:
-    declared = ir.FunctionType(_FLOATS, [_FLOATS] * len(arguments))
-    name = f"llvm.{function}.v{_WIDTH}f32"
-    return builder.call(_codegen.get_or_insert_function(builder.module, declared, name), arguments)
+    return ir.Constant(FLOATS, [float(value)] * WIDTH)
 
 
 def _exponential(builder: Any, x: Any) -> Any:
     """What `elementary.exp` computes, operation by operation, of sixteen numbers."""
     scaled, lowest = builder.fmul(x, _all(elementary.LOG2_E)), _all(elementary.LOWEST_EXPONENT)
     y = builder.select(builder.fcmp_ordered(">", scaled, lowest), scaled, lowest)
-    whole = _call(builder, "floor", builder.fadd(y, _all(0.5)))
+    whole = call(builder, "floor", builder.fadd(y, _all(0.5)))
     f = builder.fsub(y, whole)
     power = _all(elementary.POWERS_OF_2[-1])
     for coefficient in (*elementary.POWERS_OF_2[-2::-1], 1.0):
-        power = _call(builder, "fma", power, f, _all(coefficient))
-    exponent = builder.add(builder.fptosi(whole, _INTEGERS), ir.Constant(_INTEGERS, [_BIAS] * _WIDTH))
-    bits = builder.shl(exponent, ir.Constant(_INTEGERS, [_FRACTION_BITS] * _WIDTH))
-    return builder.fmul(power, builder.bitcast(bits, _FLOATS))
+        power = call(builder, "fma", power, f, _all(coefficient))
+    exponent = builder.add(builder.fptosi(whole, INTEGERS), ir.Constant(INTEGERS, [_BIAS] * WIDTH))
+    bits = builder.shl(exponent, ir.Constant(INTEGERS, [_FRACTION_BITS] * WIDTH))
+    return builder.fmul(power, builder.bitcast(bits, FLOATS))
 
 
 def _vector(builder: Any, array: Any, *offsets: Any) -> Any:
@@ -54,28 +37,24 @@ def _vector(builder: Any, array: Any, *offsets: Any) -> Any:
     place = array
     for offset in offsets:
         place = builder.gep(place, [offset])
-    return builder.bitcast(place, _FLOATS.as_pointer())
+    return builder.bitcast(place, FLOATS.as_pointer())
 
 
 def _in_lanes(builder: Any, values: Any, count: Any, lanes: Any, combine: Callable[[Any, Any], Any]) -> None:
     """Combine lanes [64] with values, 64 at a time; the lanes are in registers meanwhile."""
-    offsets = [ir.Constant(ir.IntType(64), first) for first in range(0, LANES, _WIDTH)]
+    offsets = [ir.Constant(ir.IntType(64), first) for first in range(0, LANES, WIDTH)]
     held = [
-        _codegen.alloca_once_value(builder, builder.load(_vector(builder, lanes, offset), align=4))
+        codegen.alloca_once_value(builder, builder.load(_vector(builder, lanes, offset), align=4))
         for offset in offsets
     ]
     step = ir.Constant(count.type, LANES)
-    with _codegen.for_range(builder, builder.udiv(count, step), intp=count.type) as loop:
+    with codegen.for_range(builder, builder.udiv(count, step), intp=count.type) as loop:
         start = builder.mul(loop.index, step)
         for offset, lane in zip(offsets, held, strict=True):
             value = builder.load(_vector(builder, values, start, offset), align=4)
             builder.store(combine(builder.load(lane), value), lane)
     for offset, lane in zip(offsets, held, strict=True):
         builder.store(builder.load(lane), _vector(builder, lanes, offset), align=4)
-
-
-def _data(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
-    return context.make_array(signature.args[position])(context, builder, arguments[position]).data
 
 
 @intrinsic
@@ -97,7 +76,7 @@ def _highest_in_lanes(  # noqa: D417 - numba hands over the typing context
         def higher(top: Any, value: Any) -> Any:
             return builder.select(builder.fcmp_ordered(">", value, top), value, top)
 
-        source, target = (_data(context, builder, signature, arguments, position) for position in (0, 2))
+        source, target = (data_of(context, builder, signature, arguments, position) for position in (0, 2))
         _in_lanes(builder, source, arguments[1], target, higher)
         return context.get_dummy_value()
 
@@ -122,12 +101,12 @@ def _add_exponentials(  # noqa: D417
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        less = _same(builder, arguments[2])
+        less = spread(builder, arguments[2], FLOATS)
 
         def added(total: Any, value: Any) -> Any:
             return builder.fadd(total, _exponential(builder, builder.fsub(value, less)))
 
-        source, target = (_data(context, builder, signature, arguments, position) for position in (0, 3))
+        source, target = (data_of(context, builder, signature, arguments, position) for position in (0, 3))
         _in_lanes(builder, source, arguments[1], target, added)
         return context.get_dummy_value()
 

@@ -60,7 +60,6 @@ class QuantizedNetwork:
         if problem is not None:
             raise InvalidInputError(problem, parameter="precision")
         self.vocab_size = network.vocab_size
-        self.width = network.body.width
         self.feature_size = network.feature_size
         self.embedding_size = network.config.embedding_size
         self.tied = network.config.tied

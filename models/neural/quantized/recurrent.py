@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import TokenIds
 from models.neural.config import NetworkConfig
+from models.neural.gates import padded_gates
 from models.neural.quantized.body import QuantizedBody, Reading, Stretch
 from models.neural.quantized.dot_products import LANES
 from models.neural.quantized.layers import (
@@ -78,15 +79,7 @@ def _packed(layer: Any, config: NetworkConfig, shelf: Shelf) -> Layer:
         of_inputs, of_hidden, *biases = (weight.detach().cpu().numpy() for weight in layer.weights())
     return Layer(
         kind,
-        packed_once(shelf, "of_inputs", lambda: _padded(of_inputs, gates)),
-        packed_once(shelf, "of_hidden", lambda: _padded(of_hidden, gates)),
-        np.stack([_padded(bias, gates) for bias in biases]),
+        packed_once(shelf, "of_inputs", lambda: padded_gates(of_inputs, gates, LANES)),
+        packed_once(shelf, "of_hidden", lambda: padded_gates(of_hidden, gates, LANES)),
+        np.stack([padded_gates(bias, gates, LANES) for bias in biases]),
     )
-
-
-def _padded(weights: FloatArray, gates: int) -> FloatArray:
-    """Each gate's rows of [G H, …] rounded up to a multiple of 64 with zeros."""
-    size = len(weights) // gates
-    padded = np.zeros((gates, -(-size // LANES) * LANES, *weights.shape[1:]), np.float32)
-    padded[:, :size] = weights.reshape(gates, size, *weights.shape[1:])
-    return padded.reshape(-1, *weights.shape[1:])

@@ -2,24 +2,35 @@
 
 from models.neural.config import NetworkConfig
 
+LARGEST_WIDTH = 1 << 17
+"""Of what a layer reads, so that no sum of products of bytes leaves 32 bits."""
+
 _NO_MATTER = frozenset(
     {
-        *(
-            "cell",
-            "layers",
-            "embedding_size",
-            "hidden_size",
-            "window",
-            "activation",
-            "residual",
-            "layer_norm",
-        ),
-        *("learned_state", "tied", "self_normalised"),
+        "cell",
+        "layers",
+        "embedding_size",
+        "hidden_size",
+        "window",
+        "activation",
+        "residual",
+        "layer_norm",
+        "learned_state",
+        "tied",
+        "self_normalised",
         # training only
-        *("orthogonal", "forget_bias", "dropout", "input_dropout", "hidden_dropout"),
-        *("embedding_dropout", "weight_drop", "variational"),
+        "orthogonal",
+        "forget_bias",
+        "dropout",
+        "input_dropout",
+        "hidden_dropout",
+        "embedding_dropout",
+        "weight_drop",
+        "variational",
         # of options that are off
-        *("attention_window", "attention_size", "cutoffs"),
+        "attention_window",
+        "attention_size",
+        "cutoffs",
     }
 )
 """Fields of the configuration that do not decide."""
@@ -31,4 +42,7 @@ def unsupported(config: NetworkConfig) -> str | None:
         value = getattr(config, name)
         if name not in _NO_MATTER and value != field.default:
             return f"int8 knows no {name} = {value!r}"
+    width = max(config.layer_inputs)
+    if width > LARGEST_WIDTH:
+        return f"int8 knows no layer that reads more than {LARGEST_WIDTH} numbers, given {width}"
     return None

@@ -3,22 +3,20 @@
 The weights lie in memory as `dot_products` reads them, which is as tiles want it.
 """
 
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 
 from models.neural.amx import KNOWN, instruct
+from models.neural.llvm import BYTE, BYTES, WORD, bytes_of, codegen
 from models.neural.quantized.dot_products import COLUMNS, GROUP, LANES
 
 ROWS = 16
 """Vectors multiplied together."""
 
-_codegen: Any = _cgutils
-_BYTE, _WORD = ir.IntType(8), ir.IntType(64)
-_POINTER = _BYTE.as_pointer()
 _SUMS = (0, 1, 2, 3)
 _ROWS_TILE = 4
 _WEIGHTS = (5, 6, 7, 5)
@@ -34,9 +32,9 @@ def _begin_tiles(typing_context: Any) -> Any:  # noqa: ARG001
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         if KNOWN:
-            value = ir.Constant(ir.ArrayType(_BYTE, len(_CONFIGURATION)), _CONFIGURATION)
-            place = _codegen.alloca_once_value(builder, value)
-            instruct(builder, "ldtilecfg", builder.bitcast(place, _POINTER))
+            value = ir.Constant(ir.ArrayType(BYTE, len(_CONFIGURATION)), _CONFIGURATION)
+            place = codegen.alloca_once_value(builder, value)
+            instruct(builder, "ldtilecfg", builder.bitcast(place, BYTES))
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -70,12 +68,10 @@ def _sixteen_rows(  # as `dot_products.four_rows`
         if not KNOWN:
             return context.get_dummy_value()
 
-        def data(position: int) -> Any:
-            array = context.make_array(signature.args[position])(context, builder, arguments[position])
-            return builder.bitcast(array.data, _POINTER)
+        data = partial(bytes_of, context, builder, signature, arguments)
 
         def number(value: int) -> Any:
-            return ir.Constant(_WORD, value)
+            return ir.Constant(WORD, value)
 
         width = builder.mul(arguments[4], number(GROUP))
         weight = builder.gep(data(0), [arguments[1]])
@@ -83,7 +79,7 @@ def _sixteen_rows(  # as `dot_products.four_rows`
         for tile in _SUMS:
             instruct(builder, "tilezero", tile)
         steps = builder.udiv(width, number(COLUMNS))
-        with _codegen.for_range(builder, steps, intp=_WORD) as loop:
+        with codegen.for_range(builder, steps, intp=WORD) as loop:
             column = builder.mul(loop.index, number(COLUMNS))
             instruct(builder, "tileloadd64", _ROWS_TILE, builder.gep(first, [column]), width)
             at = builder.gep(weight, [builder.mul(column, number(LANES))])

@@ -14,6 +14,7 @@ from models.neural.cells.elman import Elman
 from models.neural.cells.gru import GRU
 from models.neural.cells.kernel import KernelCell
 from models.neural.cells.lstm import LSTM
+from models.neural.gates import padded_gates
 from models.neural.quantized.cells import elman, gru, lstm
 from models.neural.threads import share_rows
 from models.neural.tiled.digits import room_for, split
@@ -42,7 +43,7 @@ class TiledCell(Cell):
         self.size = cell.kernel.hidden_size
         self._kind, gates = _kind_of(cell)
         of_inputs, of_hidden, *biases = (
-            partial(_padded, weight.detach().numpy(), gates) for weight in cell.weights()
+            partial(padded_gates, weight.detach().numpy(), gates, COLUMNS) for weight in cell.weights()
         )
         self._of_inputs = packed_once(shelf, "of_inputs", lambda: pack(of_inputs(), biases[0]()))
         self._of_hidden = packed_once(shelf, "of_hidden", lambda: pack(of_hidden(), biases[1]()))
@@ -85,14 +86,6 @@ def _kind_of(cell: KernelCell) -> tuple[int, int]:
     if isinstance(cell, GRU):
         return _GRU, 3
     return (_ELMAN if isinstance(cell, Elman) and cell.with_tanh else _RECTIFIED_ELMAN), 1
-
-
-def _padded(weights: FloatArray, gates: int) -> FloatArray:
-    """Each gate's rows of [G H, …] rounded up to a multiple of 32 with zeros."""
-    size = len(weights) // gates
-    padded = np.zeros((gates, -(-size // COLUMNS) * COLUMNS, *weights.shape[1:]), np.float32)
-    padded[:, :size] = weights.reshape(gates, size, *weights.shape[1:])
-    return padded.reshape(-1, *weights.shape[1:])
 
 
 @numba.njit(nogil=True, cache=True)

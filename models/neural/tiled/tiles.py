@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 
 from models.neural.amx import TILES, instruct
+from models.neural.llvm import WORD, bytes_of, codegen
 
 ROWS = 16
 """Rows computed together."""
@@ -42,8 +42,6 @@ _ORDER = (
     *((0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 2), (0, 1, 1), (0, 1, 0)),
     *((1, 1, 0), (1, 1, 1), (1, 0, 1), (1, 0, 0), (2, 0, 0), (2, 1, 0)),
 )
-_codegen: Any = _cgutils
-_BYTE, _WORD = ir.IntType(8), ir.IntType(64)
 
 
 def aligned(size: int) -> npt.NDArray[np.int8]:
@@ -68,11 +66,6 @@ SHAPES = _shapes()
 """For `_configure`."""
 
 
-def _data(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
-    array = context.make_array(signature.args[position])(context, builder, arguments[position])
-    return builder.bitcast(array.data, _BYTE.as_pointer())
-
-
 @intrinsic
 def _configure(typing_context: Any, shapes: Any, rows: Any) -> Any:  # noqa: ARG001
     """Say how many rows tiles have."""
@@ -80,7 +73,7 @@ def _configure(typing_context: Any, shapes: Any, rows: Any) -> Any:  # noqa: ARG
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         offset = builder.mul(arguments[1], ir.Constant(arguments[1].type, DEPTH))
         instruct(
-            builder, "ldtilecfg", builder.gep(_data(context, builder, signature, arguments, 0), [offset])
+            builder, "ldtilecfg", builder.gep(bytes_of(context, builder, signature, arguments, 0), [offset])
         )
         return context.get_dummy_value()
 
@@ -106,18 +99,18 @@ def _multiply_tiles(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         def address(position: int, offset: Any) -> Any:
-            return builder.gep(_data(context, builder, signature, arguments, position), [offset])
+            return builder.gep(bytes_of(context, builder, signature, arguments, position), [offset])
 
         def load(tile: int, start: Any, number: int) -> None:
-            place = builder.gep(start, [ir.Constant(_WORD, number * _TILE)])
-            instruct(builder, "tileloadd64", tile, place, ir.Constant(_WORD, DEPTH))
+            place = builder.gep(start, [ir.Constant(WORD, number * _TILE)])
+            instruct(builder, "tileloadd64", tile, place, ir.Constant(WORD, DEPTH))
 
         first, other = address(0, arguments[1]), address(2, arguments[3])
         for tile in range(_SUMS):
             instruct(builder, "tilezero", tile)
-        with _codegen.for_range(builder, arguments[4], intp=arguments[4].type) as loop:
-            left = builder.gep(first, [builder.mul(loop.index, ir.Constant(_WORD, DIGITS * _TILE))])
-            right = builder.gep(other, [builder.mul(loop.index, ir.Constant(_WORD, _SUMS * _TILE))])
+        with codegen.for_range(builder, arguments[4], intp=arguments[4].type) as loop:
+            left = builder.gep(first, [builder.mul(loop.index, ir.Constant(WORD, DIGITS * _TILE))])
+            right = builder.gep(other, [builder.mul(loop.index, ir.Constant(WORD, _SUMS * _TILE))])
             held: tuple[int, int] | None = None
             for digit, *place in _ORDER:
                 number = place[0] * DIGITS + place[1]
@@ -128,8 +121,8 @@ def _multiply_tiles(
                 held = digit, number
                 instruct(builder, "tdpbssd", number + digit, _OF_ROWS, _OF_COLUMNS)
         for tile in range(_SUMS):
-            place = address(5, ir.Constant(_WORD, tile * _TILE))
-            instruct(builder, "tilestored64", tile, place, ir.Constant(_WORD, DEPTH))
+            place = address(5, ir.Constant(WORD, tile * _TILE))
+            instruct(builder, "tilestored64", tile, place, ir.Constant(WORD, DEPTH))
         return context.get_dummy_value()
 
     del typing_context

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from models.checkpoint.calibrations import CalibrationStore
+from models.checkpoint.documents import MAX_DOCUMENT_BYTES
 from models.checkpoint.profiles import ProfileStore
 from models.checkpoint.remote import documents as remote_documents
 from models.checkpoint.remote.documents import StoreDocuments
@@ -40,10 +41,8 @@ def test_profiles_of_a_remote_registry_are_written_listed_read_and_deleted(addre
     profiles = ProfileStore(address)
     assert profiles.names() == []
     assert profiles.write(profile("one")) == f"{address}/.profiles/one.json"
-    stamp = profiles.stamp("one")
     profiles.write(profile("one", posterior_scale=3.0))
     assert profiles.read("one").posterior_scale == 3.0
-    assert profiles.stamp("one") != stamp
     profiles.delete("one")
     with pytest.raises(InvalidInputError, match="no profile 'one'; there are: none"):
         profiles.read("one")
@@ -116,3 +115,26 @@ def test_names_that_clients_make_up_are_not_remembered_without_end(documents, st
     assert store.num_calls == asked
     documents.read("1.json")  # forgotten, as it was asked for longest ago
     assert store.num_calls == asked + 1
+
+
+def test_of_what_is_too_large_the_beginning_is_read(documents, store):
+    store.put(".profiles/a", b"x" * (MAX_DOCUMENT_BYTES + 100))
+    assert len(documents.read("a")) == MAX_DOCUMENT_BYTES + 1
+
+
+def test_what_was_asked_for_before_a_write_is_not_told_after_it(documents, store):
+    store.put(".profiles/a", b"old")
+    read = store.read
+    writer = threading.Thread(target=documents.write, args=("a", b"new"))
+
+    def slow(key):
+        found = read(key)
+        store.read = read
+        writer.start()
+        writer.join(0.3)
+        return found
+
+    store.read = slow
+    assert documents.read("a") == b"old"
+    writer.join(10)
+    assert documents.read("a") == b"new"

@@ -1,7 +1,15 @@
 """Versions appear whole or not at all; aliases move atomically; numbers are never used twice."""
 
+import errno
+import fcntl
+import os
+import threading
+from pathlib import Path
+
 import pytest
 
+from models.checkpoint import local
+from models.checkpoint.folders import held
 from models.checkpoint.local import LocalRegistry
 from models.errors import (
     IntegrityError,
@@ -142,3 +150,74 @@ def test_a_model_that_is_not_there_has_a_stamp_that_changes_when_it_comes(regist
     before = registry.stamps(["m"])
     registry.publish("m", write_minimal)
     assert registry.stamps(["m"]) != before
+
+
+@pytest.mark.parametrize(
+    "change", [lambda r: r.set_alias("m", "champion", 1), lambda r: r.delete("m", 1)], ids=["alias", "delete"]
+)
+def test_a_version_that_somebody_deletes_meanwhile_is_not_there(registry, monkeypatch, change):
+    """Whoever was waiting for the lock looks again: no alias comes to lead to nothing."""
+    registry.publish("m", write_minimal)
+
+    def late(folder):
+        monkeypatch.setattr(local, "held", held)
+        registry.delete("m", 1)
+        return held(folder)
+
+    monkeypatch.setattr(local, "held", late)
+    with pytest.raises(ModelNotFoundError, match="there is no model 'm'"):
+        change(registry)
+    assert registry.aliases("m") == {}
+
+
+@pytest.mark.parametrize(
+    "change", [lambda r: r.delete("m", 2), lambda r: r.sweep(older_than_s=0)], ids=["delete", "sweep"]
+)
+def test_nothing_is_removed_while_a_publisher_makes_its_folder_or_takes_its_number(registry, change):
+    for _ in range(2):
+        registry.publish("m", write_minimal)
+    changing = threading.Thread(target=change, args=(registry,))
+    with held(registry.root / "m" / "versions"):
+        changing.start()
+        changing.join(0.3)
+        assert changing.is_alive()
+    changing.join(10)
+    assert not changing.is_alive()
+
+
+def test_a_number_is_taken_while_nobody_else_can_delete_or_take_one(registry, monkeypatch):
+    take = local._rename_to_next_number
+
+    def taking(temporary, versions):
+        descriptor = os.open(versions, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(descriptor)
+        return take(temporary, versions)
+
+    monkeypatch.setattr(local, "_rename_to_next_number", taking)
+    assert registry.publish("m", write_minimal).number == 1
+
+
+def test_aliases_that_cannot_be_read_are_not_replaced(registry, monkeypatch):
+    """They may be as they should be: only damaged ones are set anew."""
+
+    def fail(_path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    registry.publish("m", write_minimal)
+    registry.set_alias("m", "candidate", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", fail)
+        with pytest.raises(ManifestError, match=r"aliases\.json cannot be read: Input/output error"):
+            registry.set_alias("m", "champion", 1)
+    assert registry.aliases("m") == {"candidate": 1}
+
+
+def test_messages_about_a_registry_with_a_short_name_are_not_spoilt(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here = LocalRegistry(Path())
+    with pytest.raises(ModelNotFoundError) as caught:
+        here.resolve("m")
+    told = here.without_location(f"{caught.value}. Not m/versions/1/model.safetensors")
+    assert told == "there is no model 'm' in registry; there are: none. Not m/versions/1/model.safetensors"

@@ -88,6 +88,11 @@ def test_a_user_without_a_home_is_told_to_name_a_cache(monkeypatch):
         open_registry("memory://x/y")
 
 
+def test_a_cache_below_a_home_that_is_not_there_is_an_error_of_ours():
+    with pytest.raises(RegistryError, match=r"no home folder .*nobody-of-this-name"):
+        open_registry("memory://x/y", cache=Path("~nobody-of-this-name/cache"))
+
+
 # --- stores that can only be read -----------------------------------------------------------------
 
 

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from models.decoding import rows as decoding_rows
 from models.decoding.batch import Batch
 from models.decoding.choosing import choose
 from models.decoding.draws import draws, row_seed
 from models.decoding.parameters import DecodingParameters
 from models.decoding.ranking import top_tokens
+from models.decoding.rows import room_for
 from models.decoding.rules import rules_of
 from models.vocabulary import BOS, EOS, UNK
 from tests import slow_decoding
@@ -116,6 +118,39 @@ def test_the_models_own_log_probability_is_told():
     parameters = DecodingParameters(max_tokens=1, temperature=0, logit_bias=((4, 5.0),), ignore_eos=True)
     told = choose(rows, Batch.of([rules_of(parameters, NO_PROMPT)] * 2).rows(), np.zeros(2))
     assert (told.tokens.tolist(), told.log_probs.tolist()) == ([4, EOS], [-0.5, -3.0])
+
+
+@pytest.mark.parametrize("options", [{}, {"strategy": "greedy"}, {"top_p": 0.5}])
+def test_a_model_that_gives_no_numbers_ends_the_text(options):
+    """And its log-probability is none, which whoever asked can see; the search for a token would never end."""
+    parameters = DecodingParameters(max_tokens=1, **options)
+    rows = np.full((1, 1024), np.nan, np.float32)
+    told = choose(rows, Batch.of([rules_of(parameters, NO_PROMPT)]).rows(), np.array([0.5]))
+    assert told.tokens[0] == EOS
+    assert np.isnan(told.log_probs[0])
+
+
+@pytest.mark.parametrize("options", [{}, {"strategy": "greedy"}, {"top_p": 0.5}])
+def test_a_repetition_penalty_next_to_nothing_makes_no_score_infinite(options):
+    parameters = DecodingParameters(
+        max_tokens=1, repetition_penalty=1e-300, logit_bias=((3, 50.0),), **options
+    )
+    rules = rules_of(parameters, np.array([3]))
+    told = choose(np.full((1, 600), -6.0, np.float32), Batch.of([rules]).rows(), np.array([0.5]))
+    assert told.tokens.tolist() == [3]
+
+
+def test_a_top_k_past_all_numbers_leaves_all_tokens():
+    row, numbers = np.log(np.full(9, 1 / 9)), np.linspace(0, 0.999, 50)
+    assert chosen(row, numbers, top_k=10**400).tolist() == chosen(row, numbers).tolist()
+
+
+def test_room_for_vocabularies_that_have_gone_is_given_back(monkeypatch):
+    monkeypatch.setattr(decoding_rows, "_WIDTHS", 2)
+    monkeypatch.setattr(decoding_rows, "_rooms", decoding_rows._Rooms())
+    rooms = [room_for(width) for width in (5, 6, 7)]
+    assert list(decoding_rows._rooms.by_width) == [6, 7]
+    assert room_for(7) is rooms[2]
 
 
 def numbers_of(seeds, count):

@@ -29,3 +29,8 @@ def test_single_precision_is_not_rounded_on_a_cuda_device(name, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     assert resolve_device(name).type == "cuda"
     assert torch.backends.cudnn.rnn.fp32_precision != "tf32"
+
+
+def test_a_number_is_a_number_however_it_is_spelled(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert resolve_device("cuda:00") == torch.device("cuda", 0)

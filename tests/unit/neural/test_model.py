@@ -60,6 +60,13 @@ def test_ids_past_the_lengths_are_ignored(model):
     assert not first[1].any()
 
 
+def test_what_lies_past_the_lengths_may_be_no_ids(model):
+    state, lengths = model.initial_state(2), np.array([3, 1])
+    want = model.score(state, np.array([[3, 4, 5], [6, 7, 8]]), lengths)
+    got = model.score(state, np.array([[3, 4, 5], [6, -1, 10**6]]), lengths)
+    np.testing.assert_array_equal(got, want)
+
+
 def test_slices_of_the_vocabulary_projection_change_nothing(model, monkeypatch):
     tokens, lengths = pad([[3, 4, 5, 6, 7], [8, 9], [10]])
     whole = model.score(model.initial_state(3), tokens, lengths)

@@ -84,6 +84,17 @@ def test_only_clusters_that_are_needed_are_computed(layer, monkeypatch):
     assert asked == [(2, 2)]
 
 
+def test_choices_cost_a_row_once_and_have_the_probabilities_of_the_distribution(layer, monkeypatch):
+    features, ids = torch.randn(3, E), torch.arange(V)
+    rows = torch.tensor([0, 2]).repeat_interleave(V)
+    want = layer.log_probs(features)[rows, ids.repeat(2)]
+    asked = []
+    inside = layer._inside
+    monkeypatch.setattr(layer, "_inside", lambda i, x: asked.append((i, len(x))) or inside(i, x))
+    torch.testing.assert_close(layer.choice_log_probs(features, rows, ids.repeat(2)), want)
+    assert asked == [(1, 2), (2, 2)]
+
+
 def test_it_starts_from_the_tokens_frequencies():
     layer = AdaptiveSoftmax(E, ClusteredVectors(V, E, cutoffs=CUTOFFS, initial_range=1.0), initial_range=1.0)
     layer.start_from_counts(COUNTS)

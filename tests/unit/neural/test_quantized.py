@@ -227,3 +227,10 @@ def test_a_vocabulary_of_another_size_is_refused():
 def test_what_integers_cannot_do_is_named():
     assert unsupported(NetworkConfig(cell="lstm", dropout=0.4, weight_drop=0.5)) is None
     assert unsupported(NetworkConfig(attention="scaled")) == "int8 knows no attention = 'scaled'"
+
+
+def test_a_layer_so_wide_that_sums_could_leave_32_bits_is_not_computed_in_integers():
+    widest = {"cell": "feed-forward", "window": 64, "embedding_size": 2048}
+    assert unsupported(NetworkConfig(**widest)) is None
+    problem = unsupported(NetworkConfig(**widest | {"embedding_size": 2049}))
+    assert problem == "int8 knows no layer that reads more than 131072 numbers, given 131136"

@@ -1,0 +1,43 @@
+"""What intrinsics in LLVM's language have in common: where arrays lie, and sixteen numbers at once.
+
+An intrinsic's `generate` is handed the context, the builder, the signature and the arguments by numba.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils as _cgutils
+
+WIDTH = 16
+"""Numbers of 32 bits in the widest vectors."""
+
+FLOATS = ir.VectorType(ir.FloatType(), WIDTH)
+INTEGERS = ir.VectorType(ir.IntType(32), WIDTH)
+BYTE, WORD = ir.IntType(8), ir.IntType(64)
+BYTES = BYTE.as_pointer()
+
+codegen: Any = _cgutils
+
+
+def data_of(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
+    """Where the elements of an argument, an array, begin."""
+    return context.make_array(signature.args[position])(context, builder, arguments[position]).data
+
+
+def bytes_of(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
+    """The same as a pointer to bytes."""
+    return builder.bitcast(data_of(context, builder, signature, arguments, position), BYTES)
+
+
+def spread(builder: Any, value: Any, kind: Any) -> Any:
+    """A number in every place of a vector of a kind, `FLOATS` or `INTEGERS`."""
+    empty = ir.Constant(kind, ir.Undefined)
+    one = builder.insert_element(empty, value, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(one, empty, ir.Constant(INTEGERS, None))
+
+
+def call(builder: Any, function: str, *arguments: Any) -> Any:
+    """What one of LLVM's functions, such as `fma`, makes of vectors of sixteen floats."""
+    declared = ir.FunctionType(FLOATS, [FLOATS] * len(arguments))
+    named = codegen.get_or_insert_function(builder.module, declared, f"llvm.{function}.v{WIDTH}f32")
+    return builder.call(named, arguments)
