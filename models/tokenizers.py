@@ -171,7 +171,8 @@ class WordTokenizer(Tokenizer):
         return WordIndex(self._ids)
 
     def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:  # noqa: ARG002 - unknown words have lost their lengths
-        return sum(1 for end in self._split.ends(context + text) if end <= self._split.length(context))
+        border = self._split.length(context)
+        return sum(1 for end in self._split.ends(context + text) if end <= border)
 
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
