@@ -17,7 +17,7 @@ from models.ngram.arpa.kernels import Rows, Trie
 from models.ngram.arpa.lexicon import Lexicon, read_lexicon
 from models.ngram.arpa.sections import Section
 from models.ngram.arpa.sorting import grown_trie, sort_rows
-from models.ngram.arpa.source import ArpaSource
+from models.ngram.arpa.source import ArpaSource, shown
 from models.ngram.arpa.words import ESCAPES
 from models.ngram.build import NGrams, Weights
 from models.vocabulary import BOS, Vocabulary
@@ -126,8 +126,7 @@ def _pass_heading(source: ArpaSource, expected: bytes) -> None:
         if text is None:
             source.fail_ended(expected.decode())
         if text:
-            shown = text[:80].decode("utf-8", "backslashreplace")
-            source.fail(f"{shown!r} stands where {expected.decode()} is due", line=source.line - 1)
+            source.fail(f"{shown(text)} stands where {expected.decode()} is due", line=source.line - 1)
 
 
 def _unigrams(rows: Rows, lexicon: Lexicon) -> tuple[NGrams, Weights]:

@@ -202,3 +202,8 @@ class _HashedFile:
     def close(self) -> None:
         """Close the file."""
         self._raw.close()
+
+
+def shown(text: bytes) -> str:
+    """The beginning of some bytes of a file, as messages quote it."""
+    return repr(text[:80].decode("utf-8", "backslashreplace"))
