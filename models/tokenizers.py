@@ -187,7 +187,7 @@ class WordTokenizer(Tokenizer):
             "pattern": self.pattern,
             "lowercase": self.lowercase,
             "marked_unknown": self.marked_unknown,
-            "tokens": list(self.vocabulary.tokens[len(CONTROL_TOKENS) :]),
+            "tokens": list(self.vocabulary.ids),
         }
 
 
@@ -249,12 +249,12 @@ class CharacterTokenizer(Tokenizer):
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
         """The character; U+FFFD for `<unk>`."""
-        ordinary = (token.encode() for token in self.vocabulary.tokens[len(CONTROL_TOKENS) :])
+        ordinary = (token.encode() for token in self.vocabulary.ids)
         return ("\ufffd".encode(), b"", b"", *ordinary)
 
     def settings(self) -> dict[str, Any]:
         """The characters."""
-        return {"tokens": list(self.vocabulary.tokens[len(CONTROL_TOKENS) :])}
+        return {"tokens": list(self.vocabulary.ids)}
 
 
 class SentencePieceTokenizer(Tokenizer):
