@@ -1,6 +1,5 @@
 """Linear mixture: p(w | h) = Σ_i λ_i(h) p_i(w | h), of models that share a vocabulary."""
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Array, FloatArray, TokenIds, on_one_device, to_numpy
+from models.config_file import CONFIG_FILE, read_config, write_config
 from models.errors import InvalidInputError, ManifestError, VocabularyMismatchError
 from models.protocol import (
     ContextMatcher,
@@ -204,7 +204,7 @@ class MixtureModel:
         config: dict[str, Any] = {"weights": list(self.weights)}
         if self.weights_by_context:
             config["weights_by_context"] = [list(row) for row in self.weights_by_context]
-        (directory / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+        write_config(directory / CONFIG_FILE, config)
 
     @classmethod
     def load(cls, directory: Path, parts: Sequence[LanguageModel[Any]]) -> "MixtureModel":
@@ -213,19 +213,11 @@ class MixtureModel:
         Raises:
             ManifestError: config.json does not fit the parts.
         """
-        path = directory / "config.json"
+        path = directory / CONFIG_FILE
+        config = read_config(path)
         try:
-            config = json.loads(path.read_text(encoding="utf-8"))
             return cls(parts, config["weights"], weights_by_context=config.get("weights_by_context", ()))
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            OverflowError,
-            InvalidInputError,
-        ) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, InvalidInputError) as error:
             raise ManifestError(f"{path}: not a mixture's configuration: {error}") from None
 
     @property

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 import sentencepiece
 
+from models.config_file import read_config, write_config
 from models.errors import InvalidInputError, ManifestError
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.word_index import RaggedIds, WordIndex
@@ -103,8 +104,7 @@ class Tokenizer(ABC):
 
     def save(self, directory: Path) -> None:
         """Write the tokenizer's files into an existing directory."""
-        config = {"kind": self.kind, **self.settings()}
-        (directory / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+        write_config(directory / CONFIG_FILE, {"kind": self.kind, **self.settings()})
 
 
 class WordTokenizer(Tokenizer):
@@ -361,8 +361,8 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         ManifestError: a file is missing or is not what `save` writes.
     """
     path = directory / CONFIG_FILE
+    config = read_config(path)
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
         kind = config.pop("kind")
         if kind == SentencePieceTokenizer.kind:
             return SentencePieceTokenizer((directory / MODEL_FILE).read_bytes())
@@ -371,14 +371,6 @@ def load_tokenizer(directory: Path) -> Tokenizer:
             return CharacterTokenizer(vocabulary)
         if kind == WordTokenizer.kind:
             return WordTokenizer(vocabulary, **config)
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        InvalidInputError,
-    ) as error:
+    except (OSError, ValueError, KeyError, TypeError, InvalidInputError) as error:
         raise ManifestError(f"{path}: not a tokenizer: {error!s:.300}") from None
     raise ManifestError(f"{path}: unknown tokenizer kind {kind!r}")

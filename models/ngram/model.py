@@ -1,6 +1,5 @@
 """The n-gram model: the automaton behind the protocol that all families share."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
+from models.config_file import CONFIG_FILE, read_config, write_config
 from models.errors import InvalidInputError, ManifestError
 from models.ngram import contexts, distributions, sampling, top, walking
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
@@ -19,7 +19,6 @@ from models.ngram.verification import verify
 from models.protocol import TopTokens
 from models.vocabulary import Vocabulary
 
-CONFIG_FILE = "config.json"
 _NO_ORDERS, _NO_BACKOFFS = np.zeros(0, np.uint8), np.zeros(0, np.float32)
 
 
@@ -295,8 +294,7 @@ class NGramModel:
 
     def save(self, directory: Path) -> None:
         """Write config.json and the automaton."""
-        config = {"order": self.order, "normalised": self.normalised}
-        (directory / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+        write_config(directory / CONFIG_FILE, {"order": self.order, "normalised": self.normalised})
         self.automaton.save(directory / AUTOMATON_FILE)
 
     @classmethod
@@ -314,11 +312,11 @@ class NGramModel:
         path = directory / CONFIG_FILE
         automaton = Automaton.load(directory / AUTOMATON_FILE)
         verify(automaton, directory / AUTOMATON_FILE)
+        config = read_config(path)
         try:
-            config = json.loads(path.read_text(encoding="utf-8"))
             order, normalised = config["order"], config["normalised"]
             model = cls(automaton, vocabulary, normalised=bool(normalised))
-        except (OSError, ValueError, KeyError, TypeError, InvalidInputError) as error:
+        except (KeyError, InvalidInputError) as error:
             raise ManifestError(f"{path}: not an n-gram model's configuration: {error}") from None
         if order != automaton.order:
             raise ManifestError(f"{path}: order is {order}, {AUTOMATON_FILE} has {automaton.order}")
