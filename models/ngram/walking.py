@@ -51,6 +51,23 @@ def _start(walks: npt.NDArray[np.uint64], lane: Any, begin: Any, end: Any, state
     walks[lane, _PLACE], walks[lane, _STOP], walks[lane, _STATE] = U(begin), U(end), U(state)
 
 
+@numba.njit(nogil=True, inline="always")
+def _look_ahead(
+    automaton: Automaton, tokens: npt.NDArray[np.int64], walks: npt.NDArray[np.uint64], lanes: Any
+) -> None:
+    """Find where the arcs of each lane's state are, and have the processor fetch what is read next."""
+    for number in range(lanes):
+        lane = U(number)
+        state = walks[lane, _STATE]
+        first = U(automaton.first_arcs[state])
+        last = last_place(first, U(automaton.first_arcs[state + U(1)]), tokens[walks[lane, _PLACE]])
+        walks[lane, _FIRST], walks[lane, _LAST] = first, last
+        prefetch(automaton.words, (first + last) >> U(1))
+        prefetch(automaton.log10_probs, (first + last) >> U(1))
+        prefetch(automaton.log10_backoffs, state)
+        prefetch(automaton.suffixes, state)
+
+
 @numba.njit(
     [
         types.int64(automaton, *STRETCH_TYPES, types.float32[::1], types.uint8[::1], types.float32[::1])
@@ -98,16 +115,7 @@ def score(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles st
         _start(walks, lanes, begins[row], ends[row], states[row])
         row, lanes = _row_from(row + 1, begins, ends), lanes + U(1)
     while lanes > U(0):
-        for number in range(lanes):
-            lane = U(number)
-            state = walks[lane, _STATE]
-            first = U(automaton.first_arcs[state])
-            last = last_place(first, U(automaton.first_arcs[state + U(1)]), tokens[walks[lane, _PLACE]])
-            walks[lane, _FIRST], walks[lane, _LAST] = first, last
-            prefetch(automaton.words, (first + last) >> U(1))
-            prefetch(automaton.log10_probs, (first + last) >> U(1))
-            prefetch(automaton.log10_backoffs, state)
-            prefetch(automaton.suffixes, state)
+        _look_ahead(automaton, tokens, walks, lanes)
         lane = U(0)
         while lane < lanes:
             place, state = walks[lane, _PLACE], walks[lane, _STATE]
