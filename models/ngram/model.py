@@ -13,7 +13,14 @@ from models.config_file import CONFIG_FILE, read_config, write_config
 from models.errors import InvalidInputError, ManifestError
 from models.ngram import contexts, distributions, sampling, top, walking
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
-from models.ngram.inputs import check_k, check_offsets, check_shapes, outside_vocabulary
+from models.ngram.inputs import (
+    check_k,
+    check_offsets,
+    check_one_per_row,
+    check_shapes,
+    outside_vocabulary,
+    stretches_of,
+)
 from models.ngram.threads import in_threads
 from models.ngram.verification import verify
 from models.protocol import TopTokens
@@ -113,11 +120,7 @@ class NGramModel:
             InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
         """
         tokens = np.ascontiguousarray(tokens, dtype=np.int64)
-        if tokens.shape != (len(state),):
-            raise InvalidInputError(
-                f"tokens have the shape {list(tokens.shape)}, the state has {len(state)} rows",
-                parameter="tokens",
-            )
+        check_one_per_row(tokens.shape, len(state))
         out = np.empty(len(state), dtype=np.int32)
         bad = walking.advance(self.automaton, state.ids, tokens, out)
         if bad >= 0:
@@ -220,10 +223,7 @@ class NGramModel:
     def _score(
         self, state: NGramState, tokens: TokenIds, lengths: TokenIds, *, detailed: bool
     ) -> NGramScores:
-        tokens = np.ascontiguousarray(tokens, dtype=np.int64)
-        lengths = np.ascontiguousarray(lengths, dtype=np.int64)
-        check_shapes(tokens, lengths, len(state))
-        begins = np.arange(len(state)) * tokens.shape[1]
+        stretches = stretches_of(tokens, lengths, len(state))
         scores = NGramScores(
             np.zeros(tokens.shape, dtype=np.float32),
             np.zeros(tokens.shape if detailed else (0, 0), dtype=np.uint8),
@@ -232,15 +232,13 @@ class NGramModel:
         bad = walking.score(
             self.automaton,
             state.ids,
-            tokens.reshape(-1),
-            begins,
-            begins + lengths,
+            *stretches,
             scores.log_probs.reshape(-1),
             scores.orders.reshape(-1),
             scores.log_backoffs.reshape(-1),
         )
         if bad >= 0:
-            raise outside_vocabulary(tokens, bad, len(self.vocabulary))
+            raise outside_vocabulary(stretches.tokens, bad, len(self.vocabulary))
         return scores
 
     def prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
@@ -280,16 +278,11 @@ class NGramModel:
         Raises:
             InvalidInputError: see `score`.
         """
-        tokens = np.ascontiguousarray(tokens, dtype=np.int64)
-        lengths = np.ascontiguousarray(lengths, dtype=np.int64)
-        check_shapes(tokens, lengths, len(state))
-        begins = np.arange(len(state)) * tokens.shape[1]
+        stretches = stretches_of(tokens, lengths, len(state))
         out = np.zeros(tokens.shape, dtype=np.int64)
-        bad = contexts.context_lengths_along(
-            self.automaton, state.ids, tokens.reshape(-1), begins, begins + lengths, out.reshape(-1)
-        )
+        bad = contexts.context_lengths_along(self.automaton, state.ids, *stretches, out.reshape(-1))
         if bad >= 0:
-            raise outside_vocabulary(tokens, bad, len(self.vocabulary))
+            raise outside_vocabulary(stretches.tokens, bad, len(self.vocabulary))
         return out
 
     def save(self, directory: Path) -> None:
