@@ -289,3 +289,12 @@ def test_the_first_of_two_errors_is_told_even_if_it_needs_a_closer_look(tmp_path
 def test_a_file_that_cannot_be_read_to_begin_with_is_refused_by_name():
     with pytest.raises(FormatError, match="/proc/self/mem: cannot be read: Input/output error"):
         read_arpa(Path("/proc/self/mem"))
+
+
+@pytest.mark.parametrize("value", ["0", "nan", "x"])
+def test_what_cannot_stand_for_a_backoff_weight_of_zero_is_refused(tmp_path, value):
+    """Else every n-gram without a weight would lead to nothing."""
+    with pytest.raises(
+        FormatError, match=rf"log-zero is '{value}' in its comment, it must be a number below 0"
+    ):
+        read(tmp_path, f"# gramophone: log-zero={value}\n{SMALL}")
