@@ -157,11 +157,11 @@ def arc_of(automaton: Automaton, state: Any, word: Any) -> Any:
 
 
 @numba.njit(nogil=True, inline="always")
-def length_of(automaton: Automaton, state: Any) -> Any:
+def length_of(order_starts: Any, state: Any) -> Any:
     """How many words a state's context has. Also of an n-gram that is too long to be one: arc a is as long as a + 1."""
-    length = 0
-    while state > U(automaton.order_starts[length]):
-        length += 1
+    length = U(0)
+    while state > U(order_starts[length]):
+        length += U(1)
     return length
 
 

@@ -40,11 +40,11 @@ def context_lengths_along(
     Returns:
         −1, or the place of a token that is outside the vocabulary.
     """
-    vocab_size = np.int64(automaton.first_arcs[1])
+    vocab_size, order_starts = np.int64(automaton.first_arcs[1]), automaton.order_starts
     for row in range(len(states)):
         state = U(states[row])
         for place in range(begins[row], ends[row]):
-            out[place] = length_of(automaton, state)
+            out[place] = length_of(order_starts, state)
             word = tokens[place]
             if not 0 <= word < vocab_size:
                 return place

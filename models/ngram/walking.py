@@ -139,7 +139,7 @@ def score(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles st
             else:
                 log_probs[place] = (log10_prob_of(automaton, arc) + backoffs[lane]) * LN_10
                 if detailed:
-                    orders[place] = length_of(automaton, arc + U(1))
+                    orders[place] = length_of(automaton.order_starts, arc + U(1))
                     log_backoffs[place] = backoffs[lane] * LN_10
             place += U(1)
             if place == walks[lane, _STOP]:
