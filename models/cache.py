@@ -1,7 +1,6 @@
 """A cache around any model: what was said lately is likely to be said again."""
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from models.caching.products import products
 from models.caching.reading import read, remember
 from models.caching.unit_vectors import padded_size, unit_vectors
 from models.caching.weighing import Weighing
+from models.config_file import CONFIG_FILE, read_config, write_config
 from models.errors import InvalidInputError, ManifestError
 from models.protocol import Featured, FeaturedReading, FeaturedScores, LanguageModel, feature_size
 from models.scoring import consume, read_sequences, score_sequences
@@ -182,8 +182,7 @@ class CacheModel:
 
     def save(self, directory: Path) -> None:
         """Write the cache's shape; the wrapped model is a checkpoint of its own under `parts/`."""
-        text = json.dumps(dataclasses.asdict(self.config), indent=1)
-        (directory / "config.json").write_text(text + "\n", encoding="utf-8")
+        write_config(directory / CONFIG_FILE, dataclasses.asdict(self.config))
 
     @classmethod
     def load(cls, directory: Path, parts: Sequence[LanguageModel[Any]]) -> "CacheModel":
@@ -192,12 +191,12 @@ class CacheModel:
         Raises:
             ManifestError: config.json is no cache's, or does not fit the part.
         """
-        path = directory / "config.json"
+        path = directory / CONFIG_FILE
+        config = read_config(path)
         try:
-            config = CacheConfig(**json.loads(path.read_text(encoding="utf-8")))
             (inner,) = parts
-            return cls(inner, config)
-        except (OSError, ValueError, TypeError, InvalidInputError) as error:
+            return cls(inner, CacheConfig(**config))
+        except (ValueError, TypeError, InvalidInputError) as error:
             raise ManifestError(f"{path}: not a cache's configuration: {error}") from None
 
     def _without_history(self, inner: Any, batch: int) -> CacheState:

@@ -1,6 +1,5 @@
 """Linear mixture: p(w | h) = Σ_i λ_i(h) p_i(w | h), of models that share a vocabulary."""
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Array, FloatArray, TokenIds, on_one_device, to_numpy
+from models.config_file import CONFIG_FILE, read_config, write_config
 from models.errors import InvalidInputError, ManifestError, VocabularyMismatchError
 from models.protocol import (
     ContextMatcher,
@@ -91,7 +91,9 @@ class MixtureModel:
             np.float32
         )  # [C or 1, M]
         sizes = [feature_size(part) for part in parts]
-        self._featured = next((number for number, size in enumerate(sizes) if size), None)
+        self._featured = next(
+            (number for number, size in enumerate(sizes) if size), 0
+        )  # the first tells of none
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -167,19 +169,19 @@ class MixtureModel:
     @property
     def feature_size(self) -> int:
         """Of the first part that has features; 0 if none has."""
-        return 0 if self._featured is None else feature_size(self.parts[self._featured])
+        return feature_size(self.parts[self._featured])
 
     def features(self, state: MixtureState) -> Array:
         """The vectors [B, W] of the first part that has such."""
-        return self._features.features(state.parts[self._featured or 0])
+        return self._features.features(state.parts[self._featured])
 
     def features_along(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
         """That part's vector before each of given tokens [B, T, W]."""
-        return self._features.features_along(state.parts[self._featured or 0], tokens, lengths)
+        return self._features.features_along(state.parts[self._featured], tokens, lengths)
 
     def score_with_features(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> FeaturedScores:
         """What `score` and `features_along` answer, in one pass over each part."""
-        featured = self._features.score_with_features(state.parts[self._featured or 0], tokens, lengths)
+        featured = self._features.score_with_features(state.parts[self._featured], tokens, lengths)
         scores = [
             featured.log_probs if number == self._featured else score_sequences(part, s, tokens, lengths)
             for number, (part, s) in enumerate(zip(self.parts, state.parts, strict=True))
@@ -188,7 +190,7 @@ class MixtureModel:
 
     def read_with_features(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> FeaturedReading:
         """What `score_with_features` and `prefill` answer, in one pass over each part that can."""
-        featured = self._features.read_with_features(state.parts[self._featured or 0], tokens, lengths)
+        featured = self._features.read_with_features(state.parts[self._featured], tokens, lengths)
         read = [
             ReadScores(featured.log_probs, featured.state)
             if number == self._featured
@@ -204,7 +206,7 @@ class MixtureModel:
         config: dict[str, Any] = {"weights": list(self.weights)}
         if self.weights_by_context:
             config["weights_by_context"] = [list(row) for row in self.weights_by_context]
-        (directory / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+        write_config(directory / CONFIG_FILE, config)
 
     @classmethod
     def load(cls, directory: Path, parts: Sequence[LanguageModel[Any]]) -> "MixtureModel":
@@ -213,24 +215,16 @@ class MixtureModel:
         Raises:
             ManifestError: config.json does not fit the parts.
         """
-        path = directory / "config.json"
+        path = directory / CONFIG_FILE
+        config = read_config(path)
         try:
-            config = json.loads(path.read_text(encoding="utf-8"))
             return cls(parts, config["weights"], weights_by_context=config.get("weights_by_context", ()))
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            OverflowError,
-            InvalidInputError,
-        ) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, InvalidInputError) as error:
             raise ManifestError(f"{path}: not a mixture's configuration: {error}") from None
 
     @property
     def _features(self) -> Featured[Any]:
-        part = self.parts[self._featured or 0]
+        part = self.parts[self._featured]
         if not isinstance(part, Featured):
             raise InvalidInputError("no part of the mixture has features", parameter="parts")
         return part

@@ -136,12 +136,14 @@ def writing(path: Path) -> Iterator[Callable[[bytes], None]]:
     Raises:
         FormatError: the file system refuses.
     """
-    if path.exists() and not path.is_file():
-        raise FormatError(path, "cannot be written: there is something that is no file")
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with temporary.open("xb") as file:
-            with ThreadPoolExecutor(1) as thread, _packing(path.suffix, file) as stream:
+        if path.exists() and not path.is_file():
+            raise FormatError(path, "cannot be written: there is something that is no file")
+        temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")  # short, as the file's own name may be long
+        with temporary.open("xb") as file, contextlib.ExitStack() as at_the_end:
+            at_the_end.callback(temporary.unlink, missing_ok=True)
+            # the thread ends first: a stream must not be closed while it is written to
+            with _packing(path.suffix, file) as stream, ThreadPoolExecutor(1) as thread:
                 pending: list[Future[int]] = []
 
                 def write(data: bytes) -> None:
@@ -154,11 +156,9 @@ def writing(path: Path) -> Iterator[Callable[[bytes], None]]:
                 pending.pop().result()
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+            temporary.replace(path)
     except OSError as error:
         raise FormatError(path, f"cannot be written: {error.strerror or error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _packing(suffix: str, file: BinaryIO) -> contextlib.AbstractContextManager[BinaryIO]:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 import sentencepiece
 
+from models.config_file import read_config, write_config
 from models.errors import InvalidInputError, ManifestError
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.word_index import RaggedIds, WordIndex
@@ -103,8 +104,7 @@ class Tokenizer(ABC):
 
     def save(self, directory: Path) -> None:
         """Write the tokenizer's files into an existing directory."""
-        config = {"kind": self.kind, **self.settings()}
-        (directory / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+        write_config(directory / CONFIG_FILE, {"kind": self.kind, **self.settings()})
 
 
 class WordTokenizer(Tokenizer):
@@ -171,7 +171,8 @@ class WordTokenizer(Tokenizer):
         return WordIndex(self._ids)
 
     def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:  # noqa: ARG002 - unknown words have lost their lengths
-        return sum(1 for end in self._split.ends(context + text) if end <= self._split.length(context))
+        border = self._split.length(context)
+        return sum(1 for end in self._split.ends(context + text) if end <= border)
 
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
@@ -186,7 +187,7 @@ class WordTokenizer(Tokenizer):
             "pattern": self.pattern,
             "lowercase": self.lowercase,
             "marked_unknown": self.marked_unknown,
-            "tokens": list(self.vocabulary.tokens[len(CONTROL_TOKENS) :]),
+            "tokens": list(self.vocabulary.ids),
         }
 
 
@@ -248,12 +249,12 @@ class CharacterTokenizer(Tokenizer):
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
         """The character; U+FFFD for `<unk>`."""
-        ordinary = (token.encode() for token in self.vocabulary.tokens[len(CONTROL_TOKENS) :])
+        ordinary = (token.encode() for token in self.vocabulary.ids)
         return ("\ufffd".encode(), b"", b"", *ordinary)
 
     def settings(self) -> dict[str, Any]:
         """The characters."""
-        return {"tokens": list(self.vocabulary.tokens[len(CONTROL_TOKENS) :])}
+        return {"tokens": list(self.vocabulary.ids)}
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -360,8 +361,8 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         ManifestError: a file is missing or is not what `save` writes.
     """
     path = directory / CONFIG_FILE
+    config = read_config(path)
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
         kind = config.pop("kind")
         if kind == SentencePieceTokenizer.kind:
             return SentencePieceTokenizer((directory / MODEL_FILE).read_bytes())
@@ -370,14 +371,6 @@ def load_tokenizer(directory: Path) -> Tokenizer:
             return CharacterTokenizer(vocabulary)
         if kind == WordTokenizer.kind:
             return WordTokenizer(vocabulary, **config)
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        InvalidInputError,
-    ) as error:
+    except (OSError, ValueError, KeyError, TypeError, InvalidInputError) as error:
         raise ManifestError(f"{path}: not a tokenizer: {error!s:.300}") from None
     raise ManifestError(f"{path}: unknown tokenizer kind {kind!r}")

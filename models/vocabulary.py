@@ -18,7 +18,6 @@ from models.errors import InvalidInputError
 
 UNK, BOS, EOS = 0, 1, 2
 CONTROL_TOKENS = ("<unk>", "<s>", "</s>")
-MAX_SIZE = 2**31 - 1
 
 
 class Vocabulary:
@@ -57,7 +56,7 @@ class Vocabulary:
 
     @property
     def ids(self) -> dict[str, int]:
-        """Ids of the ordinary tokens; control tokens are not in it, on purpose."""
+        """Ids of the ordinary tokens, rising; control tokens are not in it, on purpose."""
         return self._ids
 
     def id_of(self, token: str) -> int:

@@ -92,6 +92,13 @@ def hash_of(text: ByteArray, start: int, end: int) -> np.uint64:
 
 
 @numba.njit(nogil=True, cache=True)
+def _mixed(hashed: np.uint64) -> np.uint64:
+    """The hash with all its bits stirred: slots are told by the lowest, words in them by the upper half."""
+    mixed = (hashed ^ (hashed >> _HALF)) * _HASH_MIX
+    return mixed ^ (mixed >> _HALF)
+
+
+@numba.njit(nogil=True, cache=True)
 def find(
     table: Table, text: ByteArray, start: int, end: int, hashed: np.uint64
 ) -> tuple[np.int64, np.uint64, np.int64]:
@@ -100,8 +107,7 @@ def find(
     Returns:
         The number or −1; the mixed hash; the slot where the word is, or could be entered.
     """
-    mixed = (hashed ^ (hashed >> _HALF)) * _HASH_MIX
-    mixed ^= mixed >> _HALF
+    mixed = _mixed(hashed)
     mask = len(table.slots) - 1
     slot = np.int64(mixed) & mask
     while True:
@@ -147,9 +153,7 @@ def fill_slots(table: Table, num_words: int) -> None:
     """Enter the first words of a table into its slots, which are all free."""
     mask = len(table.slots) - 1
     for number in range(num_words):
-        hashed = hash_of(table.spelling, table.starts[number], table.starts[number + 1])
-        mixed = (hashed ^ (hashed >> _HALF)) * _HASH_MIX
-        mixed ^= mixed >> _HALF
+        mixed = _mixed(hash_of(table.spelling, table.starts[number], table.starts[number + 1]))
         slot = np.int64(mixed) & mask
         while table.slots[slot] != 0:
             slot = (slot + 1) & mask

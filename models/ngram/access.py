@@ -32,6 +32,9 @@ def _automaton_type(arrays: dict[str, tuple[str, int]]) -> types.NamedTuple:
 AUTOMATON_TYPES = (_automaton_type(EXACT_TYPES), _automaton_type(QUANTISED_TYPES))
 """What every kernel is compiled for."""
 
+STRETCH_TYPES = (readonly("int32"), *[readonly("int64")] * 3)
+"""States [B], tokens [N], and where each state's stretch of them begins and ends [B]: what walks along texts take."""
+
 
 def word_at(words: Any, arc: Any) -> Any:
     """The id of the word that an arc reads, int32, of `Automaton.words`; for kernels only."""
@@ -151,6 +154,15 @@ def arc_at(first_arcs: Any, words: Any, state: Any, word: Any) -> Any:
 def arc_of(automaton: Automaton, state: Any, word: Any) -> Any:
     """The same, of an automaton."""
     return arc_at(automaton.first_arcs, automaton.words, state, word)
+
+
+@numba.njit(nogil=True, inline="always")
+def length_of(order_starts: Any, state: Any) -> Any:
+    """How many words a state's context has. Also of an n-gram that is too long to be one: arc a is as long as a + 1."""
+    length = U(0)
+    while state > U(order_starts[length]):
+        length += U(1)
+    return length
 
 
 @numba.njit(nogil=True)

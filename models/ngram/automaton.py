@@ -9,8 +9,9 @@ is the word's id. What is stored is log10 in single precision, as in ARPA files,
 eight bits for such a value; natural logarithms are made at the edge.
 """
 
+import math
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,9 @@ from models.tensor_file import map_tensors, write_tensors
 from models.vocabulary import BOS, CONTROL_TOKENS
 
 AUTOMATON_FILE = "ngram.bin"
+
+LN_10 = math.log(10)
+"""What makes a natural logarithm of one to base 10."""
 
 MAX_ORDER = 255
 """The length of an n-gram that is found is told in one byte."""
@@ -108,6 +112,12 @@ class Automaton(NamedTuple):
     def initial(self) -> int:
         """The state after `<s>`; the empty context in a model of order 1."""
         return 0 if self.order == 1 else BOS + 1
+
+    def frozen(self) -> Self:
+        """The same, its arrays made read-only, as kernels take them."""
+        for array in self:
+            array.flags.writeable = False
+        return self
 
     def save(self, path: Path) -> None:
         """Write the arrays in the layout of a safetensors file."""

@@ -88,7 +88,7 @@ def build_automaton(orders: Sequence[tuple[NGrams, Weights]]) -> Automaton:
         ranked_arcs=ranked.arcs,
         ranked_masses=ranked.masses,
     )
-    return frozen(automaton)
+    return automaton.frozen()
 
 
 def check_sizes(sizes: Sequence[int]) -> None:
@@ -151,10 +151,3 @@ def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, Weights]]:
         backoffs = automaton.log10_backoffs[begin + 1 : 1 if longest else end + 1]
         listed.append((ngrams, Weights(automaton.log10_probs[begin:end], backoffs)))
     return listed
-
-
-def frozen(automaton: Automaton) -> Automaton:
-    """The same, its arrays made read-only, as kernels take them."""
-    for array in automaton:
-        array.flags.writeable = False
-    return automaton

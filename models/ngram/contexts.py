@@ -5,7 +5,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from models.ngram.access import AUTOMATON_TYPES, U, minimal, readonly, step
+from models.ngram.access import AUTOMATON_TYPES, STRETCH_TYPES, U, length_of, minimal, step
 from models.ngram.automaton import Automaton
 
 
@@ -15,17 +15,7 @@ def context_lengths(automaton: Automaton, states: npt.NDArray[np.int32]) -> npt.
 
 
 @numba.njit(
-    [
-        types.int64(
-            automaton,
-            readonly("int32"),
-            readonly("int64"),
-            readonly("int64"),
-            readonly("int64"),
-            types.int64[::1],
-        )
-        for automaton in AUTOMATON_TYPES
-    ],
+    [types.int64(automaton, *STRETCH_TYPES, types.int64[::1]) for automaton in AUTOMATON_TYPES],
     nogil=True,
     cache=True,
 )
@@ -50,14 +40,11 @@ def context_lengths_along(
     Returns:
         −1, or the place of a token that is outside the vocabulary.
     """
-    vocab_size = np.int64(automaton.first_arcs[1])
+    vocab_size, order_starts = np.int64(automaton.first_arcs[1]), automaton.order_starts
     for row in range(len(states)):
         state = U(states[row])
         for place in range(begins[row], ends[row]):
-            length = 0
-            while np.int64(state) > automaton.order_starts[length]:
-                length += 1
-            out[place] = length
+            out[place] = length_of(order_starts, state)
             word = tokens[place]
             if not 0 <= word < vocab_size:
                 return place

@@ -19,8 +19,7 @@ from models.ngram.access import (
     value_at,
     word_at,
 )
-from models.ngram.automaton import Automaton
-from models.ngram.walking import LN_10
+from models.ngram.automaton import LN_10, Automaton
 
 
 @numba.njit(nogil=True)

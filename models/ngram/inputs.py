@@ -1,7 +1,50 @@
 """What callers hand over, checked before any kernel sees it."""
 
+from typing import NamedTuple
+
+import numpy as np
+
 from models.arrays import TokenIds
 from models.errors import InvalidInputError
+
+
+class Stretches(NamedTuple):
+    """Rows of tokens as kernels walk along them.
+
+    Attributes:
+        tokens: of all rows, padding and all [B · T].
+        begins: where each row begins [B].
+        ends: where it ends, padding aside [B].
+    """
+
+    tokens: TokenIds
+    begins: TokenIds
+    ends: TokenIds
+
+
+def stretches_of(tokens: TokenIds, lengths: TokenIds, rows: int) -> Stretches:
+    """Tokens [B, T], of which row b has lengths[b], of a state of so many rows.
+
+    Raises:
+        InvalidInputError: the shapes do not fit.
+    """
+    tokens = np.ascontiguousarray(tokens, dtype=np.int64)
+    lengths = np.ascontiguousarray(lengths, dtype=np.int64)
+    check_shapes(tokens, lengths, rows)
+    begins = np.arange(rows) * tokens.shape[1]
+    return Stretches(tokens.reshape(-1), begins, begins + lengths)
+
+
+def check_one_per_row(shape: tuple[int, ...], rows: int) -> None:
+    """Tokens of this shape are one for each row of a state.
+
+    Raises:
+        InvalidInputError: they are not.
+    """
+    if shape != (rows,):
+        raise InvalidInputError(
+            f"tokens have the shape {list(shape)}, the state has {rows} rows", parameter="tokens"
+        )
 
 
 def check_shapes(tokens: TokenIds, lengths: TokenIds, rows: int) -> None:

@@ -1,6 +1,5 @@
 """The n-gram model: the automaton behind the protocol that all families share."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +9,23 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
+from models.config_file import CONFIG_FILE, read_config, write_config
 from models.errors import InvalidInputError, ManifestError
 from models.ngram import contexts, distributions, sampling, top, walking
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
-from models.ngram.inputs import check_k, check_offsets, check_shapes, outside_vocabulary
+from models.ngram.inputs import (
+    check_k,
+    check_offsets,
+    check_one_per_row,
+    check_shapes,
+    outside_vocabulary,
+    stretches_of,
+)
 from models.ngram.threads import in_threads
 from models.ngram.verification import verify
 from models.protocol import TopTokens
 from models.vocabulary import Vocabulary
 
-CONFIG_FILE = "config.json"
 _NO_ORDERS, _NO_BACKOFFS = np.zeros(0, np.uint8), np.zeros(0, np.float32)
 
 
@@ -114,11 +120,7 @@ class NGramModel:
             InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
         """
         tokens = np.ascontiguousarray(tokens, dtype=np.int64)
-        if tokens.shape != (len(state),):
-            raise InvalidInputError(
-                f"tokens have the shape {list(tokens.shape)}, the state has {len(state)} rows",
-                parameter="tokens",
-            )
+        check_one_per_row(tokens.shape, len(state))
         out = np.empty(len(state), dtype=np.int32)
         bad = walking.advance(self.automaton, state.ids, tokens, out)
         if bad >= 0:
@@ -221,10 +223,7 @@ class NGramModel:
     def _score(
         self, state: NGramState, tokens: TokenIds, lengths: TokenIds, *, detailed: bool
     ) -> NGramScores:
-        tokens = np.ascontiguousarray(tokens, dtype=np.int64)
-        lengths = np.ascontiguousarray(lengths, dtype=np.int64)
-        check_shapes(tokens, lengths, len(state))
-        begins = np.arange(len(state)) * tokens.shape[1]
+        stretches = stretches_of(tokens, lengths, len(state))
         scores = NGramScores(
             np.zeros(tokens.shape, dtype=np.float32),
             np.zeros(tokens.shape if detailed else (0, 0), dtype=np.uint8),
@@ -233,15 +232,13 @@ class NGramModel:
         bad = walking.score(
             self.automaton,
             state.ids,
-            tokens.reshape(-1),
-            begins,
-            begins + lengths,
+            *stretches,
             scores.log_probs.reshape(-1),
             scores.orders.reshape(-1),
             scores.log_backoffs.reshape(-1),
         )
         if bad >= 0:
-            raise outside_vocabulary(tokens, bad, len(self.vocabulary))
+            raise outside_vocabulary(stretches.tokens, bad, len(self.vocabulary))
         return scores
 
     def prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
@@ -281,22 +278,16 @@ class NGramModel:
         Raises:
             InvalidInputError: see `score`.
         """
-        tokens = np.ascontiguousarray(tokens, dtype=np.int64)
-        lengths = np.ascontiguousarray(lengths, dtype=np.int64)
-        check_shapes(tokens, lengths, len(state))
-        begins = np.arange(len(state)) * tokens.shape[1]
+        stretches = stretches_of(tokens, lengths, len(state))
         out = np.zeros(tokens.shape, dtype=np.int64)
-        bad = contexts.context_lengths_along(
-            self.automaton, state.ids, tokens.reshape(-1), begins, begins + lengths, out.reshape(-1)
-        )
+        bad = contexts.context_lengths_along(self.automaton, state.ids, *stretches, out.reshape(-1))
         if bad >= 0:
-            raise outside_vocabulary(tokens, bad, len(self.vocabulary))
+            raise outside_vocabulary(stretches.tokens, bad, len(self.vocabulary))
         return out
 
     def save(self, directory: Path) -> None:
         """Write config.json and the automaton."""
-        config = {"order": self.order, "normalised": self.normalised}
-        (directory / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+        write_config(directory / CONFIG_FILE, {"order": self.order, "normalised": self.normalised})
         self.automaton.save(directory / AUTOMATON_FILE)
 
     @classmethod
@@ -314,11 +305,11 @@ class NGramModel:
         path = directory / CONFIG_FILE
         automaton = Automaton.load(directory / AUTOMATON_FILE)
         verify(automaton, directory / AUTOMATON_FILE)
+        config = read_config(path)
         try:
-            config = json.loads(path.read_text(encoding="utf-8"))
             order, normalised = config["order"], config["normalised"]
             model = cls(automaton, vocabulary, normalised=bool(normalised))
-        except (OSError, ValueError, KeyError, TypeError, InvalidInputError) as error:
+        except (KeyError, InvalidInputError) as error:
             raise ManifestError(f"{path}: not an n-gram model's configuration: {error}") from None
         if order != automaton.order:
             raise ManifestError(f"{path}: order is {order}, {AUTOMATON_FILE} has {automaton.order}")

@@ -44,9 +44,7 @@ def quantised(automaton: Automaton) -> Automaton:
         ranked_arcs=ranked.arcs,
         ranked_masses=ranked.masses,
     )
-    for array in made:
-        array.flags.writeable = False
-    return made
+    return made.frozen()
 
 
 def dequantised(automaton: Automaton) -> Automaton:
@@ -60,9 +58,7 @@ def dequantised(automaton: Automaton) -> Automaton:
         prob_values=automaton.prob_values[:0],
         backoff_values=automaton.backoff_values[:0],
     )
-    for array in made:
-        array.flags.writeable = False
-    return made
+    return made.frozen()
 
 
 def encode(

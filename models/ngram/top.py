@@ -22,10 +22,9 @@ from models.ngram.access import (
     value_at,
     word_at,
 )
-from models.ngram.automaton import Automaton
+from models.ngram.automaton import LN_10, Automaton
 from models.ngram.distributions import chain_of, rank_of
 from models.ngram.ranked import RANKED_ARCS
-from models.ngram.walking import LN_10
 
 _AHEAD = 8
 """Ranked arcs that are fetched before their turn."""

@@ -9,7 +9,6 @@ Word ids are checked, because one outside the vocabulary would read outside the 
 kernels return the place of the first bad one, or −1.
 """
 
-import math
 from typing import Any
 
 import numba
@@ -19,9 +18,11 @@ from numba import types
 
 from models.ngram.access import (
     AUTOMATON_TYPES,
+    STRETCH_TYPES,
     U,
     find,
     last_place,
+    length_of,
     log10_backoff_of,
     log10_prob_of,
     minimal,
@@ -29,9 +30,8 @@ from models.ngram.access import (
     readonly,
     step,
 )
-from models.ngram.automaton import Automaton
+from models.ngram.automaton import LN_10, Automaton
 
-LN_10 = math.log(10)
 _LANES = 24
 _PLACE, _STOP, _STATE, _FIRST, _LAST = (np.uint64(column) for column in range(5))
 """What a lane has: the token it is at, the end of its row, its state, and where the arcs sought are."""
@@ -51,18 +51,26 @@ def _start(walks: npt.NDArray[np.uint64], lane: Any, begin: Any, end: Any, state
     walks[lane, _PLACE], walks[lane, _STOP], walks[lane, _STATE] = U(begin), U(end), U(state)
 
 
+@numba.njit(nogil=True, inline="always")
+def _look_ahead(
+    automaton: Automaton, tokens: npt.NDArray[np.int64], walks: npt.NDArray[np.uint64], lanes: Any
+) -> None:
+    """Find where the arcs of each lane's state are, and have the processor fetch what is read next."""
+    for number in range(lanes):
+        lane = U(number)
+        state = walks[lane, _STATE]
+        first = U(automaton.first_arcs[state])
+        last = last_place(first, U(automaton.first_arcs[state + U(1)]), tokens[walks[lane, _PLACE]])
+        walks[lane, _FIRST], walks[lane, _LAST] = first, last
+        prefetch(automaton.words, (first + last) >> U(1))
+        prefetch(automaton.log10_probs, (first + last) >> U(1))
+        prefetch(automaton.log10_backoffs, state)
+        prefetch(automaton.suffixes, state)
+
+
 @numba.njit(
     [
-        types.int64(
-            automaton,
-            readonly("int32"),
-            readonly("int64"),
-            readonly("int64"),
-            readonly("int64"),
-            types.float32[::1],
-            types.uint8[::1],
-            types.float32[::1],
-        )
+        types.int64(automaton, *STRETCH_TYPES, types.float32[::1], types.uint8[::1], types.float32[::1])
         for automaton in AUTOMATON_TYPES
     ],
     nogil=True,
@@ -107,16 +115,7 @@ def score(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles st
         _start(walks, lanes, begins[row], ends[row], states[row])
         row, lanes = _row_from(row + 1, begins, ends), lanes + U(1)
     while lanes > U(0):
-        for number in range(lanes):
-            lane = U(number)
-            state = walks[lane, _STATE]
-            first = U(automaton.first_arcs[state])
-            last = last_place(first, U(automaton.first_arcs[state + U(1)]), tokens[walks[lane, _PLACE]])
-            walks[lane, _FIRST], walks[lane, _LAST] = first, last
-            prefetch(automaton.words, (first + last) >> U(1))
-            prefetch(automaton.log10_probs, (first + last) >> U(1))
-            prefetch(automaton.log10_backoffs, state)
-            prefetch(automaton.suffixes, state)
+        _look_ahead(automaton, tokens, walks, lanes)
         lane = U(0)
         while lane < lanes:
             place, state = walks[lane, _PLACE], walks[lane, _STATE]
@@ -140,10 +139,8 @@ def score(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles st
             else:
                 log_probs[place] = (log10_prob_of(automaton, arc) + backoffs[lane]) * LN_10
                 if detailed:
-                    order = 1
-                    while arc >= U(automaton.order_starts[order]):
-                        order += 1
-                    orders[place], log_backoffs[place] = order, backoffs[lane] * LN_10
+                    orders[place] = length_of(automaton.order_starts, arc + U(1))
+                    log_backoffs[place] = backoffs[lane] * LN_10
             place += U(1)
             if place == walks[lane, _STOP]:
                 backoffs[lane] = 0.0

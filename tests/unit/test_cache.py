@@ -253,6 +253,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path, config):
     [
         "{}",
         "[",
+        pytest.param("[" * 100_000, id="nested"),
         "[1]",
         '{"kind": "unigram", "window": 0, "flatness": 0, "half_life": null, "weight": 0.5}',
         '{"kind": "unigram", "window": 9, "flatness": 0, "half_life": NaN, "weight": 0.5}',

@@ -1,9 +1,11 @@
 """Packed files, read by their first bytes and written by their names' endings."""
 
+import contextlib
 import gzip
 import io
 import lzma
 import random
+import time
 
 import pytest
 import zstandard
@@ -80,3 +82,41 @@ def test_a_failure_leaves_nothing_behind(tmp_path):
 def test_a_folder_is_not_written_over(tmp_path):
     with pytest.raises(FormatError, match="no file"), writing(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("name", ["f/below a file", "f" * 256])
+def test_a_path_that_no_file_can_have_is_refused(tmp_path, name):
+    (tmp_path / "f").touch()
+    with (
+        pytest.raises(FormatError, match=rf"{name}: cannot be written: (Not a dir|File name)"),
+        writing(tmp_path / name),
+    ):
+        pass
+
+
+def test_a_name_may_be_as_long_as_names_can_be(tmp_path):
+    path = tmp_path / ("f" * 255)
+    with writing(path) as write:
+        write(CONTENT)
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_stream_is_not_closed_while_it_is_written_to(tmp_path, monkeypatch):
+    class Slow(contextlib.AbstractContextManager):
+        def write(self, _):
+            time.sleep(0.2)
+            done.append("written")
+
+        def __exit__(self, *_):
+            done.append("closed")
+
+    def interrupted():
+        with writing(tmp_path / "f") as write:
+            write(CONTENT)
+            raise KeyboardInterrupt
+
+    done = []
+    monkeypatch.setattr(packed_files, "_packing", lambda *_: Slow())
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert done == ["written", "closed"]

@@ -1,5 +1,7 @@
 """Tokenizers of every kind: control spellings, saving, decoding."""
 
+import time
+
 import pytest
 
 from models.errors import InvalidInputError, ManifestError
@@ -121,3 +123,10 @@ def test_encoding_a_corpus_counts_words_and_bytes_of_the_text_as_given():
     assert corpus.num_bytes == 7 + 5
     assert corpus.sentence(1).tolist() == learn(kind="char").encode("café")
     assert corpus.num_tokens == 7 + 4 + 2
+
+
+def test_a_long_context_is_lower_cased_once_and_not_for_every_word():
+    tokenizer = WordTokenizer(Vocabulary(["é"]), lowercase=True)
+    began_s = time.process_time()
+    assert tokenizer.encode_after("É " * 100_000, "É") == ([3] * 100_001, 100_000)
+    assert time.process_time() - began_s < 10  # else minutes

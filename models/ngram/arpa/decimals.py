@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 import numba
 import numpy as np
-import numpy.typing as npt
 
-ByteArray: TypeAlias = npt.NDArray[np.uint8]
+from models.word_kernels import ByteArray
+
 Int: TypeAlias = Any  # in kernels a whole number is an int64, whether Python or NumPy made it
 
 MAX_NUMBER_BYTES = 32

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from models.ngram.arpa.source import ArpaSource
+from models.ngram.arpa.source import ArpaSource, shown
 
 MAX_ORDER = 20
 MAX_COUNT = 2**31 - 1
@@ -59,7 +59,7 @@ def read_header(source: ArpaSource) -> Header:
         match = _COUNT.fullmatch(text)
         if match is None:
             source.fail(
-                f"{_shown(text)} stands where a line such as ngram 1=1000 or \\1-grams: is due", line=line
+                f"{shown(text)} stands where a line such as ngram 1=1000 or \\1-grams: is due", line=line
             )
         counts.append(_checked_count(source, line, len(counts) + 1, *map(int, match.groups())))
     if not counts:
@@ -98,7 +98,3 @@ def _checked_count(source: ArpaSource, line: int, expected: int, order: int, cou
             line=line,
         )
     return count
-
-
-def _shown(text: bytes) -> str:
-    return repr(text[:80].decode("utf-8", "backslashreplace"))

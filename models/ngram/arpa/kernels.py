@@ -4,19 +4,17 @@ A kernel stops where it cannot go on, and says why by a code. It has used up the
 the place that it returns, and can be called again there once its caller has made room.
 """
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
-from models.ngram.arpa.decimals import read_number
-from models.word_kernels import HASH_PRIME, HASH_SEED, Table, enter, find, has_room
+from models.ngram.arpa.decimals import Int, read_number
+from models.word_kernels import HASH_PRIME, HASH_SEED, ByteArray, Table, enter, find, has_room
 
-ByteArray: TypeAlias = npt.NDArray[np.uint8]
 IntArray: TypeAlias = npt.NDArray[np.int32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
-Int: TypeAlias = Any  # in kernels a whole number is an int64, whether Python or NumPy made it
 
 # why a kernel stopped: nothing is wrong up to FULL
 BLOCK_ENDS, SECTION_ENDS, FULL = 0, 1, 2

@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from models.errors import FormatError
 from models.ngram.arpa.decimals import nearest_float
 from models.ngram.arpa.header import BACKWARD, END, LOG_ZERO, Header, read_header, section_heading
 from models.ngram.arpa.kernels import Rows, Trie
 from models.ngram.arpa.lexicon import Lexicon, read_lexicon
 from models.ngram.arpa.sections import Section
 from models.ngram.arpa.sorting import grown_trie, sort_rows
-from models.ngram.arpa.source import ArpaSource
+from models.ngram.arpa.source import ArpaSource, shown
 from models.ngram.arpa.words import ESCAPES
 from models.ngram.build import NGrams, Weights
 from models.vocabulary import BOS, Vocabulary
@@ -80,6 +81,7 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
     """
     with ArpaSource(path, on_read=on_read) as source:
         header = read_header(source)
+        log_zero = _log_zero(path, header)
         words = WordTable()
         trie = Trie(np.zeros(0, np.int32), np.zeros(1, np.int64), 0, 0)
         section = Section(source, order=1, declared=header.counts[0])
@@ -105,7 +107,7 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
                 trie = grown_trie(trie, orders[-1][0], num_prefixes=num_prefixes)
         _pass_heading(source, END)
         source.drain()
-    ignored_starts = sum(_mend(ngrams, weights, header) for ngrams, weights in orders) - 1
+    ignored_starts = sum(_mend(ngrams, weights, log_zero) for ngrams, weights in orders) - 1
     highest = orders[-1][1].log10_backoffs
     report = ArpaReport(
         sha256=source.sha256,
@@ -121,13 +123,25 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
     return ArpaModel(lexicon.vocabulary, orders, report)
 
 
+def _log_zero(path: Path, header: Header) -> np.float32 | None:
+    """The back-off weight that stands for minus infinity in the file; None if none does."""
+    if LOG_ZERO not in header.options:
+        return None
+    value = nearest_float(header.options[LOG_ZERO].encode())
+    if value is None or not value < 0:
+        raise FormatError(
+            path,
+            f"{LOG_ZERO} is {header.options[LOG_ZERO]!r:.80} in its comment, it must be a number below 0",
+        )
+    return value
+
+
 def _pass_heading(source: ArpaSource, expected: bytes) -> None:
     while (text := source.read_line()) != expected:
         if text is None:
             source.fail_ended(expected.decode())
         if text:
-            shown = text[:80].decode("utf-8", "backslashreplace")
-            source.fail(f"{shown!r} stands where {expected.decode()} is due", line=source.line - 1)
+            source.fail(f"{shown(text)} stands where {expected.decode()} is due", line=source.line - 1)
 
 
 def _unigrams(rows: Rows, lexicon: Lexicon) -> tuple[NGrams, Weights]:
@@ -156,13 +170,12 @@ def _sorted(section: Section, *, num_prefixes: int, vocab_size: int) -> tuple[NG
     return NGrams(words, prefixes, unknown), Weights(log10_probs, log10_backoffs)
 
 
-def _mend(ngrams: NGrams, weights: Weights, header: Header) -> int:
+def _mend(ngrams: NGrams, weights: Weights, log_zero: np.float32 | None) -> int:
     """What files write instead of what they mean: in place, how many n-grams predicted `<s>`."""
     log10_probs, log10_backoffs = weights
     np.minimum(log10_probs, 0, out=log10_probs)  # rounding errors
-    if LOG_ZERO in header.options:
-        zero = nearest_float(header.options[LOG_ZERO].encode())
-        log10_backoffs[log10_backoffs == zero] = -np.inf
+    if log_zero is not None:
+        log10_backoffs[log10_backoffs == log_zero] = -np.inf
     starts = ngrams.words == BOS
     log10_probs[starts] = -np.inf
     return int(np.count_nonzero(starts))

@@ -11,7 +11,7 @@ import numpy as np
 from models.ngram.arpa import kernels
 from models.ngram.arpa.decimals import nearest_float
 from models.ngram.arpa.kernels import IntArray, Rows, Stop, Trie
-from models.ngram.arpa.source import ArpaSource
+from models.ngram.arpa.source import ArpaSource, shown
 from models.ngram.verification import MAX_LOG10_CHARGE
 from models.word_table import WordTable
 
@@ -138,17 +138,17 @@ class Section:
             name = "log-probability" if column == kernels.PROB else "back-off weight"
             if value is None:
                 self._source.fail(
-                    f"{_shown(field)} stands where a {name} is due", line=line, hint=self._layout()
+                    f"{shown(field)} stands where a {name} is due", line=line, hint=self._layout()
                 )
             if np.isnan(value):
-                self._source.fail(f"the {name} is not a number: {_shown(field)}", line=line)
+                self._source.fail(f"the {name} is not a number: {shown(field)}", line=line)
             if column == kernels.PROB:
                 if value > kernels.MOST_POSITIVE:
                     self._fail_positive(field, line)
                 self.rows.log10_probs[row] = value
             else:
                 if value == np.inf:
-                    self._source.fail(f"the {name} is infinite: {_shown(field)}", line=line)
+                    self._source.fail(f"the {name} is infinite: {shown(field)}", line=line)
                 self.rows.log10_backoffs[row] = value
 
     def _refuse(self, stop: Stop, words: WordTable) -> NoReturn:
@@ -160,26 +160,22 @@ class Section:
             self.fail_duplicate(int(self.rows.lines[words.add(field)]), stop.line)
         if stop.code == kernels.NO_PREFIX:
             prefix = self._source.fields_at(stop.place)[1 : self._order]
-            problem = f"{_shown(b' '.join(prefix))} is not listed among the {self._order - 1}-grams"
+            problem = f"{shown(b' '.join(prefix))} is not listed among the {self._order - 1}-grams"
             hint = "all but the last word of an n-gram must be listed, too, with the back-off weight"
         elif stop.code == kernels.UNKNOWN_WORD:
-            problem, hint = f"the word {_shown(field)} is not listed among the 1-grams", self._layout()
+            problem, hint = f"the word {shown(field)} is not listed among the 1-grams", self._layout()
         elif stop.code == kernels.TOO_FEW_WORDS:
             problem = "there is no word" if self._order == 1 else f"there are fewer than {self._order} words"
             hint = self._layout()
         else:
-            problem, hint = f"{_shown(field)} is one field too many", self._layout()
+            problem, hint = f"{shown(field)} is one field too many", self._layout()
         self._source.fail(problem, hint=hint)
 
     def _fail_positive(self, field: bytes, line: int) -> NoReturn:
         self._source.fail(
-            f"the log-probability {_shown(field)} is above 0: no probability is above 1", line=line
+            f"the log-probability {shown(field)} is above 0: no probability is above 1", line=line
         )
 
     def _layout(self) -> str:
         words = "a word" if self._order == 1 else f"{self._order} words"
         return f"a line here has a log-probability, {words} and perhaps a back-off weight"
-
-
-def _shown(field: bytes) -> str:
-    return repr(field[:80].decode("utf-8", "backslashreplace"))

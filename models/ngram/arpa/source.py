@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Self, cast
+from typing import BinaryIO, NoReturn, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +66,7 @@ class ArpaSource:
         self._first_bytes = b""
         self._on_read = on_read
         self._told = 0
+        self._stream: BinaryIO | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -75,8 +76,7 @@ class ArpaSource:
         except OSError as error:
             raise FormatError(self.path, f"cannot be read: {error.strerror or error}") from None
         self._thread = ThreadPoolExecutor(1)
-        self._stream = unpacked(cast("BufferedReader", self._file))
-        self._next = self._thread.submit(self._stream.read, BLOCK_BYTES)
+        self._next = self._thread.submit(self._next_chunk)
         return self
 
     def __exit__(
@@ -165,13 +165,19 @@ class ArpaSource:
         except OSError as error:
             raise FormatError(self.path, f"cannot be read: {error.strerror or error}") from None
         if chunk:
-            self._next = self._thread.submit(self._stream.read, BLOCK_BYTES)
+            self._next = self._thread.submit(self._next_chunk)
         if len(self._first_bytes) < _MAGIC_BYTES:
             self._first_bytes += chunk[:_MAGIC_BYTES]
         position = self._file.num_bytes
         self._on_read(position - self._told)
         self._told = position
         return chunk
+
+    def _next_chunk(self) -> bytes:
+        """Called in the thread, so that whatever is wrong with the file is met where its chunks are awaited."""
+        if self._stream is None:
+            self._stream = unpacked(cast("BufferedReader", self._file))
+        return self._stream.read(BLOCK_BYTES)
 
 
 class _HashedFile:
@@ -196,3 +202,8 @@ class _HashedFile:
     def close(self) -> None:
         """Close the file."""
         self._raw.close()
+
+
+def shown(text: bytes) -> str:
+    """The beginning of some bytes of a file, as messages quote it."""
+    return repr(text[:80].decode("utf-8", "backslashreplace"))

@@ -14,8 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from models.ngram.automaton import LN_10
 from models.ngram.device.tensors import TensorAutomaton
-from models.ngram.device.walking import LN_10, suffix_chain
+from models.ngram.device.walking import suffix_chain
 
 ENTRIES = 1 << 24
 """Entries of [B, V] computed at once, in at most some hundred MiB beyond the result; see `_ARC_ENTRIES`."""

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from models.arrays import TokenIds
-from models.errors import InvalidInputError
-from models.ngram.inputs import outside_vocabulary
+from models.ngram.inputs import check_one_per_row, outside_vocabulary
 
 Ids: TypeAlias = TokenIds | Tensor
 """Token ids or row numbers in NumPy, or in torch on the model's device."""
@@ -47,10 +46,7 @@ def one_per_row(tokens: Ids, rows: int, vocab_size: int, device: torch.device) -
     """
     if not isinstance(tokens, Tensor):
         tokens = np.asarray(tokens, dtype=np.int64)
-    if tuple(tokens.shape) != (rows,):
-        raise InvalidInputError(
-            f"tokens have the shape {list(tokens.shape)}, the state has {rows} rows", parameter="tokens"
-        )
+    check_one_per_row(tuple(tokens.shape), rows)
     outside = (tokens < 0) | (tokens >= vocab_size)
     if outside.any():
         _refuse(_on_host(tokens), _on_host(outside), vocab_size)

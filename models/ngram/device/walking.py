@@ -5,15 +5,13 @@ nothing here goes through time: the contexts of one length before every token ar
 those one shorter, which makes as many rounds as the model's order, however long the texts are.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from models.ngram.automaton import LN_10
 from models.ngram.device.tensors import TensorAutomaton
-
-LN_10 = math.log(10)
 
 
 class Reading(NamedTuple):

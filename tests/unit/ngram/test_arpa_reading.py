@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import lzma
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -283,3 +284,17 @@ def test_files_that_are_not_there_are_refused(tmp_path):
 def test_the_first_of_two_errors_is_told_even_if_it_needs_a_closer_look(tmp_path):
     with pytest.raises(FormatError, match="line 14: the back-off weight is not a number"):
         read(tmp_path, SMALL.replace("-0.15", "nan").replace("a b\t", "a c\t"))
+
+
+def test_a_file_that_cannot_be_read_to_begin_with_is_refused_by_name():
+    with pytest.raises(FormatError, match="/proc/self/mem: cannot be read: Input/output error"):
+        read_arpa(Path("/proc/self/mem"))
+
+
+@pytest.mark.parametrize("value", ["0", "nan", "x"])
+def test_what_cannot_stand_for_a_backoff_weight_of_zero_is_refused(tmp_path, value):
+    """Else every n-gram without a weight would lead to nothing."""
+    with pytest.raises(
+        FormatError, match=rf"log-zero is '{value}' in its comment, it must be a number below 0"
+    ):
+        read(tmp_path, f"# gramophone: log-zero={value}\n{SMALL}")

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from models.config_file import CONFIG_FILE
 from models.errors import ManifestError
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
-from models.ngram.model import CONFIG_FILE, NGramModel
+from models.ngram.model import NGramModel
 from models.ngram.quantised import quantised
 from models.ngram.ranked import RANKED_ARCS
 from models.ngram.verification import verify
@@ -83,7 +84,9 @@ def test_another_order_in_the_configuration_is_refused(saved, vocabulary):
         load(saved, vocabulary)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"order": 3}', "{"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"order": 3}', "{", pytest.param("[" * 100_000, id="nested")]
+)
 def test_a_configuration_that_is_none_is_refused(saved, vocabulary, text):
     (saved / CONFIG_FILE).write_text(text, encoding="utf-8")
     with pytest.raises(ManifestError, match=CONFIG_FILE):
