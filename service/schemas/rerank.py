@@ -15,7 +15,7 @@ from models.reranking.log_linear import LogLinearModel
 from models.reranking.mbr import Utility
 from models.reranking.profiles import Profile
 from models.reranking.ranking import check_scale
-from service.schemas.wire import TimedRequest, WireModel, parse_json
+from service.schemas.wire import TimedRequest, WireModel, lines_of, parse_json
 from service.use_cases.candidate_features import ScoreMode, ScoringOptions
 from service.use_cases.limits import Limits
 from service.use_cases.rerank import RerankItem, RerankOptions
@@ -283,14 +283,10 @@ class RerankRequest(RerankSettings):
 
 def rerank_items(body: bytes, limits: Limits) -> Iterator[RerankItem | InvalidInputError]:
     """What each line asks to re-rank, as it is needed; an error for a line that is wrong."""
-    at, end = 0, len(body) - body.endswith(b"\n")
-    while at <= end:
-        line_end = body.find(b"\n", at, end)
-        line_end = end if line_end < 0 else line_end
+    for line in lines_of(body):
         try:
-            one = parse_json(CandidateListIn, body[at:line_end])
+            one = parse_json(CandidateListIn, line)
             limits.check_count(len(one.candidates), parameter="candidates")
             yield one.item()
         except InvalidInputError as error:
             yield error
-        at = line_end + 1

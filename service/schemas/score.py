@@ -14,7 +14,15 @@ from models.scoring import bits_per, finite, perplexity
 from models.vocabulary import EOS, UNK
 from service.engine.host import LoadedModel
 from service.schemas.replies import ScoreReply, ScoreTotals, SequenceScoreResult, TokenScore, WordScore
-from service.schemas.wire import OneContext, TimedRequest, WireModel, invalid_input, parse_json, text_or_ids
+from service.schemas.wire import (
+    OneContext,
+    TimedRequest,
+    WireModel,
+    invalid_input,
+    lines_of,
+    parse_json,
+    text_or_ids,
+)
 from service.use_cases.limits import Limits
 from service.use_cases.score import Detail, ScoreItem, ScoreOptions, SequenceScore
 from service.use_cases.tokens import TextOrIds
@@ -121,7 +129,7 @@ class ScoreQuery(BaseModel):
 
 def score_items(body: bytes) -> Iterator[ScoreItem | InvalidInputError]:
     """What each line asks to score, as it is needed; an error for a line that is wrong."""
-    for line in body.removesuffix(b"\n").split(b"\n"):
+    for line in lines_of(body):
         try:
             read = parse_json(ScoreLine, line)
             name = "token_ids" if read.text is None else "text"

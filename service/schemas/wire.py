@@ -1,5 +1,6 @@
 """Reading requests: bytes to a wire model, with errors that name the field and the value."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
@@ -38,6 +39,16 @@ def parse_json(kind: type[W], body: bytes) -> W:
         return kind.model_validate_json(body)
     except ValidationError as error:
         raise invalid_input(error) from None
+
+
+def lines_of(body: bytes) -> Iterator[bytes]:
+    """The lines of a body, one by one: all at once may take more memory than it. A line feed at its end begins none."""
+    at, end = 0, len(body) - body.endswith(b"\n")
+    while at <= end:
+        line_end = body.find(b"\n", at, end)
+        line_end = end if line_end < 0 else line_end
+        yield body[at:line_end]
+        at = line_end + 1
 
 
 def invalid_input(error: ValidationError) -> InvalidInputError:
@@ -124,6 +135,15 @@ OneOrMoreContexts = Annotated[
     ),
 ]
 """A text, texts, token ids, or lists of them."""
+
+
+def named_contexts(
+    given: str | list[str] | list[int] | list[list[int]], *, parameter: str
+) -> tuple[tuple[str, TextOrIds], ...]:
+    """Each of what `OneOrMoreContexts` allows, as commands hold it, and what errors call it."""
+    if isinstance(given, str) or not given or isinstance(given[0], int):
+        return ((parameter, text_or_ids(given)),)  # type: ignore[arg-type]  # a list of one kind by its type
+    return tuple((f"{parameter}[{i}]", text_or_ids(one)) for i, one in enumerate(given))  # type: ignore[arg-type]
 
 
 def text_or_ids(value: str | list[int]) -> TextOrIds:
