@@ -106,7 +106,7 @@ def _query(options: RerankOptions) -> dict[str, Any]:
     models = options.get("models", ())
     weights = {f"lm:{one['name']}": one["weight"] for one in models if "weight" in one}
     if weights and "profile" in options and "weights" not in options:
-        message = "models have weights, and the others are a profile's: lines take either, so give all of them as weights"
+        message = "models have weights beside a profile's: lines take either, so give all of them as weights"
         raise BadRequestError(ErrorBody(message, "invalid_request_error", "models", None), status=0)
     if weights or "weights" in options:
         query["weights"] = _pairs({**options.get("weights", {"lm": 1.0}), **weights})

@@ -38,20 +38,20 @@ def test_paths_are_no_markup(capsys):
 def test_names_of_features_are_no_markup(capsys):
     scores = SimpleNamespace(lists=2, difference=0.0, low=0.0, high=0.0, p_value=1.0)
     reply = SimpleNamespace(
-        **{
-            "metric": "wer",
-            "signature": "s",
-            "reason": "better by am[/x]",
-            "folds": [],
-            "features": ["am[/x]"],
-        },
-        **{
-            "weights": {"am[/x]": 0.5},
-            "length_exponent": 0.0,
-            "posterior_scale": 1.0,
-            "ignored_features": ["b[c]"],
-        },
-        **{"counts": scores, "significance": scores, "baseline": 2.0, "tried": 1.0, "oracle": 0.5},
+        metric="wer",
+        signature="s",
+        reason="better by am[/x]",
+        folds=[],
+        features=["am[/x]"],
+        weights={"am[/x]": 0.5},
+        length_exponent=0.0,
+        posterior_scale=1.0,
+        ignored_features=["b[c]"],
+        counts=scores,
+        significance=scores,
+        baseline=2.0,
+        tried=1.0,
+        oracle=0.5,
     )
     show_tuning(reply, None, Path("[d]"))
     told = capsys.readouterr().out
