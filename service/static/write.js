@@ -24,7 +24,6 @@ const INSIDE_WORD = /^[\p{L}\p{N}\p{M}_]/u;
 const editor = new Editor("write", WRITTEN, {
   "aria-label": "Text to write",
   placeholder: "Type here…",
-  class: "prose",
 });
 const session = kept("session") || crypto.getRandomValues(new Uint32Array(2)).join("-");
 const status = { completions: h("span"), next: h("span") };

@@ -245,3 +245,10 @@ def test_markup_that_is_typed_or_told_stays_text(page):
     page.keyboard.press("Tab")
     expect(editor(page)).to_have_value(f"the page shows {EVIL} ")
     assert page.evaluate("[window.pwned, document.querySelectorAll('main img').length]") == [None, 0]
+
+
+def test_all_of_a_long_text_is_read(page):
+    """Of more than two thousand lines only the last hundred or so were."""
+    lines = [f"the {number}" for number in range(2100)]
+    editor(page).fill("\n".join(lines))
+    page.wait_for_function("document.querySelectorAll('.mirror .tok').length >= 2 * 2100", timeout=60_000)
