@@ -1,6 +1,6 @@
 """POST /v1/rerank: what is asked."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Self
 
@@ -102,6 +102,21 @@ class MixturePart(WireModel):
     """Positive; all together sum to 1."""
 
 
+def main_models(
+    model: str | None, mixture: Sequence[MixturePart] | None
+) -> tuple[tuple[str | None, float], ...]:
+    """The addresses of the models that make `lm`, and their weights; None for the default model.
+
+    Raises:
+        InvalidInputError: a mixture is given beside a model.
+    """
+    if mixture is None:
+        return ((model, 1.0),)
+    if model is not None:
+        raise InvalidInputError("give either model or mixture", parameter="mixture")
+    return tuple((part.model, part.weight) for part in mixture)
+
+
 class FurtherModel(WireModel):
     """A model with features of its own: `lm:NAME`, `tokens:NAME`, `unk:NAME`."""
 
@@ -194,14 +209,10 @@ class RerankSettings(TimedRequest):
         Raises:
             InvalidInputError: a mixture is given beside a model, or is none; or there are too many models.
         """
-        if self.model is not None and self.mixture is not None:
-            raise InvalidInputError("give either model or mixture", parameter="mixture")
+        parts = main_models(self.model, self.mixture)
         if profile is not None and self.model is None and self.mixture is None and not self.models:
             main = tuple((one.address, one.weight) for one in profile.models if not one.name)
             return ModelChoice(main, tuple((one.name, one.address) for one in profile.models if one.name))
-        parts: tuple[tuple[str | None, float], ...] = ((self.model, 1.0),)
-        if self.mixture is not None:
-            parts = tuple((part.model, part.weight) for part in self.mixture)
         return ModelChoice(parts, tuple((one.name, one.model) for one in self.models))
 
     def _model_weights(self) -> dict[str, float]:
