@@ -15,6 +15,7 @@ from models.reranking.log_linear import LogLinearModel
 from models.reranking.mbr import Utility
 from models.reranking.profiles import Profile
 from models.reranking.ranking import check_scale
+from service.schemas.score import DetailName
 from service.schemas.wire import TimedRequest, WireModel, lines_of, parse_json
 from service.use_cases.candidate_features import ScoreMode, ScoringOptions
 from service.use_cases.limits import Limits
@@ -25,8 +26,6 @@ from service.use_cases.scoring_models import ModelChoice
 
 _MAX_SESSION = 2048
 """Characters of a session: a handle for each model."""
-
-_DetailName = Annotated[Detail, Field(strict=False)]  # in JSON a detail is its name
 
 
 _ONE_LIST: JsonValue = {
@@ -154,7 +153,7 @@ class RerankSettings(TimedRequest):
     highest sentence `chrf` or `bleu`."""
     confidences: bool = False
     """Whether to tell how sure the list is of each word of the best candidate."""
-    detail: _DetailName = Detail.NONE
+    detail: DetailName = Detail.NONE
     """How finely to report what the main model says: `none`, `token` or `word`."""
     bos: bool = True
     """Whether `<s>` stands before each candidate, or before its context."""

@@ -27,7 +27,8 @@ from service.use_cases.limits import Limits
 from service.use_cases.score import Detail, ScoreItem, ScoreOptions, SequenceScore
 from service.use_cases.tokens import TextOrIds
 
-_DetailName = Annotated[Detail, Field(strict=False)]
+DetailName = Annotated[Detail, Field(strict=False)]
+"""How finely to report: in JSON by its name."""
 
 
 class ScoreRequest(TimedRequest):
@@ -54,7 +55,7 @@ class ScoreRequest(TimedRequest):
     """Whether `<s>` stands before the context."""
     eos: bool = True
     """Whether `</s>` after each is scored too."""
-    detail: _DetailName = Detail.NONE
+    detail: DetailName = Detail.NONE
     """How finely to report: `none`, `token` or `word`."""
 
     @model_validator(mode="after")
