@@ -252,3 +252,20 @@ def test_all_of_a_long_text_is_read(page):
     lines = [f"the {number}" for number in range(2100)]
     editor(page).fill("\n".join(lines))
     page.wait_for_function("document.querySelectorAll('.mirror .tok').length >= 2 * 2100", timeout=60_000)
+
+
+def test_a_completion_taken_with_enter_teaches_nothing_yet(page):
+    """The line was learnt as if it had ended there, and again when it did."""
+    taught = []
+    page.on("request", lambda asked: asked.url.endswith("/accepted") and taught.append(asked.post_data_json))
+    page.get_by_text("Options", exact=True).first.click()
+    page.get_by_text("Your own words").click()
+    page.get_by_label("user", exact=True).fill("ida")
+    write(page, "return the nu")
+    expect(words(page)).to_have_text(["number"])
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(editor(page)).to_have_value("return the number ")
+    with page.expect_response("**/accepted"):
+        page.keyboard.press("Enter")
+    assert taught == [{"text": "return the number"}]
