@@ -192,7 +192,7 @@ def wait_s(response: httpx.Response, attempt: int, max_retries: int) -> float | 
     if response.status_code not in _RETRIED or attempt >= max_retries:
         return None
     asked = response.headers.get("retry-after", "")
-    return min(float(asked) if asked.isdigit() else 0.5 * 2.0**attempt, _LONGEST_WAIT_S)
+    return min(float(asked) if asked.isdecimal() else 0.5 * 2.0**attempt, _LONGEST_WAIT_S)
 
 
 class LineReader:

@@ -258,7 +258,7 @@ def test_a_completion_taken_with_enter_teaches_nothing_yet(page):
     """The line was learnt as if it had ended there, and again when it did."""
     taught = []
     page.on("request", lambda asked: asked.url.endswith("/accepted") and taught.append(asked.post_data_json))
-    page.get_by_text("Options", exact=True).first.click()
+    page.locator("summary", has_text="Options").first.click()
     page.get_by_text("Your own words").click()
     page.get_by_label("user", exact=True).fill("ida")
     write(page, "return the nu")
