@@ -121,8 +121,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refuse(*(self._refusal or (400, msg)))
 
     def _refuse(self, status: int, message: str) -> None:
-        if self._head_done and not self._whole and self.cycle.response_started:
-            self._close()  # the request has its answer: a second would pass for the next one's
+        if self._is_answering():
+            self._close()
             return
         body = error_json(ErrorBody(message, "invalid_request_error", None, "bad_http"))
         headers = [
@@ -134,6 +134,12 @@ class GuardedProtocol(HttpToolsProtocol):
         lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
         self.transport.write(STATUS_LINE[status] + lines + b"\r\n" + body)
         self._close()
+
+    def _is_answering(self) -> bool:
+        """Whether an answer is on its way, into which none may be written, or was given to what is still being read."""
+        if self.cycle is None or not self.cycle.response_started:
+            return False
+        return not self.cycle.response_complete or (self._head_done and not self._whole)
 
     def _too_long(self) -> tuple[int, str]:
         return (

@@ -176,6 +176,22 @@ def test_what_goes_wrong_after_the_answer_is_not_answered_again(url):
         assert connection.recv(1000) == b""
 
 
+def test_nothing_is_written_into_an_answer_that_is_under_way(url):
+    """A refusal of what came next stood in the middle of a stream."""
+    body = b'{"max_tokens": 1000, "ignore_eos": true, "stream": true}'
+    with connect(url) as connection:
+        connection.sendall(
+            b"POST /v1/generate HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+        )
+        received = connection.recv(100)
+        connection.sendall(b"hello\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            while some := connection.recv(65536):
+                received += some
+    before, refused, _ = received.partition(b"HTTP/1.1 400")
+    assert not refused or before.endswith(b"0\r\n\r\n")
+
+
 def test_an_endless_body_after_a_refusal_ends_the_connection(url):
     """The answer is out; what is still sent is not taken for ever."""
     with connect(url) as connection:
