@@ -1,14 +1,30 @@
 """Reading requests: bytes to a wire model, with errors that name the field and the value."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag, ValidationError
+from pydantic_core import CoreSchema
 
 from models.errors import InvalidInputError
 from service.use_cases.tokens import TextOrIds
 
 _SHOWN_CHARACTERS = 80
+_MANY_ERRORS = 1000
+"""More are counted only: to tell what each is takes many times the memory and time of the body."""
+
+
+def _end_lists_at_errors(schema: Any) -> None:
+    """Have no list looked at past what is wrong in it: millions of errors take a hundred times the memory of a body."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "list":
+            schema["fail_fast"] = True
+        for part in schema.values():
+            _end_lists_at_errors(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            _end_lists_at_errors(part)
 
 
 class WireModel(BaseModel):
@@ -17,6 +33,12 @@ class WireModel(BaseModel):
     model_config = ConfigDict(
         extra="forbid", strict=True, allow_inf_nan=False, frozen=True, use_attribute_docstrings=True
     )
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _end_lists_at_errors(schema)
+        return schema
 
 
 class TimedRequest(WireModel):
@@ -53,6 +75,8 @@ def lines_of(body: bytes) -> Iterator[bytes]:
 
 def invalid_input(error: ValidationError) -> InvalidInputError:
     """The first thing that is wrong, as an error of ours."""
+    if error.error_count() > _MANY_ERRORS:
+        return InvalidInputError(f"{error.error_count()} values in the request body are wrong")
     first = error.errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
         return InvalidInputError(f"not JSON in UTF-8: {_after_colon(first['msg'])}")
@@ -82,8 +106,19 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = repr(_beginning(value))
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+
+
+def _beginning(value: Any) -> Any:
+    """As much of a value as can be shown: to write a body of megabytes holds all others up."""
+    if isinstance(value, str):
+        return value[: _SHOWN_CHARACTERS + 1]
+    if isinstance(value, list):
+        return [_beginning(one) for one in value[: _SHOWN_CHARACTERS + 1]]
+    if isinstance(value, dict):
+        return {_beginning(name): _beginning(value[name]) for name in islice(value, _SHOWN_CHARACTERS + 1)}
+    return value
 
 
 def _said(message: str) -> str:
