@@ -31,7 +31,7 @@ class GuardedProtocol(HttpToolsProtocol):
     receive_timeout_s = 30.0
     backlog = Backlog(timeout_s=30.0, max_bytes=1 << 28)
 
-    _head_bytes = 0
+    _framing_bytes = 0
     _head_done = False
     _whole = False
     _crowded = False
@@ -76,33 +76,40 @@ class GuardedProtocol(HttpToolsProtocol):
         self._watch_closing()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came; a head that outgrows its limit is refused before it is whole."""
-        self._head_bytes += len(data)
+        """Parse what came; a head that outgrows its limit is refused before it is whole, and so are trailers."""
+        self._framing_bytes += len(data)
         super().data_received(data)
         if self.transport.is_closing():
             return
         if self._whole:
             self._unwatch()
-        elif not self._head_done and self._head_bytes > self.max_header_bytes:
+        elif self._framing_bytes > self.max_header_bytes:
             self._refuse(*self._too_long())
         else:
             self._watch()
 
     def on_message_begin(self) -> None:
         """Start with a request's head; what came with the end of the one before does not count."""
-        self._head_bytes = 0
+        self._framing_bytes = 0
         self._head_done = self._whole = False
         super().on_message_begin()
         self.scope["state"][CROWDED] = self._crowded
 
     def on_headers_complete(self) -> None:
-        """Measure the head before anything is done with it."""
-        self._head_done = True
+        """Measure the head before anything is done with it; what may come after the body is no part of it."""
         framed = sum(len(name) + len(value) + _FRAME_BYTES for name, value in self.headers)
         if len(self.url) + framed > self.max_header_bytes:
             self._refusal = self._too_long()
             raise ValueError(self._refusal)  # the parser stops, and `send_400_response` is called
         super().on_headers_complete()
+        self.headers = []  # the request has its own; trailers must not pass for them
+        self._framing_bytes = 0
+        self._head_done = True
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body, whose size the application limits; what frames the next part is counted anew."""
+        self._framing_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Know that no more of this request is to come."""
@@ -114,6 +121,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refuse(*(self._refusal or (400, msg)))
 
     def _refuse(self, status: int, message: str) -> None:
+        if self._is_answering():
+            self._close()
+            return
         body = error_json(ErrorBody(message, "invalid_request_error", None, "bad_http"))
         headers = [
             *self.server_state.default_headers,
@@ -124,6 +134,12 @@ class GuardedProtocol(HttpToolsProtocol):
         lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
         self.transport.write(STATUS_LINE[status] + lines + b"\r\n" + body)
         self._close()
+
+    def _is_answering(self) -> bool:
+        """Whether an answer is on its way, into which none may be written, or was given to what is still being read."""
+        if self.cycle is None or not self.cycle.response_started:
+            return False
+        return not self.cycle.response_complete or (self._head_done and not self._whole)
 
     def _too_long(self) -> tuple[int, str]:
         return (

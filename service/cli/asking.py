@@ -1,6 +1,5 @@
 """`gramophone next | score | generate | rerank`: asking a published model, without a server."""
 
-import functools
 import sys
 from typing import Annotated, Literal
 
@@ -190,6 +189,7 @@ def rerank(
     A feature of a file with the name of one that is computed, such as Moses' lm, becomes old_lm. With references, the
     word error rates before and after are told on standard error.
     """
+    from models.reranking.features import is_reserved
     from service.local import asking, reranking
 
     asked = asking.asked_to_rerank(
@@ -212,5 +212,5 @@ def rerank(
         device,
         precision,
     )
-    lists = source.lists(reserved=functools.partial(reranking.is_reserved, asked))
+    lists = source.lists(reserved=lambda name: is_reserved(name, asked.models.further))
     reranking.rerank_file(asked, lists, file=source.file, target=output, output_format=output_format)

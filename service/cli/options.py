@@ -26,6 +26,6 @@ CORPUS_HELP = "Text file (.gz, .xz, .zst too); may be repeated."
 DEFAULT_REGISTRY = "registry"
 
 
-def print_json(value: Any, indent: int | None = 1) -> None:
-    """Print a value as JSON; on one line if `indent` is None."""
-    typer.echo(json.dumps(value, indent=indent, ensure_ascii=False))
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    typer.echo(json.dumps(value, indent=1, ensure_ascii=False))

@@ -89,8 +89,7 @@ def tune(
     """
     from models.checkpoint.profiles import ProfileStore
     from models.checkpoint.registry import check_name
-    from models.reranking.derived import is_derived
-    from models.reranking.features import is_computed
+    from models.reranking.features import is_reserved
     from service.console.tuning import TuningProgress, show_tuning
     from service.local import tuning
 
@@ -116,9 +115,7 @@ def tune(
         device=device,
         precision=precision,
     )
-    lists = list(
-        source.lists(reserved=lambda name: is_computed(name, asked.models.further) or is_derived(name))
-    )
+    lists = list(source.lists(reserved=lambda name: is_reserved(name, asked.models.further)))
     if not lists:
         raise InvalidInputError(f"{source.file} has no lists", parameter="file")
     progress = TuningProgress()

@@ -7,62 +7,14 @@ from typing import Any, Self, TypeVar, Unpack
 
 import httpx
 
-from service.client.calls import (
-    Call,
-    Contexts,
-    GenerateOptions,
-    LineReader,
-    ScoreOptions,
-    check,
-    generate_call,
-    headers_of,
-    log_probs_call,
-    model_call,
-    models_call,
-    next_token_call,
-    next_word_call,
-    read_event,
-    read_floats,
-    read_outcome,
-    score_call,
-    score_lines_call,
-    wait_s,
-)
-from service.client.checking import (
-    CheckOptions,
-    NamedText,
-    QualityOptions,
-    check_call,
-    quality_call,
-    quality_lines_call,
-    read_quality,
-)
-from service.client.completing import AutocompleteOptions, Users, autocomplete_call
+from service.client import calls, checking, completing, reranking
+from service.client.completing import Users
 from service.client.errors import unreachable
-from service.client.reranking import (
-    RerankOptions,
-    TuneOptions,
-    read_ranked,
-    rerank_call,
-    rerank_lines_call,
-    tune_call,
-)
 from service.client.states import States
+from service.schemas import replies
 from service.schemas.autocomplete_replies import AutocompleteReply
 from service.schemas.check_replies import CheckReply
 from service.schemas.quality_replies import QualityReply, TextQualityResult
-from service.schemas.replies import (
-    ErrorBody,
-    GenerateReply,
-    ModelCard,
-    ModelList,
-    NextTokenReply,
-    NextWordReply,
-    RankedListResult,
-    RerankReply,
-    ScoreReply,
-    SequenceScoreResult,
-)
 
 R = TypeVar("R")
 
@@ -92,7 +44,10 @@ class Client:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._http = httpx.Client(
-            base_url=base_url, headers=headers_of(api_key, headers), timeout=timeout_s, transport=transport
+            base_url=base_url,
+            headers=calls.headers_of(api_key, headers),
+            timeout=timeout_s,
+            transport=transport,
         )
         self._max_retries = max_retries
 
@@ -124,20 +79,20 @@ class Client:
         self._http.close()
 
     def next_token(
-        self, context: Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
-    ) -> NextTokenReply:
+        self, context: calls.Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
+    ) -> replies.NextTokenReply:
         """The most probable next tokens after each context; faster on large vocabularies without the entropy."""
-        return self._ask(next_token_call(context, top_k, entropy=entropy, model=model))
+        return self._ask(calls.next_token_call(context, top_k, entropy=entropy, model=model))
 
     def next_word(
         self, context: str | Sequence[str], *, top_k: int = 10, model: str | None = None
-    ) -> NextWordReply:
+    ) -> replies.NextWordReply:
         """The most probable next words after each context, however they are cut into tokens."""
-        return self._ask(next_word_call(context, top_k, model))
+        return self._ask(calls.next_word_call(context, top_k, model))
 
-    def log_probs(self, context: Contexts, *, model: str | None = None) -> "memoryview[float]":
+    def log_probs(self, context: calls.Contexts, *, model: str | None = None) -> "memoryview[float]":
         """Every next token's log-probability, float32 [B, V]."""
-        return read_floats(self._send(log_probs_call(context, model)))
+        return calls.read_floats(self._send(calls.log_probs_call(context, model)))
 
     def score(
         self,
@@ -145,76 +100,84 @@ class Client:
         *,
         token_ids: Sequence[Sequence[int]] | None = None,
         context: str | Sequence[int] = "",
-        **options: Unpack[ScoreOptions],
-    ) -> ScoreReply:
+        **options: Unpack[calls.ScoreOptions],
+    ) -> replies.ScoreReply:
         """Log-probabilities of texts, or of token ids."""
-        return self._ask(score_call(texts, token_ids, context, options))
+        return self._ask(calls.score_call(texts, token_ids, context, options))
 
     def score_lines(
-        self, items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
-    ) -> Iterator[SequenceScoreResult | ErrorBody]:
+        self, items: Iterable[Mapping[str, Any]], **options: Unpack[calls.ScoreOptions]
+    ) -> Iterator[replies.SequenceScoreResult | replies.ErrorBody]:
         """A score, or an error, for each object with `text` or `token_ids`, in order."""
-        for line in self._lines(score_lines_call(items, options)):
-            yield read_outcome(line)
+        for line in self._lines(calls.score_lines_call(items, options)):
+            yield calls.read_outcome(line)
 
-    def rerank(self, lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]) -> RerankReply:
+    def rerank(
+        self, lists: Sequence[Mapping[str, Any]], **options: Unpack[reranking.RerankOptions]
+    ) -> replies.RerankReply:
         """Lists of candidates in a better order."""
-        return self._ask(rerank_call(lists, options))
+        return self._ask(reranking.rerank_call(lists, options))
 
     def rerank_lines(
-        self, lists: Iterable[Mapping[str, Any]], **options: Unpack[RerankOptions]
-    ) -> Iterator[RankedListResult | ErrorBody]:
+        self, lists: Iterable[Mapping[str, Any]], **options: Unpack[reranking.RerankOptions]
+    ) -> Iterator[replies.RankedListResult | replies.ErrorBody]:
         """Each list in a better order, or an error, in order; for thousands of lists."""
-        for line in self._lines(rerank_lines_call(lists, options)):
-            yield read_ranked(line)
+        for line in self._lines(reranking.rerank_lines_call(lists, options)):
+            yield reranking.read_ranked(line)
 
-    def tune(self, lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]) -> dict[str, Any]:
+    def tune(
+        self, lists: Sequence[Mapping[str, Any]], **options: Unpack[reranking.TuneOptions]
+    ) -> dict[str, Any]:
         """Weights to re-rank with, found on lists with a `reference`, and what they are worth."""
-        return self._ask(tune_call(lists, options))
+        return self._ask(reranking.tune_call(lists, options))
 
-    def generate(self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]) -> GenerateReply:
+    def generate(
+        self, prompt: str | Sequence[int] = "", **options: Unpack[calls.GenerateOptions]
+    ) -> replies.GenerateReply:
         """A continuation."""
-        return self._ask(generate_call(prompt, options, stream=False))
+        return self._ask(calls.generate_call(prompt, options, stream=False))
 
     def stream(
-        self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
-    ) -> Iterator[GenerateReply]:
+        self, prompt: str | Sequence[int] = "", **options: Unpack[calls.GenerateOptions]
+    ) -> Iterator[replies.GenerateReply]:
         """A continuation token by token; closing the iterator stops it."""
-        for line in self._lines(generate_call(prompt, options, stream=True)):
-            if (event := read_event(line)) is not None:
+        for line in self._lines(calls.generate_call(prompt, options, stream=True)):
+            if (event := calls.read_event(line)) is not None:
                 yield event
 
-    def autocomplete(self, text: str, **options: Unpack[AutocompleteOptions]) -> AutocompleteReply:
+    def autocomplete(self, text: str, **options: Unpack[completing.AutocompleteOptions]) -> AutocompleteReply:
         """Completions of the word that a text ends in, or the next words."""
-        return self._ask(autocomplete_call(text, options))
+        return self._ask(completing.autocomplete_call(text, options))
 
-    def check(self, text: str, **options: Unpack[CheckOptions]) -> CheckReply:
+    def check(self, text: str, **options: Unpack[checking.CheckOptions]) -> CheckReply:
         """Words of a text that are probably wrong, and what was meant."""
-        return self._ask(check_call(text, options))
+        return self._ask(checking.check_call(text, options))
 
-    def quality(self, texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> QualityReply:
+    def quality(
+        self, texts: Sequence[checking.NamedText], **options: Unpack[checking.QualityOptions]
+    ) -> QualityReply:
         """How probable texts are by word and byte, under one model or two."""
-        return self._ask(quality_call(texts, options))
+        return self._ask(checking.quality_call(texts, options))
 
     def quality_lines(
-        self, items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
-    ) -> Iterator[TextQualityResult | ErrorBody]:
+        self, items: Iterable[Mapping[str, Any]], **options: Unpack[checking.QualityOptions]
+    ) -> Iterator[TextQualityResult | replies.ErrorBody]:
         """The same, or an error, for each object with `text` and perhaps `id`, in order; for corpora."""
-        for line in self._lines(quality_lines_call(items, options)):
-            yield read_quality(line)
+        for line in self._lines(checking.quality_lines_call(items, options)):
+            yield checking.read_quality(line)
 
-    def models(self) -> ModelList:
+    def models(self) -> replies.ModelList:
         """The models of the service."""
-        return self._ask(models_call())
+        return self._ask(calls.models_call())
 
-    def model(self, address: str) -> ModelCard:
+    def model(self, address: str) -> replies.ModelCard:
         """One model."""
-        return self._ask(model_call(address))
+        return self._ask(calls.model_call(address))
 
-    def _ask(self, call: Call[R]) -> R:
+    def _ask(self, call: calls.Call[R]) -> R:
         return call.reply.validate_json(self._send(call).content)
 
-    def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
+    def _send(self, call: calls.Call[Any], *, stream: bool = False) -> httpx.Response:
         attempt = 0
         while True:
             try:
@@ -223,16 +186,16 @@ class Client:
                     response.read()
             except httpx.TransportError as error:
                 raise unreachable(error) from error
-            pause_s = wait_s(response, attempt, self._max_retries)
+            pause_s = calls.wait_s(response, attempt, self._max_retries)
             if pause_s is None:
-                return check(response)
+                return calls.check(response)
             attempt += 1
             time.sleep(pause_s)
 
-    def _lines(self, call: Call[Any]) -> Iterator[str]:
+    def _lines(self, call: calls.Call[Any]) -> Iterator[str]:
         response = self._send(call, stream=True)
         try:
-            reader = LineReader()
+            reader = calls.LineReader()
             for piece in response.iter_bytes():
                 yield from reader.push(piece)
         except httpx.TransportError as error:

@@ -28,9 +28,6 @@ R = TypeVar("R")
 Contexts: TypeAlias = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
 _RETRIED = frozenset({429, 503})
 _LONGEST_WAIT_S = 30.0
-LINES = "application/x-ndjson"
-"""The type of a body of lines."""
-
 _DONE = "[DONE]"
 
 
@@ -156,8 +153,15 @@ def score_lines_call(
     items: Iterable[Mapping[str, Any]], options: ScoreOptions
 ) -> Call[SequenceScoreResult | ErrorReply]:
     """POST /v1/score with a line for each item."""
+    return lines_call("/v1/score", _LINE, items, options)
+
+
+def lines_call(
+    path: str, line: TypeAdapter[R], items: Iterable[Mapping[str, Any]], query: Mapping[str, Any]
+) -> Call[R]:
+    """POST of a line for each item, its options in the query string."""
     body = "\n".join(map(json.dumps, items)).encode()
-    return Call("POST", "/v1/score", _LINE, body, {"content-type": LINES}, options)
+    return Call("POST", path, line, body, {"content-type": "application/x-ndjson"}, query)
 
 
 def generate_call(
@@ -188,7 +192,7 @@ def wait_s(response: httpx.Response, attempt: int, max_retries: int) -> float | 
     if response.status_code not in _RETRIED or attempt >= max_retries:
         return None
     asked = response.headers.get("retry-after", "")
-    return min(float(asked) if asked.isdigit() else 0.5 * 2.0**attempt, _LONGEST_WAIT_S)
+    return min(float(asked) if asked.isdecimal() else 0.5 * 2.0**attempt, _LONGEST_WAIT_S)
 
 
 class LineReader:
@@ -238,5 +242,9 @@ def read_floats(response: httpx.Response) -> "memoryview[float]":
 
 def read_outcome(line: str) -> SequenceScoreResult | ErrorBody:
     """What a line of scores says."""
-    read = _LINE.validate_json(line)
+    return outcome_of(_LINE.validate_json(line))
+
+
+def outcome_of(read: R | ErrorReply) -> R | ErrorBody:
+    """What was read of a line: its result, or the error that stands there instead."""
     return read.error if isinstance(read, ErrorReply) else read

@@ -1,12 +1,11 @@
 """The client's side of /v1/check and /v1/quality: what is asked, and how lines of answers are read."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
 from pydantic import TypeAdapter
 
-from service.client.calls import LINES, Call
+from service.client.calls import Call, lines_call, outcome_of
 from service.schemas.check_replies import CheckReply
 from service.schemas.quality_replies import QualityReply, TextQualityResult
 from service.schemas.replies import ErrorBody, ErrorReply
@@ -60,11 +59,9 @@ def quality_lines_call(
     items: Iterable[Mapping[str, Any]], options: QualityOptions
 ) -> Call[TextQualityResult | ErrorReply]:
     """POST /v1/quality with a line for each item."""
-    body = "\n".join(map(json.dumps, items)).encode()
-    return Call("POST", "/v1/quality", _LINE, body, {"content-type": LINES}, options)
+    return lines_call("/v1/quality", _LINE, items, options)
 
 
 def read_quality(line: str) -> TextQualityResult | ErrorBody:
     """What a line of the answer says."""
-    read = _LINE.validate_json(line)
-    return read.error if isinstance(read, ErrorReply) else read
+    return outcome_of(_LINE.validate_json(line))

@@ -1,12 +1,12 @@
 """The client's side of /v1/rerank and /v1/rerank/tune: what is asked, and how lines of answers are read."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from pydantic import TypeAdapter
 
-from service.client.calls import LINES, Call
+from service.client.calls import Call, lines_call, outcome_of
+from service.client.errors import BadRequestError
 from service.schemas.replies import ErrorBody, ErrorReply, RankedListResult, RerankReply
 
 _RERANK = TypeAdapter(RerankReply)
@@ -82,9 +82,12 @@ def rerank_call(lists: Sequence[Mapping[str, Any]], options: RerankOptions) -> C
 def rerank_lines_call(
     lists: Iterable[Mapping[str, Any]], options: RerankOptions
 ) -> Call[RankedListResult | ErrorReply]:
-    """POST /v1/rerank with a line for each list."""
-    body = "\n".join(map(json.dumps, lists)).encode()
-    return Call("POST", "/v1/rerank", _LINE, body, {"content-type": LINES}, _query(options))
+    """POST /v1/rerank with a line for each list.
+
+    Raises:
+        BadRequestError: models have weights beside a profile's, for which a query string has no place.
+    """
+    return lines_call("/v1/rerank", _LINE, lists, _query(options))
 
 
 def tune_call(lists: Sequence[Mapping[str, Any]], options: TuneOptions) -> Call[dict[str, Any]]:
@@ -94,8 +97,7 @@ def tune_call(lists: Sequence[Mapping[str, Any]], options: TuneOptions) -> Call[
 
 def read_ranked(line: str) -> RankedListResult | ErrorBody:
     """What a line of re-ranked lists says."""
-    read = _LINE.validate_json(line)
-    return read.error if isinstance(read, ErrorReply) else read
+    return outcome_of(_LINE.validate_json(line))
 
 
 def _query(options: RerankOptions) -> dict[str, Any]:
@@ -103,6 +105,9 @@ def _query(options: RerankOptions) -> dict[str, Any]:
     query: dict[str, Any] = dict(options)
     models = options.get("models", ())
     weights = {f"lm:{one['name']}": one["weight"] for one in models if "weight" in one}
+    if weights and "profile" in options and "weights" not in options:
+        message = "models have weights beside a profile's: lines take either, so give all of them as weights"
+        raise BadRequestError(ErrorBody(message, "invalid_request_error", "models", None), status=0)
     if weights or "weights" in options:
         query["weights"] = _pairs({**options.get("weights", {"lm": 1.0}), **weights})
     if models:

@@ -33,7 +33,7 @@ def show_evaluation(result: Mapping[str, Any]) -> None:
         console.print(f"\n{_difference(result['model'], against)}")
         console.print(f"KL({result['model']} ‖ {against['model']}): {_sampled(against['divergence'])}")
     if overlap := result.get("overlap"):
-        console.print(f"\n{_overlap(overlap)}")
+        console.print(Text(f"\n{_overlap(overlap)}"))
     for note in result.get("notes", ()):
         console.print(Text(f"note: {note}"))
     console.print(
@@ -48,7 +48,7 @@ def show_figures(result: dict[str, Any]) -> None:
     table = table_of_names("figure", "value")
     for name, value in figures.items():
         shown = "infinite" if value is None else _plain(value)
-        table.add_row(name.replace("_", " "), shown)
+        table.add_row(Text(name.replace("_", " ")), shown)
     console.print(table)
     if hits := result.get("hit_rates"):
         console.print(_by_order(hits))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.text import Text
 
 from service.console.evaluation import show_figures
@@ -20,7 +21,7 @@ def show_training(result: dict[str, Any]) -> None:
             if split in figures:
                 f = figures[split]
                 table.add_row(
-                    name,
+                    Text(name),
                     weight,
                     split,
                     number(f["perplexity"]),
@@ -30,7 +31,7 @@ def show_training(result: dict[str, Any]) -> None:
     _console.print(table)
     _show_notes(result)
     _console.print(
-        f"published [bold]{result['model']}[/] in {result['path']}; training took {result['seconds']:.0f} s"
+        f"published [bold]{result['model']}[/] in {escape(result['path'])}; training took {result['seconds']:.0f} s"
     )
 
 
@@ -50,7 +51,7 @@ def show_import(result: dict[str, Any]) -> None:
         show_figures(result["test"])
     _show_notes(result)
     _console.print(
-        f"published [bold]{result['model']}[/] in {result['path']}; it took {result['seconds']:.0f} s"
+        f"published [bold]{result['model']}[/] in {escape(result['path'])}; it took {result['seconds']:.0f} s"
     )
 
 
@@ -58,7 +59,7 @@ def show_export(result: dict[str, Any]) -> None:
     """A file that was written, and what its readers must know."""
     count = sum(result["ngrams"])
     _console.print(
-        f"wrote {result['model']} to {result['path']}: {count:,} n-grams, {result['bytes']:,} bytes, "
+        f"wrote {result['model']} to {escape(result['path'])}: {count:,} n-grams, {result['bytes']:,} bytes, "
         f"in {result['seconds']:.0f} s"
     )
     if result["escaped_words"]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from service.schemas.tune_replies import TuneReply
 
@@ -62,14 +63,14 @@ def show_tuning(reply: TuneReply, saved: str | None, report: Path | None) -> Non
     _console.print(
         f"difference {test.difference:+.2f}, 95 % interval {test.low:+.2f} … {test.high:+.2f}, p = {test.p_value:.3f}"
     )
-    _console.print(f"[dim]{reply.signature}[/]", highlight=False)
+    _console.print(Text(reply.signature, style="dim"))
     if reply.ignored_features:
-        _console.print(f"not with every candidate, so left out: {', '.join(reply.ignored_features)}")
-    _console.print(f"[bold]{reply.reason}[/]")
+        _console.print(Text(f"not with every candidate, so left out: {', '.join(reply.ignored_features)}"))
+    _console.print(Text(reply.reason, style="bold"))
     if saved is not None:
         _console.print(f"saved as profile [bold]{saved}[/]: gramophone rerank … --profile {saved}")
     if report is not None:
-        _console.print(f"report: {report / 'report.html'}")
+        _console.print(Text(f"report: {report / 'report.html'}"))
 
 
 def _weights(reply: TuneReply) -> Table:
@@ -81,7 +82,7 @@ def _weights(reply: TuneReply) -> Table:
         table.add_column(heading, justify="right")
     for name in reply.features:
         if any(weights.get(name) for weights, _ in columns):
-            table.add_row(name, *(f"{weights.get(name, 0):.4g}" for weights, _ in columns))
+            table.add_row(Text(name), *(f"{weights.get(name, 0):.4g}" for weights, _ in columns))
     table.add_row("[dim]length exponent[/]", *(f"[dim]{exponent:g}[/]" for _, exponent in columns))
     table.add_row("[dim]posterior scale[/]", f"[dim]{reply.posterior_scale:.4g}[/]")
     return table

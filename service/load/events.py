@@ -46,7 +46,7 @@ def read_event(payload: bytes) -> Event:
         return Event()
     try:
         value = json.loads(payload)
-    except ValueError:  # plain text, say
+    except (ValueError, RecursionError):  # plain text, say
         return Event(num_tokens=1)
     if not isinstance(value, dict):
         return Event(num_tokens=1)
@@ -78,7 +78,7 @@ def message_of(body: bytes) -> str:
     """What an error says, in a line: the message of OpenAI's shape or of FastAPI's, else its beginning."""
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if isinstance(value, dict):
         error = value.get("error", value.get("detail", value))

@@ -54,9 +54,10 @@ class Target:
         try:
             parts = urlsplit(url)
             port = parts.port
+            host = (parts.hostname or "").encode("idna").decode()
         except ValueError as error:
             raise InvalidInputError(f"URL is {url!r}: {error}", parameter="url") from None
-        if parts.scheme not in _PORTS or not parts.hostname or parts.username is not None:
+        if parts.scheme not in _PORTS or not host or parts.username is not None:
             raise InvalidInputError(
                 f"URL is {url!r}; it must be http://HOST[:PORT][/PATH], or https, and name no user",
                 parameter="url",
@@ -64,7 +65,7 @@ class Target:
         if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
             raise InvalidInputError("the API key has characters that no header may hold", parameter="key")
         return cls(
-            host=parts.hostname,
+            host=host,
             port=_PORTS[parts.scheme] if port is None else port,
             tls=parts.scheme == "https",
             path=quote(parts.path.rstrip("/"), safe="/%:@"),

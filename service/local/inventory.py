@@ -83,7 +83,7 @@ def _facts(registry: Registry, version: Version) -> dict[str, Any]:
     split = next(
         (split for split in ("test", "valid") if split in metrics), None
     )  # an import may have neither
-    figures = metrics.get(split, {})
+    figures = metrics[split] if split is not None and isinstance(metrics[split], dict) else {}
     return {
         "family": manifest.family,
         "created": manifest.created,
@@ -95,8 +95,11 @@ def _facts(registry: Registry, version: Version) -> dict[str, Any]:
     }
 
 
-def _json(registry: Registry, version: Version, name: str) -> Any:
+def _json(registry: Registry, version: Version, name: str) -> dict[str, Any]:
     try:
-        return json.loads(registry.read_file(version, name))
-    except ValueError as error:
+        read = json.loads(registry.read_file(version, name))
+    except (ValueError, RecursionError) as error:
         raise ManifestError(f"{version.address}: {name}: {error}") from None
+    if not isinstance(read, dict):
+        raise ManifestError(f"{version.address}: {name} is {str(read)[:40]!r}; it must be an object")
+    return read

@@ -9,8 +9,6 @@ import numpy as np
 import typer
 
 from models.errors import InvalidInputError, LanguageModelError
-from models.reranking.derived import is_derived
-from models.reranking.features import is_computed
 from models.reranking.formats import write_lists
 from models.reranking.lists import Candidate, CandidateList
 from models.reranking.metrics import metric_of
@@ -51,11 +49,6 @@ def rerank_file(
         raise InvalidInputError("--output needs --output-format", parameter="output")
     if line := errors.line():
         typer.echo(line, err=True)
-
-
-def is_reserved(asked: RerankAsked, feature: str) -> bool:
-    """Whether a feature of a file has the name of one that is computed."""
-    return is_computed(feature, asked.models.further) or is_derived(feature)
 
 
 def reordered(ranked: RankedList, top: int | None) -> CandidateList:

@@ -21,6 +21,7 @@ _STYLE: Any = {
     "legend.frameon": False,
     "legend.fontsize": 8,
     "legend.handlelength": 1.4,
+    "text.parse_math": False,  # names of features may have dollars in them
 }
 
 
@@ -84,7 +85,7 @@ def _in_page(svg: str, title: str) -> str:
     svg = re.sub(
         r"<metadata>.*?</metadata>|<style\b.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL
     )
-    svg = re.sub(r'^<svg [^>]*?viewBox="([^"]+)"[^>]*>', _opening(title), svg)
+    svg = re.sub(r'^<svg [^>]*?viewBox="([^"]+)"[^>]*>', lambda found: _opening(title, found[1]), svg)
     svg = re.sub(
         r' id="(?!p|m)\w+"', "", svg
     )  # clips and markers are referred to; names of other parts would clash
@@ -94,5 +95,5 @@ def _in_page(svg: str, title: str) -> str:
     return svg
 
 
-def _opening(title: str) -> str:
-    return rf'<svg xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="\1" role="img" aria-label="{escape(title)}">'
+def _opening(title: str, box: str) -> str:
+    return f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{box}" role="img" aria-label="{escape(title)}">'

@@ -12,7 +12,7 @@ from models.errors import ModelNotFoundError, NotReadyError
 from service.engine.host import ModelHost
 from service.engine.hosted import LoadState
 from service.routes.openapi import body_of, replies_of
-from service.routes.serving import services_of, to_json
+from service.routes.serving import json_response, services_of, to_json
 from service.schemas.admin import AliasRequest, LoadRequest, UnloadRequest, admin_model, admin_models
 from service.schemas.admin_replies import AdminModel, AdminModels, AliasReply
 from service.schemas.wire import parse_json
@@ -123,4 +123,4 @@ async def _from_registry(host: ModelHost, ask: Callable[[Registry], R]) -> R:
 
 
 def _reply(reply: object, status: int = 200) -> Response:
-    return Response(to_json(reply), status, media_type="application/json")
+    return json_response(to_json(reply), status)

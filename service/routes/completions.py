@@ -10,8 +10,9 @@ from starlette.responses import Response
 
 from service.engine.host import LoadedModel
 from service.engine.metrics import Metrics
-from service.routes.event_stream import MEDIA_TYPE, EventStream, begin_events
+from service.routes.event_stream import EventStream, begin_events
 from service.routes.openapi import body_of, replies_of
+from service.routes.openapi_lines import EVENTS_TYPE
 from service.routes.serving import resolve, run, services_of, terms_of, to_json
 from service.routes.token_times import TokenTimes
 from service.schemas.completion_replies import CompletionReply
@@ -33,7 +34,7 @@ _NAMES_LOGGED, _NAME_CHARACTERS = 20, 64
 
 @router.post(
     "/v1/completions",
-    responses=replies_of(CompletionReply, MEDIA_TYPE),
+    responses=replies_of(CompletionReply, EVENTS_TYPE),
     openapi_extra=body_of(CompletionRequest),
 )
 async def create_completion(request: Request) -> Response:

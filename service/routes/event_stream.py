@@ -9,9 +9,9 @@ from starlette.types import Message, Send
 
 from models.errors import LanguageModelError
 from service.routes.errors import error_body, error_json
+from service.routes.openapi_lines import EVENTS_TYPE
 from service.routes.serving import ClosingStream, R, while_connected
 
-MEDIA_TYPE = "text/event-stream"
 HEARTBEAT_S = 10.0
 """After so long without an event a comment is sent, for proxies that cut silent connections."""
 
@@ -29,7 +29,7 @@ class EventStream(ClosingStream):
     """
 
     def __init__(self, payloads: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(_events(payloads), media_type=MEDIA_TYPE, headers=_NO_BUFFERING)
+        super().__init__(_events(payloads), media_type=EVENTS_TYPE, headers=_NO_BUFFERING)
         self._payloads = payloads
 
     async def stream_response(self, send: Send) -> None:

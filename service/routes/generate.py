@@ -7,8 +7,9 @@ from starlette.responses import Response
 
 from service.engine.host import LoadedModel
 from service.engine.metrics import Metrics
-from service.routes.event_stream import MEDIA_TYPE, EventStream, begin_events
+from service.routes.event_stream import EventStream, begin_events
 from service.routes.openapi import body_of, replies_of
+from service.routes.openapi_lines import EVENTS_TYPE
 from service.routes.serving import resolve, run, services_of, terms_of, to_json
 from service.routes.token_times import TokenTimes
 from service.schemas.generate import GenerateRequest, end_event, generate_reply, piece_event
@@ -21,7 +22,7 @@ router = APIRouter()
 
 
 @router.post(
-    "/v1/generate", responses=replies_of(GenerateReply, MEDIA_TYPE), openapi_extra=body_of(GenerateRequest)
+    "/v1/generate", responses=replies_of(GenerateReply, EVENTS_TYPE), openapi_extra=body_of(GenerateRequest)
 )
 async def generate_text(request: Request) -> Response:
     """Continue a text.

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from service.engine.readiness import READY, condition
 from service.routes.openapi import replies_of
-from service.routes.serving import services_of, to_json
+from service.routes.serving import json_response, services_of, to_json
 from service.schemas.replies import Health
 
 router = APIRouter()
@@ -16,8 +16,8 @@ router = APIRouter()
 async def live(request: Request) -> Response:
     """Whether the process is alive: 503 once a model has computed without end, which only another process ends."""
     if services_of(request).engine.hangs:
-        return Response(to_json(Health("hung")), 503, media_type="application/json")
-    return Response(to_json(Health("ok")), media_type="application/json")
+        return json_response(to_json(Health("hung")), 503)
+    return json_response(to_json(Health("ok")))
 
 
 @router.get("/health/ready", responses=replies_of(Health))
@@ -31,7 +31,7 @@ async def ready(request: Request) -> Response:
     status = condition(services.host, services.keeper, services.engine.scheduler)
     models = {model.address: model.state.value for model in services.host.models.values()}
     code = 200 if status == READY else 503
-    return Response(to_json(Health(status, models)), code, media_type="application/json")
+    return json_response(to_json(Health(status, models)), code)
 
 
 @router.get("/metrics", include_in_schema=False)

@@ -1,17 +1,13 @@
 """POST /v1/next-token."""
 
-from collections.abc import AsyncGenerator
-
-import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.arrays import FloatArray
 from service.routes.openapi import body_of, replies_of
+from service.routes.openapi_lines import BINARY_TYPE
+from service.routes.raw_numbers import rows_response
 from service.routes.serving import (
-    ClosingStream,
     accepts,
-    begin,
     is_quick,
     resolve,
     run,
@@ -26,13 +22,12 @@ from service.use_cases.next_token import distributions, next_tokens
 from service.use_cases.next_word import next_words, steps_at_most
 
 router = APIRouter()
-_BINARY = "application/octet-stream"
 _FEW_CANDIDATES = 256
 
 
 @router.post(
     "/v1/next-token",
-    responses=replies_of(NextTokenReply | NextWordReply, _BINARY),
+    responses=replies_of(NextTokenReply | NextWordReply, BINARY_TYPE),
     openapi_extra=body_of(NextTokenRequest),
 )
 async def next_token(request: Request) -> Response:
@@ -54,7 +49,7 @@ async def next_token(request: Request) -> Response:
         terms = terms_of(request, wire, body, new_tokens=steps_at_most(loaded, command))
         return await run(request, words, lambda found: to_json(next_word_reply(loaded, found)), terms)
     terms = terms_of(request, wire, body)
-    if not accepts(request, _BINARY):
+    if not accepts(request, BINARY_TYPE):
         work = next_tokens(loaded, command, services.limits)
         few = len(command.contexts) * command.top_k <= _FEW_CANDIDATES and not command.entropy
         return await run(
@@ -65,15 +60,4 @@ async def next_token(request: Request) -> Response:
             quick=few and is_quick(loaded, body),
         )
     rows = services.engine.stream(distributions(loaded, command, services.limits), terms)
-    shape = (len(command.contexts), loaded.vocab_size)
-    headers = {
-        "x-shape": f"{shape[0]},{shape[1]}",
-        "x-model": loaded.address,
-        "content-length": str(4 * shape[0] * shape[1]),
-    }
-    return ClosingStream(_little_endian(await begin(request, rows)), media_type=_BINARY, headers=headers)
-
-
-async def _little_endian(rows: AsyncGenerator[FloatArray, None]) -> AsyncGenerator[bytes, None]:
-    async for some in rows:
-        yield np.ascontiguousarray(some, dtype="<f4").tobytes()
+    return await rows_response(request, loaded, rows, shape=(len(command.contexts), loaded.vocab_size))

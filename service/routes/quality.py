@@ -1,16 +1,15 @@
 """POST /v1/quality."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.errors import LanguageModelError
 from service.engine.hosted import LoadedModel
-from service.routes.errors import error_body, error_json
 from service.routes.facts import add
+from service.routes.line_streams import ending_in_error, error_line, line_pieces
 from service.routes.openapi import body_of, replies_of
+from service.routes.openapi_lines import LINES_TYPE
 from service.routes.serving import (
     ClosingStream,
     Services,
@@ -37,11 +36,11 @@ from service.schemas.wire import parse_json
 from service.use_cases.quality import Outcome, TextQuality, quality, quality_lines
 
 router = APIRouter()
-_LINES = "application/x-ndjson"
-_BYTES_AT_ONCE = 1 << 16
 
 
-@router.post("/v1/quality", responses=replies_of(QualityReply, _LINES), openapi_extra=body_of(QualityRequest))
+@router.post(
+    "/v1/quality", responses=replies_of(QualityReply, LINES_TYPE), openapi_extra=body_of(QualityRequest)
+)
 async def rate_texts(request: Request) -> Response:
     """How probable texts are by word and byte, and which of two models they are more like; to filter corpora by.
 
@@ -72,8 +71,13 @@ async def _rate_lines(request: Request, services: Services) -> Response:
     body = await request.body()
     work = quality_lines(loaded, against, quality_items(body), services.limits)
     stream = services.engine.stream(work, terms_of(request, None, body, bulk=True))
-    lines = _written(request, loaded, against, await begin(request, stream))
-    return ClosingStream(lines, media_type=_LINES, headers={"x-model": loaded.address})
+
+    def write(outcomes: Sequence[Outcome]) -> Iterator[bytes]:
+        _count(request, loaded, against, [one for one in outcomes if isinstance(one, TextQuality)])
+        return map(_line, outcomes)
+
+    lines = ending_in_error(line_pieces(await begin(request, stream), write))
+    return ClosingStream(lines, media_type=LINES_TYPE, headers={"x-model": loaded.address})
 
 
 def _models(
@@ -87,32 +91,10 @@ def _models(
     return resolve(request, model), other
 
 
-async def _written(
-    request: Request,
-    loaded: LoadedModel,
-    against: LoadedModel | None,
-    outcomes: AsyncGenerator[list[Outcome], None],
-) -> AsyncGenerator[bytes, None]:
-    try:
-        async for some in outcomes:
-            _count(request, loaded, against, [one for one in some if isinstance(one, TextQuality)])
-            written = bytearray()
-            for one in some:
-                written += _line(one)
-                if len(written) >= _BYTES_AT_ONCE:
-                    yield bytes(written)
-                    written.clear()
-                    await asyncio.sleep(0)
-            if written:
-                yield bytes(written)
-    except LanguageModelError as error:  # the status has gone out: the last line must tell
-        yield error_json(error_body(error)) + b"\n"
-
-
 def _line(outcome: Outcome) -> bytes:
     if isinstance(outcome, TextQuality):
         return to_json(quality_result(outcome)) + b"\n"
-    return error_json(error_body(outcome)) + b"\n"
+    return error_line(outcome)
 
 
 def _count(

@@ -1,19 +1,19 @@
 """POST /v1/rerank."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.errors import LanguageModelError
 from models.reranking.features import is_reserved
 from models.reranking.formats import format_of_media_type
 from models.reranking.profiles import Profile
 from service.engine.job import Work
-from service.routes.errors import error_body, error_json
 from service.routes.facts import note
+from service.routes.line_streams import ending_in_error, error_line
 from service.routes.openapi import body_of, replies_of
+from service.routes.openapi_lines import LINES_TYPE
 from service.routes.serving import (
     ClosingStream,
     Services,
@@ -37,11 +37,12 @@ from service.use_cases.scoring_models import ScoringModels
 from service.use_cases.states import Place
 
 router = APIRouter()
-_LINES = "application/x-ndjson"
 _OUR_LINES = "jsonl"
 
 
-@router.post("/v1/rerank", responses=replies_of(RerankReply, _LINES), openapi_extra=body_of(RerankRequest))
+@router.post(
+    "/v1/rerank", responses=replies_of(RerankReply, LINES_TYPE), openapi_extra=body_of(RerankRequest)
+)
 async def rerank_lists(request: Request) -> Response:
     """Order lists of candidates by Σ weight · feature, the language model's score among the features.
 
@@ -92,9 +93,9 @@ async def _rerank_stream(request: Request, services: Services, form: str) -> Res
     def write(outcome: Outcome) -> Iterator[bytes]:
         if isinstance(outcome, RankedList):
             yield from list_pieces(outcome, models, options)
+            yield b"\n"
         else:
-            yield error_json(error_body(outcome))
-        yield b"\n"
+            yield error_line(outcome)
 
     work = rerank_lines(
         models,
@@ -105,16 +106,8 @@ async def _rerank_stream(request: Request, services: Services, form: str) -> Res
         states=Place(services.states, owner_of(request)),
     )
     stream = services.engine.stream(work, terms_of(request, settings, body, bulk=True))
-    pieces = _with_error(await begin(request, stream))
-    return ClosingStream(pieces, media_type=_LINES, headers={"x-model": address_of(models) or ""})
-
-
-async def _with_error(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    try:
-        async for piece in pieces:
-            yield piece
-    except LanguageModelError as error:  # the status has gone out: the last line must tell
-        yield error_json(error_body(error)) + b"\n"
+    pieces = ending_in_error(await begin(request, stream))
+    return ClosingStream(pieces, media_type=LINES_TYPE, headers={"x-model": address_of(models) or ""})
 
 
 async def _profile(services: Services, settings: RerankSettings) -> Profile | None:

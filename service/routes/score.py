@@ -1,16 +1,16 @@
 """POST /v1/score."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Iterator, Sequence
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.errors import InvalidInputError, LanguageModelError
+from models.errors import InvalidInputError
 from service.engine.host import LoadedModel
-from service.routes.errors import error_body, error_json
 from service.routes.facts import add
+from service.routes.line_streams import ending_in_error, error_line, line_pieces
 from service.routes.openapi import body_of, replies_of
+from service.routes.openapi_lines import LINES_TYPE
 from service.routes.serving import (
     ClosingStream,
     Services,
@@ -30,11 +30,9 @@ from service.schemas.wire import parse_json
 from service.use_cases.score import Detail, SequenceScore, score, score_lines
 
 router = APIRouter()
-_LINES = "application/x-ndjson"
-_BYTES_AT_ONCE = 1 << 16
 
 
-@router.post("/v1/score", responses=replies_of(ScoreReply, _LINES), openapi_extra=body_of(ScoreRequest))
+@router.post("/v1/score", responses=replies_of(ScoreReply, LINES_TYPE), openapi_extra=body_of(ScoreRequest))
 async def score_texts(request: Request) -> Response:
     """Log-probabilities and perplexities of texts.
 
@@ -66,35 +64,18 @@ async def _score_lines(request: Request, services: Services) -> Response:
     body = await request.body()
     work = score_lines(loaded, score_items(body), options, services.limits)
     stream = services.engine.stream(work, terms_of(request, None, body, bulk=True))
-    lines = _written(request, loaded, await begin(request, stream), options.detail)
-    return ClosingStream(lines, media_type=_LINES, headers={"x-model": loaded.address})
 
+    def write(outcomes: Sequence[SequenceScore | InvalidInputError]) -> Iterator[bytes]:
+        _count(request, loaded, [one for one in outcomes if isinstance(one, SequenceScore)])
+        return (_line(loaded, one, options.detail) for one in outcomes)
 
-async def _written(
-    request: Request,
-    loaded: LoadedModel,
-    outcomes: AsyncGenerator[list[SequenceScore | InvalidInputError], None],
-    detail: Detail,
-) -> AsyncGenerator[bytes, None]:
-    try:
-        async for some in outcomes:
-            _count(request, loaded, [one for one in some if isinstance(one, SequenceScore)])
-            written = bytearray()
-            for one in some:
-                written += _line(loaded, one, detail)
-                if len(written) >= _BYTES_AT_ONCE:
-                    yield bytes(written)
-                    written.clear()
-                    await asyncio.sleep(0)  # details are long: let the event loop see to others
-            if written:
-                yield bytes(written)
-    except LanguageModelError as error:  # the status has gone out: the last line must tell
-        yield error_json(error_body(error)) + b"\n"
+    lines = ending_in_error(line_pieces(await begin(request, stream), write))
+    return ClosingStream(lines, media_type=LINES_TYPE, headers={"x-model": loaded.address})
 
 
 def _line(loaded: LoadedModel, outcome: SequenceScore | InvalidInputError, detail: Detail) -> bytes:
     if isinstance(outcome, InvalidInputError):
-        return error_json(error_body(outcome)) + b"\n"
+        return error_line(outcome)
     return to_json(score_result(loaded, outcome, detail)) + b"\n"
 
 

@@ -99,9 +99,9 @@ def to_json(reply: Any) -> bytes:
     return _writer(kind).dump_json(reply)
 
 
-def json_response(content: bytes) -> Response:
-    """A successful answer."""
-    return Response(content, media_type="application/json")
+def json_response(content: bytes, status: int = 200) -> Response:
+    """An answer that is no error."""
+    return Response(content, status, media_type="application/json")
 
 
 def terms_of(

@@ -1,20 +1,17 @@
 """POST /v1/states and what is done with the handles that it gives."""
 
-from collections.abc import AsyncGenerator
 from dataclasses import replace
 
-import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.arrays import FloatArray
 from service.engine.engine import Terms
 from service.routes.facts import add
 from service.routes.openapi import body_of, replies_of
+from service.routes.openapi_lines import BINARY_TYPE
+from service.routes.raw_numbers import rows_response
 from service.routes.serving import (
-    ClosingStream,
     accepts,
-    begin,
     is_quick,
     json_response,
     owner_of,
@@ -48,7 +45,6 @@ from service.use_cases.states import (
 )
 
 router = APIRouter()
-_BINARY = "application/octet-stream"
 _QUICK = 64
 """Continuations that a table reads sooner than they are handed to the model thread."""
 
@@ -115,7 +111,9 @@ async def advance(request: Request) -> Response:
     return await run(request, work, write, _terms(request, wire, body, count), quick=quick)
 
 
-@router.post("/v1/states/next", responses=replies_of(NextReply, _BINARY), openapi_extra=body_of(NextRequest))
+@router.post(
+    "/v1/states/next", responses=replies_of(NextReply, BINARY_TYPE), openapi_extra=body_of(NextRequest)
+)
 async def next_(request: Request) -> Response:
     """Log-probabilities of what may come next after each of some states.
 
@@ -132,18 +130,13 @@ async def next_(request: Request) -> Response:
     ids = asked_tokens(loaded, wire.token_ids)
     states = [kept.state for kept in found]
     terms = _terms(request, wire, body, len(states))
-    if not accepts(request, _BINARY):
+    if not accepts(request, BINARY_TYPE):
         wire.check_reply(loaded, services.limits)
         work = following_all(loaded, states, ids)
         return await run(request, work, lambda log_probs: to_json(next_reply(loaded, log_probs)), terms)
     rows = services.engine.stream(following(loaded, states, ids), terms)
-    shape = (len(states), loaded.vocab_size if ids is None else len(ids))
-    headers = {
-        "x-shape": f"{shape[0]},{shape[1]}",
-        "x-model": loaded.address,
-        "content-length": str(4 * shape[0] * shape[1]),
-    }
-    return ClosingStream(_little_endian(await begin(request, rows)), media_type=_BINARY, headers=headers)
+    width = loaded.vocab_size if ids is None else len(ids)
+    return await rows_response(request, loaded, rows, shape=(len(states), width))
 
 
 @router.post("/v1/states/free", responses=replies_of(FreeReply), openapi_extra=body_of(FreeRequest))
@@ -161,8 +154,3 @@ def _terms(request: Request, wire: TimedRequest, body: bytes, count: int) -> Ter
     """Of a request about so many states."""
     terms = terms_of(request, wire, body)
     return replace(terms, bulk=count > _BULK or (terms.bulk and len(body) > _HANDLE_BYTES * count))
-
-
-async def _little_endian(rows: AsyncGenerator[FloatArray, None]) -> AsyncGenerator[bytes, None]:
-    async for some in rows:
-        yield np.ascontiguousarray(some, dtype="<f4").tobytes()

@@ -15,13 +15,12 @@ from service.schemas.completion_replies import (
     CompletionUsage,
 )
 from service.schemas.generate import read_biases
-from service.schemas.wire import OneOrMoreContexts, TimedRequest, text_or_ids
+from service.schemas.wire import OneOrMoreContexts, TimedRequest, named_contexts
 from service.use_cases.completion_parts import CompletionCommand, Part
 from service.use_cases.completions import Completed
 from service.use_cases.continuation import check_streams
 from service.use_cases.limits import Limits
 from service.use_cases.token_entries import TokenEntries
-from service.use_cases.tokens import TextOrIds
 
 DEFAULT_MAX_TOKENS = 16
 MAX_LOGPROBS = 20
@@ -110,7 +109,7 @@ class CompletionRequest(TimedRequest):
             InvalidInputError: a value is outside its limits.
             UnsupportedParameterError: it is valid, but not served.
         """
-        prompts = self._prompts()
+        prompts = named_contexts("" if self.prompt is None else self.prompt, parameter="prompt")
         limits.check_count(len(prompts), parameter="prompt")
         self._check_fields()
         n = _or(self.n, 1)
@@ -123,7 +122,7 @@ class CompletionRequest(TimedRequest):
                 parameter="n" if self.best_of is None else "best_of",
             )
         return CompletionCommand(
-            prompts=tuple(prompts),
+            prompts=prompts,
             parameters=self._parameters(limits, n),
             n=n,
             echo=bool(self.echo),
@@ -131,12 +130,6 @@ class CompletionRequest(TimedRequest):
             as_ids=bool(self.return_tokens_as_token_ids),
             model=self.model,
         )
-
-    def _prompts(self) -> list[tuple[str, TextOrIds]]:
-        given = self.prompt if self.prompt is not None else ""
-        if isinstance(given, str) or not given or isinstance(given[0], int):
-            return [("prompt", text_or_ids(given))]  # type: ignore[arg-type]  # ids, as the first says
-        return [(f"prompt[{place}]", text_or_ids(one)) for place, one in enumerate(given)]  # type: ignore[arg-type]
 
     def _check_fields(self) -> None:
         if self.suffix:

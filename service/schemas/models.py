@@ -1,6 +1,6 @@
 """GET /v1/models, in the shape of OpenAI's with more fields."""
 
-import math
+import sys
 from datetime import datetime
 from typing import Any
 
@@ -38,9 +38,11 @@ def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
 
 def _figures(metrics: dict[str, Any]) -> dict[str, float]:
     """The held-out figures of metrics.json: those on the test text if there was one, else the validation's."""
-    figures = metrics.get("test", metrics.get("valid", {}))
+    figures = metrics.get("test", metrics.get("valid"))
+    if not isinstance(figures, dict):
+        return {}
     return {
         name: float(value)
         for name, value in figures.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     }

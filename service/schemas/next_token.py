@@ -14,11 +14,10 @@ from service.schemas.replies import (
     TokenCandidate,
     WordCandidate,
 )
-from service.schemas.wire import OneOrMoreContexts, TimedRequest, text_or_ids
+from service.schemas.wire import OneOrMoreContexts, TimedRequest, named_contexts
 from service.use_cases.limits import Limits
 from service.use_cases.next_token import NextTokenCommand, NextTokens
 from service.use_cases.next_word import NextWords
-from service.use_cases.tokens import TextOrIds
 
 
 class NextTokenRequest(TimedRequest):
@@ -51,17 +50,9 @@ class NextTokenRequest(TimedRequest):
         Raises:
             InvalidInputError: there are too many contexts.
         """
-        contexts = self._contexts()
+        contexts = named_contexts(self.context, parameter="context")
         limits.check_count(len(contexts), parameter="context")
         return NextTokenCommand(contexts, self.top_k, self.entropy, self.model)
-
-    def _contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
-        given = self.context
-        if isinstance(given, str):
-            return (("context", given),)
-        if not given or isinstance(given[0], int):
-            return (("context", tuple(given)),)  # type: ignore[arg-type]  # a list of one kind by its type
-        return tuple((f"context[{i}]", text_or_ids(one)) for i, one in enumerate(given))  # type: ignore[arg-type]
 
 
 def next_token_reply(loaded: LoadedModel, results: list[NextTokens]) -> NextTokenReply:

@@ -9,7 +9,7 @@ from models.errors import InvalidInputError
 from models.scoring import bits_per, perplexity
 from service.engine.hosted import LoadedModel
 from service.schemas.quality_replies import QualityReply, TextQualityResult
-from service.schemas.wire import TimedRequest, WireModel, invalid_input, parse_json, text_or_object
+from service.schemas.wire import TimedRequest, WireModel, invalid_input, lines_of, parse_json, text_or_object
 from service.use_cases.limits import Limits
 from service.use_cases.quality import QualityItem, TextQuality
 
@@ -93,7 +93,7 @@ def read_query(query: Mapping[str, str]) -> QualityQuery:
 
 def quality_items(body: bytes) -> Iterator[QualityItem | InvalidInputError]:
     """What each line asks, as it is needed; an error for a line that is wrong."""
-    for line in body.removesuffix(b"\n").split(b"\n"):
+    for line in lines_of(body):
         try:
             yield _item("text", parse_json(QualityLine, line))
         except InvalidInputError as error:

@@ -240,7 +240,7 @@ class ModelList:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`status` is `ok`, `loading`, `failed` or `draining`; `models` says how far each has come."""
+    """`status` is `ok`, `loading`, `failed`, `draining` or `hung`; `models` says how far each has come."""
 
     status: str
     models: dict[str, str] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """POST /v1/rerank: what is asked."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Self
 
@@ -15,7 +15,8 @@ from models.reranking.log_linear import LogLinearModel
 from models.reranking.mbr import Utility
 from models.reranking.profiles import Profile
 from models.reranking.ranking import check_scale
-from service.schemas.wire import TimedRequest, WireModel, parse_json
+from service.schemas.score import DetailName
+from service.schemas.wire import TimedRequest, WireModel, lines_of, parse_json
 from service.use_cases.candidate_features import ScoreMode, ScoringOptions
 from service.use_cases.limits import Limits
 from service.use_cases.rerank import RerankItem, RerankOptions
@@ -25,8 +26,6 @@ from service.use_cases.scoring_models import ModelChoice
 
 _MAX_SESSION = 2048
 """Characters of a session: a handle for each model."""
-
-_DetailName = Annotated[Detail, Field(strict=False)]  # in JSON a detail is its name
 
 
 _ONE_LIST: JsonValue = {
@@ -102,6 +101,21 @@ class MixturePart(WireModel):
     """Positive; all together sum to 1."""
 
 
+def main_models(
+    model: str | None, mixture: Sequence[MixturePart] | None
+) -> tuple[tuple[str | None, float], ...]:
+    """The addresses of the models that make `lm`, and their weights; None for the default model.
+
+    Raises:
+        InvalidInputError: a mixture is given beside a model.
+    """
+    if mixture is None:
+        return ((model, 1.0),)
+    if model is not None:
+        raise InvalidInputError("give either model or mixture", parameter="mixture")
+    return tuple((part.model, part.weight) for part in mixture)
+
+
 class FurtherModel(WireModel):
     """A model with features of its own: `lm:NAME`, `tokens:NAME`, `unk:NAME`."""
 
@@ -139,7 +153,7 @@ class RerankSettings(TimedRequest):
     highest sentence `chrf` or `bleu`."""
     confidences: bool = False
     """Whether to tell how sure the list is of each word of the best candidate."""
-    detail: _DetailName = Detail.NONE
+    detail: DetailName = Detail.NONE
     """How finely to report what the main model says: `none`, `token` or `word`."""
     bos: bool = True
     """Whether `<s>` stands before each candidate, or before its context."""
@@ -194,14 +208,10 @@ class RerankSettings(TimedRequest):
         Raises:
             InvalidInputError: a mixture is given beside a model, or is none; or there are too many models.
         """
-        if self.model is not None and self.mixture is not None:
-            raise InvalidInputError("give either model or mixture", parameter="mixture")
+        parts = main_models(self.model, self.mixture)
         if profile is not None and self.model is None and self.mixture is None and not self.models:
             main = tuple((one.address, one.weight) for one in profile.models if not one.name)
             return ModelChoice(main, tuple((one.name, one.address) for one in profile.models if one.name))
-        parts: tuple[tuple[str | None, float], ...] = ((self.model, 1.0),)
-        if self.mixture is not None:
-            parts = tuple((part.model, part.weight) for part in self.mixture)
         return ModelChoice(parts, tuple((one.name, one.model) for one in self.models))
 
     def _model_weights(self) -> dict[str, float]:
@@ -283,14 +293,10 @@ class RerankRequest(RerankSettings):
 
 def rerank_items(body: bytes, limits: Limits) -> Iterator[RerankItem | InvalidInputError]:
     """What each line asks to re-rank, as it is needed; an error for a line that is wrong."""
-    at, end = 0, len(body) - body.endswith(b"\n")
-    while at <= end:
-        line_end = body.find(b"\n", at, end)
-        line_end = end if line_end < 0 else line_end
+    for line in lines_of(body):
         try:
-            one = parse_json(CandidateListIn, body[at:line_end])
+            one = parse_json(CandidateListIn, line)
             limits.check_count(len(one.candidates), parameter="candidates")
             yield one.item()
         except InvalidInputError as error:
             yield error
-        at = line_end + 1

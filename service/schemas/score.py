@@ -14,12 +14,21 @@ from models.scoring import bits_per, finite, perplexity
 from models.vocabulary import EOS, UNK
 from service.engine.host import LoadedModel
 from service.schemas.replies import ScoreReply, ScoreTotals, SequenceScoreResult, TokenScore, WordScore
-from service.schemas.wire import OneContext, TimedRequest, WireModel, invalid_input, parse_json, text_or_ids
+from service.schemas.wire import (
+    OneContext,
+    TimedRequest,
+    WireModel,
+    invalid_input,
+    lines_of,
+    parse_json,
+    text_or_ids,
+)
 from service.use_cases.limits import Limits
 from service.use_cases.score import Detail, ScoreItem, ScoreOptions, SequenceScore
 from service.use_cases.tokens import TextOrIds
 
-_DetailName = Annotated[Detail, Field(strict=False)]
+DetailName = Annotated[Detail, Field(strict=False)]
+"""How finely to report: in JSON by its name."""
 
 
 class ScoreRequest(TimedRequest):
@@ -46,7 +55,7 @@ class ScoreRequest(TimedRequest):
     """Whether `<s>` stands before the context."""
     eos: bool = True
     """Whether `</s>` after each is scored too."""
-    detail: _DetailName = Detail.NONE
+    detail: DetailName = Detail.NONE
     """How finely to report: `none`, `token` or `word`."""
 
     @model_validator(mode="after")
@@ -121,7 +130,7 @@ class ScoreQuery(BaseModel):
 
 def score_items(body: bytes) -> Iterator[ScoreItem | InvalidInputError]:
     """What each line asks to score, as it is needed; an error for a line that is wrong."""
-    for line in body.removesuffix(b"\n").split(b"\n"):
+    for line in lines_of(body):
         try:
             read = parse_json(ScoreLine, line)
             name = "token_ids" if read.text is None else "text"

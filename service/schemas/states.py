@@ -18,10 +18,9 @@ from service.schemas.state_replies import (
     OpenedState,
     OpenStatesReply,
 )
-from service.schemas.wire import OneOrMoreContexts, TimedRequest, WireModel, text_or_ids
+from service.schemas.wire import OneOrMoreContexts, TimedRequest, WireModel, named_contexts, text_or_ids
 from service.use_cases.limits import Limits
 from service.use_cases.states import AdvanceCommand, Advanced, Continuation, OpenCommand, Opened
-from service.use_cases.tokens import TextOrIds
 
 Handle = Annotated[str, Field(min_length=1, max_length=200)]
 """What leads to a state; clients need not know what it is made of."""
@@ -48,17 +47,9 @@ class OpenStatesRequest(TimedRequest):
         Raises:
             InvalidInputError: there are too many contexts.
         """
-        contexts = self._contexts()
+        contexts = named_contexts(self.context, parameter="context")
         limits.check_count(len(contexts), parameter="context")
         return OpenCommand(contexts, self.bos, self.model)
-
-    def _contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
-        given = self.context
-        if isinstance(given, str):
-            return (("context", given),)
-        if not given or isinstance(given[0], int):
-            return (("context", tuple(given)),)  # type: ignore[arg-type]  # a list of one kind by its type
-        return tuple((f"context[{i}]", text_or_ids(one)) for i, one in enumerate(given))  # type: ignore[arg-type]
 
 
 class ContinuationIn(WireModel):

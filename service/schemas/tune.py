@@ -11,7 +11,7 @@ from models.reranking.lists import Candidate, CandidateList
 from models.reranking.metrics import metric_of
 from models.reranking.metrics.normalisers import UNCHANGED
 from models.reranking.tuning.settings import TuningSettings
-from service.schemas.rerank import CandidateIn, MixturePart
+from service.schemas.rerank import CandidateIn, MixturePart, main_models
 from service.schemas.wire import TimedRequest, WireModel
 from service.use_cases.scoring_models import ModelChoice
 from service.use_cases.tune import TuneCommand, check_candidates
@@ -129,11 +129,7 @@ class TuneSettings(TimedRequest):
         """
         if self.given_only and (self.model is not None or self.mixture is not None or self.models):
             raise InvalidInputError("given_only is true, but models are given", parameter="given_only")
-        if self.model is not None and self.mixture is not None:
-            raise InvalidInputError("give either model or mixture", parameter="mixture")
-        parts: tuple[tuple[str | None, float], ...] = () if self.given_only else ((self.model, 1.0),)
-        if self.mixture is not None:
-            parts = tuple((part.model, part.weight) for part in self.mixture)
+        parts = () if self.given_only else main_models(self.model, self.mixture)
         return ModelChoice(parts, tuple((one.name, one.model) for one in self.models))
 
 

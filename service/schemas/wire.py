@@ -1,13 +1,30 @@
 """Reading requests: bytes to a wire model, with errors that name the field and the value."""
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag, ValidationError
+from pydantic_core import CoreSchema
 
 from models.errors import InvalidInputError
 from service.use_cases.tokens import TextOrIds
 
 _SHOWN_CHARACTERS = 80
+_MANY_ERRORS = 1000
+"""More are counted only: to tell what each is takes many times the memory and time of the body."""
+
+
+def _end_lists_at_errors(schema: Any) -> None:
+    """Have no list looked at past what is wrong in it: millions of errors take a hundred times the memory of a body."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "list":
+            schema["fail_fast"] = True
+        for part in schema.values():
+            _end_lists_at_errors(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            _end_lists_at_errors(part)
 
 
 class WireModel(BaseModel):
@@ -16,6 +33,12 @@ class WireModel(BaseModel):
     model_config = ConfigDict(
         extra="forbid", strict=True, allow_inf_nan=False, frozen=True, use_attribute_docstrings=True
     )
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _end_lists_at_errors(schema)
+        return schema
 
 
 class TimedRequest(WireModel):
@@ -40,8 +63,20 @@ def parse_json(kind: type[W], body: bytes) -> W:
         raise invalid_input(error) from None
 
 
+def lines_of(body: bytes) -> Iterator[bytes]:
+    """The lines of a body, one by one: all at once may take more memory than it. A line feed at its end begins none."""
+    at, end = 0, len(body) - body.endswith(b"\n")
+    while at <= end:
+        line_end = body.find(b"\n", at, end)
+        line_end = end if line_end < 0 else line_end
+        yield body[at:line_end]
+        at = line_end + 1
+
+
 def invalid_input(error: ValidationError) -> InvalidInputError:
     """The first thing that is wrong, as an error of ours."""
+    if error.error_count() > _MANY_ERRORS:
+        return InvalidInputError(f"{error.error_count()} values in the request body are wrong")
     first = error.errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
         return InvalidInputError(f"not JSON in UTF-8: {_after_colon(first['msg'])}")
@@ -71,8 +106,19 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = repr(_beginning(value))
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+
+
+def _beginning(value: Any) -> Any:
+    """As much of a value as can be shown: to write a body of megabytes holds all others up."""
+    if isinstance(value, str):
+        return value[: _SHOWN_CHARACTERS + 1]
+    if isinstance(value, list):
+        return [_beginning(one) for one in value[: _SHOWN_CHARACTERS + 1]]
+    if isinstance(value, dict):
+        return {_beginning(name): _beginning(value[name]) for name in islice(value, _SHOWN_CHARACTERS + 1)}
+    return value
 
 
 def _said(message: str) -> str:
@@ -124,6 +170,15 @@ OneOrMoreContexts = Annotated[
     ),
 ]
 """A text, texts, token ids, or lists of them."""
+
+
+def named_contexts(
+    given: str | list[str] | list[int] | list[list[int]], *, parameter: str
+) -> tuple[tuple[str, TextOrIds], ...]:
+    """Each of what `OneOrMoreContexts` allows, as commands hold it, and what errors call it."""
+    if isinstance(given, str) or not given or isinstance(given[0], int):
+        return ((parameter, text_or_ids(given)),)  # type: ignore[arg-type]  # a list of one kind by its type
+    return tuple((f"{parameter}[{i}]", text_or_ids(one)) for i, one in enumerate(given))  # type: ignore[arg-type]
 
 
 def text_or_ids(value: str | list[int]) -> TextOrIds:

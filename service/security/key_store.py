@@ -12,6 +12,7 @@ from service.security.keys import ApiKey, find_key, parse_key
 _log = structlog.get_logger(__name__)
 _LOOK_EVERY_S = 1.0
 _FileStamp = tuple[int, int, int]
+_NEVER_SEEN: _FileStamp = (-1, -1, -1)
 
 
 class KeyStore:
@@ -64,7 +65,7 @@ class KeyStore:
     def look_again(self) -> None:
         """Look at the file with the next request, whatever it looks like; a signal handler may call this."""
         self._look_next_s = self._clock()
-        self._stamp = None
+        self._stamp = _NEVER_SEEN
 
     def _refresh(self, file: Path) -> None:
         stamp = _stamp(file)

@@ -30,7 +30,7 @@ export async function send(path, { method = "POST", body, signal, type = "applic
     throw new ApiError({ message: "the service cannot be reached" });
   }
   if (response.ok) return response;
-  if (response.status === 401 && (await askForKey(signal)))
+  if (response.status === 401 && (await askForKey()))
     return send(path, { method, body, signal, type, accept });
   const error = new ApiError(await errorOf(response), response.status);
   if (response.status === 503 && !(await isReady())) {

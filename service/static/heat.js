@@ -10,6 +10,7 @@ import { align, bars, heated, nextTokens, Popover, surpriseOf } from "./tokens.j
 const LONGEST_LINE = 2000;
 const LINES = 64;
 const ALTERNATIVES = 6;
+const KEPT = 2000; // lines that were read, beside those of the text
 
 export class Heat {
   #box = h("input", { type: "checkbox", id: "heat", checked: kept("heat", "on") === "on" });
@@ -63,6 +64,8 @@ export class Heat {
     const text = this.editor.text;
     const lines = text.split("\n");
     const key = (line) => `${model() ?? ""}\n${line}`;
+    const wanted = new Set(lines.map(key));
+    if (this.#read.size > KEPT) for (const old of this.#read.keys()) if (!wanted.has(old)) this.#read.delete(old);
     const unread = [
       ...new Set(
         lines.filter((line) => line.trim() && line.length <= LONGEST_LINE && !this.#read.has(key(line))),
@@ -72,7 +75,6 @@ export class Heat {
       const texts = unread.slice(k, k + LINES);
       const fields = { texts, detail: "token", eos: false, ...(model() ? { model: model() } : {}) };
       const { reply, ms } = await ask("/v1/score", fields, { signal });
-      if (this.#read.size > 2000) this.#read.clear();
       texts.forEach((line, place) => this.#read.set(key(line), reply.results[place].tokens));
       this.status.textContent = `surprise ${milliseconds(ms)}`;
     }

@@ -80,8 +80,10 @@ const featuresOf = (given) =>
 
 const ranking_ = new Latest(
   async (signal) => {
-    if (candidates().length === 0)
+    if (candidates().length === 0) {
+      last = null;
       return fill(ranking, h("li", { class: "quiet" }, "Paste candidates, one on each line."));
+    }
     const { reply, ms } = await ask("/v1/rerank", request(), { signal });
     last = { ...reply.lists[0], scale: reply.posterior_scale, used: reply.weights };
     fill(

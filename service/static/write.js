@@ -24,7 +24,6 @@ const INSIDE_WORD = /^[\p{L}\p{N}\p{M}_]/u;
 const editor = new Editor("write", WRITTEN, {
   "aria-label": "Text to write",
   placeholder: "Type here…",
-  class: "prose",
 });
 const session = kept("session") || crypto.getRandomValues(new Uint32Array(2)).join("-");
 const status = { completions: h("span"), next: h("span") };
@@ -129,9 +128,10 @@ async function insert(token) {
 
 const userPath = (rest = "") => `/v1/autocomplete/users/${encodeURIComponent(form.values().user)}${rest}`;
 
-/** A line that is finished teaches the user's own words, if a user is named. */
+/** A line that is finished teaches the user's own words, if a user is named; Enter may also take a completion. */
 function learn(event) {
-  const line = event.key === "Enter" && typed()?.line.trim();
+  const ends = event.key === "Enter" && !event.defaultPrevented && !event.isComposing;
+  const line = ends && typed()?.line.trim();
   if (line && form.values().user) ask(userPath("/accepted"), { text: line }).catch(tell);
 }
 

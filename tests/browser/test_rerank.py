@@ -43,6 +43,14 @@ def test_a_slider_reorders_at_once_without_asking_again(page):
     )
 
 
+def test_a_slider_does_not_bring_back_a_list_that_was_taken_away(page):
+    expect(texts(page)).to_have_count(3)
+    page.get_by_label("Candidates").fill("")
+    expect(page.locator(".ranking")).to_contain_text("Paste candidates")
+    weigh(page, "lm", 1)
+    expect(texts(page)).to_have_count(0)
+
+
 def test_what_the_page_computes_is_what_the_service_answers(page):
     expect(texts(page)).to_have_count(3)
     weigh(page, "lm", 0.3)

@@ -245,3 +245,29 @@ def test_markup_that_is_typed_or_told_stays_text(page):
     page.keyboard.press("Tab")
     expect(editor(page)).to_have_value(f"the page shows {EVIL} ")
     assert page.evaluate("[window.pwned, document.querySelectorAll('main img').length]") == [None, 0]
+
+
+def test_all_of_a_long_text_is_read(page):
+    """Of more than two thousand lines only the last hundred or so were."""
+    text = "\n".join(f"the {number}" for number in range(2100))
+    editor(page).evaluate(
+        "(area, text) => { area.value = text; area.dispatchEvent(new Event('input')); }", text
+    )
+    expect(page.locator(".mirror .tok")).to_have_count(2 * 2100, timeout=60_000)
+
+
+def test_a_completion_taken_with_enter_teaches_nothing_yet(page):
+    """The line was learnt as if it had ended there, and again when it did."""
+    taught = []
+    page.on("request", lambda asked: asked.url.endswith("/accepted") and taught.append(asked.post_data_json))
+    page.locator("summary", has_text="Options").first.click()
+    page.get_by_text("Your own words").click()
+    page.get_by_label("user", exact=True).fill("ida")
+    write(page, "return the nu")
+    expect(words(page)).to_have_text(["number"])
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(editor(page)).to_have_value("return the number ")
+    with page.expect_response("**/accepted"):
+        page.keyboard.press("Enter")
+    assert taught == [{"text": "return the number"}]

@@ -150,6 +150,48 @@ def test_far_past_the_limit_they_are_cut_off(url):
         assert ended == 4
 
 
+def chunked(trailers=b""):
+    return HEAD + b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n%b" % (len(BODY), BODY, trailers)
+
+
+def test_trailers_without_end_are_refused(url):
+    """They were kept, however many came."""
+    with connect(url) as connection:
+        connection.sendall(chunked())
+        time.sleep(0.1)  # so that they come in a read of their own
+        connection.sendall(b"a: b\r\n" * 500)
+        assert answer(connection).status == 431
+
+
+def test_trailers_do_not_pass_for_headers(url):
+    assert asked(url, chunked(b"content-encoding: gzip\r\n\r\n")).status == 200
+
+
+def test_what_goes_wrong_after_the_answer_is_not_answered_again(url):
+    """A second answer to one request would be taken for that to the next."""
+    with connect(url) as connection:
+        connection.sendall(b"POST /nowhere HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+        assert answer(connection).status == 404
+        connection.sendall(b"no chunk\r\n")
+        assert connection.recv(1000) == b""
+
+
+def test_nothing_is_written_into_an_answer_that_is_under_way(url):
+    """A refusal of what came next stood in the middle of a stream."""
+    body = b'{"max_tokens": 1000, "ignore_eos": true, "stream": true}'
+    with connect(url) as connection:
+        connection.sendall(
+            b"POST /v1/generate HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+        )
+        received = connection.recv(100)
+        connection.sendall(b"hello\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            while some := connection.recv(65536):
+                received += some
+    before, refused, _ = received.partition(b"HTTP/1.1 400")
+    assert not refused or before.endswith(b"0\r\n\r\n")
+
+
 def test_an_endless_body_after_a_refusal_ends_the_connection(url):
     """The answer is out; what is still sent is not taken for ever."""
     with connect(url) as connection:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from service.client import AsyncClient, Client
+from service.client import AsyncClient, BadRequestError, Client
 from service.schemas.replies import ErrorBody
 
 LISTS = [
@@ -60,6 +60,14 @@ def test_a_weight_beside_a_model_counts_without_others(client):
     reply = client.rerank(LISTS[:1], **options)
     assert reply.weights == {"lm": 1.0, "lm:o": -0.5}
     assert [line] == reply.lists
+
+
+def test_a_weight_beside_a_model_does_not_undo_a_profile(client):
+    """Lines were ranked by the language model alone, whatever the profile said."""
+    options = {"models": [{"model": "old", "name": "o", "weight": -0.5}], "profile": "speech"}
+    with pytest.raises(BadRequestError, match="profile") as raised:
+        next(client.rerank_lines(LISTS[:1], **options))
+    assert raised.value.param == "models"
 
 
 def test_a_session_goes_from_list_to_list(client):

@@ -236,6 +236,20 @@ def test_damaged_aliases_are_listed_as_such(typed, registry, tmp_path):
     assert [row["model"] for row in rows[1:]] == ["small@1", "small@2"]
 
 
+@pytest.mark.parametrize(
+    ("text", "said"), [("[]", "must be an object"), ("[" * 100_000, "recursion"), ('{"test": 1}', None)]
+)
+def test_damaged_figures_are_listed_as_such(typed, registry, tmp_path, text, said):
+    """They ended the list with a traceback."""
+    other = tmp_path / "registry"
+    shutil.copytree(registry, other)
+    (other / "small" / "versions" / "1" / "metrics.json").write_text(text)
+    code, out, _ = typed("models", "list", "--registry", other, "--json")
+    first, second = json.loads(out)
+    assert (code, second.get("problem")) == (0, None)
+    assert said is None or said in first["problem"]
+
+
 @pytest.mark.parametrize("command", ["next small --json", "next small", "score small", "models show small"])
 def test_a_terminal_a_disk_or_an_input_that_fails_is_no_traceback(registry, command):
     """Output to a full disk, input closed, and a terminal that knows ASCII only."""

@@ -130,3 +130,10 @@ def test_a_closed_stream_is_told(monkeypatch):
                 "-", format_name=None, references=None, reference_layout=None, beam_size=None, scores=None
             )
         )
+
+
+def test_names_of_features_are_no_markup(tmp_path):
+    """One such as this ended the command with an error of the library that prints."""
+    one = {"candidates": [{"text": "a", "features": {"am[/x]": -1.0}}]}
+    (tmp_path / "lists.jsonl").write_text(json.dumps(one))
+    assert "candidates with am[/x]" in run("show", tmp_path / "lists.jsonl").stdout

@@ -54,6 +54,7 @@ def test_an_error_in_the_middle_is_read():
         (b"<html>\n bad gateway</html>", "<html> bad gateway</html>"),
         (b"\xff", "\N{REPLACEMENT CHARACTER}"),
         (b"", ""),
+        (b"[" * 100_000, "[" * 200),
     ],
 )
 def test_errors_are_told_in_a_line(body, message):

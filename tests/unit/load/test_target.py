@@ -14,10 +14,21 @@ def test_a_url_says_where_and_how():
     target = Target.parse("https://example.org/lm/")
     assert (target.host, target.port, target.tls, target.path) == ("example.org", 443, True, "/lm")
     assert Target.parse("http://[::1]:8000").host == "::1"
+    assert Target.parse("http://b\u00fccher.example").host == "xn--bcher-kva.example"
 
 
 @pytest.mark.parametrize(
-    "url", ["127.0.0.1:8000", "ftp://h", "http://", "http://h:port", "http://u:p@h", "http://[::1", ""]
+    "url",
+    [
+        "127.0.0.1:8000",
+        "ftp://h",
+        "http://",
+        "http://h:port",
+        "http://u:p@h",
+        "http://[::1",
+        "",
+        "http://a..b",
+    ],
 )
 def test_other_urls_are_refused(url):
     with pytest.raises(InvalidInputError, match="URL is"):

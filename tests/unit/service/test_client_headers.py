@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from service.client import AsyncClient, Client, NotFoundError
+from service.client.calls import wait_s
 
 OURS = {"X-Gramophone-Session": "user-17"}
 
@@ -60,3 +61,12 @@ def test_an_address_is_one_part_of_the_path():
             with pytest.raises(NotFoundError):
                 client.model(address)
     assert asked == [b"/v1/models/..%2F..%2Fadmin%2Fmodels", b"/v1/models/m@1"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told_s"),
+    [("3", 3.0), ("9" * 400, 30.0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0.5), ("\u00b2", 0.5)],
+)
+def test_a_time_to_wait_is_followed_if_it_is_a_number(asked, told_s):
+    answer = httpx.Response(503, headers=[(b"retry-after", asked.encode("latin-1"))])
+    assert wait_s(answer, 0, 1) == told_s

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from structlog.testing import capture_logs
 
 from models.errors import FormatError, InvalidInputError
 from service.security import keys
@@ -154,3 +155,15 @@ def test_a_file_taken_away_changes_nothing(file, clock):
     file.unlink()
     clock.now_s = 1.0
     assert store.find(APP.secret.encode()) is not None
+
+
+def test_a_signal_tells_that_the_file_is_still_gone(file, clock):
+    """Whoever had sent it heard nothing, and took the keys for read."""
+    store = KeyStore(file=file, clock=clock)
+    file.unlink()
+    clock.now_s = 1.0
+    store.find(b"x")
+    store.look_again()
+    with capture_logs() as told:
+        store.find(b"x")
+    assert [line["event"] for line in told] == ["API keys left as they were"]

@@ -10,6 +10,7 @@ from models.reranking.lists import Candidate, CandidateList
 from models.reranking.metrics import metric_of
 from models.reranking.tuning.settings import TuningSettings
 from service.engine.job import result_of
+from service.reports.charts import chart
 from service.reports.tuning_page import tuning_page
 from service.schemas.tune_replies import tune_reply
 from service.use_cases.scoring_models import ScoringModels
@@ -71,3 +72,11 @@ def test_the_page_needs_nothing_from_elsewhere(page):
     assert not re.search(r"(src|href)=\"(?!#)", page)
     assert "url(http" not in page
     assert "prefers-color-scheme: dark" in page
+
+
+def test_a_title_is_taken_as_it_stands():
+    r"""A backslash in the name of a feature was an error when all else was done, and dollars made it a formula."""
+    title = r"WER along the weight of \d $x$"
+    svg = chart(title, "", lambda axes: axes.plot([0, 1], [0, 1])).svg
+    assert f'aria-label="{title}"' in svg
+    assert f">{title}<" in svg
