@@ -31,14 +31,14 @@ _FLATNESSES = (0.0, 6.0, 8.0, 11.0, 14.0, 18.0, 24.0, 32.0)
 _HALF_LIVES = (1 / 8, 1 / 4, 1 / 2)
 """Values tried for the half-life of what has features, as a share of the window."""
 
+_UNIGRAM_HALF_LIVES = 1 / math.sqrt(2) ** np.arange(19, -1, -1)
+"""The same where only age counts."""
+
 _PRIORS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Values tried for μ, as shares of what is mostly remembered."""
 
 _FIRST_PRIOR = 0.03
 """With which θ and the half-life are chosen."""
-
-_UNIGRAM_HALF_LIVES = 1 / math.sqrt(2) ** np.arange(19, -1, -1)
-"""The same where only age counts."""
 
 
 class CacheGrid(NamedTuple):

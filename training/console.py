@@ -1,5 +1,6 @@
 """Progress for people: a bar on a terminal, plain lines elsewhere; on standard error."""
 
+import atexit
 import sys
 import time
 
@@ -53,6 +54,7 @@ class TerminalProgress:
         )
         self._bars.add_task(description, total=total, note="")
         self._bars.start()
+        atexit.register(self._bars.stop)  # an error amid a stage would leave the terminal without its cursor
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         """Move the bar."""
@@ -67,6 +69,7 @@ class TerminalProgress:
             task = self._bars.tasks[0]
             self._bars.update(_ONLY_TASK, total=task.completed or 1, completed=task.completed or 1)
             self._bars.stop()
+            atexit.unregister(self._bars.stop)
             self._bars = None
 
 

@@ -256,7 +256,7 @@ def _assignment(text: str) -> dict[str, Any]:
         raise InvalidInputError(f"--set takes key=value, given {text!r}", parameter="set")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, or a number or nesting beyond what is read
         parsed = value
     answer: Any = parsed
     for part in reversed(key.strip().split(".")):

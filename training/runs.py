@@ -1,13 +1,12 @@
 """Where unfinished trainings wait to be resumed: `<folder>/.runs/<model>/<recipe>/`, the registry's work folder."""
 
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from models.errors import InvalidInputError, RegistryError
+from models.errors import InvalidInputError
+from training.folder_locks import held_alone
 
 _RUNS_FOLDER = ".runs"
 _STATE_FILE = "state.pt"
@@ -46,7 +45,12 @@ class Runs:
             InvalidInputError: one is at it.
             RegistryError: the file system refused.
         """
-        with _locked(self._folder, self._name):
+        busy = InvalidInputError(
+            f"another process is training {self._name!r} in {self._folder.parent.parent}; wait for it, or give "
+            "another --name",
+            parameter="name",
+        )
+        with held_alone(self._folder, busy=busy):
             if not self.resume:
                 self._remove_states()
             try:
@@ -85,25 +89,3 @@ class Runs:
             )
         for path in states:
             shutil.rmtree(path.parent, ignore_errors=True)
-
-
-@contextmanager
-def _locked(folder: Path, name: str) -> Iterator[None]:
-    """Hold a folder's lock, which the system drops when the process dies, however it dies."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise RegistryError(f"cannot write to {folder}: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise InvalidInputError(
-            f"another process is training {name!r} in {folder.parent.parent}; wait for it, or give another --name",
-            parameter="name",
-        ) from None
-    try:
-        yield
-    finally:
-        os.close(descriptor)

@@ -59,13 +59,7 @@ def run_evaluate(
     Raises:
         LanguageModelError: a model, a file or an option is wrong.
     """
-    if context not in CONTEXTS:
-        raise InvalidInputError(
-            f"--context is {context!r}, it can be {', '.join(CONTEXTS)}", parameter="context"
-        )
-    for name, value in {"window": window, "sample": sample}.items():
-        if value < 1:
-            raise InvalidInputError(f"--{name} is {value}, it must be at least 1", parameter=name)
+    way = _way(context, window, sample)
     store = open_registry(registry)
     version, other = store.resolve(address), None if against is None else store.resolve(against)
     progress = console_progress()
@@ -76,35 +70,52 @@ def run_evaluate(
     if second is not None and other is not None:
         check_comparable(checkpoint, second, (version.address, other.address))
     backward = checkpoint.manifest.direction == "backward"
-    if backward and context != "sentence":
+    if backward and way.context != "sentence":
         raise InvalidInputError(
             f"--context is {context!r}, but {version.address} reads right to left: only 'sentence' is possible",
             parameter="context",
         )
-    texts = _held_out_texts(corpus, context, unit, progress)
+    texts = _held_out_texts(corpus, way.context, unit, progress)
     encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
     encoded = encoded.reversed() if backward else encoded
-    targets = score_corpus(checkpoint.model, encoded, context=context, window=window, progress=progress)
+    targets = score_corpus(checkpoint.model, encoded, context=way.context, window=window, progress=progress)
     if not len(targets.tokens):
         raise InvalidInputError("the text has no token to predict", parameter="corpus")
     result = {
         "model": version.address,
         "precision": checkpoint.precision,
-        **summary(figures(checkpoint.model, encoded, targets, context=context)),
+        **summary(figures(checkpoint.model, encoded, targets, context=way.context)),
         "oov_policy": OOV_POLICY,
     }
-    way = Way(context, window, sample)
     if detail:
         result["detail"] = details(checkpoint, encoded, targets, way, progress=progress)
     if second is not None and other is not None:
         compared = comparison(checkpoint, second, encoded, targets, way, progress=progress)
         result["against"] = {"model": other.address, **compared}
     if overlap:
-        sentences = [line for text in texts for line in text.split("\n")]
-        found = overlap_with_files(sentences, overlap, unit=unit, progress=progress).as_facts()
-        result["overlap"] = {"training_text": [path.name for path in overlap], **found}
-        result["notes"] = list(overlap_notes({"evaluated text": found}))
+        result |= _overlap(texts, overlap, unit, progress)
     return result
+
+
+def _way(context: str, window: int, sample: int) -> Way:
+    """How the options say that the text is looked at."""
+    for name, value in {"window": window, "sample": sample}.items():
+        if value < 1:
+            raise InvalidInputError(f"--{name} is {value}, it must be at least 1", parameter=name)
+    for known in CONTEXTS:
+        if context == known:
+            return Way(known, window, sample)
+    raise InvalidInputError(f"--context is {context!r}, it can be {', '.join(CONTEXTS)}", parameter="context")
+
+
+def _overlap(texts: Sequence[str], files: Sequence[Path], unit: str, progress: Progress) -> dict[str, Any]:
+    """What of the text is in training files, and a warning if that is too much."""
+    sentences = [line for text in texts for line in text.split("\n")]
+    found = overlap_with_files(sentences, files, unit=unit, progress=progress).as_facts()
+    return {
+        "overlap": {"training_text": [path.name for path in files], **found},
+        "notes": list(overlap_notes({"evaluated text": found})),
+    }
 
 
 def run_dynamic_evaluation(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 _CLOSING = "[\"'\u201d\u2019)\\]]*"
 _OPENING = "[\"'\u201c\u2018(\\[]*"
-_BOUNDARY = re.compile(rf"(?<=[.!?]){_CLOSING}\s+(?={_OPENING}[A-Z0-9])")
+_BOUNDARY = re.compile(rf"(?<=[.!?]){_CLOSING}(?P<space>\s+)(?={_OPENING}[A-Z0-9])")
 _NOT_AN_END = re.compile(
     rf"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|vs|etc|e\.g|i\.e|cf|Fig|No|Vol|pp|approx)\.{_CLOSING}$"
 )
@@ -36,9 +36,11 @@ def split_sentences(paragraph: str) -> list[str]:
     sentences: list[str] = []
     start = 0
     for match in _BOUNDARY.finditer(paragraph):
-        candidate = paragraph[start : match.end()].rstrip()
-        if not _NOT_AN_END.search(candidate):
-            sentences.append(candidate)
+        end = match.start("space")
+        # of all that stands before, a run of initials would take the square
+        last_word = max(start, paragraph.rfind(" ", start, end))
+        if not _NOT_AN_END.search(paragraph, last_word, end):
+            sentences.append(paragraph[start:end])
             start = match.end()
     rest = paragraph[start:].strip()
     return [*sentences, rest] if rest else sentences

@@ -4,6 +4,7 @@ It is a SHA-256, then torch's format of tensors, numbers and text, read back wit
 reading it runs no code.
 """
 
+import contextlib
 import hashlib
 import io
 import os
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from models.checkpoint.folders import flush
 from models.errors import FormatError, InvalidInputError, RegistryError
 from models.neural.config import NetworkConfig
 from models.vocabulary import Vocabulary
@@ -56,9 +58,10 @@ class StateFile:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self.path)
-            _flush(self.path.parent)
+            flush(self.path.parent)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # of a disk that takes no changes any more
+                temporary.unlink()
             raise RegistryError(f"cannot save the training state in {self.path}: {error}") from error
 
     def read(self) -> dict[str, Any] | None:
@@ -207,11 +210,3 @@ def _difference(name: str, before: Any, now: Any) -> str:
     if name.startswith("the "):
         return f"{name} is another one (sha256 {str(before)[:12]} then, {str(now)[:12]} now)"
     return f"{name} was {before!s:.80} and is {now!s:.80}"
-
-
-def _flush(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -20,7 +20,8 @@ import numpy.typing as npt
 from models.errors import InvalidInputError
 from models.ngram.build import NGrams, Weights
 from models.vocabulary import BOS, EOS
-from training.ngram.rows import LEAST_ROOM, Contexts, Orders, Rows, decimal_log, linear
+from training.ngram.rows import LEAST_ROOM, Contexts, Orders, Rows, linear
+from training.ngram.smoothing.weights import log10
 from training.ngram.trie import FloatArray, Trie, link, lower_probs, suffixes_by_order
 
 
@@ -196,7 +197,7 @@ def _reweighted(
             probs = linear(weights.log10_probs)
             backoffs = _new_backoffs(old.prefixes, keep, probs, contexts[length - 2], lower)
             rows.set_backoffs(length - 1, backoffs := backoffs[kept[length - 2]])
-            answer[-1] = answer[-1]._replace(log10_backoffs=decimal_log(backoffs))
+            answer[-1] = answer[-1]._replace(log10_backoffs=log10(backoffs))
         log10_probs = weights.log10_probs[keep]
         rows.set_probs(length, linear(log10_probs))
         answer.append(Weights(log10_probs, np.zeros(0, dtype=np.float32)))

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from models.errors import InvalidInputError, VocabularyMismatchError
 from models.ngram.build import NGrams, Weights
-from training.ngram.rows import LEAST_ROOM, Contexts, Orders, Rows, decimal_log, linear
+from training.ngram.rows import LEAST_ROOM, Contexts, Orders, Rows, linear
+from training.ngram.smoothing.weights import log10
 from training.ngram.trie import FloatArray, link, lower_probs, suffixes_by_order
 
 IntArray: TypeAlias = npt.NDArray[np.int32]
@@ -85,9 +86,9 @@ def interpolate(parts: Sequence[Orders], weights: Sequence[float]) -> list[tuple
             room = mixed.room + np.bincount(ngrams.prefixes, mixed.lower - lower, minlength=len(mixed.room))
             backoffs = mixed.left / np.maximum(room, LEAST_ROOM)
             mixture.set_backoffs(length - 1, backoffs)
-            answer[-1] = answer[-1]._replace(log10_backoffs=decimal_log(backoffs))
+            answer[-1] = answer[-1]._replace(log10_backoffs=log10(backoffs))
         mixture.set_probs(length, mixed.probs)
-        answer.append(Weights(decimal_log(mixed.probs), np.zeros(0, dtype=np.float32)))
+        answer.append(Weights(log10(mixed.probs), np.zeros(0, dtype=np.float32)))
     suffixes = suffixes_by_order(trie)
     linked = [ngrams._replace(suffixes=own) for ngrams, own in zip(ngrams_by_order, suffixes, strict=True)]
     return list(zip(linked, answer, strict=True))

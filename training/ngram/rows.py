@@ -88,9 +88,3 @@ def linear(log10: npt.NDArray[np.float32]) -> FloatArray:
     """Probabilities or weights in double precision from their decimal logarithms."""
     values: FloatArray = np.power(10.0, log10, dtype=np.float64)
     return values
-
-
-def decimal_log(values: FloatArray) -> npt.NDArray[np.float32]:
-    """Decimal logarithms in single precision; that of 0 is minus infinity."""
-    with np.errstate(divide="ignore"):
-        return np.log10(values).astype(np.float32)

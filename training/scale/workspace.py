@@ -8,10 +8,8 @@
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +18,7 @@ from typing import Any
 
 from models.checkpoint.folders import TEMPORARY, flush_tree, writing
 from models.errors import InvalidInputError
+from training.folder_locks import held_alone
 
 _MARK = "estimation"
 _FACTS = "stage.json"
@@ -66,6 +65,9 @@ class Workspace:
         with writing(self.folder):
             if mark.read_text(encoding="utf-8") == key:
                 return
+            mark.write_text(
+                "", encoding="utf-8"
+            )  # if this is the last that is done, the rest is no estimation's
             for path in list(self.folder.glob(f"{_STAGE}*")):
                 self._removed = True
                 _discard(path)
@@ -130,9 +132,11 @@ def workspace(folder: Path) -> Iterator[Workspace]:
         InvalidInputError: another process is at work in it, or it holds something else.
         RegistryError: the file system refused.
     """
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    busy = InvalidInputError(
+        f"another process is estimating in {folder}; wait for it, or give another --work-dir",
+        parameter="work-dir",
+    )
+    with held_alone(folder, busy=busy):
         with writing(folder):
             _make_ready(folder)
         yield Workspace(folder)
@@ -158,24 +162,6 @@ def _discard(stage: Path) -> None:
     gone = stage.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
     stage.rename(gone)
     shutil.rmtree(gone)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock, which the system drops when the process dies, however it dies."""
-    with writing(folder):
-        descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InvalidInputError(
-                f"another process is estimating in {folder}; wait for it, or give another --work-dir",
-                parameter="work-dir",
-            ) from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _facts_of(folder: Path) -> dict[str, Any] | None:

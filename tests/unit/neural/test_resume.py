@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from models.errors import FormatError, InvalidInputError
+from models.errors import FormatError, InvalidInputError, RegistryError
 from tests.resumable import NETWORK, VOCABULARY, fit, weights
 from training.neural.resume import StateFile
 from training.progress import Silent
@@ -145,3 +145,10 @@ def test_a_disk_that_is_full_does_not_end_the_training(state_file, monkeypatch):
     assert result.history[-1].step == 3
     assert "No space left on device" in result.notes[0]
     assert list(state_file.parent.iterdir()) == []
+
+
+def test_a_folder_that_takes_no_changes_is_told_as_such(tmp_path):
+    """A file system that went read-only refuses the removal too, which ended the training."""
+    (tmp_path / "runs").write_text("a file where the folder should be")
+    with pytest.raises(RegistryError, match="cannot save the training state"):
+        StateFile(tmp_path / "runs" / "state.pt").write({})

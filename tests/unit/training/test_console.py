@@ -1,6 +1,10 @@
 """Progress for people."""
 
+import os
+import pty
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -45,3 +49,14 @@ def test_what_was_done_before_counts_for_no_rate(capsys, monkeypatch):
 @pytest.mark.parametrize(("seconds", "shown"), [(45.4, "45 s"), (700.0, "12 min"), (12600.0, "3.5 h")])
 def test_time_left_is_told_in_fitting_units(seconds, shown):
     assert _duration(seconds) == shown
+
+
+def test_an_error_amid_a_stage_leaves_the_terminal_its_cursor(monkeypatch):
+    terminal, end = pty.openpty()
+    program = "import training.console as c; c.TerminalProgress().start('reading', 10); raise SystemExit(2)"
+    monkeypatch.setenv("TERM", "xterm")
+    subprocess.run([sys.executable, "-c", program], stderr=end, check=False, timeout=60)
+    os.close(end)
+    shown = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    assert shown.index("\x1b[?25l") < shown.rindex("\x1b[?25h")  # hidden, shown

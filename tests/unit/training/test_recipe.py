@@ -79,3 +79,11 @@ def test_a_part_is_described_with_the_text_and_tokenizer_of_its_mixture():
 def test_a_mixture_of_mixtures_is_refused():
     with pytest.raises(InvalidInputError, match="itself a mixture"):
         part_recipe(load_recipe("mixture"), "quickstart")
+
+
+@pytest.mark.parametrize(
+    "value", ["9" * 5_000, "[" * 100_000], ids=["a number of many digits", "many brackets"]
+)
+def test_a_value_that_toml_cannot_hold_is_refused_by_its_key(value):
+    with pytest.raises(InvalidInputError, match=r"ngram\.order: must be a whole number"):
+        load_recipe("ngram", [f"ngram.order={value}"])

@@ -1,10 +1,14 @@
 """Trainings that were interrupted, from the command line's side."""
 
+import errno
+import fcntl
+import os
+
 import pytest
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.local import LocalRegistry
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, RegistryError
 from training.commands import training as commands
 from training.progress import Silent
 from training.runs import Runs
@@ -123,3 +127,28 @@ def test_two_trainings_of_one_model_are_refused(tmp_path):
 def test_ngram_models_need_no_lock(run, folder):
     assert run("ngram", settings=["ngram.order=2"])["model"] == "m@1"
     assert not folder.exists()
+
+
+def test_a_folder_that_its_holder_removed_meanwhile_is_no_lock(tmp_path, monkeypatch):
+    """Two processes trained one model where one ended just as the other began."""
+    folder, really = tmp_path / ".runs" / "m", fcntl.flock
+
+    def late(descriptor, how):
+        monkeypatch.setattr(fcntl, "flock", really)
+        folder.rmdir()
+        really(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with Runs(tmp_path, "m", resume=True).held():
+        other = Runs(tmp_path, "m", resume=True)
+        with pytest.raises(InvalidInputError, match="another process"):
+            other.held().__enter__()
+
+
+def test_a_file_system_without_locks_is_not_taken_for_another_process(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(RegistryError, match="No locks available"), Runs(tmp_path, "m", resume=True).held():
+        pass

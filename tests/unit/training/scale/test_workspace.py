@@ -135,3 +135,23 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
 def test_keys_depend_on_every_part():
     assert key_of(1, "a", [2]) == key_of(1, "a", [2])
     assert len({key_of(1, "a", [2]), key_of(1, "a", [3]), key_of(1, "b", [2]), key_of(1, "a")}) == 4
+
+
+def test_what_a_killed_change_of_estimation_left_is_not_gone_on_with(tmp_path, monkeypatch):
+    """Of the old estimation some stages are gone by then, and tables of others."""
+    with workspace(tmp_path) as work:
+        work.claim("this")
+        work.stage("one", "key", writer("a"))
+        work.stage("two", "key", writer("b"))
+
+    with monkeypatch.context() as patched, workspace(tmp_path) as work:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            work.claim("that")
+    with workspace(tmp_path) as work:
+        work.claim("this")
+        assert not list(tmp_path.glob("stage-*"))
+
+
+def killed(*_, **__):
+    raise KeyboardInterrupt
