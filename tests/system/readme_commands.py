@@ -8,7 +8,7 @@ from tests.system.readme import ADDRESS, README, RUNBOOK, blocks
 
 NOT_RUN = {
     "make test": "it is what runs the tests",
-    "lm_eval ": "it downloads data sets; tests/contract/test_lm_eval.py asks the same with texts of its own",
+    "lm_eval ": "it downloads data sets; tests/system/test_lm_eval.py asks the same with texts of its own",
     "docker compose ": "there is no engine; tests/deploy/test_compose.py checks the file, test_image.py the image",
     "GRAMOPHONE_METRICS_KEY_FILE=./metrics-key docker compose ": "likewise",
     "kubectl ": "there is no cluster; tests/deploy/test_kubernetes_*.py check what it would apply",
