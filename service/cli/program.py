@@ -77,6 +77,7 @@ def common(
         Path | None,
         typer.Option(
             envvar="GRAMOPHONE_REGISTRY_CACHE",
+            metavar="FOLDER",
             help="Folder where models of remote registries are kept.",
             show_default="~/.cache/gramophone",
         ),

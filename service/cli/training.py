@@ -83,8 +83,9 @@ def train(
     work_dir: Annotated[
         Path | None,
         typer.Option(
+            metavar="FOLDER",
             help="With duckdb or spark: folder of what is kept until the model is published, so that a killed run "
-            "goes on where it was. Default: in the registry."
+            "goes on where it was. Default: in the registry.",
         ),
     ] = None,
     as_json: JsonOption = False,

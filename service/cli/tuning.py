@@ -76,7 +76,9 @@ def tune(
     save: Annotated[
         str | None, typer.Option(help="Save the weights as a profile of this name, for rerank --profile.")
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="Folder for report.html and tuning.json.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder for report.html and tuning.json.")
+    ] = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     device: DeviceOption = "cpu",
     precision: PrecisionOption = "auto",
@@ -134,7 +136,9 @@ def tune(
 @takes_lists
 def fold_texts(
     source: ListSource,
-    folder: Annotated[Path, typer.Argument(help="Folder to write without-fold-1.txt, … to.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder to write without-fold-1.txt, … to.")
+    ],
     folds: FoldsOption = 2,
     seed: SeedOption = 0,
 ) -> None:
