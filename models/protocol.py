@@ -209,12 +209,14 @@ class Weighed(NamedTuple):
         highest: the highest logit [R], float32.
         sums: exp((logit - highest) / temperature), summed over every 64 neighbouring tokens [R, V / 64 rounded up],
             float32.
+        first: the logits of the first 64 tokens [R, 64], as `Weigher.logits` tells them.
         features: what logits are computed from; the model's own affair.
     """
 
     log_sums: FloatArray
     highest: FloatArray
     sums: FloatArray
+    first: FloatArray
     features: Any
 
 

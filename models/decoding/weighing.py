@@ -46,8 +46,9 @@ def draw_by_weight(model: Weigher[Any], state: Any, batch: Batch) -> Chosen:
     weighed, scales = model.weigh(state, temperatures), _ONE / temperatures
     endless = batch.lengths < rules[:, END_AFTER]
     blocks, targets = np.zeros(len(batch), np.int64), np.empty(len(batch))
-    first = model.logits(weighed, everyone, blocks)
-    _draw_blocks(weighed.sums, first, weighed.highest, scales, endless, batch.draws(), blocks, targets)
+    _draw_blocks(
+        weighed.sums, weighed.first, weighed.highest, scales, endless, batch.draws(), blocks, targets
+    )
     logits = model.logits(weighed, everyone, blocks)
     places = np.empty(len(batch), np.int64)
     _draw_places(logits, weighed.highest, scales, endless, blocks, targets, places)

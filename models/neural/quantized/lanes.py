@@ -113,5 +113,72 @@ def _add_exponentials(  # noqa: D417
     return types.void(values, count, highest, lanes), generate
 
 
+@intrinsic
+def _weigh(  # noqa: D417
+    typing_context: Any,  # noqa: ARG001
+    values: Any,
+    count: Any,
+    highest: Any,
+    inverse: Any,
+    lanes: Any,
+    sums: Any,
+) -> Any:
+    """What `_add_exponentials` does, and the sum of each 64 of exp((value - highest) inverse).
+
+    Args:
+        values: [count], float32, contiguous.
+        count: a multiple of 64.
+        highest: no value is higher.
+        inverse: of a temperature.
+        lanes: written over.
+        sums: written [count / 64], float32, contiguous.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, target, of_blocks = (
+            data_of(context, builder, signature, arguments, position) for position in (0, 4, 5)
+        )
+        offsets = [ir.Constant(ir.IntType(64), first) for first in range(0, LANES, WIDTH)]
+        less, factor = (spread(builder, arguments[position], FLOATS) for position in (2, 3))
+        blocks = builder.udiv(arguments[1], ir.Constant(arguments[1].type, LANES))
+
+        def along(weight: Callable[[Any, Any], Any]) -> None:
+            places = [_vector(builder, target, offset) for offset in offsets]
+            held = [codegen.alloca_once_value(builder, builder.load(place, align=4)) for place in places]
+            with codegen.for_range(builder, blocks, intp=blocks.type) as loop:
+                start = builder.mul(loop.index, ir.Constant(loop.index.type, LANES))
+                weights = []
+                for offset, lane in zip(offsets, held, strict=True):
+                    value = builder.load(_vector(builder, source, start, offset), align=4)
+                    below = builder.fsub(value, less)
+                    exponential = _exponential(builder, below)
+                    builder.store(builder.fadd(builder.load(lane), exponential), lane)
+                    weights.append(weight(below, exponential))
+                builder.store(_sum(builder, weights), builder.gep(of_blocks, [loop.index]))
+            for place, lane in zip(places, held, strict=True):
+                builder.store(builder.load(lane), place, align=4)
+
+        is_one = builder.fcmp_ordered("==", arguments[3], ir.Constant(ir.FloatType(), 1.0))
+        with builder.if_else(is_one) as (then, otherwise):
+            with then:
+                along(lambda _, exponential: exponential)
+            with otherwise:
+                along(lambda below, _: _exponential(builder, builder.fmul(below, factor)))
+        return context.get_dummy_value()
+
+    return types.void(values, count, highest, inverse, lanes, sums), generate
+
+
+def _sum(builder: Any, vectors: list[Any]) -> Any:
+    """The sum of 64 numbers, added by halves as `output.sum_of_lanes` does."""
+    first, second, third, fourth = vectors
+    total = builder.fadd(builder.fadd(first, third), builder.fadd(second, fourth))
+    for half in (8, 4, 2, 1):
+        moved = [(place + half) % WIDTH for place in range(WIDTH)]
+        total = builder.fadd(total, builder.shuffle_vector(total, total, ir.Constant(INTEGERS, moved)))
+    return builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
+
+
 highest_in_lanes: Any = _highest_in_lanes  # called without the typing context
 add_exponentials_in_lanes: Any = _add_exponentials
+weigh_in_lanes: Any = _weigh

@@ -22,6 +22,7 @@ from models.neural.quantized.dot_products import (
     four_rows,
     one_row,
 )
+from models.neural.quantized.floats import to_floats
 from models.neural.quantized.rows import LIMIT
 from models.neural.quantized.tiles import ROWS as TILE_ROWS
 from models.neural.quantized.tiles import begin_tiles, end_tiles, sixteen_rows
@@ -116,6 +117,7 @@ def multiply_some(
     """What `multiply` computes, of some blocks of 64 rows of the matrix alone, written from a column on."""
     groups = rows.values.shape[1] // GROUP
     sums = np.empty(TILE_ROWS * LANES, np.int32)
+    stride, target = products.shape[1], products.reshape(-1)
     weights, tiled = matrix.weights.reshape(-1), matrix.tiled and count >= _FEWEST
     if tiled:
         begin_tiles()
@@ -134,21 +136,19 @@ def multiply_some(
             else:
                 four_rows(weights, start, rows.values, row, groups, sums)
                 together = 4
-            for number in range(min(together, left)):
-                scale, less = rows.scales[row + number], np.int32(ZERO * rows.sums[row + number])
-                target = products[done + number, there : there + LANES]
-                of_row = sums[number * LANES : (number + 1) * LANES]
-                _to_floats(of_row, less, scale, matrix.scales[here], bias[here], target)
+            to_floats(
+                sums,
+                min(together, left),
+                rows.sums[row:],
+                rows.scales[row:],
+                matrix.scales[here],
+                bias[here],
+                target[done * stride + there :],
+                stride,
+            )
             done += together
     if tiled:
         end_tiles()
-
-
-@numba.njit(nogil=True, cache=True)
-def _to_floats(sums: Any, less: Any, scale: Any, scales: Any, bias: Any, target: Any) -> None:
-    """64 sums of integers as the numbers that they stand for."""
-    for lane in range(LANES):
-        target[lane] = fused(np.float32(np.int32(sums[lane] - less)), scale * scales[lane], bias[lane])
 
 
 @numba.njit(nogil=True, cache=True)

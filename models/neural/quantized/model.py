@@ -50,17 +50,15 @@ class QuantizedModel(NetworkModel[QuantizedState]):
         Returns:
             The state after the tokens.
         """
-        ids = np.asarray(tokens, dtype=np.int64).reshape(1, len(state))  # kernels trust it
-        hidden = tuple(np.empty_like(part) for part in state.hidden)
+        ids = np.asarray(tokens, dtype=np.int64).reshape(len(state))  # kernels trust it
+        shares: dict[int, QuantizedState] = {}
 
         def work(some: slice) -> None:
-            rows = ids[:, some].copy()
-            read = self._network.read(rows, np.array([rows.shape[1]]), state.select(some).hidden)
-            for part, changed in zip(hidden, read.hidden, strict=True):
-                part[:, some] = changed
+            shares[some.start] = QuantizedState(self._network.step(ids[some], state.select(some).hidden))
 
         share_rows(work, len(state))
-        return QuantizedState(hidden)
+        first, *others = (shares[start] for start in sorted(shares))
+        return first.concatenate(others) if others else first
 
     def next_log_probs(self, state: QuantizedState) -> FloatArray:
         """Natural-log probabilities [B, V] of the token that follows each row."""

@@ -90,17 +90,26 @@ class QuantizedNetwork:
         Raises:
             InvalidInputError: an id is not in [0, V).
         """
+        outputs, rows, carried = self.body.read(self._embedded(tokens), alive, hidden[1:])
+        quantise_all(hidden[0][0], rows, 0)
+        before = np.concatenate([hidden[0], outputs])
+        top = before[lengths_of(alive, tokens.shape[1]), np.arange(tokens.shape[1])][None]
+        return Outputs(before[:-1], rows, (top, *carried))
+
+    def step(self, tokens: TokenIds, hidden: Hidden) -> Hidden:
+        """What `read` carries on after one token a row, ids [B]; it spares what scores are made of."""
+        alive = np.array([len(tokens)])
+        outputs, _, carried = self.body.read(self._embedded(tokens[None]), alive, hidden[1:])
+        return (outputs, *carried)
+
+    def _embedded(self, tokens: TokenIds) -> Rows:
+        """The vectors of tokens [T, B], after B that mean nothing."""
         steps, batch = tokens.shape
         vectors = new_rows((steps + 1) * batch, self.embedding_size)
         bad = gather(self.embedding, self.vocab_size, tokens.reshape(-1), vectors, batch)
         if bad:
             raise InvalidInputError(f"token id {bad} is not in [0, {self.vocab_size})", parameter="tokens")
-        outputs, rows, carried = self.body.read(vectors, alive, hidden[1:])
-        quantise_all(hidden[0][0], rows, 0)
-        lengths = lengths_of(alive, batch)
-        before = np.concatenate([hidden[0], outputs])
-        top = before[lengths, np.arange(batch)][None]
-        return Outputs(before[:-1], rows, (top, *carried))
+        return vectors
 
     def features(self, outputs: FloatArray) -> FloatArray:
         """What the output layer reads [N, E], before it is rounded, of outputs of the body [N, W]."""
@@ -144,14 +153,15 @@ class QuantizedNetwork:
         features, count = self._features(_rounded(outputs)), len(outputs)
         highest, log_sums = np.empty(count, np.float32), np.empty(count, np.float32)
         sums = np.empty((count, len(self.output.bias) // WEIGHED_TOKENS), np.float32)
+        first = np.empty((count, WEIGHED_TOKENS), np.float32)
 
         def work(some: slice) -> None:
             for cut in _cuts(some):
-                parts = temperatures[cut], highest[cut], log_sums[cut], sums[cut]
+                parts = temperatures[cut], highest[cut], log_sums[cut], sums[cut], first[cut]
                 weigh_rows(self.output.matrix, self.output.bias, features, cut.start, *parts)
 
         share_rows(work, count)
-        return Weighed(log_sums, highest, sums, features)
+        return Weighed(log_sums, highest, sums, first, features)
 
     def logits(self, features: Rows, rows: TokenIds, blocks: TokenIds) -> FloatArray:
         """The logits [N, 64] of blocks of tokens [N] after features by number [N]."""

@@ -7,16 +7,24 @@ import numpy as np
 
 from models.neural.elementary import exp
 from models.neural.quantized.dot_products import LANES
-from models.neural.quantized.lanes import add_exponentials_in_lanes
+from models.neural.quantized.lanes import weigh_in_lanes
 from models.neural.quantized.matrix import APART, multiply_some
-from models.neural.quantized.output import BLOCKS, LOWEST, highest_of, log_of_sum, sum_of_lanes
+from models.neural.quantized.output import BLOCKS, LOWEST, highest_of, log_of_sum
 
 _ONE = np.float32(1)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def weigh_rows(
-    matrix: Any, bias: Any, rows: Any, first: Any, temperatures: Any, highest: Any, log_sums: Any, sums: Any
+    matrix: Any,
+    bias: Any,
+    rows: Any,
+    start: Any,
+    temperatures: Any,
+    highest: Any,
+    log_sums: Any,
+    sums: Any,
+    first: Any,
 ) -> None:
     """Read the output layer once for some rows; nothing as large as a vocabulary is kept.
 
@@ -24,11 +32,12 @@ def weigh_rows(
         matrix: `PackedMatrix` of V rows.
         bias: [V rounded up], float32; minus infinity for what is never predicted.
         rows: `Rows`.
-        first: of the rows.
+        start: the first of the rows.
         temperatures: [N], float32, above 0.
         highest: written, the highest logit of each [N].
         log_sums: written, the logarithm of the sum of exponentials of logits [N].
         sums: written, of each block of 64 the sum of exp((logit - highest) / temperature) [N, V / 64 rounded up].
+        first: written, the logits of the first block [N, 64].
     """
     count = len(temperatures)
     highest[:] = LOWEST
@@ -36,7 +45,9 @@ def weigh_rows(
     logits = np.empty((count, BLOCKS * LANES + APART), np.float32)
     for begin in range(0, len(matrix.weights), BLOCKS):
         end = min(begin + BLOCKS, len(matrix.weights))
-        multiply_some(matrix, bias, rows, first, count, begin, end, logits, 0)
+        multiply_some(matrix, bias, rows, start, count, begin, end, logits, 0)
+        if begin == 0:
+            first[:] = logits[:, :LANES]
         for row in range(count):
             part = logits[row, : (end - begin) * LANES]
             inverse, before = _ONE / temperatures[row], highest[row]
@@ -44,7 +55,7 @@ def weigh_rows(
             if highest[row] > before:
                 _shrink(lanes[row], exp(before - highest[row]))
                 _shrink(sums[row, :begin], exp((before - highest[row]) * inverse))
-            _weigh(part, highest[row], inverse, lanes[row], sums[row, begin:end], scratch)
+            weigh_in_lanes(part, len(part), highest[row], inverse, lanes[row], sums[row, begin:end])
     for row in range(count):
         log_sums[row] = log_of_sum(lanes[row], highest[row])
 
@@ -61,17 +72,3 @@ def logits_of_blocks(matrix: Any, bias: Any, rows: Any, numbers: Any, blocks: An
 def _shrink(values: Any, factor: Any) -> None:
     for place in range(len(values)):
         values[place] *= factor
-
-
-@numba.njit(nogil=True, cache=True)
-def _weigh(logits: Any, highest: Any, inverse: Any, lanes: Any, sums: Any, scratch: Any) -> None:
-    """Add exponentials of logits [64 N] less the highest to lanes [64]; write sums of 64, by temperature, into [N]."""
-    for block in range(len(sums)):
-        scratch[:] = 0
-        add_exponentials_in_lanes(logits[block * LANES :], LANES, highest, scratch)
-        for lane in range(LANES):
-            lanes[lane] += scratch[lane]
-        if inverse != _ONE:
-            for lane in range(LANES):
-                scratch[lane] = exp((logits[block * LANES + lane] - highest) * inverse)
-        sums[block] = sum_of_lanes(scratch)

@@ -57,7 +57,7 @@ class TableModel:
         sums = np.exp((logits - highest[:, None]) / temperatures[:, None])
         sums = np.maximum(sums, np.float32(1.2e-38)).reshape(len(state), -1, WEIGHED_TOKENS).sum(axis=2)
         log_sums = highest + np.log(np.exp(logits - highest[:, None]).sum(axis=1))
-        return Weighed(log_sums, highest, sums, logits)
+        return Weighed(log_sums, highest, sums, logits[:, :WEIGHED_TOKENS].copy(), logits)
 
     def logits(self, weighed, rows, blocks):
         return weighed.features.reshape(-1, PADDED // WEIGHED_TOKENS, WEIGHED_TOKENS)[rows, blocks]

@@ -7,10 +7,10 @@ import pytest
 from models.neural.elementary import exp
 from models.neural.quantized import dot_products
 from models.neural.quantized.cells import take_sigmoid, take_tanh
-from models.neural.quantized.lanes import add_exponentials_in_lanes
+from models.neural.quantized.lanes import add_exponentials_in_lanes, weigh_in_lanes
 from models.neural.quantized.matrix import gather, multiply, multiply_one_each, pack
 from models.neural.quantized.norm import Norm, normalise
-from models.neural.quantized.output import score_rows, score_tokens
+from models.neural.quantized.output import score_rows, score_tokens, sum_of_lanes
 from models.neural.quantized.rows import SPARE, new_rows, quantise_all, take
 
 # the second is what processors without the instruction of the first use
@@ -164,6 +164,33 @@ def test_exponentials_in_lanes_are_those_of_single_numbers():
     in_lanes(values, values.max(), together)
     one_by_one(values, values.max(), alone)
     assert (together == alone).all()
+
+
+@pytest.mark.parametrize("temperature", [1, 0.7])
+def test_weights_of_blocks_are_those_of_single_numbers(temperature):
+    values = random_matrix(3, 64).reshape(-1) * 90
+    values[70] = -np.inf
+    inverse = np.float32(1) / np.float32(temperature)
+
+    @numba.njit
+    def together(values, highest, inverse, lanes, sums):
+        weigh_in_lanes(values, len(values), highest, inverse, lanes, sums)
+
+    @numba.njit
+    def one_by_one(values, highest, inverse, lanes, sums):
+        for block in range(len(sums)):
+            weights = np.empty(64, np.float32)
+            for place in range(64):
+                below = values[block * 64 + place] - highest
+                lanes[place] += exp(below)
+                weights[place] = exp(below * inverse)
+            sums[block] = sum_of_lanes(weights)
+
+    told, expected = ((np.ones(64, np.float32), np.empty(3, np.float32)) for _ in range(2))
+    together(values, values.max(), inverse, *told)
+    one_by_one(values, values.max(), inverse, *expected)
+    assert (told[0] == expected[0]).all()
+    assert (told[1] == expected[1]).all()
 
 
 @pytest.mark.parametrize("vocab_size", [640, 2500])
