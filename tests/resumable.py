@@ -38,6 +38,7 @@ SETTINGS = {
     "max_steps": 60,
     "epochs": 100,
     "reset": 0.3,
+    "dropout_start": 0.5,
     "average": "ema",
     "activation_penalty": 1.0,
     "slowness_penalty": 1.0,

@@ -56,6 +56,14 @@ def _of_networks(recipe: "Recipe", source: str) -> None:
             raise InvalidInputError(
                 f"recipe {source}: {table}.{problem}", parameter=f"{table}.{problem.split()[0]}"
             )
+    neural = recipe.neural
+    if "dropout_start" in recipe.train.model_fields_set and not (
+        neural.dropout or neural.of_inputs or neural.between_layers
+    ):
+        raise InvalidInputError(
+            f"recipe {source}: train.dropout_start acts with neural.dropout above 0 only, given {neural.dropout}",
+            parameter="train.dropout_start",
+        )
     mismatch = recipe.train.problem_with(recipe.neural.output)
     if mismatch is not None:
         raise InvalidInputError(f"recipe {source}: {mismatch}", parameter="train.loss")

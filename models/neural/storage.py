@@ -1,6 +1,5 @@
 """A network's two files: `config.json` and `model.safetensors`."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from models.config_file import CONFIG_FILE, read_config, write_config
 from models.errors import InvalidInputError, ManifestError
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
 
-CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 _FORMERLY = "recurrent."  # what the tensors of the first recurrent networks were called
 _SHARED = ("output.weight", "output.vectors.")  # of a tied network: the embedding's too, stored once
@@ -24,7 +23,7 @@ _SHARED = ("output.weight", "output.vectors.")  # of a tied network: the embeddi
 def write_network(network: Network, directory: Path) -> None:
     """Write both files into an existing directory."""
     config = {"vocab_size": network.vocab_size, **network.config.model_dump()}
-    (directory / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    write_config(directory / CONFIG_FILE, config)
     save_file(_stored(network), directory / WEIGHTS_FILE)
 
 
@@ -89,16 +88,14 @@ def _stored(network: Network) -> dict[str, Tensor]:
 
 
 def _read_config(path: Path, vocab_size: int) -> NetworkConfig:
+    fields = read_config(path)
+    written_for = fields.pop("vocab_size", None)
     try:
-        fields: Any = json.loads(path.read_text(encoding="utf-8"))
-        written_for = fields.pop("vocab_size")
         config = NetworkConfig.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
         raise ManifestError(f"{path}: field {field!r}: {first['msg']}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ManifestError(f"{path} is not a network's configuration: {error!r}") from None
     if written_for != vocab_size:
         raise ManifestError(f"{path}: vocab_size is {written_for!r}, the vocabulary has {vocab_size} tokens")
     return config

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 import typer
 
 from models.errors import InvalidInputError
-from service.cli.list_options import ReferenceLayoutOption, ReferencesOption, binary_stream, good_lists
+from service.cli.list_options import ReferenceLayoutOption, ReferencesOption, good_lists
 from service.cli.options import DEFAULT_REGISTRY, DeviceOption, ModelArgument, PrecisionOption, RegistryOption
+from service.local.standard_streams import binary_stream
 
 lattice_app = typer.Typer()
 

@@ -5,16 +5,17 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NamedTuple, TextIO, TypeVar, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
 from models.errors import FormatError, InvalidInputError
 from models.reranking.formats import FORMAT_NAMES, BadLine, Item, ReferenceLayout, read_lists
 from models.reranking.lists import CandidateList
+from service.local.complaints import Complaints
+from service.local.standard_streams import binary_stream
 
 T = TypeVar("T")
-MAX_COMPLAINTS = 20
 _FORMATS = ", ".join(FORMAT_NAMES)
 
 ListsArgument = Annotated[
@@ -77,18 +78,15 @@ def good_lists(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
     Raises:
         FormatError: there are such lines, but not one list.
     """
-    num_bad, any_good = 0, False
+    complaints, any_good = Complaints(), False
     for item in items:
         if isinstance(item, BadLine):
-            num_bad += 1
-            if num_bad <= MAX_COMPLAINTS:
-                typer.echo(f"gramophone: {item}", err=True)
+            complaints.tell(str(item))
         else:
             any_good = True
             yield item
-    if num_bad > MAX_COMPLAINTS:
-        typer.echo(f"gramophone: {file}: {num_bad - MAX_COMPLAINTS:,} more bad lines", err=True)
-    if num_bad and not any_good:
+    complaints.tell_rest(file, "more bad lines")
+    if complaints.count and not any_good:
         raise FormatError(file, "has no list that can be read", hint="is --format right?")
 
 
@@ -144,17 +142,6 @@ def takes_lists(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
-
-
-def binary_stream(stream: TextIO | None, name: str) -> BinaryIO:
-    """A standard stream as bytes.
-
-    Raises:
-        InvalidInputError: it is closed.
-    """
-    if stream is None:
-        raise InvalidInputError(f"standard {name} is closed; name a file instead of -")
-    return stream.buffer
 
 
 def _score_file(option: str) -> tuple[str, Path]:

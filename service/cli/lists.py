@@ -8,12 +8,9 @@ from typing import Annotated
 import typer
 
 from models.reranking.lists import CandidateList
-from service.cli.list_options import (
-    ListSource,
-    binary_stream,
-    takes_lists,
-)
+from service.cli.list_options import ListSource, takes_lists
 from service.cli.options import JsonOption, print_json
+from service.local.standard_streams import binary_stream
 
 lists_app = typer.Typer(
     help="Look at n-best lists, and convert them from one format to another.", no_args_is_help=True

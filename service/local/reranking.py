@@ -12,8 +12,9 @@ from models.errors import InvalidInputError, LanguageModelError
 from models.reranking.formats import write_lists
 from models.reranking.lists import Candidate, CandidateList
 from models.reranking.metrics import metric_of
-from service.cli.list_options import MAX_COMPLAINTS, binary_stream
 from service.local.asking import RerankAsked, rerank_lists
+from service.local.complaints import Complaints
+from service.local.standard_streams import binary_stream
 from service.schemas.rerank_replies import list_pieces
 from service.use_cases.rerank import RankedList, RerankItem
 
@@ -73,20 +74,17 @@ def _ranked(asked: RerankAsked, lists: Iterable[CandidateList], file: str) -> It
             names.append(f"list {number}" if one.name is None else f"list {number} ({one.name})")
             yield RerankItem(one)
 
-    num_failed, any_good = 0, False
+    complaints, any_good = Complaints(), False
     for outcome in rerank_lists(asked.models, items(), asked.options):
         name = names.popleft()
         if isinstance(outcome, LanguageModelError):
-            num_failed += 1
-            if num_failed <= MAX_COMPLAINTS:
-                typer.echo(f"gramophone: {file}: {name}: {outcome}", err=True)
+            complaints.tell(f"{file}: {name}: {outcome}")
         else:
             any_good = True
             yield outcome
-    if num_failed and not any_good:
+    if complaints.count and not any_good:
         raise InvalidInputError(f"{file}: no list can be re-ranked")
-    if num_failed > MAX_COMPLAINTS:
-        typer.echo(f"gramophone: {file}: {num_failed - MAX_COMPLAINTS:,} more lists failed", err=True)
+    complaints.tell_rest(file, "more lists failed")
 
 
 class _WordErrors:

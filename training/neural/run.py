@@ -16,6 +16,7 @@ from training.embeddings import Embeddings, start_embeddings
 from training.neural.averaging import WeightAverage
 from training.neural.best import BestWeights
 from training.neural.distributed import Processes
+from training.neural.growing_dropout import GrowingDropout
 from training.neural.history import HistoryRecord
 from training.neural.losses.choice import loss_of
 from training.neural.optimizers import optimizer_of
@@ -81,6 +82,7 @@ class Run:
         self.processes.first_ones_weights(self.network)
         self.optimizer = optimizer_of(self.network, settings)
         self.average = WeightAverage(self.network, settings)
+        self.dropout = GrowingDropout(self.network, start=settings.dropout_start)
         self.penalties = OutputPenalties(self.network, settings)
         self.criterion = loss_of(settings, self.network.output, counts.to(device), seed=seed)
         self.precision = training_precision(settings, device)

@@ -191,6 +191,7 @@ def _update(run: Run, stretch: Stretch, interrupted: Interruption) -> _Update:
     weight = float(predicted[:, run.rows].sum()) / max(int(predicted.sum()), 1)
     run.penalties.scale = 1 / (run.processes.count * weight) if weight else 0.0
     run.criterion.at(run.done)
+    run.dropout.at(run.done)
     run.optimizer.zero_grad()
     with autocast(run.precision, run.device):
         outputs, run.hidden = network(inputs, run.hidden)

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from models.errors import FormatError, InvalidInputError
 from service.cli import app, list_options
+from service.local import complaints
 
 MOSES = """\
 0 ||| a b ||| lm= -1 ||| -3
@@ -98,7 +99,7 @@ def test_scores_of_kaldi_and_beams_of_nemo(tmp_path):
 
 
 def test_complaints_have_an_end(monkeypatch):
-    monkeypatch.setattr(list_options, "MAX_COMPLAINTS", 2)
+    monkeypatch.setattr(complaints, "MOST", 2)
     done = run("show", "-", "--format", "moses", input="bad\n" * 5 + "0 ||| a\n")
     assert done.stderr.splitlines()[2:] == ["gramophone: -: 3 more bad lines"]
 

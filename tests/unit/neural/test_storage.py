@@ -123,10 +123,19 @@ def test_a_wrong_configuration_is_refused(saved, vocabulary, changes, message):
         NeuralModel.load(saved, vocabulary)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", "null", "{"])
-def test_what_is_no_configuration_is_refused(saved, vocabulary, content):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "cannot be read"),
+        ("{", "cannot be read"),
+        ("[]", "holds no object, but a list"),
+        ("null", "holds no object"),
+        ("{}", "vocab_size is None"),
+    ],
+)
+def test_what_is_no_configuration_is_refused(saved, vocabulary, content, message):
     (saved / "config.json").write_text(content)
-    with pytest.raises(ManifestError, match="not a network's configuration"):
+    with pytest.raises(ManifestError, match=message):
         NeuralModel.load(saved, vocabulary)
 
 

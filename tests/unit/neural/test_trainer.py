@@ -13,6 +13,7 @@ from models.neural.config import NetworkConfig
 from models.vocabulary import BOS
 from training.corpora.encoded import EncodedCorpus
 from training.evaluation import evaluate
+from training.neural import trainer
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
 from training.progress import Silent
@@ -118,6 +119,22 @@ def test_validation_leaves_the_training_as_it_was(fit):
         for v in (1, 20)
     ]
     assert losses[0] == losses[1]
+
+
+def test_dropout_grows_to_all_of_it(fit, monkeypatch):
+    shares = []
+    original = trainer.backward
+
+    def spy(network, *arguments, **options):
+        shares.append((network.input_dropout.share, network.output_dropout.share))
+        return original(network, *arguments, **options)
+
+    monkeypatch.setattr(trainer, "backward", spy)
+    dropping = TINY.model_copy(update={"dropout": 0.4, "input_dropout": 0.2})
+    fit(network=dropping, max_steps=11, dropout_start=0.5)
+    assert shares[0] == pytest.approx((0.1, 0.2))
+    steps = [(after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(shares)]
+    assert steps == [pytest.approx((0.1 / 11, 0.2 / 11))] * 10
 
 
 def test_records_tell_of_clipping_and_speed(fit):

@@ -68,6 +68,7 @@ def test_vectors_of_a_file_are_what_training_starts_from(tmp_path):
     [
         (["neural.window=3"], r"neural\.window acts with neural\.cell=feed-forward only, given lstm"),
         (["neural.cell=mingru", "neural.weight_drop=0.2"], r"neural\.weight_drop acts with .* given mingru"),
+        (["train.dropout_start=0.5", "neural.dropout=0"], r"train\.dropout_start acts with .* given 0"),
         (["neural.attention_window=9"], r"neural\.attention_window acts with neural\.attention="),
         (["neural.attention=dot"], r"neural\.attention: must be 'none', 'additive'"),
         (["neural.attention=scaled", "neural.attention_window=9999"], r"must be at most 512, given 9999"),
@@ -76,7 +77,7 @@ def test_vectors_of_a_file_are_what_training_starts_from(tmp_path):
 def test_a_key_that_would_do_nothing_or_cannot_be_is_refused(assignments, said):
     with pytest.raises(InvalidInputError, match=said) as caught:
         load_recipe("lstm", assignments)
-    assert caught.value.parameter.startswith("neural.")
+    assert caught.value.parameter.startswith(("neural.", "train."))
 
 
 def test_one_key_turns_models_of_both_families_round():
