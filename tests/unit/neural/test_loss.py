@@ -54,11 +54,11 @@ def test_slices_give_the_loss_and_the_gradient_of_the_whole(network, monkeypatch
 
 def test_torch_does_the_same_as_the_kernel():
     """What runs on CUDA devices, here on the CPU."""
-    logits, targets = torch.randn(9, 50) * 5, torch.randint(50, (9,))
-    logits[:, BOS], targets[targets == BOS] = -torch.inf, 3
+    logits, bias, targets = torch.randn(9, 50) * 5, torch.randn(50), torch.randint(50, (9,))
+    bias[BOS], targets[targets == BOS] = -torch.inf, 3
     ours, torchs = logits.clone(), logits.clone()
-    got = in_place.softmax_rows(ours, targets, scale=0.5, pull=0.3)
-    want = in_place._softmax_rows_by_torch(torchs, targets, 0.5, 0.3)
+    got = in_place.softmax_rows(ours, targets, scale=0.5, pull=0.3, bias=bias)
+    want = in_place._softmax_rows_by_torch(torchs, bias, targets, 0.5, 0.3)
     torch.testing.assert_close(ours, torchs, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(got.losses, want.losses)
     torch.testing.assert_close(got.log_sums, want.log_sums)
@@ -75,13 +75,13 @@ def test_the_kernel_is_exact_for_any_width(size):
     generator = np.random.default_rng(size)
     logits = generator.normal(scale=15, size=(3, size)).astype(np.float32)
     logits[:, 1 : size // 2 : 3] = -np.inf
-    targets = np.array([0, size - 1, 0])
-    exact = np.exp(logits.astype(np.float64))
+    bias, targets = generator.normal(size=size).astype(np.float32), np.array([0, size - 1, 0])
+    exact = np.exp(logits.astype(np.float64) + bias)
     exact /= exact.sum(axis=1, keepdims=True)
     wanted_losses = -np.log(exact[np.arange(3), targets])
     exact[np.arange(3), targets] -= 1
     losses, log_sums = np.empty((2, 3), np.float32)
-    softmax_gradients(logits, targets, np.float32(0.5), np.float32(0), losses, log_sums)
+    softmax_gradients(logits, bias, targets, np.float32(0.5), np.float32(0), losses, log_sums)
     np.testing.assert_allclose(losses, wanted_losses, atol=1e-5)
     np.testing.assert_allclose(logits, 0.5 * exact, atol=1e-6)
 

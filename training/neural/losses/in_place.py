@@ -29,7 +29,9 @@ class SoftmaxRows(NamedTuple):
     log_sums: Tensor
 
 
-def softmax_rows(logits: Tensor, targets: Tensor, *, scale: float, pull: float = 0.0) -> SoftmaxRows:
+def softmax_rows(
+    logits: Tensor, targets: Tensor, *, scale: float, pull: float = 0.0, bias: Tensor | None = None
+) -> SoftmaxRows:
     """Turn logits into the gradient of scale · Σ_n (loss_n + ½ pull · log_sum_n²), in place.
 
     Args:
@@ -37,15 +39,19 @@ def softmax_rows(logits: Tensor, targets: Tensor, *, scale: float, pull: float =
         targets: places in the rows [N].
         scale: of the gradients.
         pull: weight of the squared log-normalisers.
+        bias: yet to be added to each row [V], float32; None for nothing.
     """
+    if bias is None:
+        bias = logits.new_zeros(logits.shape[1], dtype=torch.float32)
     if logits.is_cuda:
-        return _softmax_rows_by_torch(logits, targets, scale, pull)
+        return _softmax_rows_by_torch(logits, bias, targets, scale, pull)
     losses, log_sums = torch.empty(2, len(logits))
-    rows, places = _seen_by_numpy(logits), targets.numpy()
+    rows, added, places = _seen_by_numpy(logits), bias.numpy(), targets.numpy()
 
     def work(part: slice) -> None:
         softmax_gradients(
             rows[part],
+            added,
             places[part],
             np.float32(scale),
             np.float32(pull),
@@ -77,8 +83,10 @@ def logistic_rows(logits: Tensor, *, scale: float) -> Tensor:
     return losses
 
 
-def _softmax_rows_by_torch(logits: Tensor, targets: Tensor, scale: float, pull: float) -> SoftmaxRows:
-    exact = logits.float()
+def _softmax_rows_by_torch(
+    logits: Tensor, bias: Tensor, targets: Tensor, scale: float, pull: float
+) -> SoftmaxRows:
+    exact = logits.float() + bias
     log_sums = exact.logsumexp(-1)
     rows = torch.arange(len(targets), device=targets.device)
     losses = log_sums - exact[rows, targets]

@@ -38,11 +38,14 @@ def _of_key(key: Any) -> Any:
     error_model="numpy",  # a row of no numbers has a loss that is none, and the trainer says so
     fastmath={"reassoc", "nsz", "nnan", "arcp", "contract"},
 )
-def softmax_gradients(logits: Any, targets: Any, scale: Any, pull: Any, losses: Any, log_sums: Any) -> None:
-    """Turn logits into the gradient of scale · Σ_n (loss_n + ½ pull · log_sum_n²), in place.
+def softmax_gradients(
+    logits: Any, bias: Any, targets: Any, scale: Any, pull: Any, losses: Any, log_sums: Any
+) -> None:
+    """Turn logits, less a bias, into the gradient of scale · Σ_n (loss_n + ½ pull · log_sum_n²), in place.
 
     Args:
-        logits: [N, V], float32, or bfloat16 seen as uint16; no row is all minus infinity.
+        logits: [N, V], float32, or bfloat16 seen as uint16.
+        bias: [V], float32; with it, no row is all minus infinity.
         targets: ids [N].
         scale: of the gradients, float32.
         pull: weight of the squared log-normalisers, float32; 0 for the plain softmax.
@@ -55,7 +58,7 @@ def softmax_gradients(logits: Any, targets: Any, scale: Any, pull: Any, losses: 
         row = logits[n]
         key = _LOWEST_KEY
         for v in range(size):
-            values[v] = as_float32(row[v])
+            values[v] = as_float32(row[v]) + bias[v]
             key = max(key, _key(values[v]))
         highest = _of_key(key)
         target = values[targets[n]]

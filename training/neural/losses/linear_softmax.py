@@ -59,7 +59,7 @@ def linear_softmax(
         precision: of the matrix products.
         pull: weight of the squared log-normalisers.
     """
-    weight, bias = weight.detach().to(precision), bias.detach().to(precision)
+    weight, bias = weight.detach().to(precision), bias.detach().float()
     inputs = inputs.to(precision)
     count, size = len(targets), max(MIN_ROWS, (LOGITS_ON_CUDA if inputs.is_cuda else LOGITS) // len(bias))
     answer = LinearSoftmax(
@@ -67,14 +67,14 @@ def linear_softmax(
         inputs.new_empty(count, dtype=torch.float32),
         torch.empty_like(inputs),
         torch.zeros_like(weight, dtype=torch.float32),
-        torch.zeros_like(bias, dtype=torch.float32),
+        torch.zeros_like(bias),
     )
     buffer = inputs.new_empty(min(size, count), len(bias))
     for start in range(0, count, size):
         cut = slice(start, min(start + size, count))
         logits = buffer[: cut.stop - start]
-        torch.addmm(bias, inputs[cut], weight.T, out=logits)
-        rows: SoftmaxRows = softmax_rows(logits, targets[cut], scale=scale, pull=pull)
+        torch.mm(inputs[cut], weight.T, out=logits)  # a bias added here would be spread over all rows first
+        rows: SoftmaxRows = softmax_rows(logits, targets[cut], scale=scale, pull=pull, bias=bias)
         answer.losses[cut], answer.log_sums[cut] = rows
         torch.mm(logits, weight, out=answer.of_inputs[cut])
         if precision == torch.float32:
