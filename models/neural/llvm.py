@@ -41,3 +41,12 @@ def call(builder: Any, function: str, *arguments: Any) -> Any:
     declared = ir.FunctionType(FLOATS, [FLOATS] * len(arguments))
     named = codegen.get_or_insert_function(builder.module, declared, f"llvm.{function}.v{WIDTH}f32")
     return builder.call(named, arguments)
+
+
+def fetch_ahead(builder: Any, place: Any) -> None:
+    """Have the cache line at a place brought into the second cache, as it is read soon; nothing waits for it."""
+    number = ir.IntType(32)
+    reading, second_cache, data = (ir.Constant(number, value) for value in (0, 2, 1))
+    declared = ir.FunctionType(ir.VoidType(), [BYTES, number, number, number])
+    fetch = codegen.get_or_insert_function(builder.module, declared, "llvm.prefetch.p0i8")
+    builder.call(fetch, [place, reading, second_cache, data])

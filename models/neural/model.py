@@ -2,24 +2,26 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from models.arrays import Array, FloatArray, TokenIds
-from models.neural.amx import TILES
 from models.neural.device import resolve_device
 from models.neural.network import Network
+from models.neural.output.softmax import Softmax
+from models.neural.packed.matrix import BEST
+from models.neural.packed.network import packed
+from models.neural.packed.softmax import PackedSoftmax
 from models.neural.recorded_steps import MAX_ROWS, RecordedSteps, record_on_cuda
 from models.neural.sequences import choose, features_ragged, prefill_ragged, read_ragged, score_ragged
 from models.neural.served import NetworkModel
 from models.neural.state import NeuralState
 from models.neural.stepping import step
 from models.neural.storage import read_network, write_network
-from models.neural.tiled.network import tiled
-from models.protocol import FeaturedReading, FeaturedScores, ReadScores
+from models.protocol import FeaturedReading, FeaturedScores, ReadScores, Weighed
 from models.shelf import Shelf
 from models.vocabulary import Vocabulary
 
@@ -59,7 +61,9 @@ class NeuralModel(NetworkModel[NeuralState]):
     @cached_property
     def _served(self) -> Network:
         """What computes; packed when it is first asked, so that whoever trains the network does so before."""
-        return tiled(self._network, self.shelf) if TILES and self._device.type == "cpu" else self._network
+        if BEST is None or self._device.type != "cpu":
+            return self._network
+        return packed(self._network, BEST, self.shelf)
 
     @torch.inference_mode()
     def empty_state(self, batch: int) -> NeuralState:
@@ -187,8 +191,8 @@ class NeuralModel(NetworkModel[NeuralState]):
     @classmethod
     def load(
         cls, directory: Path, vocabulary: Vocabulary, *, device: str = "cpu", shelf: Shelf | None = None
-    ) -> Self:
-        """Rebuild from what `save` wrote.
+    ) -> "NeuralModel":
+        """Rebuild from what `save` wrote: a `WeighingModel` where the processor has a faster way to multiply.
 
         Args:
             directory: a checkpoint.
@@ -201,7 +205,41 @@ class NeuralModel(NetworkModel[NeuralState]):
             InvalidInputError: there is no such device.
         """
         network = read_network(directory, vocab_size=len(vocabulary))
-        return cls(network, vocabulary, device=device, shelf=shelf)
+        kind = WeighingModel if _weighs(network, device) else cls
+        return kind(network, vocabulary, device=device, shelf=shelf)
 
     def _ids(self, tokens: TokenIds) -> Tensor:
         return torch.as_tensor(tokens, dtype=torch.int64, device=self._device)
+
+
+class WeighingModel(NeuralModel):
+    """One that tells what a token is drawn by without its whole distribution; see `Weigher`.
+
+    Args:
+        network: with a softmax over the whole vocabulary.
+        vocabulary: see `NeuralModel`.
+        device: a processor for which there is a packing.
+        shelf: see `NeuralModel`.
+
+    Raises:
+        InvalidInputError: as `NeuralModel`.
+    """
+
+    @torch.inference_mode()
+    def weigh(self, state: NeuralState, temperatures: FloatArray) -> Weighed:
+        """What the next token of each row is drawn by; see `Weigher`."""
+        features = self._served.features(state.top)
+        return self._softmax.weigh(features, np.ascontiguousarray(temperatures, dtype=np.float32))
+
+    def logits(self, weighed: Weighed, rows: TokenIds, blocks: TokenIds) -> FloatArray:
+        """The logits [N, 64] of single blocks of tokens; see `Weigher`."""
+        return self._softmax.logits(weighed.features, np.asarray(rows), np.asarray(blocks))
+
+    @property
+    def _softmax(self) -> PackedSoftmax:
+        return cast("PackedSoftmax", self._served.output)
+
+
+def _weighs(network: Network, device: str) -> bool:
+    """Whether the output layer is packed."""
+    return BEST is not None and resolve_device(device).type == "cpu" and isinstance(network.output, Softmax)

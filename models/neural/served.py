@@ -80,7 +80,7 @@ class NetworkModel(ABC, Generic[S]):
 
     def initial_state(self, batch: int) -> S:
         """The state after `<s>`."""
-        return self._start.select(np.zeros(batch, dtype=np.int64))
+        return self._start if batch == 1 else self._start.select(np.zeros(batch, dtype=np.int64))
 
     @cached_property
     def _start(self) -> S:

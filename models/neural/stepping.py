@@ -4,7 +4,7 @@ oneDNN, which computes LSTM layers on CPUs, keeps a compiled primitive for every
 (pytorch issue 41486), so memory would grow with every new batch size: rows are padded to one of
 a few counts, and ragged ends are read in stretches of powers of two. It also repacks the weights
 at every call, which a single step of few rows does not repay: there the plain cell is two to five
-times faster. Networks that take any shape (`tiled`) need none of this.
+times faster. Networks that take any shape (`packed`) need none of this.
 """
 
 from collections.abc import Iterator

@@ -15,6 +15,8 @@ _MAPPED = (".bin", ".safetensors")
 _TOKENIZER = "tokenizer"
 _TOKENIZER_GROWTH = 12
 """Lists of words take so many times the room of their file: every word is an object, in several tables."""
+_OBJECTS = 10_000
+"""That are made and not freed again before those that refer to themselves are looked for."""
 
 
 class ModelBytes(NamedTuple):
@@ -90,10 +92,12 @@ def overlook_what_is_there() -> None:
     """Let later collections of garbage pass over all that is in memory now.
 
     With torch there are so many objects that looking at all of them holds every request up for 0.3 s. They are
-    freed as before, by their last reference.
+    freed as before, by their last reference. So is nearly all that requests make: what refers to itself is looked
+    for after so many objects that it costs nobody time.
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
 
 
 def give_back() -> None:

@@ -50,14 +50,36 @@ def weigh_rows(
             first[:] = logits[:, :LANES]
         for row in range(count):
             part = logits[row, : (end - begin) * LANES]
-            inverse, before = _ONE / temperatures[row], highest[row]
-            highest[row] = highest_of(part, before, scratch)
-            if highest[row] > before:
-                _shrink(lanes[row], exp(before - highest[row]))
-                _shrink(sums[row, :begin], exp((before - highest[row]) * inverse))
-            weigh_in_lanes(part, len(part), highest[row], inverse, lanes[row], sums[row, begin:end])
+            inverse = _ONE / temperatures[row]
+            highest[row] = weigh_part(part, begin, inverse, highest[row], lanes[row], sums[row], scratch)
     for row in range(count):
         log_sums[row] = log_of_sum(lanes[row], highest[row])
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def weigh_part(
+    logits: Any, begin: Any, inverse: Any, highest: Any, lanes: Any, sums: Any, scratch: Any
+) -> Any:
+    """Weigh some more of a row's logits.
+
+    Args:
+        logits: a multiple of 64.
+        begin: of their blocks of 64.
+        inverse: of the row's temperature.
+        highest: of the logits before.
+        lanes: sums of exponentials in 64 lanes; written over.
+        sums: of the row's blocks; theirs are written, and those before made less in proportion.
+        scratch: [64].
+
+    Returns:
+        The highest logit now.
+    """
+    found = highest_of(logits, highest, scratch)
+    if found > highest:
+        _shrink(lanes, exp(highest - found))
+        _shrink(sums[:begin], exp((highest - found) * inverse))
+    weigh_in_lanes(logits, len(logits), found, inverse, lanes, sums[begin : begin + len(logits) // LANES])
+    return found
 
 
 @numba.njit(nogil=True, cache=True)

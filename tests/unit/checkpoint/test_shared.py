@@ -11,8 +11,8 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.write import Description, write_checkpoint
 from models.errors import IntegrityError
 from models.neural import device as device_names
-from models.neural.amx import TILES
 from models.neural.model import NeuralModel
+from models.neural.packed.matrix import BEST
 from models.scoring import pad
 from service.engine.measuring import measure
 from tests import families
@@ -64,7 +64,7 @@ def test_answers_are_the_same_bits_whoever_packed_the_weights(checkpoints, tmp_p
         np.testing.assert_array_equal(one, another)
     in_integers = precision == "int8" and name in IN_INTEGERS
     has_network = name not in {"ngram", "unigram cache"}
-    assert bool(laid(tmp_path)) == (in_integers or (has_network and TILES))
+    assert bool(laid(tmp_path)) == (in_integers or (has_network and BEST is not None))
 
 
 def test_a_part_shares_with_the_same_model_alone(checkpoints, tmp_path):

@@ -5,7 +5,10 @@ import pytest
 import torch
 
 from models.neural.config import NetworkConfig
+from models.neural.model import WeighingModel
 from models.neural.network import Network
+from models.neural.packed.matrix import DIGITS, FLOATS
+from models.neural.packed.network import packed
 from models.neural.quantized.model import QuantizedModel
 from models.protocol import WEIGHED_TOKENS, Weigher, can
 from models.vocabulary import Vocabulary
@@ -14,13 +17,18 @@ VOCAB_SIZE = 2500  # more than one piece of the output layer, and no multiple of
 TEMPERATURES = np.array([1, 0.3, 2.5, 1, 0.01], np.float32)
 
 
-@pytest.fixture(scope="module")
-def model():
+@pytest.fixture(scope="module", params=["int8", "digits", "floats"])
+def model(request):
     torch.manual_seed(3)
     network = Network(NetworkConfig(cell="gru", embedding_size=20, hidden_size=20), VOCAB_SIZE).eval()
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
-    return QuantizedModel(network, Vocabulary([f"w{i}" for i in range(VOCAB_SIZE - 3)]))
+    vocabulary = Vocabulary([f"w{i}" for i in range(VOCAB_SIZE - 3)])
+    if request.param == "int8":
+        return QuantizedModel(network, vocabulary)
+    model = WeighingModel(network, vocabulary)
+    model.__dict__["_served"] = packed(network, {"digits": DIGITS, "floats": FLOATS}[request.param])
+    return model
 
 
 @pytest.fixture(scope="module")

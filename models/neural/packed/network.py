@@ -9,29 +9,33 @@ from models.neural.cells.gru import GRU
 from models.neural.cells.lstm import LSTM
 from models.neural.network import Network
 from models.neural.output.softmax import Softmax
-from models.neural.tiled.cells import TiledCell
-from models.neural.tiled.linear import TiledLinear
-from models.neural.tiled.matrix import LARGEST_WIDTH, LAYOUT
-from models.neural.tiled.softmax import TiledSoftmax
-from models.neural.tiled.tiles import COLUMNS
+from models.neural.packed.cells import PackedCell
+from models.neural.packed.digit_matrix import LARGEST_WIDTH
+from models.neural.packed.linear import PackedLinear
+from models.neural.packed.matrix import Packing
+from models.neural.packed.softmax import PackedSoftmax
 from models.shelf import OwnShelf, Shelf
 
+_FEWEST = 32
+"""Rows of a linear layer that are worth packing."""
 
-def tiled(network: Network, shelf: Shelf | None = None) -> Network:
-    """A network that computes the same without gradients, as its weights are now, in three bytes more a weight.
+
+def packed(network: Network, packing: Packing, shelf: Shelf | None = None) -> Network:
+    """A network that computes the same without gradients, as its weights are now.
 
     LSTM, GRU, Elman and linear layers and the full softmax are packed; all else is computed as before. What is
     not packed shares its parameters with the network.
 
     Args:
         network: in evaluation mode and single precision on a CPU; it is not changed.
+        packing: how; it takes three bytes more a weight, or four.
         shelf: where packed weights lie; None for this process's memory.
     """
-    shelf = (shelf or OwnShelf()).section(LAYOUT)
+    shelf = (shelf or OwnShelf()).section(packing.layout)
     counterparts = {
         id(module): counterpart
         for name, module in network.named_modules()
-        if (counterpart := _counterpart(module, shelf.section(name))) is not None
+        if (counterpart := _counterpart(module, packing, shelf.section(name))) is not None
     }
     shared = {id(part): part for part in (*network.parameters(), *network.buffers())}
     served = copy.deepcopy(network, {**shared, **counterparts})
@@ -39,16 +43,16 @@ def tiled(network: Network, shelf: Shelf | None = None) -> Network:
     return served.eval()
 
 
-def _counterpart(module: nn.Module, shelf: Shelf) -> nn.Module | None:
+def _counterpart(module: nn.Module, packing: Packing, shelf: Shelf) -> nn.Module | None:
     """What a module becomes; None if it stays."""
     if isinstance(module, (LSTM, GRU, Elman)):
-        return TiledCell(module, shelf)
+        return PackedCell(module, packing, shelf)
     if isinstance(module, Softmax):
-        return TiledSoftmax(module, shelf)
+        return PackedSoftmax(module, packing, shelf)
     if (
         isinstance(module, nn.Linear)
-        and module.out_features >= COLUMNS
+        and module.out_features >= _FEWEST
         and module.in_features <= LARGEST_WIDTH
     ):
-        return TiledLinear(module, shelf)
+        return PackedLinear(module, packing, shelf)
     return None

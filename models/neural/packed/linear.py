@@ -5,27 +5,27 @@ import torch
 from torch import Tensor, nn
 
 from models.arrays import FloatArray
+from models.neural.packed.matrix import PackedMatrix, Packing, multiply, packed_once, room_for, write
 from models.neural.threads import share_rows
-from models.neural.tiled.digits import room_for, split
-from models.neural.tiled.matrix import PackedMatrix, multiply, pack, packed_once
 from models.shelf import Shelf
 
 
-class TiledLinear(nn.Module):
+class PackedLinear(nn.Module):
     """W x + b, without a gradient.
 
     Args:
         layer: in single precision on a CPU; it is not changed.
+        packing: how.
         shelf: where packed weights lie.
     """
 
-    def __init__(self, layer: nn.Linear, shelf: Shelf) -> None:
+    def __init__(self, layer: nn.Linear, packing: Packing, shelf: Shelf) -> None:
         super().__init__()
         self.weight, self.bias = layer.weight, layer.bias
         weight = layer.weight.detach().numpy()
         bias = np.zeros(len(weight), np.float32) if layer.bias is None else layer.bias.detach().numpy()
         self.size = len(weight)
-        self.matrix = packed_once(shelf, "weight", lambda: pack(weight, bias))
+        self.matrix = packed_once(shelf, "weight", packing, lambda: weight, lambda: bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Products [..., O] of inputs [..., I]."""
@@ -40,9 +40,9 @@ def product(matrix: PackedMatrix, vectors: FloatArray) -> FloatArray:
 
     def work(rows: slice) -> None:
         some = vectors[rows]
-        digits = room_for(*some.shape)
-        split(some, digits, 0)
-        multiply(matrix, digits, len(some), products[rows])
+        room = room_for(matrix, len(some))
+        write(some, room, 0)
+        multiply(matrix, room, len(some), products[rows])
 
     share_rows(work, len(vectors))
     return products

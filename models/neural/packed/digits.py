@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from models.arrays import FloatArray
 from models.neural.elementary import greater
-from models.neural.tiled.tiles import DEPTH, DIGITS, ROWS, aligned
+from models.neural.packed.tiles import DEPTH, DIGITS, ROWS, aligned
 
 LARGEST = np.float32(127 << 16)
 """What a row's largest number becomes: digits are from -128 to 127, the first one never below -127."""

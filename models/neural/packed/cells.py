@@ -15,38 +15,40 @@ from models.neural.cells.gru import GRU
 from models.neural.cells.kernel import KernelCell
 from models.neural.cells.lstm import LSTM
 from models.neural.gates import padded_gates
+from models.neural.packed.matrix import PackedMatrix, Packing, multiply, packed_once, room_for, write
 from models.neural.quantized.cells import elman, gru, lstm
 from models.neural.threads import share_rows
-from models.neural.tiled.digits import room_for, split
-from models.neural.tiled.matrix import PackedMatrix, multiply, pack, packed_once
-from models.neural.tiled.tiles import COLUMNS
 from models.shelf import Shelf
 
 TOGETHER = 128
 """Inputs multiplied at once, so that the weights are read once for all of them."""
 
+_MULTIPLE = 64
+"""Each gate's rows are rounded up to a multiple of it."""
+
 _LSTM, _GRU, _ELMAN, _RECTIFIED_ELMAN = range(4)
 
 
-class TiledCell(Cell):
+class PackedCell(Cell):
     """A recurrent layer, without a gradient; in a batch, a row's numbers do not depend on the rows beside it.
 
     Args:
         cell: an LSTM, a GRU or an Elman layer in single precision on a CPU; it is not changed.
+        packing: how.
         shelf: where packed weights lie.
     """
 
-    def __init__(self, cell: KernelCell, shelf: Shelf) -> None:
+    def __init__(self, cell: KernelCell, packing: Packing, shelf: Shelf) -> None:
         super().__init__()
         self.parts = cell.parts
         self.cell = cell
         self.size = cell.kernel.hidden_size
         self._kind, gates = _kind_of(cell)
         of_inputs, of_hidden, *biases = (
-            partial(padded_gates, weight.detach().numpy(), gates, COLUMNS) for weight in cell.weights()
+            partial(padded_gates, weight.detach().numpy(), gates, _MULTIPLE) for weight in cell.weights()
         )
-        self._of_inputs = packed_once(shelf, "of_inputs", lambda: pack(of_inputs(), biases[0]()))
-        self._of_hidden = packed_once(shelf, "of_hidden", lambda: pack(of_hidden(), biases[1]()))
+        self._of_inputs = packed_once(shelf, "of_inputs", packing, of_inputs, biases[0])
+        self._of_hidden = packed_once(shelf, "of_hidden", packing, of_hidden, biases[1])
 
     def forward(self, inputs: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
         """Read T inputs a row: [T, B, I] to [T, B, H]."""
@@ -63,17 +65,17 @@ class TiledCell(Cell):
 
     def step(self, inputs: Tensor, carried: Carried) -> Carried:
         """Read one input a row, [B, I]."""
-        if len(inputs) == 1:  # as long as the weights are read: no tiles are filled
+        if len(inputs) < self._of_inputs.fewest:
             return self.cell.step(inputs, carried)
         return super().step(inputs, carried)
 
     def _read(self, inputs: FloatArray, h: FloatArray, c: FloatArray) -> FloatArray:
         """The outputs [T, B, H]; what is carried is written over. There is no c but in LSTM layers."""
-        steps, batch, width = inputs.shape
+        steps, batch, _ = inputs.shape
         outputs = np.empty((steps, batch, self.size), np.float32)
         together = min(steps, max(1, TOGETHER // max(1, batch)))
-        read, fed_back = room_for(together * batch, width), room_for(batch, self.size)
         if batch:
+            read, fed_back = room_for(self._of_inputs, together * batch), room_for(self._of_hidden, batch)
             matrices = self._of_inputs, self._of_hidden
             _run(self._kind, *matrices, inputs, together, read, fed_back, h, c, outputs)
         return outputs
@@ -105,12 +107,12 @@ def _run(
 
     Args:
         kind: of the cell.
-        of_inputs: G gates of P rows, P being H rounded up to a multiple of 32.
+        of_inputs: G gates of P rows, P being H rounded up to a multiple of 64.
         of_hidden: likewise.
         inputs: [T, B, I].
         together: steps whose inputs are multiplied at once.
-        read: room for their digits.
-        fed_back: room for the digits of B outputs.
+        read: room for them.
+        fed_back: room for B outputs.
         h: outputs so far [B, H]; written over.
         c: memory cells [B, H]; written over by LSTM layers.
         outputs: written, [T, B, H].
@@ -123,9 +125,9 @@ def _run(
         place = step % together * batch
         if place == 0:
             count = min(together, steps - step) * batch
-            split(vectors[step * batch : step * batch + count], read, 0)
+            write(vectors[step * batch : step * batch + count], read, 0)
             multiply(of_inputs, read, count, x)
-        split(h, fed_back, 0)
+        write(h, fed_back, 0)
         multiply(of_hidden, fed_back, batch, u)
         for row in range(batch):
             if kind == _LSTM:

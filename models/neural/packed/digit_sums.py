@@ -11,7 +11,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from models.neural.llvm import FLOATS, INTEGERS, WIDTH, WORD, bytes_of, call, codegen, spread
-from models.neural.tiled.tiles import DIGITS, ROWS
+from models.neural.packed.tiles import DIGITS, ROWS
 
 _BYTES = 4 * WIDTH
 
