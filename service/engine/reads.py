@@ -18,7 +18,7 @@ from service.engine.rows import gathered, split
 from service.engine.shares import fair_shares
 from service.engine.soundness import sound
 
-_FEW_TOKENS = 8
+FEW_TOKENS = 8
 """As many as a key stroke or a word brings; they are not worth waiting for others."""
 _FEW_LOOKUPS = 4096
 """Tokens that a table tells of in a few milliseconds."""
@@ -52,8 +52,11 @@ class Read(ModelCall):
 
     @property
     def urgent(self) -> bool:
-        """Whether it is short for its model."""
-        return self.size <= (_FEW_TOKENS if self.gains_by_company else _FEW_LOOKUPS)
+        """Whether it is short for its model; so are two short rows, which take a network no longer than one."""
+        if not self.gains_by_company:
+            return self.size <= _FEW_LOOKUPS
+        rows, longest = len(self.lengths), int(self.lengths.max(initial=0))
+        return self.size <= FEW_TOKENS or (rows == 2 and longest <= FEW_TOKENS)
 
     @staticmethod
     def pool() -> "ReadPool":

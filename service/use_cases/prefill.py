@@ -14,6 +14,7 @@ from service.engine.calls import consume
 from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.engine.prefixes import PrefixCache
+from service.engine.reads import FEW_TOKENS
 from service.engine.rows import concatenated
 
 TOKENS_AT_ONCE = 2048
@@ -60,6 +61,15 @@ def _read_one(loaded: LoadedModel, known: PrefixCache, context: TokenIds, *, bos
         count = int(bos)
         state = model.initial_state(1) if bos else model.empty_state(1)
     word = count + _last_word(loaded, ids[count:])
+    if (
+        count < word and len(ids) - count <= FEW_TOKENS
+    ):  # two rows of a few tokens take a network as long as one
+        tokens, lengths = np.tile(ids[count:], (2, 1)), np.array([word, len(ids)]) - count
+        after = yield from consume(model, state.select(np.zeros(2, np.int64)), tokens, lengths)
+        known.keep(ids[:word], after.select(np.zeros(1, np.int64)))
+        state = after.select(np.ones(1, np.int64))
+        known.keep(ids, state)
+        return state
     for end in (word, len(ids)):
         if end > count:
             state = yield from consume(model, state, ids[None, count:end], np.array([end - count]))

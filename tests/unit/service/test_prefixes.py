@@ -103,7 +103,20 @@ def test_a_word_that_is_typed_anew_reads_only_that_word(load):
     loaded, model = loaded_with_prefixes(load, "lstm")
     for text in ([5, 9, 12], [5, 9, 13], [5, 9, 14]):
         result_of(prefill(loaded, [np.array(text)], bos=True))
-    assert model.tokens == 3 + 1 + 1
+    assert model.tokens == (2 + 3) + 1 + 1  # what is before the word as a row of its own, beside the whole
+
+
+def test_of_many_tokens_none_is_read_twice(load):
+    loaded, model = loaded_with_prefixes(load, "lstm")
+    text = [5, 9, 12, 30, 7, 8, 5, 9, 12]
+    for last in (13, 14):
+        told = alone(result_of(prefill(loaded, [np.array([*text, last])], bos=True)))
+        expected = model.model.initial_state(1)
+        for token in (*text, last):
+            expected = model.model.advance(expected, np.array([token]))
+        wanted = to_numpy(model.model.next_log_probs(expected))
+        np.testing.assert_allclose(to_numpy(model.model.next_log_probs(told)), wanted, atol=1e-5)
+    assert model.tokens == 10 + 1
 
 
 def test_many_contexts_at_once_leave_no_trace(load):
