@@ -205,7 +205,7 @@ class NeuralModel(NetworkModel[NeuralState]):
             InvalidInputError: there is no such device.
         """
         network = read_network(directory, vocab_size=len(vocabulary))
-        kind = WeighingModel if _weighs(network, device) else cls
+        kind = WeighingModel if _weighs(network, device) else NeuralModel
         return kind(network, vocabulary, device=device, shelf=shelf)
 
     def _ids(self, tokens: TokenIds) -> Tensor:

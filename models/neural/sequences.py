@@ -35,7 +35,7 @@ _POSITIONS = 1024
 """Of networks that take any shape, tokens of all rows read at once: rows drop out soon after their ends."""
 
 _MANY = 8192
-"""Of such networks, distributions summed up at once: they hold few logits at a time, and read weights the less."""
+"""Distributions summed up at once by an output layer that holds few logits: it reads its weights the less often."""
 
 
 def score_ragged(
@@ -128,7 +128,7 @@ def choose(network: Network, outputs: Tensor, rows: TokenIds, ids: TokenIds) -> 
         ids: that may come next.
     """
     held = LOGITS_ON_CUDA if outputs.is_cuda else CHOICE_LOGITS
-    size = _MANY if network.takes_any_shape else max(1, held // network.vocab_size)
+    size = _MANY if network.output.holds_few_logits else max(1, held // network.vocab_size)
     scores = np.empty(len(ids), dtype=np.float32)
     for start in range(0, len(outputs), size):
         cut = slice(*np.searchsorted(rows, [start, start + size]))
@@ -274,7 +274,7 @@ def _score_positions(network: Network, outputs: Tensor, ids: Tensor, *, normalis
     of_targets = network.target_log_probs if normalised else network.target_logits
     held = LOGITS_ON_CUDA if ids.is_cuda else LOGITS
     size = max(1, held // (network.vocab_size if normalised else outputs.shape[1]))
-    if normalised and network.takes_any_shape:
+    if normalised and network.output.holds_few_logits:
         size = _MANY
     scores = torch.empty(len(ids), device=ids.device)
     for start in range(0, len(ids), size):

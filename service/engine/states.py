@@ -153,7 +153,7 @@ class StateStore:
             self._check_room(count, size)
 
     def keep(self, owner: str, states: Sequence[KeptState]) -> list[str]:
-        """Keep states, all or none; each must share no memory with others, as `rows.alone` sees to.
+        """Keep states, all or none; each must share no memory with rows of other requests, as `rows.alone` sees to.
 
         Returns:
             A handle each.

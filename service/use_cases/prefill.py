@@ -15,7 +15,7 @@ from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.engine.prefixes import PrefixCache
 from service.engine.reads import FEW_TOKENS
-from service.engine.rows import concatenated
+from service.engine.rows import alone, concatenated
 
 TOKENS_AT_ONCE = 2048
 """Padded tokens that one call reads, or one sequence: what it holds is bounded so."""
@@ -51,7 +51,7 @@ def prefill(loaded: LoadedModel, contexts: Sequence[TokenIds], *, bos: bool) -> 
 
 
 def _read_one(loaded: LoadedModel, known: PrefixCache, context: TokenIds, *, bos: bool) -> Work[Any, Any]:
-    """Read what is not known of one context, stopping where its last word begins: that one may change yet."""
+    """Read what is not known of one context; the state where its last word begins is kept too: that may change yet."""
     model = loaded.model
     if not len(context):
         return model.initial_state(1) if bos else model.empty_state(1)
@@ -61,13 +61,12 @@ def _read_one(loaded: LoadedModel, known: PrefixCache, context: TokenIds, *, bos
         count = int(bos)
         state = model.initial_state(1) if bos else model.empty_state(1)
     word = count + _last_word(loaded, ids[count:])
-    if (
-        count < word and len(ids) - count <= FEW_TOKENS
-    ):  # two rows of a few tokens take a network as long as one
+    # two rows of a few tokens take a network as long as one
+    if count < word and len(ids) - count <= FEW_TOKENS:
         tokens, lengths = np.tile(ids[count:], (2, 1)), np.array([word, len(ids)]) - count
         after = yield from consume(model, state.select(np.zeros(2, np.int64)), tokens, lengths)
         known.keep(ids[:word], after.select(np.zeros(1, np.int64)))
-        state = after.select(np.ones(1, np.int64))
+        state = alone(after.select(np.ones(1, np.int64)))
         known.keep(ids, state)
         return state
     for end in (word, len(ids)):

@@ -6,7 +6,13 @@ from torch import Tensor, nn
 
 
 class OutputLayer(nn.Module, ABC):
-    """Vectors to distributions over the vocabulary of size V."""
+    """Vectors to distributions over the vocabulary of size V.
+
+    Attributes:
+        holds_few_logits: whether it is never all logits of many vectors that are in memory at once.
+    """
+
+    holds_few_logits = False
 
     @abstractmethod
     def log_probs(self, features: Tensor) -> Tensor:

@@ -30,6 +30,8 @@ class PackedSoftmax(OutputLayer):
         shelf: where packed weights lie.
     """
 
+    holds_few_logits = True
+
     def __init__(self, layer: Softmax, packing: Packing, shelf: Shelf) -> None:
         super().__init__()
         self.layer = layer

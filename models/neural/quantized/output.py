@@ -65,7 +65,7 @@ def score_tokens(matrix: Any, bias: Any, rows: Any, first: Any, ids: Any, log_pr
 def add_exponentials(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
     """Add the exponentials of logits, as many as a multiple of 64, less the highest so far, to sums in 64 lanes.
 
-    The sum depends on the pieces in which a row is given: these are always `BLOCKS` of 64. `tops` is scratch.
+    The sum depends on the pieces in which a row is given: a caller always gives the same. `tops` is scratch.
 
     Returns:
         The highest now; what was in the lanes was made less in proportion.

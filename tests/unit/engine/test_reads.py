@@ -161,3 +161,13 @@ def test_what_a_call_keeps_of_its_own_texts_keeps_no_others_alive():
     joint = model.states[-1]
     pool.go_on(24)
     assert joint() is None
+
+
+@pytest.mark.parametrize(
+    ("lengths", "urgent"),
+    [([8], True), ([9], False), ([5, 8], True), ([5, 9], False), ([1] * 8, True), ([8, 8, 8], False)],
+)
+def test_one_short_text_is_urgent_and_two_are(lengths, urgent):
+    tokens = np.zeros((len(lengths), max(lengths)), np.int64)
+    call = Read(Letters(), Numbers(np.zeros(len(lengths))), tokens, np.array(lengths))
+    assert call.urgent == urgent

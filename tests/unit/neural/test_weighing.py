@@ -55,9 +55,12 @@ def test_logits_of_a_block_less_the_logarithm_of_the_sum_are_the_log_probabiliti
         assert (some[len(expected) :] == -np.inf).all()
 
 
-def test_a_row_is_weighed_as_it_is_alone(model, state):
-    together = model.weigh(state, TEMPERATURES)
-    for row in range(len(state)):
-        alone = model.weigh(state.select(np.array([row])), TEMPERATURES[row : row + 1])
+def test_a_row_is_weighed_as_it_is_alone(model, state, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    rows = np.arange(150) % len(state)  # several groups of rows in each thread
+    temperatures = np.resize(TEMPERATURES, len(rows))
+    together = model.weigh(state.select(rows), temperatures)
+    for row in (0, 1, 15, 16, 49, 77, 99, 149):
+        alone = model.weigh(state.select(rows[[row]]), temperatures[[row]])
         assert (alone.sums[0] == together.sums[row]).all()
         assert alone.log_sums[0] == together.log_sums[row]
