@@ -15,8 +15,9 @@ export class ApiError extends Error {
 /** A path as an address, wherever the page is served. */
 export const urlOf = (path) => new URL(path.replace(/^\//, ""), document.baseURI).href;
 
-/** Send a request, and again with a key if one is asked for; a Response that is a success. */
-export async function send(path, { method = "POST", body, signal, type = "application/json", accept } = {}) {
+/** Send a request, and again with a key if one is asked for, or once if what was being loaded is there; a success. */
+export async function send(path, options = {}) {
+  const { method = "POST", body, signal, type = "application/json", accept, again = true } = options;
   const headers = {};
   if (body !== undefined) headers["content-type"] = type;
   if (accept) headers.accept = accept;
@@ -30,12 +31,13 @@ export async function send(path, { method = "POST", body, signal, type = "applic
     throw new ApiError({ message: "the service cannot be reached" });
   }
   if (response.ok) return response;
-  if (response.status === 401 && (await askForKey()))
-    return send(path, { method, body, signal, type, accept });
+  if (response.status === 401 && (await askForKey())) return send(path, options);
   const error = new ApiError(await errorOf(response), response.status);
-  if (response.status === 503 && !(await isReady())) {
-    reconnect();
-    error.away = true;
+  if (response.status === 503) {
+    if (!(await isReady())) {
+      reconnect();
+      error.away = true;
+    } else if (again) return send(path, { ...options, again: false });
   }
   throw error;
 }

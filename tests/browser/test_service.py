@@ -1,7 +1,7 @@
 """A service that goes away and comes back, and one that asks for a key."""
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Error, expect
 
 from service.security.keys import create_key
 from service.settings import Settings
@@ -29,6 +29,22 @@ def test_a_restart_is_survived(open_page, registry):
         expect(page.get_by_role("option", name="number")).to_be_visible()
         page.keyboard.press("Tab")
         expect(editor(page)).to_have_value("return the number ")
+
+
+def test_what_was_being_loaded_a_moment_ago_is_asked_for_once_more(open_page):
+    page, asked = open_page("#write", allowed="status of 503"), []
+
+    def refuse(route):
+        asked.append(route.request.url)
+        route.fulfill(status=503, json={"error": {"message": "model words@1 is still being loaded"}})
+
+    page.route("**/v1/models", refuse, times=1)
+    get = "async () => (await (await import('/static/api.js')).get('/v1/models')).data.length"
+    assert page.evaluate(get) > 0
+    page.route("**/v1/models", refuse)
+    with pytest.raises(Error, match="still being loaded"):
+        page.evaluate(get)
+    assert len(asked) == 1 + 2
 
 
 def test_a_stream_that_breaks_off_is_told(open_page, registry):
