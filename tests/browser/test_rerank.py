@@ -35,6 +35,7 @@ def test_the_model_puts_the_likeliest_first(page):
 
 def test_a_slider_reorders_at_once_without_asking_again(page):
     expect(texts(page)).to_have_count(3)
+    page.wait_for_load_state("networkidle")  # what the page asked as it opened has been answered
     page.route("**/v1/rerank", lambda route: route.abort())
     weigh(page, "lm", 0)
     weigh(page, "am", 1)
