@@ -15,7 +15,7 @@ from models.neural.cells.gru import GRU
 from models.neural.cells.kernel import KernelCell
 from models.neural.cells.lstm import LSTM
 from models.neural.gates import padded_gates
-from models.neural.packed.matrix import PackedMatrix, Packing, multiply, packed_once, room_for, write
+from models.neural.packed.matrix import PackedMatrix, Packing, multiply, packed_once, write
 from models.neural.quantized.cells import elman, gru, lstm
 from models.neural.threads import share_rows
 from models.shelf import Shelf
@@ -75,7 +75,7 @@ class PackedCell(Cell):
         outputs = np.empty((steps, batch, self.size), np.float32)
         together = min(steps, max(1, TOGETHER // max(1, batch)))
         if batch:
-            read, fed_back = room_for(self._of_inputs, together * batch), room_for(self._of_hidden, batch)
+            read, fed_back = self._of_inputs.room_for(together * batch), self._of_hidden.room_for(batch)
             matrices = self._of_inputs, self._of_hidden
             _run(self._kind, *matrices, inputs, together, read, fed_back, h, c, outputs)
         return outputs
@@ -125,9 +125,9 @@ def _run(
         place = step % together * batch
         if place == 0:
             count = min(together, steps - step) * batch
-            write(vectors[step * batch : step * batch + count], read, 0)
+            write(of_inputs, vectors[step * batch : step * batch + count], read, 0)
             multiply(of_inputs, read, count, x)
-        write(h, fed_back, 0)
+        write(of_hidden, h, fed_back, 0)
         multiply(of_hidden, fed_back, batch, u)
         for row in range(batch):
             if kind == _LSTM:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from models.arrays import FloatArray
 from models.neural.packed.digit_sums import to_floats
-from models.neural.packed.digits import room_for, split
+from models.neural.packed.digits import Digits, room_for, split
 from models.neural.packed.tiles import (
     COLUMNS,
     DEPTH,
@@ -74,6 +74,10 @@ class DigitMatrix(NamedTuple):
         """Vectors and columns whose products are made before the next ones."""
         return ROWS, TOGETHER
 
+    def room_for(self, count: int) -> Digits:
+        """Room for vectors [N, W], to be filled by `write`."""
+        return room_for(count, self.depths * DEPTH)
+
 
 def pack(matrix: FloatArray, bias: FloatArray, fill: float) -> DigitMatrix:
     """Weights [O, W] and a bias [O], which is `fill` in what is added to O."""
@@ -103,6 +107,12 @@ def of_arrays(arrays: Arrays) -> DigitMatrix:
 def arrays_of(matrix: DigitMatrix) -> Arrays:
     """Its arrays, by name."""
     return {"values": matrix.values, "scales": matrix.scales, "bias": matrix.bias}
+
+
+@numba.njit(nogil=True, cache=True)
+def write(matrix: Any, vectors: Any, room: Any, first: Any) -> None:  # noqa: ARG001 - as of other matrices
+    """Write vectors [N, W] as rows of `Digits`, from a row on."""
+    split(vectors, room, first)
 
 
 @numba.njit(nogil=True, cache=True)

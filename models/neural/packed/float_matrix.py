@@ -55,6 +55,10 @@ class FloatMatrix(NamedTuple):
         """Vectors and columns whose products are made before the next ones, while they are in the nearest cache."""
         return 48, 512
 
+    def room_for(self, count: int) -> FloatArray:
+        """Room for vectors [N, W], to be filled by `write`."""
+        return np.empty((count, self.width), np.float32)
+
 
 def pack(matrix: FloatArray, bias: FloatArray, fill: float) -> FloatMatrix:
     """Weights [O, W] and a bias [O], which is `fill` in what is added to O."""
@@ -83,7 +87,7 @@ def arrays_of(matrix: FloatMatrix) -> Arrays:
 
 
 @numba.njit(nogil=True, cache=True)
-def write(vectors: Any, room: Any, first: Any) -> None:
+def write(matrix: Any, vectors: Any, room: Any, first: Any) -> None:  # noqa: ARG001 - as of other matrices
     """Write vectors [N, W] into room [M, W], from a row on."""
     room[first : first + len(vectors)] = vectors
 

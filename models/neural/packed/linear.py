@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from models.arrays import FloatArray
-from models.neural.packed.matrix import PackedMatrix, Packing, multiply, packed_once, room_for, write
+from models.neural.packed.matrix import PackedMatrix, Packing, multiply, packed_once, write
 from models.neural.threads import share_rows
 from models.shelf import Shelf
 
@@ -40,8 +40,8 @@ def product(matrix: PackedMatrix, vectors: FloatArray) -> FloatArray:
 
     def work(rows: slice) -> None:
         some = vectors[rows]
-        room = room_for(matrix, len(some))
-        write(some, room, 0)
+        room = matrix.room_for(len(some))
+        write(matrix, some, room, 0)
         multiply(matrix, room, len(some), products[rows])
 
     share_rows(work, len(vectors))

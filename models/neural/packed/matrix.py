@@ -4,17 +4,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numba
-import numpy as np
-from numba import types
 from numba.extending import overload
 
 from models.arrays import FloatArray
 from models.neural.amx import TILES
-from models.neural.packed import digit_matrix, digits, float_matrix
+from models.neural.packed import digit_matrix, float_matrix
 from models.neural.packed.digit_matrix import DigitMatrix
 from models.neural.packed.float_matrix import FloatMatrix
 from models.neural.packed.float_products import WIDE
-from models.neural.packed.tiles import DEPTH
 from models.shelf import Shelf
 from models.tensor_file import Arrays
 
@@ -61,17 +58,32 @@ def packed_once(
     return packing.of_arrays(arrays)
 
 
-def room_for(matrix: PackedMatrix, count: int) -> Any:
-    """Room for vectors that a matrix is to be multiplied with, to be filled by `write`."""
-    if isinstance(matrix, FloatMatrix):
-        return np.empty((count, matrix.width), np.float32)
-    return digits.room_for(count, matrix.depths * DEPTH)
+def _by_matrix(name: str) -> Any:
+    """For kernels: what the module of a matrix, the first argument, does by that name."""
+
+    def stand_in(*arguments: Any) -> None:
+        """Never runs: numba puts what `choose` returns in its place."""
+
+    @overload(stand_in)
+    def choose(*arguments: Any) -> Any:
+        module = float_matrix if arguments[0].instance_class is FloatMatrix else digit_matrix
+        chosen = getattr(module, name)
+
+        def call(*arguments: Any) -> Any:
+            return chosen(*arguments)
+
+        return call
+
+    return stand_in
+
+
+_write, _multiply, _multiply_some = (_by_matrix(name) for name in ("write", "multiply", "multiply_some"))
 
 
 @numba.njit(nogil=True, cache=True)
-def write(vectors: Any, room: Any, first: Any) -> None:
-    """Write vectors [N, W] into a room, from a row on."""
-    _write(vectors, room, first)
+def write(matrix: Any, vectors: Any, room: Any, first: Any) -> None:
+    """Write vectors [N, W] into a matrix's room for such, from a row on."""
+    _write(matrix, vectors, room, first)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -80,7 +92,7 @@ def multiply(matrix: Any, room: Any, count: Any, products: Any) -> None:
 
     Args:
         matrix: a `PackedMatrix` of O rows.
-        room: `room_for` vectors of the matrix's width.
+        room: the matrix's, for vectors.
         count: of the vectors, the first ones.
         products: written, [N, O rounded up], float32.
     """
@@ -93,7 +105,7 @@ def multiply_some(matrix: Any, room: Any, row: Any, begin: Any, end: Any, produc
 
     Args:
         matrix: a `PackedMatrix`.
-        room: `room_for` vectors of the matrix's width.
+        room: the matrix's, for vectors.
         row: the first vector, a multiple of the matrix's `apart`.
         begin: of the matrix's rows, a multiple of 64.
         end: of them, and one; likewise.
@@ -101,53 +113,3 @@ def multiply_some(matrix: Any, room: Any, row: Any, begin: Any, end: Any, produc
         column: of the products, where the first row's stand.
     """
     _multiply_some(matrix, room, row, begin, end, products, column)
-
-
-def _write(vectors: Any, room: Any, first: Any) -> None:
-    """What each kind of room does."""
-
-
-def _multiply(matrix: Any, room: Any, count: Any, products: Any) -> None:
-    """What each kind of matrix does."""
-
-
-def _multiply_some(
-    matrix: Any, room: Any, row: Any, begin: Any, end: Any, products: Any, column: Any
-) -> None:
-    """What each kind of matrix does."""
-
-
-# numba wants functions that are not compiled yet
-
-
-@overload(_write, strict=False)
-def _write_into(vectors: Any, room: Any, first: Any) -> Any:  # noqa: ARG001 - the room decides
-    if isinstance(room, types.Array):
-        return lambda vectors, room, first: float_matrix.write(vectors, room, first)  # noqa: PLW0108
-    return lambda vectors, room, first: digits.split(vectors, room, first)  # noqa: PLW0108
-
-
-@overload(_multiply, strict=False)
-def _multiply_with(matrix: Any, room: Any, count: Any, products: Any) -> Any:  # noqa: ARG001
-    if matrix.instance_class is FloatMatrix:
-        return lambda matrix, room, count, products: float_matrix.multiply(matrix, room, count, products)  # noqa: PLW0108
-    return lambda matrix, room, count, products: digit_matrix.multiply(matrix, room, count, products)  # noqa: PLW0108
-
-
-@overload(_multiply_some, strict=False)
-def _multiply_some_with(
-    matrix: Any,
-    room: Any,  # noqa: ARG001
-    row: Any,  # noqa: ARG001
-    begin: Any,  # noqa: ARG001
-    end: Any,  # noqa: ARG001
-    products: Any,  # noqa: ARG001
-    column: Any,  # noqa: ARG001
-) -> Any:
-    if matrix.instance_class is FloatMatrix:
-        return lambda matrix, room, row, begin, end, products, column: float_matrix.multiply_some(  # noqa: PLW0108
-            matrix, room, row, begin, end, products, column
-        )
-    return lambda matrix, room, row, begin, end, products, column: digit_matrix.multiply_some(  # noqa: PLW0108
-        matrix, room, row, begin, end, products, column
-    )

@@ -10,7 +10,7 @@ from torch import Tensor
 from models.arrays import FloatArray, TokenIds
 from models.neural.output.layer import OutputLayer
 from models.neural.output.softmax import Softmax
-from models.neural.packed.matrix import Packing, multiply_some, packed_once, room_for, write
+from models.neural.packed.matrix import Packing, multiply_some, packed_once, write
 from models.neural.quantized.dot_products import LANES
 from models.neural.quantized.output import LOWEST, add_exponentials, log_of_sum
 from models.neural.quantized.weighing import weigh_part
@@ -89,7 +89,7 @@ class PackedSoftmax(OutputLayer):
     def logits(self, vectors: FloatArray, rows: TokenIds, blocks: TokenIds) -> FloatArray:
         """The logits [N, 64] of blocks of tokens [N] after vectors [M, E] by number [N]."""
         logits, apart = np.empty((len(rows), WEIGHED_TOKENS), np.float32), self.matrix.apart
-        room = room_for(self.matrix, len(rows) * apart)
+        room = self.matrix.room_for(len(rows) * apart)
         _logits_of_blocks(self.matrix, room, apart, vectors, rows, blocks, logits)
         return logits
 
@@ -97,8 +97,8 @@ class PackedSoftmax(OutputLayer):
         """Nothing: what is packed is no longer trained."""
 
     def _room(self, vectors: FloatArray) -> Any:
-        room = room_for(self.matrix, len(vectors))
-        write(vectors, room, 0)
+        room = self.matrix.room_for(len(vectors))
+        write(self.matrix, vectors, room, 0)
         return room
 
     def _piece(self) -> FloatArray:
@@ -110,23 +110,41 @@ def _array(features: Tensor) -> FloatArray:
     return vectors
 
 
-@numba.njit(nogil=True, cache=True)
-def _choose(matrix: Any, room: Any, piece: Any, starts: Any, ids: Any, log_probs: Any) -> None:
-    """Write log-probabilities [C] of ids [C]; those after vector n, of N, are from starts[n] to below starts[n + 1]."""
-    count, size, (together, columns) = len(starts) - 1, len(matrix.bias), piece.shape
-    highest, lanes = np.full(count, LOWEST), np.zeros((count, LANES), np.float32)
-    tops = np.empty(LANES, np.float32)
+@numba.njit(nogil=True)  # not cached: numba cannot use a generator it has read; it is part of what uses it
+def _pieces(matrix: Any, room: Any, piece: Any, count: Any) -> Any:
+    """Compute the logits of N vectors, some of them and some columns at a time.
+
+    Args:
+        matrix: `PackedMatrix`.
+        room: for the vectors.
+        piece: logits, written over each time: a vector a row, from the first column on.
+        count: N.
+
+    Yields:
+        The first column, the one after the last, the first vector and the one after the last.
+    """
+    size, (together, columns) = len(matrix.bias), piece.shape
     for begin in range(0, size, columns):
         end = min(begin + columns, size)
         for row in range(0, count, together):
             last = min(row + together, count)
             multiply_some(matrix, room, row, begin, end, piece[: last - row], 0)
-            for number in range(row, last):
-                logits = piece[number - row, : end - begin]
-                for choice in range(starts[number], starts[number + 1]):
-                    if begin <= ids[choice] < end:
-                        log_probs[choice] = logits[ids[choice] - begin]
-                highest[number] = add_exponentials(logits, highest[number], lanes[number], tops)
+            yield begin, end, row, last
+
+
+@numba.njit(nogil=True, cache=True)
+def _choose(matrix: Any, room: Any, piece: Any, starts: Any, ids: Any, log_probs: Any) -> None:
+    """Write log-probabilities [C] of ids [C]; those after vector n, of N, are from starts[n] to below starts[n + 1]."""
+    count = len(starts) - 1
+    highest, lanes = np.full(count, LOWEST), np.zeros((count, LANES), np.float32)
+    tops = np.empty(LANES, np.float32)
+    for begin, end, row, last in _pieces(matrix, room, piece, count):
+        for number in range(row, last):
+            logits = piece[number - row, : end - begin]
+            for choice in range(starts[number], starts[number + 1]):
+                if begin <= ids[choice] < end:
+                    log_probs[choice] = logits[ids[choice] - begin]
+            highest[number] = add_exponentials(logits, highest[number], lanes[number], tops)
     for number in range(count):
         log_sum = log_of_sum(lanes[number], highest[number])
         for choice in range(starts[number], starts[number + 1]):
@@ -136,18 +154,14 @@ def _choose(matrix: Any, room: Any, piece: Any, starts: Any, ids: Any, log_probs
 @numba.njit(nogil=True, cache=True)
 def _distribute(matrix: Any, room: Any, piece: Any, log_probs: Any) -> None:
     """Write log-probabilities [N, V]."""
-    (count, num_tokens), size, (together, columns) = log_probs.shape, len(matrix.bias), piece.shape
+    count, num_tokens = log_probs.shape
     highest, lanes = np.full(count, LOWEST), np.zeros((count, LANES), np.float32)
     tops = np.empty(LANES, np.float32)
-    for begin in range(0, size, columns):
-        end = min(begin + columns, size)
-        for row in range(0, count, together):
-            last = min(row + together, count)
-            multiply_some(matrix, room, row, begin, end, piece[: last - row], 0)
-            for number in range(row, last):
-                logits = piece[number - row, : end - begin]
-                log_probs[number, begin:end] = logits[: num_tokens - begin]
-                highest[number] = add_exponentials(logits, highest[number], lanes[number], tops)
+    for begin, end, row, last in _pieces(matrix, room, piece, count):
+        for number in range(row, last):
+            logits = piece[number - row, : end - begin]
+            log_probs[number, begin:end] = logits[: num_tokens - begin]
+            highest[number] = add_exponentials(logits, highest[number], lanes[number], tops)
     for number in range(count):
         log_probs[number] -= log_of_sum(lanes[number], highest[number])
 
@@ -164,22 +178,18 @@ def _weigh(
     first: Any,
 ) -> None:
     """Write what `Weighed` has of N vectors."""
-    count, size, (together, columns) = len(temperatures), len(matrix.bias), piece.shape
+    count = len(temperatures)
     highest[:] = LOWEST
     lanes, tops = np.zeros((count, LANES), np.float32), np.empty(LANES, np.float32)
-    for begin in range(0, size, columns):
-        end = min(begin + columns, size)
-        for row in range(0, count, together):
-            last = min(row + together, count)
-            multiply_some(matrix, room, row, begin, end, piece[: last - row], 0)
-            for number in range(row, last):
-                logits, inverse = piece[number - row, : end - begin], _ONE / temperatures[number]
-                if begin == 0:
-                    first[number] = logits[:LANES]
-                place = begin // LANES
-                highest[number] = weigh_part(
-                    logits, place, inverse, highest[number], lanes[number], sums[number], tops
-                )
+    for begin, end, row, last in _pieces(matrix, room, piece, count):
+        for number in range(row, last):
+            logits, inverse = piece[number - row, : end - begin], _ONE / temperatures[number]
+            if begin == 0:
+                first[number] = logits[:LANES]
+            place = begin // LANES
+            highest[number] = weigh_part(
+                logits, place, inverse, highest[number], lanes[number], sums[number], tops
+            )
     for number in range(count):
         log_sums[number] = log_of_sum(lanes[number], highest[number])
 
@@ -201,5 +211,5 @@ def _logits_of_blocks(
     """
     for place in range(len(rows)):
         row, begin = place * apart, blocks[place] * LANES
-        write(vectors[rows[place] : rows[place] + 1], room, row)
+        write(matrix, vectors[rows[place] : rows[place] + 1], room, row)
         multiply_some(matrix, room, row, begin, begin + LANES, logits[place : place + 1], 0)
