@@ -6,7 +6,9 @@ An intrinsic's `generate` is handed the context, the builder, the signature and 
 from typing import Any
 
 from llvmlite import ir
+from numba import types
 from numba.core import cgutils as _cgutils
+from numba.extending import intrinsic
 
 WIDTH = 16
 """Numbers of 32 bits in the widest vectors."""
@@ -17,16 +19,45 @@ BYTE, WORD = ir.IntType(8), ir.IntType(64)
 BYTES = BYTE.as_pointer()
 
 codegen: Any = _cgutils
+_Pointer: Any = types.CPointer
 
 
 def data_of(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
-    """Where the elements of an argument, an array, begin."""
+    """Where the elements of an argument begin: an array, or what `at` gives."""
+    if isinstance(signature.args[position], _Pointer):
+        return arguments[position]
     return context.make_array(signature.args[position])(context, builder, arguments[position]).data
 
 
 def bytes_of(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
     """The same as a pointer to bytes."""
     return builder.bitcast(data_of(context, builder, signature, arguments, position), BYTES)
+
+
+@intrinsic
+def _at(  # noqa: D417 - numba hands over the typing context
+    typing_context: Any,  # noqa: ARG001
+    array: Any,
+    index: Any,
+) -> Any:
+    """Where an array is from an element on, for an intrinsic that reads or writes there.
+
+    A slice would say the same, but be counted among those that hold the array, and no more when it is done with:
+    two operations that no other core may come between, which take as long as sixteen products. This is not counted,
+    so that the array must be an argument of the function, or of one that calls it.
+
+    Args:
+        array: contiguous, of one dimension.
+        index: of the element.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.gep(data_of(context, builder, signature, arguments, 0), [arguments[1]])
+
+    return _Pointer(array.dtype)(array, index), generate
+
+
+at: Any = _at  # called without the typing context
 
 
 def spread(builder: Any, value: Any, kind: Any) -> Any:

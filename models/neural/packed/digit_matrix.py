@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray
+from models.neural.llvm import at
 from models.neural.packed.digit_sums import to_floats
 from models.neural.packed.digits import Digits, room_for, split
 from models.neural.packed.tiles import (
@@ -149,14 +150,14 @@ def multiply_some(
         column: of the products, where the first row's stand.
     """
     sums = np.empty(_PARTS * DIGITS * ROWS * _LANES, np.int32)
-    depths, values = matrix.depths, matrix.values
-    start = row * depths * DIGITS * DEPTH
-    count, scales = len(products), vectors.scales[row:]
+    depths, weights, factors, bias = matrix.depths, matrix.values, matrix.scales, matrix.bias
+    values, scales = vectors.values, vectors.scales
+    start, target = row * depths * DIGITS * DEPTH, products.reshape(-1)
+    count, stride = products.shape
     configure(SHAPES, count)
     for first in range(begin, end, COLUMNS):
         block = first // COLUMNS
-        multiply_block(vectors.values, start, values, block * depths * _PARTS * DIGITS * _TILE, depths, sums)
-        here = slice(first, first + COLUMNS)
-        target = products.reshape(-1)[column + first - begin :]
-        to_floats(sums, count, scales, matrix.scales[here], matrix.bias[here], target, products.shape[1])
+        multiply_block(values, start, weights, block * depths * _PARTS * DIGITS * _TILE, depths, sums)
+        there = at(target, column + first - begin)
+        to_floats(sums, count, at(scales, row), at(factors, first), at(bias, first), there, stride)
     release()

@@ -6,6 +6,7 @@ import numba
 import numpy as np
 
 from models.arrays import FloatArray
+from models.neural.llvm import at
 from models.neural.packed.float_products import (
     COLUMNS,
     PARTS_AHEAD,
@@ -121,13 +122,15 @@ def multiply_some(
         column: of the products, where the first row's stand.
     """
     count, width, stride = len(products), matrix.width, products.shape[1]
-    inputs, target, weights = vectors.reshape(-1), products.reshape(-1), matrix.values
+    inputs, target = vectors.reshape(-1), products.reshape(-1)
+    weights, biases = matrix.values, matrix.bias
     part = COLUMNS // PARTS_AHEAD * width
     for first in range(begin, end, COLUMNS):
-        start, bias, place = first * width, matrix.bias[first:], column + first - begin
+        start, place = first * width, column + first - begin
         done = passes = 0
         while done < count:
-            source, there = inputs[(row + done) * width :], target[done * stride + place :]
+            bias, there = at(biases, first), at(target, done * stride + place)
+            source = at(inputs, (row + done) * width)
             left, ahead = count - done, start + COLUMNS * width + passes % PARTS_AHEAD * part
             if left >= 6:
                 six_vectors(weights, start, bias, source, width, there, stride, ahead)

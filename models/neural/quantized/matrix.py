@@ -14,6 +14,7 @@ import numpy.typing as npt
 from models.arrays import FloatArray
 from models.neural.amx import TILES
 from models.neural.elementary import fused
+from models.neural.llvm import at
 from models.neural.quantized.dot_products import (
     COLUMNS,
     GROUP,
@@ -115,35 +116,35 @@ def multiply_some(
     column: Any,
 ) -> None:
     """What `multiply` computes, of some blocks of 64 rows of the matrix alone, written from a column on."""
-    groups = rows.values.shape[1] // GROUP
+    values, totals, scales, factors = rows.values, rows.sums, rows.scales, matrix.scales
+    groups = values.shape[1] // GROUP
     sums = np.empty(TILE_ROWS * LANES, np.int32)
     stride, target = products.shape[1], products.reshape(-1)
     weights, tiled = matrix.weights.reshape(-1), matrix.tiled and count >= _FEWEST
     if tiled:
         begin_tiles()
     for block in range(begin, end):
-        start = block * groups * LANES * GROUP
-        here, there = slice(block * LANES, (block + 1) * LANES), column + (block - begin) * LANES
+        start, lane = block * groups * LANES * GROUP, block * LANES
         done = 0
         while done < count:
             row, left = first + done, count - done
             if tiled and left >= _FEWEST:
-                sixteen_rows(weights, start, rows.values, row, groups, sums)
+                sixteen_rows(weights, start, values, row, groups, sums)
                 together = TILE_ROWS
             elif left == 1:
-                one_row(weights, start, rows.values, row, groups, sums)
+                one_row(weights, start, values, row, groups, sums)
                 together = 1
             else:
-                four_rows(weights, start, rows.values, row, groups, sums)
+                four_rows(weights, start, values, row, groups, sums)
                 together = 4
             to_floats(
                 sums,
                 min(together, left),
-                rows.sums[row:],
-                rows.scales[row:],
-                matrix.scales[here],
-                bias[here],
-                target[done * stride + there :],
+                at(totals, row),
+                at(scales, row),
+                at(factors, lane),
+                at(bias, lane),
+                at(target, done * stride + column + lane - begin * LANES),
                 stride,
             )
             done += together
