@@ -53,7 +53,7 @@ def _tile(rows: int, columns: int) -> Any:
 
     @intrinsic
     def fill(
-        typing_context: Any, queries: Any, query: Any, keys: Any, key: Any, out: Any, column: Any
+        _typing_context: Any, queries: Any, query: Any, keys: Any, key: Any, out: Any, column: Any
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             index = arguments[1].type
@@ -96,7 +96,6 @@ def _tile(rows: int, columns: int) -> Any:
                 builder.store(chosen, builder.bitcast(place, chosen.type.as_pointer()), align=4)
             return context.get_dummy_value()
 
-        del typing_context
         return types.void(queries, query, keys, key, out, column), generate
 
     return fill

@@ -26,7 +26,7 @@ POWERS_OF_2 = (_C1, _C2, _C3, _C4, _C5, _C6)
 
 
 @intrinsic
-def _float_of_bits(typing_context: Any, bits: Any) -> Any:  # noqa: ARG001
+def _float_of_bits(_typing_context: Any, bits: Any) -> Any:  # noqa: ARG001
     """The float32 that 32 bits stand for."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
@@ -36,7 +36,7 @@ def _float_of_bits(typing_context: Any, bits: Any) -> Any:  # noqa: ARG001
 
 
 @intrinsic
-def _bits_of_float(typing_context: Any, value: Any) -> Any:  # noqa: ARG001
+def _bits_of_float(_typing_context: Any, value: Any) -> Any:  # noqa: ARG001
     """The 32 bits of a float32."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
@@ -46,7 +46,7 @@ def _bits_of_float(typing_context: Any, value: Any) -> Any:  # noqa: ARG001
 
 
 @intrinsic
-def _fused(typing_context: Any, a: Any, b: Any, c: Any) -> Any:  # noqa: ARG001
+def _fused(_typing_context: Any, a: Any, b: Any, c: Any) -> Any:  # noqa: ARG001
     """The sum a b + c, rounded once, whatever the processor."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001

@@ -35,16 +35,16 @@ def bytes_of(context: Any, builder: Any, signature: Any, arguments: Any, positio
 
 
 @intrinsic
-def _at(  # noqa: D417 - numba hands over the typing context
-    typing_context: Any,  # noqa: ARG001
+def _at(
+    _typing_context: Any,
     array: Any,
     index: Any,
 ) -> Any:
     """Where an array is from an element on, for an intrinsic that reads or writes there.
 
-    A slice would say the same, but be counted among those that hold the array, and no more when it is done with:
-    two operations that no other core may come between, which take as long as sixteen products. This is not counted,
-    so that the array must be an argument of the function, or of one that calls it.
+    A slice would say the same, but be counted among those that hold the array, and no more when it is done with: two
+    operations that no other core may come between. This is not counted, so that the array must be an argument of the
+    function, or of one that calls it.
 
     Args:
         array: contiguous, of one dimension.

@@ -88,7 +88,7 @@ def log10_backoff_of(automaton: Automaton, state: Any) -> Any:
 
 
 @intrinsic
-def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
+def _prefetch(_typing_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
     """Ask the processor for the cache line of `array[index]`, without waiting for it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

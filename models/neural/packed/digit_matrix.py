@@ -111,7 +111,7 @@ def arrays_of(matrix: DigitMatrix) -> Arrays:
 
 
 @numba.njit(nogil=True, cache=True)
-def write(matrix: Any, vectors: Any, room: Any, first: Any) -> None:  # noqa: ARG001 - as of other matrices
+def write(_matrix: Any, vectors: Any, room: Any, first: Any) -> None:
     """Write vectors [N, W] as rows of `Digits`, from a row on."""
     split(vectors, room, first)
 

@@ -17,8 +17,8 @@ _BYTES = 4 * WIDTH
 
 
 @intrinsic
-def _to_floats(  # noqa: D417 - numba hands over the typing context
-    typing_context: Any,
+def _to_floats(
+    _typing_context: Any,
     sums: Any,
     rows: Any,
     scales: Any,
@@ -69,7 +69,6 @@ def _to_floats(  # noqa: D417 - numba hands over the typing context
                 builder.store(product, builder.bitcast(there, FLOATS.as_pointer()), align=4)
         return context.get_dummy_value()
 
-    del typing_context
     return types.void(sums, rows, scales, factors, bias, products, stride), generate
 
 

@@ -88,7 +88,7 @@ def arrays_of(matrix: FloatMatrix) -> Arrays:
 
 
 @numba.njit(nogil=True, cache=True)
-def write(matrix: Any, vectors: Any, room: Any, first: Any) -> None:  # noqa: ARG001 - as of other matrices
+def write(_matrix: Any, vectors: Any, room: Any, first: Any) -> None:
     """Write vectors [N, W] into room [M, W], from a row on."""
     room[first : first + len(vectors)] = vectors
 

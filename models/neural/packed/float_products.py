@@ -35,7 +35,7 @@ def _products_of(count: int) -> Any:
 
     @intrinsic
     def fill(
-        typing_context: Any,
+        _typing_context: Any,
         weights: Any,
         start: Any,
         bias: Any,
@@ -79,7 +79,6 @@ def _products_of(count: int) -> Any:
                     builder.store(builder.load(sums[number][part]), register(target, part), align=4)
             return context.get_dummy_value()
 
-        del typing_context
         return types.void(weights, start, bias, vectors, width, products, stride, ahead), generate
 
     return fill

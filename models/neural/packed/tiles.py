@@ -67,7 +67,7 @@ SHAPES = _shapes()
 
 
 @intrinsic
-def _configure(typing_context: Any, shapes: Any, rows: Any) -> Any:  # noqa: ARG001
+def _configure(_typing_context: Any, shapes: Any, rows: Any) -> Any:
     """Say how many rows tiles have."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -81,7 +81,7 @@ def _configure(typing_context: Any, shapes: Any, rows: Any) -> Any:  # noqa: ARG
 
 
 @intrinsic
-def _release(typing_context: Any) -> Any:  # noqa: ARG001
+def _release(_typing_context: Any) -> Any:
     """Say that tiles are no longer in use, which spares the system saving them."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
@@ -93,7 +93,7 @@ def _release(typing_context: Any) -> Any:  # noqa: ARG001
 
 @intrinsic
 def _multiply_tiles(
-    typing_context: Any, rows: Any, row: Any, columns: Any, column: Any, steps: Any, sums: Any
+    _typing_context: Any, rows: Any, row: Any, columns: Any, column: Any, steps: Any, sums: Any
 ) -> Any:
     """See `_multiply_plainly`."""
 
@@ -125,7 +125,6 @@ def _multiply_tiles(
             instruct(builder, "tilestored64", tile, place, ir.Constant(WORD, DEPTH))
         return context.get_dummy_value()
 
-    del typing_context
     return types.void(rows, row, columns, column, steps, sums), generate
 
 

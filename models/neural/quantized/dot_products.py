@@ -66,7 +66,7 @@ def _tile(rows: int, multiply: Any) -> Any:
 
     @intrinsic
     def fill(
-        typing_context: Any, weights: Any, start: Any, activations: Any, row: Any, groups: Any, sums: Any
+        _typing_context: Any, weights: Any, start: Any, activations: Any, row: Any, groups: Any, sums: Any
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             data = partial(bytes_of, context, builder, signature, arguments)
@@ -99,7 +99,6 @@ def _tile(rows: int, multiply: Any) -> Any:
                 builder.store(value, builder.bitcast(place, INTEGERS.as_pointer()), align=1)
             return context.get_dummy_value()
 
-        del typing_context
         return types.void(weights, start, activations, row, groups, sums), generate
 
     return fill

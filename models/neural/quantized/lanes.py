@@ -58,8 +58,8 @@ def _in_lanes(builder: Any, values: Any, count: Any, lanes: Any, combine: Callab
 
 
 @intrinsic
-def _highest_in_lanes(  # noqa: D417 - numba hands over the typing context
-    typing_context: Any,  # noqa: ARG001
+def _highest_in_lanes(
+    _typing_context: Any,
     values: Any,
     count: Any,
     lanes: Any,
@@ -84,8 +84,8 @@ def _highest_in_lanes(  # noqa: D417 - numba hands over the typing context
 
 
 @intrinsic
-def _add_exponentials(  # noqa: D417
-    typing_context: Any,  # noqa: ARG001
+def _add_exponentials(
+    _typing_context: Any,
     values: Any,
     count: Any,
     highest: Any,
@@ -114,8 +114,8 @@ def _add_exponentials(  # noqa: D417
 
 
 @intrinsic
-def _weigh(  # noqa: D417
-    typing_context: Any,  # noqa: ARG001
+def _weigh(
+    _typing_context: Any,
     values: Any,
     count: Any,
     highest: Any,

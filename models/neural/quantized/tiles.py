@@ -27,7 +27,7 @@ _CONFIGURATION[48:56] = bytes([ROWS] * 8)
 
 
 @intrinsic
-def _begin_tiles(typing_context: Any) -> Any:  # noqa: ARG001
+def _begin_tiles(_typing_context: Any) -> Any:
     """Say how large tiles are; to be called before `sixteen_rows`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
@@ -41,7 +41,7 @@ def _begin_tiles(typing_context: Any) -> Any:  # noqa: ARG001
 
 
 @intrinsic
-def _end_tiles(typing_context: Any) -> Any:  # noqa: ARG001
+def _end_tiles(_typing_context: Any) -> Any:
     """Give the tiles back, so that the system need not keep them for a thread."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
@@ -54,7 +54,7 @@ def _end_tiles(typing_context: Any) -> Any:  # noqa: ARG001
 
 @intrinsic
 def _sixteen_rows(  # as `dot_products.four_rows`
-    typing_context: Any,  # noqa: ARG001
+    _typing_context: Any,
     weights: Any,
     start: Any,
     activations: Any,
