@@ -14,10 +14,16 @@ from training.progress import SILENT
 from training.recipe import NGramSettings
 from training.scale.assembly import assemble, open_automaton
 from training.scale.estimation import Plan
+from training.scale.memory import own_memory_bytes
 from training.scale.windows import Reading, write_vocabulary, write_windows
 from training.scale.workspace import workspace
 
 EXACT = ("order_starts", "first_arcs", "suffixes", "words")
+
+
+def limit_with_room():
+    """A memory limit that leaves an engine a gigabyte, whatever tests before it have left in this process."""
+    return own_memory_bytes() + 10**9
 
 
 def tokenizer_of(lines) -> WordTokenizer:

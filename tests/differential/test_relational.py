@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 
 from models.ngram.build import list_ngrams
 from models.ngram.verification import verify
-from tests.relational import assert_same, in_memory, relational, tokenizer_of
+from tests.relational import assert_same, in_memory, limit_with_room, relational, tokenizer_of
 from training.scale.duckdb_engine import DuckDBEngine
 
-LIMIT = 2 * 1024**3
 WORDS = st.sampled_from(["a", "b", "c", "d", "e", "<s>", "the"])
 LINES = st.lists(st.lists(WORDS, min_size=1, max_size=8).map(" ".join), min_size=1, max_size=40)
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
-    engine = DuckDBEngine(LIMIT, tmp_path_factory.mktemp("spill"), threads=1)
+    engine = DuckDBEngine(limit_with_room(), tmp_path_factory.mktemp("spill"), threads=1)
     yield engine
     engine.close()
 

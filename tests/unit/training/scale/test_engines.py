@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from models.errors import InvalidInputError, RegistryError
+from tests.relational import limit_with_room
 from training.progress import SILENT
 from training.scale import memory
 from training.scale.duckdb_engine import DuckDBEngine
@@ -78,7 +79,7 @@ def test_a_full_disk_is_told(tmp_path, folder, monkeypatch):
 
 def test_a_disk_that_fills_while_a_table_is_written_is_told_in_plain_words(tmp_path, folder):
     (folder / "part.parquet").symlink_to("/dev/full")
-    engine = DuckDBEngine(2 * 10**9, tmp_path, threads=1)
+    engine = DuckDBEngine(limit_with_room(), tmp_path, threads=1)
     with pytest.raises(RegistryError, match=rf"cannot write to {tmp_path}: No space left on device$"):
         engine.write(MANY, folder, SILENT)
     engine.close()
@@ -86,7 +87,7 @@ def test_a_disk_that_fills_while_a_table_is_written_is_told_in_plain_words(tmp_p
 
 @pytest.mark.parametrize("name", ["it's a dir", "50%", "ü", "a[1]", "data*", "what?", "{a,b}", "back\\slash"])
 def test_a_folder_may_be_called_anything_and_is_no_pattern(tmp_path, name):
-    engine = DuckDBEngine(2 * 10**9, tmp_path, threads=1)
+    engine = DuckDBEngine(limit_with_room(), tmp_path, threads=1)
     for number, folder in enumerate((tmp_path / name, tmp_path / "database")):
         folder.mkdir()
         engine.write(Stage("one", f"SELECT {number} AS w1", (), "counting"), folder, SILENT)
@@ -96,7 +97,7 @@ def test_a_folder_may_be_called_anything_and_is_no_pattern(tmp_path, name):
 
 
 def test_a_folder_that_is_gone_is_told(tmp_path):
-    engine = DuckDBEngine(2 * 10**9, tmp_path, threads=1)
+    engine = DuckDBEngine(limit_with_room(), tmp_path, threads=1)
     with pytest.raises(RegistryError, match=r"cannot write to "):
         engine.write(Stage("one", "SELECT 1 AS w1", (), "counting"), tmp_path / "no" / "folder", SILENT)
     engine.close()
@@ -104,7 +105,7 @@ def test_a_folder_that_is_gone_is_told(tmp_path):
 
 def test_what_interrupts_the_run_interrupts_the_statement(tmp_path, folder):
     pairs = "SELECT count(*) AS w1 FROM range(10_000_000) a(i), range(10_000_000) b(j) WHERE hash(i, j) = 1"
-    engine = DuckDBEngine(2 * 10**9, tmp_path, threads=1)
+    engine = DuckDBEngine(limit_with_room(), tmp_path, threads=1)
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         engine.write(Stage("pairs", pairs, (), "counting pairs"), folder, SILENT)
