@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from rapidfuzz.distance import Levenshtein
 
-from models.reranking.metrics.edit_distance import words_as_characters
+from models.reranking.metrics.edit_distance import words_as_characters_in_steps
 from models.reranking.posteriors import merged
-from models.reranking.tuning.steps import Steps, finish
+from models.reranking.tuning.steps import Steps, finish, in_steps
 
 _WORD = re.compile(r"\S+")
 _WORDS_PER_STEP = 2_000_000
@@ -62,8 +62,8 @@ def word_confidences_in_steps(
     texts: Sequence[str], posteriors: npt.ArrayLike, *, chosen: Sequence[int] | None = None
 ) -> Steps[list[list[WordConfidence]]]:
     """What `word_confidences` does, with a stop after every bounded piece: aligning long texts takes its time."""
-    spans = [[(match[0], *match.span()) for match in _WORD.finditer(text)] for text in texts]
-    spelled = words_as_characters([[word for word, _, _ in words] for words in spans])
+    spans = yield from in_steps(texts, _words, size=len)
+    spelled = yield from words_as_characters_in_steps([[word for word, _, _ in words] for words in spans])
     distinct = merged(spelled, posteriors)
     others = [spelled[place] for place in distinct.first]
     answers = []
@@ -76,6 +76,11 @@ def word_confidences_in_steps(
             ]
         )
     return answers
+
+
+def _words(text: str) -> list[tuple[str, int, int]]:
+    """Words, and where each starts and ends."""
+    return [(match[0], *match.span()) for match in _WORD.finditer(text)]
 
 
 def _agreements(pivot: str, others: Sequence[str], posteriors: npt.NDArray[np.float64]) -> Steps[list[float]]:

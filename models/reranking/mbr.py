@@ -4,14 +4,14 @@ The utility of a candidate is expected over the posteriors of the list itself: e
 taken to be the reference (Kumar & Byrne 2004; on n-best lists Goel & Byrne 2000, SRILM's `nbest-lattice -wer`).
 """
 
-from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidInputError
-from models.reranking.metrics.edit_distance import distances, words_as_characters
+from models.reranking.metrics.edit_distance import distances, words_as_characters_in_steps
 from models.reranking.posteriors import merged
 from models.reranking.tuning.steps import Steps, finish
 
@@ -20,14 +20,44 @@ UTILITIES: tuple[Utility, ...] = get_args(Utility)
 
 _IntArray: TypeAlias = npt.NDArray[np.int64]
 _Scores: TypeAlias = npt.NDArray[np.float64]
-_AgainstSome: TypeAlias = Callable[[_IntArray], Steps[_Scores]]
-"""From the numbers of R texts, to be references, to the utility of each of all U texts [U, R], in steps."""
-
-_CHARACTERS_PER_STEP = {"wer": 4_000_000, "chrf": 200_000, "bleu": 400_000}
-"""Compared in a step, which then takes a millisecond or so."""
-_CHARACTERS_PER_PAIR = 64  # what a pair costs however short it is
 _WORDS_PER_STEP = 4_000_000
-"""Of texts times those of their references: what aligning long texts takes grows so."""
+_CHARACTERS_PER_STEP = 100_000
+_CHARACTERS_PER_PAIR = 64
+"""What a pair costs however short it is."""
+
+
+class _Compared(NamedTuple):
+    """U texts that can be compared with each other.
+
+    Attributes:
+        utilities: from numbers of texts [C] and of references [R] to utilities [C, R].
+        sizes: of the texts, by which what comparing takes grows [U].
+        squared: whether it grows by the size of the reference too.
+        most: sizes in a step, or products of sizes, which then takes a millisecond or so.
+    """
+
+    utilities: Callable[[_IntArray, _IntArray], _Scores]
+    sizes: npt.NDArray[np.float64]
+    squared: bool
+    most: int
+
+    def blocks(self) -> Iterator[tuple[_IntArray, _IntArray]]:
+        """All pairs of texts and references, in blocks of a step each or one pair."""
+        everyone = np.arange(len(self.sizes))
+        costs = self.sizes if self.squared else np.ones(len(self.sizes))
+        for references in _runs(everyone, costs * self.sizes.sum(), self.most):
+            for texts in _runs(everyone, self.sizes * costs[references].sum(), self.most):
+                yield texts, references
+
+
+def _runs(numbers: _IntArray, costs: npt.NDArray[np.float64], most: int) -> Iterator[_IntArray]:
+    """Numbers in runs that cost no more than the most, or of one."""
+    ends, begin = np.cumsum(costs), 0
+    while begin < len(numbers):
+        spent = ends[begin] - costs[begin]
+        end = max(begin + 1, int(np.searchsorted(ends, spent + most, side="right")))
+        yield numbers[begin:end]
+        begin = end
 
 
 def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility: str) -> _Scores:
@@ -56,63 +86,53 @@ def utilities_in_steps(texts: Sequence[str], posteriors: npt.ArrayLike, utility:
         )
     distinct = merged(texts, posteriors)
     distinct_texts = [texts[place] for place in distinct.first]
-    against_some = _PREPARED[utility](distinct_texts)
+    compared = yield from _PREPARED[utility](distinct_texts)
     expected = np.zeros(len(distinct_texts))
-    of_one_reference = sum(len(text) + _CHARACTERS_PER_PAIR for text in distinct_texts)
-    at_once = max(1, _CHARACTERS_PER_STEP[utility] // of_one_reference)
-    for begin in range(0, len(distinct_texts), at_once):
+    for some, references in compared.blocks():
         yield
-        references = np.arange(begin, min(begin + at_once, len(distinct_texts)))
-        utilities = yield from against_some(references)
-        expected += utilities @ distinct.posteriors[references]
+        expected[some] += compared.utilities(some, references) @ distinct.posteriors[references]
     return expected[distinct.of_candidate]
 
 
-def _word_errors(texts: Sequence[str]) -> _AgainstSome:
-    spelled = words_as_characters([text.split() for text in texts])
-    ends = np.cumsum([len(text) for text in spelled])  # of each text, where all are one after the other
+def _word_errors(texts: Sequence[str]) -> Steps[_Compared]:
+    spelled = yield from words_as_characters_in_steps([text.split() for text in texts])
 
-    def against_some(references: _IntArray) -> Steps[_Scores]:
-        chosen = [spelled[place] for place in references]
-        at_once = _WORDS_PER_STEP // max(1, sum(map(len, chosen)))
-        errors, begin, done = np.empty((len(spelled), len(chosen))), 0, 0
-        while begin < len(spelled):
-            if begin:
-                yield
-            end = max(begin + 1, int(np.searchsorted(ends, done + at_once, side="right")))
-            errors[begin:end] = distances(spelled[begin:end], chosen)
-            begin, done = end, int(ends[end - 1])
-        return -errors
+    def utilities(some: _IntArray, references: _IntArray) -> _Scores:
+        return -distances([spelled[i] for i in some], [spelled[i] for i in references]).astype(np.float64)
 
-    return against_some
+    # 64 words of the longer text are compared with a word of the other at once
+    sizes = np.array([len(text) + 8.0 for text in spelled])
+    return _Compared(utilities, sizes, squared=True, most=_WORDS_PER_STEP)
 
 
-def _chrf(texts: Sequence[str]) -> _AgainstSome:
+def _chrf(texts: Sequence[str]) -> Steps[_Compared]:
     from models.reranking.metrics import chrf  # compiles kernels: only where it is asked for
 
-    counts, everyone, metric = chrf.count_characters(texts), np.arange(len(texts)), chrf.ChrF()
+    counts, metric = (yield from chrf.count_characters(texts)), chrf.ChrF()
 
-    def against_some(references: _IntArray) -> Steps[_Scores]:
-        yield from ()  # what it takes grows with the texts' lengths alone
-        return metric.score(chrf.pair_statistics(counts, everyone, references))
+    def utilities(some: _IntArray, references: _IntArray) -> _Scores:
+        return metric.score(chrf.pair_statistics(counts, some, references))
 
-    return against_some
+    return _Compared(
+        utilities, counts.lengths + float(_CHARACTERS_PER_PAIR), squared=False, most=_CHARACTERS_PER_STEP
+    )
 
 
-def _bleu(texts: Sequence[str]) -> _AgainstSome:
+def _bleu(texts: Sequence[str]) -> Steps[_Compared]:
     from models.reranking.metrics import bleu
 
-    counts, everyone = bleu.count_tokens(texts), np.arange(len(texts))
+    counts = yield from bleu.count_tokens(texts)
 
-    def against_some(references: _IntArray) -> Steps[_Scores]:
-        yield from ()  # likewise
+    def utilities(some: _IntArray, references: _IntArray) -> _Scores:
         each_alone = np.arange(len(references) + 1)
-        return bleu.sentence_score(bleu.group_statistics(counts, everyone, references, each_alone))
+        return bleu.sentence_score(bleu.group_statistics(counts, some, references, each_alone))
 
-    return against_some
+    return _Compared(
+        utilities, counts.lengths + float(_CHARACTERS_PER_PAIR), squared=False, most=_CHARACTERS_PER_STEP
+    )
 
 
-_PREPARED: dict[str, Callable[[Sequence[str]], _AgainstSome]] = {
+_PREPARED: dict[str, Callable[[Sequence[str]], Steps[_Compared]]] = {
     "wer": _word_errors,
     "chrf": _chrf,
     "bleu": _bleu,

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from models.arrays import TokenIds
 from models.reranking.features import offsets_of
 from models.reranking.lists import CandidateList
+from models.reranking.tuning.steps import in_steps
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS
 from service.engine.hosted import LoadedModel
@@ -20,7 +21,7 @@ from service.engine.states import KeptState
 from service.use_cases.limits import Limits
 from service.use_cases.reading_order import takes_no_context
 from service.use_cases.states import ids_after
-from service.use_cases.tokens import Sequence, SharedContexts, encode, encode_after, in_steps
+from service.use_cases.tokens import Sequence, SharedContexts, encode, encode_after
 
 Indices = npt.NDArray[np.int64]
 _CANDIDATES_PER_STEP = 2048

@@ -14,6 +14,7 @@ from models.checking.verdicts import Issue, issues_of
 from models.checking.weighing import Weighed
 from models.errors import ContextLengthError, InvalidInputError
 from models.protocol import LanguageModel
+from models.reranking.tuning.steps import in_steps
 from models.scoring import count_words
 from service.engine.calls import consume, next_log_probs, score
 from service.engine.choices import score_choices
@@ -23,7 +24,6 @@ from service.engine.rows import whole
 from service.use_cases.checkers import checker_of
 from service.use_cases.limits import Limits
 from service.use_cases.reading_order import check_reads_forward
-from service.use_cases.tokens import in_steps
 
 
 class _Line(NamedTuple):

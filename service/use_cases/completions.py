@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from models.errors import InvalidInputError
+from models.reranking.tuning.steps import in_steps
 from models.vocabulary import BOS
 from service.engine.host import LoadedModel
 from service.engine.job import Work
@@ -18,7 +19,7 @@ from service.use_cases.limits import MAX_CHARACTERS_PER_TOKEN, Limits
 from service.use_cases.prompt_scores import PromptTokens, prompt_scores
 from service.use_cases.reading_order import check_reads_forward
 from service.use_cases.token_entries import Speller
-from service.use_cases.tokens import TextOrIds, encode_within, in_steps
+from service.use_cases.tokens import TextOrIds, encode_within
 
 _ENTRIES_PER_STEP = 1024
 """Tokens of a prompt made ready for a reply before other requests have their turn."""

@@ -13,13 +13,13 @@ from models.decoding.banned import BannedSequences
 from models.decoding.parameters import BEAM, DecodingParameters
 from models.decoding.spelling import spellings
 from models.errors import InvalidInputError
+from models.reranking.tuning.steps import in_steps
 from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.use_cases.choices import LENGTH, STOP, Continuation, Piece
 from service.use_cases.limits import Limits
 from service.use_cases.prompts import Prompt, Task
 from service.use_cases.reading_order import check_reads_forward
-from service.use_cases.tokens import in_steps
 
 __all__ = ["LENGTH", "STOP", "Continuation", "Piece", "check_streams", "continue_prompts"]
 

@@ -10,13 +10,14 @@ import numpy as np
 
 from models.arrays import FloatArray, TokenIds
 from models.errors import InvalidInputError
+from models.reranking.tuning.steps import in_steps
 from models.vocabulary import EOS, UNK
 from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.use_cases.limits import Limits
 from service.use_cases.reading_order import as_read, in_reading_order
 from service.use_cases.sequence_scores import score_all
-from service.use_cases.tokens import Sequence, SharedContexts, TextOrIds, encode_after, in_steps
+from service.use_cases.tokens import Sequence, SharedContexts, TextOrIds, encode_after
 
 _LINES_AT_ONCE = 256
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from models.arrays import FloatArray, TokenIds
 from models.errors import InvalidInputError
+from models.reranking.tuning.steps import in_steps
 from models.vocabulary import EOS, UNK
 from service.engine.host import LoadedModel
 from service.engine.job import Work
@@ -17,7 +18,7 @@ from service.use_cases.limits import Limits
 from service.use_cases.prefill import groups, prefill
 from service.use_cases.reading_order import check_reads_forward
 from service.use_cases.state_scores import continue_all, following_all
-from service.use_cases.tokens import TextOrIds, encode_each, in_steps
+from service.use_cases.tokens import TextOrIds, encode_each
 
 _NONE = np.zeros(0, dtype=np.float32)
 

@@ -1,27 +1,19 @@
 """From what a request says — text or ids, with or without a context — to ids."""
 
-from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from models.arrays import TokenIds
 from models.errors import InvalidInputError
+from models.reranking.tuning.steps import in_steps
 from service.engine.host import LoadedModel
 from service.engine.job import Work
 from service.use_cases.limits import Limits
 
-T = TypeVar("T")
-R = TypeVar("R")
 TextOrIds: TypeAlias = str | tuple[int, ...]
 """A text, or token ids not yet checked against a vocabulary."""
-
-_CHARACTERS_PER_STEP = 1 << 13
-"""Characters or ids read before other requests have their turn."""
-
-_CHARACTERS_PER_ITEM = 64
-"""What even an empty item costs."""
 
 
 class Sequence(NamedTuple):
@@ -46,27 +38,6 @@ class SharedContexts:
         """The same sequence, with the array of an equal context that was seen before."""
         context = self._seen.setdefault(sequence.context.tobytes(), sequence.context)
         return sequence._replace(context=context)
-
-
-def in_steps(
-    items: Iterable[T], prepare: Callable[[T], R], *, size: Callable[[T], int]
-) -> Work[Any, list[R]]:
-    """Prepare each item, a bounded amount of text a step; a use case.
-
-    Args:
-        items: each with a context and a text, say.
-        prepare: tokenises one.
-        size: how many characters or ids it has.
-    """
-    prepared: list[R] = []
-    read = 0
-    for item in items:
-        if read > _CHARACTERS_PER_STEP:
-            read = 0
-            yield None
-        read += size(item) + _CHARACTERS_PER_ITEM
-        prepared.append(prepare(item))
-    return prepared
 
 
 def encode(loaded: LoadedModel, given: TextOrIds, *, parameter: str) -> TokenIds:

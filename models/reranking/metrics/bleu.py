@@ -7,9 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from models.reranking.metrics.interface import Statistics, check_references
-from models.reranking.metrics.ngrams import IntArray, NgramCounts, count_ngrams, words
+from models.reranking.metrics.ngrams import IntArray, NgramCounts, count_ngrams_in_steps, words
 from models.reranking.metrics.signatures import bleu_signature
 from models.reranking.metrics.tokenizer_13a import tokenize_13a
+from models.reranking.tuning.steps import Steps, finish, in_steps
 
 ORDER = 4
 
@@ -39,7 +40,7 @@ class Bleu:
             InvalidInputError: there is no reference.
         """
         check_references(references)
-        counts = count_tokens([*texts, *references])
+        counts = finish(count_tokens([*texts, *references]))
         all_texts = np.arange(len(texts) + len(references))
         one_group = np.array([0, len(references)])
         return group_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :], one_group)[:, 0]
@@ -79,9 +80,10 @@ def _scores(totals: Statistics) -> tuple[npt.NDArray[np.float64], IntArray]:
     return np.where(shared.any(axis=-1), 100 * np.exp(brevity + mean_log), 0.0), orders
 
 
-def count_tokens(texts: Sequence[str]) -> NgramCounts:
-    """The word n-grams of texts, as far as BLEU looks at them."""
-    return count_ngrams(*words([tokenize_13a(text) for text in texts]), ORDER)
+def count_tokens(texts: Sequence[str]) -> Steps[NgramCounts]:
+    """Count the word n-grams of texts, as far as BLEU looks at them, with a stop after every bounded piece."""
+    tokens = yield from in_steps(texts, tokenize_13a, size=len)
+    return (yield from count_ngrams_in_steps(*words(tokens), ORDER))
 
 
 def group_statistics(

@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from models.reranking.metrics.interface import Statistics, check_references
-from models.reranking.metrics.ngrams import IntArray, NgramCounts, characters, count_ngrams
+from models.reranking.metrics.ngrams import IntArray, NgramCounts, characters, count_ngrams_in_steps
 from models.reranking.metrics.signatures import chrf_signature
+from models.reranking.tuning.steps import Steps, finish, in_steps
 
 ORDER = 6
 BETA = 2
@@ -40,7 +41,7 @@ class ChrF:
             InvalidInputError: there is no reference.
         """
         check_references(references)
-        counts = count_characters([*texts, *references])
+        counts = finish(count_characters([*texts, *references]))
         all_texts = np.arange(len(texts) + len(references))
         pairs = pair_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :])
         best: Statistics = pairs[np.arange(len(texts)), self.score(pairs).argmax(axis=1)]
@@ -63,9 +64,10 @@ class ChrF:
         return 100 * ((1 + BETA**2) * precision * recall / np.where(weighed > 0, weighed, 1.0))
 
 
-def count_characters(texts: Sequence[str]) -> NgramCounts:
-    """The character n-grams of texts, as far as chrF looks at them."""
-    return count_ngrams(*characters(["".join(text.split()) for text in texts]), ORDER)
+def count_characters(texts: Sequence[str]) -> Steps[NgramCounts]:
+    """Count the character n-grams of texts, as far as chrF looks at them, with a stop after every bounded piece."""
+    spelled = yield from in_steps(texts, lambda text: "".join(text.split()), size=len)
+    return (yield from count_ngrams_in_steps(*characters(spelled), ORDER))
 
 
 def pair_statistics(counts: NgramCounts, texts: IntArray, references: IntArray) -> Statistics:

@@ -4,7 +4,6 @@ Sequences are strings, one character a unit: rapidfuzz compares those 64 units a
 """
 
 from collections.abc import Sequence
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ from rapidfuzz.process import cdist
 
 from models.errors import InvalidInputError
 from models.reranking.metrics.interface import Statistics, check_references
+from models.reranking.tuning.steps import Steps, finish, in_steps
 
 _MAX_DISTINCT_WORDS = 0x110000  # characters there are
 
@@ -23,13 +23,25 @@ def words_as_characters(texts: Sequence[Sequence[str]]) -> list[str]:
     Raises:
         InvalidInputError: there are more distinct words than characters.
     """
-    words = dict.fromkeys(chain.from_iterable(texts))
-    if len(words) > _MAX_DISTINCT_WORDS:
-        raise InvalidInputError(
-            f"the texts of one list have {len(words)} distinct words; at most {_MAX_DISTINCT_WORDS} are compared"
-        )
-    character_of = dict(zip(words, map(chr, range(len(words))), strict=True))
-    return ["".join(map(character_of.__getitem__, text)) for text in texts]
+    return finish(words_as_characters_in_steps(texts))
+
+
+def words_as_characters_in_steps(texts: Sequence[Sequence[str]]) -> Steps[list[str]]:
+    """What `words_as_characters` does, with a stop after every bounded piece."""
+    character_of = _Characters()
+    return in_steps(texts, lambda words: "".join(map(character_of.__getitem__, words)), size=len)
+
+
+class _Characters(dict[str, str]):
+    """A character for each word that was asked about, in the order in which they came."""
+
+    def __missing__(self, word: str) -> str:
+        if len(self) == _MAX_DISTINCT_WORDS:
+            raise InvalidInputError(
+                f"the texts of one list have more than {_MAX_DISTINCT_WORDS} distinct words, which is the most that "
+                "are compared"
+            )
+        return self.setdefault(word, chr(len(self)))
 
 
 def distances(texts: Sequence[str], others: Sequence[str]) -> npt.NDArray[np.int32]:

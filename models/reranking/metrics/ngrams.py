@@ -6,7 +6,6 @@ The kernels release the interpreter lock.
 """
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import numba
@@ -14,8 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
+from models.reranking.tuning.steps import Steps
+
 IntArray: TypeAlias = npt.NDArray[np.int64]
 UnitArray: TypeAlias = npt.NDArray[np.int32]
+
+_NGRAMS_PER_STEP = 1 << 14
+"""Counted in a step, which then takes a millisecond or so; a text of more is counted at once."""
 
 _FREE = np.int64(-1)
 _HASH_MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -62,8 +66,8 @@ class NgramCounts(NamedTuple):
         return shared
 
 
-def count_ngrams(units: UnitArray, lengths: IntArray, order: int) -> NgramCounts:
-    """Count the n-grams of some texts, of orders 1 to `order`.
+def count_ngrams_in_steps(units: UnitArray, lengths: IntArray, order: int) -> Steps[NgramCounts]:
+    """Count the n-grams of some texts, of orders 1 to `order`, with a stop after every bounded piece.
 
     Args:
         units: the texts' units one after the other, from 0 up [Σ lengths].
@@ -73,8 +77,17 @@ def count_ngrams(units: UnitArray, lengths: IntArray, order: int) -> NgramCounts
     ends = np.concatenate(([0], np.cumsum(lengths)))
     grams, counts = np.empty((2, len(units) * order), np.int32)
     starts = np.empty((order, len(lengths) + 1), np.int64)
-    num_grams = _count(units, ends, grams, counts, starts)
-    entries = int(starts[-1, -1])
+    num_units = int(units.max(initial=0)) + 1
+    slots = 1 << (2 * len(units)).bit_length()
+    table = np.empty(slots, np.int64), np.empty(slots, np.int32)
+    beginning_at = np.zeros(len(units), np.int32)  # the (n - 1)-gram that begins at each place
+    held = np.zeros(len(units) * order + 1, np.int32)  # counts of the text under way, by number
+    at = np.array(
+        [0, 0, 1, 0]
+    )  # order and text to go on with; numbers and entries given: 0 is the empty n-gram
+    while _count(units, num_units, ends, *table, beginning_at, held, at, grams, counts, starts):
+        yield
+    num_grams, entries = at[2:].tolist()
     return NgramCounts(grams[:entries], counts[:entries], starts, num_grams, lengths)
 
 
@@ -86,52 +99,80 @@ def characters(texts: Sequence[str]) -> tuple[UnitArray, IntArray]:
 
 def words(texts: Sequence[Sequence[str]]) -> tuple[UnitArray, IntArray]:
     """Words of texts one after the other, numbered from 0 up, and how many each has."""
-    all_words = list(chain.from_iterable(texts))
-    distinct = dict.fromkeys(all_words)
-    number_of = dict(zip(distinct, range(len(distinct)), strict=True))
-    numbers = np.fromiter(map(number_of.__getitem__, all_words), np.int32, len(all_words))
-    return numbers, np.fromiter(map(len, texts), np.int64, len(texts))
+    number_of: dict[str, int] = {}
+    numbers = [number_of.setdefault(word, len(number_of)) for text in texts for word in text]
+    return np.array(numbers, np.int32), np.fromiter(map(len, texts), np.int64, len(texts))
 
 
 @numba.njit(
-    types.int64(_UNITS, _PLACES, types.int32[::1], types.int32[::1], types.int64[:, ::1]),
+    types.boolean(
+        _UNITS,
+        types.int64,
+        _PLACES,
+        types.int64[::1],
+        types.int32[::1],
+        types.int32[::1],
+        types.int32[::1],
+        types.int64[::1],
+        types.int32[::1],
+        types.int32[::1],
+        types.int64[:, ::1],
+    ),
     nogil=True,
     cache=True,
 )
-def _count(units: UnitArray, ends: IntArray, grams: UnitArray, counts: UnitArray, starts: IntArray) -> int:
-    """Fill in an `NgramCounts`' arrays for texts that end at `ends`; returns `num_grams`."""
-    bits = 1
-    while 1 << bits < 2 * len(units):
-        bits += 1
-    keys, number_of = np.empty(1 << bits, np.int64), np.empty(1 << bits, np.int32)
-    shift, wrap = np.uint64(64 - bits), np.int64((1 << bits) - 1)
-    num_units = np.int64(1) if len(units) == 0 else np.int64(units.max()) + 1
-    beginning_at = np.zeros(len(units), np.int32)  # the (n - 1)-gram that begins at each place
-    held = np.zeros(len(units) * len(starts) + 1, np.int32)  # counts of the text under way, by number
-    known, entries = 1, 0  # number 0 is the empty n-gram
-    for n in range(len(starts)):
-        keys[:] = _FREE
-        for text in range(len(ends) - 1):
+def _count(
+    units: UnitArray,
+    num_units: int,
+    ends: IntArray,
+    keys: IntArray,
+    number_of: UnitArray,
+    beginning_at: UnitArray,
+    held: UnitArray,
+    at: IntArray,
+    grams: UnitArray,
+    counts: UnitArray,
+    starts: IntArray,
+) -> bool:
+    """Fill in some more of an `NgramCounts`' arrays for texts that end at `ends`; whether there is more to do.
+
+    Keys and `number_of` are the hash table of the order under way [a power of two, above twice the units].
+    """
+    num_texts = len(ends) - 1
+    shift, wrap = np.uint64(64), np.int64(len(keys) - 1)
+    while np.int64(1) << np.int64(np.uint64(64) - shift) < len(keys):
+        shift -= np.uint64(1)
+    n, text, known, entries = at[0], at[1], at[2], at[3]
+    read = 0
+    while n < len(starts) and read < _NGRAMS_PER_STEP:
+        if text == 0:
+            keys[:] = _FREE
+        if text == num_texts:
             starts[n, text] = entries
-            for place in range(ends[text], ends[text + 1] - n):
-                key = np.int64(beginning_at[place]) * num_units + np.int64(units[place + n])
-                slot = np.int64((np.uint64(key) * _HASH_MIX) >> shift)
-                while keys[slot] not in (_FREE, key):
-                    slot = (slot + 1) & wrap
-                if keys[slot] == _FREE:
-                    keys[slot], number_of[slot] = key, known
-                    known += 1
-                gram = number_of[slot]
-                beginning_at[place] = gram
-                if held[gram] == 0:
-                    grams[entries] = gram
-                    entries += 1
-                held[gram] += 1
-            for entry in range(starts[n, text], entries):
-                counts[entry] = held[grams[entry]]
-                held[grams[entry]] = 0
-        starts[n, len(ends) - 1] = entries
-    return known
+            n, text = n + 1, 0
+            continue
+        starts[n, text] = entries
+        read += ends[text + 1] - ends[text] + 1
+        for place in range(ends[text], ends[text + 1] - n):
+            key = np.int64(beginning_at[place]) * num_units + np.int64(units[place + n])
+            slot = np.int64((np.uint64(key) * _HASH_MIX) >> shift)
+            while keys[slot] not in (_FREE, key):
+                slot = (slot + 1) & wrap
+            if keys[slot] == _FREE:
+                keys[slot], number_of[slot] = key, known
+                known += 1
+            gram = number_of[slot]
+            beginning_at[place] = gram
+            if held[gram] == 0:
+                grams[entries] = gram
+                entries += 1
+            held[gram] += 1
+        for entry in range(starts[n, text], entries):
+            counts[entry] = held[grams[entry]]
+            held[grams[entry]] = 0
+        text += 1
+    at[0], at[1], at[2], at[3] = n, text, known, entries
+    return bool(n < len(starts))
 
 
 @numba.njit(
