@@ -5,7 +5,7 @@ taken to be the reference (Kumar & Byrne 2004; on n-best lists Goel & Byrne 2000
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ class _Compared(NamedTuple):
     """
 
     utilities: Callable[[_IntArray, _IntArray], _Scores]
-    sizes: npt.NDArray[np.float64]
+    sizes: npt.NDArray[np.floating[Any]]
     squared: bool
     most: int
 
@@ -95,7 +95,7 @@ def utilities_in_steps(texts: Sequence[str], posteriors: npt.ArrayLike, utility:
 
 
 def _word_errors(texts: Sequence[str]) -> Steps[_Compared]:
-    spelled = yield from words_as_characters_in_steps([text.split() for text in texts])
+    spelled = yield from words_as_characters_in_steps(text.split() for text in texts)
 
     def utilities(some: _IntArray, references: _IntArray) -> _Scores:
         return -distances([spelled[i] for i in some], [spelled[i] for i in references]).astype(np.float64)

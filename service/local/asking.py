@@ -22,7 +22,7 @@ from service.schemas.check import CheckRequest, check_reply
 from service.schemas.generate import GenerateRequest, generate_reply
 from service.schemas.next_token import NextTokenRequest, next_token_reply, next_word_reply
 from service.schemas.rerank_query import read_query
-from service.schemas.score import ScoreRequest, score_reply
+from service.schemas.score import ScoreRequest, score_result, score_totals
 from service.schemas.wire import parse_json
 from service.use_cases import autocomplete as completing
 from service.use_cases import candidate_features
@@ -88,7 +88,8 @@ def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     parsed = parse_json(ScoreRequest, _body(request))
     options = parsed.options()
     scores = result_of(score_texts(loaded, parsed.items(_UNLIMITED), options, _UNLIMITED))
-    return dataclasses.asdict(score_reply(loaded, scores, options.detail))
+    results = [score_result(loaded, score, options.detail) for score in scores]
+    return dataclasses.asdict(dataclasses.replace(score_totals(loaded, scores), results=results))
 
 
 def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:

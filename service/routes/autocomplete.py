@@ -8,6 +8,7 @@ from starlette.responses import Response
 from service.engine.job import Work
 from service.routes.openapi import body_of, replies_of
 from service.routes.serving import (
+    Sequences,
     is_quick,
     json_response,
     owner_of,
@@ -54,7 +55,7 @@ async def complete(request: Request) -> Response:
         return to_json(autocomplete_reply(loaded, done))
 
     # never bulk, however long the text: somebody is typing it
-    terms = replace(terms_of(request, wire, body, new_tokens=steps), bulk=False)
+    terms = replace(terms_of(request, wire, body, Sequences(1, predicted_each=steps)), bulk=False)
     if wire.session is not None:
         services.sessions.supersede(owner, wire.session)  # first, since it makes room
     if quick or wire.session is None:

@@ -13,7 +13,7 @@ from service.engine.metrics import Metrics
 from service.routes.event_stream import EventStream, begin_events
 from service.routes.openapi import body_of, replies_of
 from service.routes.openapi_lines import EVENTS_TYPE
-from service.routes.serving import resolve, run, services_of, terms_of, to_json
+from service.routes.serving import Sequences, resolve, run, services_of, terms_of, to_json
 from service.routes.token_times import TokenTimes
 from service.schemas.completion_replies import CompletionReply
 from service.schemas.completions import (
@@ -51,7 +51,7 @@ async def create_completion(request: Request) -> Response:
     loaded = resolve(request, command.model)
     stamp = Stamp(f"cmpl-{uuid.uuid4().hex}", int(time.time()))
     work = complete(loaded, command, services.limits, stream=bool(wire.stream))
-    terms = terms_of(request, wire, body, new_tokens=_new_tokens(command))
+    terms = terms_of(request, wire, body, _generated(command))
     if not wire.stream:
 
         def write(done: Completed) -> bytes:
@@ -71,12 +71,13 @@ def _log_ignored(request: Request, wire: CompletionRequest) -> None:
         _log.debug("fields ignored", fields=names, request_id=request.state.request_id)
 
 
-def _new_tokens(command: CompletionCommand) -> int:
-    """Tokens that are generated at most."""
+def _generated(command: CompletionCommand) -> Sequences:
+    """How many sequences are generated side by side, and of how many tokens at most."""
     parameters = command.parameters
     if parameters is None:
-        return 0
-    return len(command.prompts) * (parameters.best_of or parameters.n) * parameters.max_tokens
+        return Sequences()
+    count = len(command.prompts) * (parameters.best_of or parameters.n)
+    return Sequences(count, predicted_each=parameters.max_tokens)
 
 
 async def _payloads(

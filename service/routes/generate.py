@@ -10,7 +10,7 @@ from service.engine.metrics import Metrics
 from service.routes.event_stream import EventStream, begin_events
 from service.routes.openapi import body_of, replies_of
 from service.routes.openapi_lines import EVENTS_TYPE
-from service.routes.serving import resolve, run, services_of, terms_of, to_json
+from service.routes.serving import Sequences, resolve, run, services_of, terms_of, to_json
 from service.routes.token_times import TokenTimes
 from service.schemas.generate import GenerateRequest, end_event, generate_reply, piece_event
 from service.schemas.replies import GenerateReply
@@ -38,8 +38,8 @@ async def generate_text(request: Request) -> Response:
     command = wire.command(services.limits)
     loaded = resolve(request, command.model)
     work = generate(loaded, command, services.limits)
-    grown = command.parameters.beams * command.parameters.drawn
-    terms = terms_of(request, wire, body, new_tokens=wire.max_tokens * grown)
+    rows = command.parameters.beams * command.parameters.drawn
+    terms = terms_of(request, wire, body, Sequences(rows, predicted_each=wire.max_tokens))
     if not wire.stream:
 
         def write(done: Generated) -> bytes:

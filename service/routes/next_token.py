@@ -1,5 +1,7 @@
 """POST /v1/next-token."""
 
+from functools import partial
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -7,7 +9,9 @@ from service.routes.openapi import body_of, replies_of
 from service.routes.openapi_lines import BINARY_TYPE
 from service.routes.raw_numbers import rows_response
 from service.routes.serving import (
+    Sequences,
     accepts,
+    in_pieces,
     is_quick,
     resolve,
     run,
@@ -15,7 +19,7 @@ from service.routes.serving import (
     terms_of,
     to_json,
 )
-from service.schemas.next_token import NextTokenRequest, next_token_reply, next_word_reply
+from service.schemas.next_token import NextTokenRequest, next_token_reply, next_token_result, next_word_reply
 from service.schemas.replies import NextTokenReply, NextWordReply
 from service.schemas.wire import parse_json
 from service.use_cases.next_token import distributions, next_tokens
@@ -46,16 +50,24 @@ async def next_token(request: Request) -> Response:
     loaded = resolve(request, command.model)
     if wire.unit == "word":
         words = next_words(loaded, command, services.limits)
-        terms = terms_of(request, wire, body, new_tokens=steps_at_most(loaded, command))
+        terms = terms_of(
+            request, wire, body, Sequences(len(command.contexts), predicted_each=steps_at_most(loaded))
+        )
         return await run(request, words, lambda found: to_json(next_word_reply(loaded, found)), terms)
-    terms = terms_of(request, wire, body)
+    terms = terms_of(request, wire, body, Sequences(len(command.contexts), predicted_each=1))
     if not accepts(request, BINARY_TYPE):
         work = next_tokens(loaded, command, services.limits)
         few = len(command.contexts) * command.top_k <= _FEW_CANDIDATES and not command.entropy
         return await run(
             request,
             work,
-            lambda results: to_json(next_token_reply(loaded, results)),
+            lambda results: in_pieces(
+                next_token_reply(loaded, []),
+                "results",
+                results,
+                partial(next_token_result, loaded),
+                entries=len(results) * command.top_k,
+            ),
             terms,
             quick=few and is_quick(loaded, body),
         )

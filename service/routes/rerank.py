@@ -1,7 +1,7 @@
 """POST /v1/rerank."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -9,13 +9,14 @@ from starlette.responses import Response
 from models.reranking.features import is_reserved
 from models.reranking.formats import format_of_media_type
 from models.reranking.profiles import Profile
-from service.engine.job import Work
 from service.routes.facts import note
 from service.routes.line_streams import ending_in_error, error_line
 from service.routes.openapi import body_of, replies_of
 from service.routes.openapi_lines import LINES_TYPE
 from service.routes.serving import (
+    BYTES_PER_TOKEN,
     ClosingStream,
+    Sequences,
     Services,
     begin,
     is_quick,
@@ -31,13 +32,15 @@ from service.schemas.rerank import RerankRequest, RerankSettings, items_in, rera
 from service.schemas.rerank_query import read_query
 from service.schemas.rerank_replies import address_of, list_pieces, reply_pieces
 from service.schemas.wire import parse_json
-from service.use_cases.rerank import RankedList, rerank
+from service.use_cases.rerank import RankedList, RerankItem, RerankOptions, rerank
 from service.use_cases.rerank_lines import Outcome, rerank_lines
 from service.use_cases.scoring_models import ScoringModels
 from service.use_cases.states import Place
 
 router = APIRouter()
 _OUR_LINES = "jsonl"
+_COMPARED_PER_TOKEN = 16
+"""Candidates that one is compared with in the time that a token is read in, roughly."""
 
 
 @router.post(
@@ -65,18 +68,27 @@ async def rerank_lists(request: Request) -> Response:
     options = wire.options(profile)
     models = _models(request, wire, profile)
 
-    def written() -> Work[None, bytes]:
-        states = Place(services.states, owner_of(request))
-        ranked = yield from rerank(models, items, options, services.limits, states=states)
-        pieces = []
-        for piece in reply_pieces(ranked, models, options, services.limits):
-            pieces.append(piece)
-            yield None
-        return b"".join(pieces)
-
+    states = Place(services.states, owner_of(request))
+    work = rerank(models, items, options, services.limits, states=states)
+    terms = terms_of(request, wire, body, _read_beside(items, options))
     tables = bool(models.all) and all(is_quick(loaded, body) for loaded in models.all)
-    quick = tables and not options.compares
-    return await run(request, written(), bytes, terms_of(request, wire, body), quick=quick)
+    quick = tables and not options.compares and not terms.bulk
+    return await run(
+        request,
+        work,
+        lambda ranked: reply_pieces(ranked, models, options, services.limits),
+        terms,
+        quick=quick,
+    )
+
+
+def _read_beside(items: Sequence[RerankItem], options: RerankOptions) -> Sequences:
+    """How many candidates there are, and about how many tokens each takes to read beside its own."""
+    lists = [item.given for item in items]
+    around = max((len(one.context) + len(one.continuation or "") for one in lists), default=0)
+    longest = max((len(one.candidates) for one in lists), default=0)
+    compared = longest // _COMPARED_PER_TOKEN if options.compares else 0
+    return Sequences(sum(len(one.candidates) for one in lists), around // BYTES_PER_TOKEN + compared)
 
 
 async def _rerank_stream(request: Request, services: Services, form: str) -> Response:

@@ -12,10 +12,13 @@ from service.routes.line_streams import ending_in_error, error_line, line_pieces
 from service.routes.openapi import body_of, replies_of
 from service.routes.openapi_lines import LINES_TYPE
 from service.routes.serving import (
+    BYTES_PER_TOKEN,
     ClosingStream,
+    Sequences,
     Services,
     begin,
     has_lines,
+    in_pieces,
     is_quick,
     refuse_options_of_lines,
     resolve,
@@ -25,7 +28,7 @@ from service.routes.serving import (
     to_json,
 )
 from service.schemas.replies import ScoreReply
-from service.schemas.score import ScoreQuery, ScoreRequest, score_items, score_reply, score_result
+from service.schemas.score import ScoreQuery, ScoreRequest, score_items, score_result, score_totals
 from service.schemas.wire import parse_json
 from service.use_cases.score import Detail, SequenceScore, score, score_lines
 
@@ -50,12 +53,21 @@ async def score_texts(request: Request) -> Response:
     items, options = wire.items(services.limits), wire.options()
     loaded = resolve(request, options.model)
 
-    def write(scores: list[SequenceScore]) -> bytes:
+    def write(scores: list[SequenceScore]) -> Iterator[bytes]:
         _count(request, loaded, scores)
-        return to_json(score_reply(loaded, scores, options.detail))
+        entries = len(scores) if options.detail is Detail.NONE else sum(len(score.ids) for score in scores)
+        return in_pieces(
+            score_totals(loaded, scores),
+            "results",
+            scores,
+            lambda score: score_result(loaded, score, options.detail),
+            entries=entries,
+        )
 
     work = score(loaded, items, options, services.limits)
-    return await run(request, work, write, terms_of(request, wire, body), quick=is_quick(loaded, body))
+    around = len(items[0].context) // BYTES_PER_TOKEN  # is read with each, since they are tokenised together
+    terms = terms_of(request, wire, body, Sequences(len(items), read_each=around))
+    return await run(request, work, write, terms, quick=is_quick(loaded, body) and not terms.bulk)
 
 
 async def _score_lines(request: Request, services: Services) -> Response:

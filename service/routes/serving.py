@@ -1,7 +1,7 @@
 """What every route does: find the services, run work on the engine, write the answer."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cache
@@ -31,16 +31,25 @@ from service.schemas.wire import TimedRequest
 from service.use_cases.limits import Limits
 
 R = TypeVar("R")
+T = TypeVar("T")
 _PATIENCE_S = 0.02
 """How long a request takes before its client is watched: most are done by then, and watching costs."""
 
-BULK_BYTES = 1 << 14
-"""A request with a longer body gives way to others."""
+BULK_TOKENS = 1 << 12
+"""A request with more work gives way to others, in tokens read."""
+
+TOKENS_PER_PREDICTION = 16
+"""A distribution takes as long as reading so many tokens, roughly, with what is chosen by it."""
 
 BYTES_PER_TOKEN = 4
 """Of a body, roughly: what admission counts before anything is tokenised."""
 
+_FEW_SEQUENCES = 8
+"""So many may generate long texts without giving way: of each a step is short."""
+
 _QUICK_BYTES = 2048
+_ENTRIES_AT_ONCE = 512
+"""Of a reply written before other requests have their turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,24 +113,50 @@ def json_response(content: bytes, status: int = 200) -> Response:
     return Response(content, status, media_type="application/json")
 
 
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Samples, beams, contexts or candidates that a request works on side by side.
+
+    Attributes:
+        count: how many.
+        read_each: tokens that each reads beside those of the body, such as those of a context they share.
+        predicted_each: distributions that each asks for, such as one for a token to be generated.
+    """
+
+    count: int = 0
+    read_each: int = 0
+    predicted_each: int = 0
+
+
+_NO_SEQUENCES = Sequences()
+
+
 def terms_of(
-    request: Request, wire: TimedRequest | None, body: bytes, *, new_tokens: int = 0, bulk: bool = False
+    request: Request,
+    wire: TimedRequest | None,
+    body: bytes,
+    beside: Sequences = _NO_SEQUENCES,
+    *,
+    bulk: bool = False,
 ) -> Terms:
-    """On what terms a request's work is done.
+    """The terms on which a request's work is done: it is bulk if it takes long, however short its body is.
 
     Args:
         request: whose id goes to the log.
         wire: its body, parsed, if that can say how much time it has.
-        body: as it came; a long one is bulk, and says about how many tokens there are.
-        new_tokens: to be generated.
+        body: as it came; it says about how many tokens there are.
+        beside: what is to be done that the body's length does not tell.
         bulk: whether it is anyway.
     """
     timeout_ms = None if wire is None else wire.timeout_ms
+    read = len(body) // BYTES_PER_TOKEN + beside.count * beside.read_each
+    predicted = beside.count * beside.predicted_each
+    work = read + (TOKENS_PER_PREDICTION * predicted if beside.count > _FEW_SEQUENCES else 0)
     return Terms(
         request_id=request.state.request_id,
         timeout_s=None if timeout_ms is None else timeout_ms / 1000,
-        bulk=bulk or len(body) > BULK_BYTES,
-        tokens=len(body) // BYTES_PER_TOKEN + new_tokens,
+        bulk=bulk or work > BULK_TOKENS,
+        tokens=read + predicted,
     )
 
 
@@ -146,21 +181,59 @@ def is_quick(loaded: LoadedModel, body: bytes) -> bool:
     return loaded.model.family == "ngram" and len(body) <= _QUICK_BYTES
 
 
+def in_pieces(
+    reply: Any, name: str, items: Sequence[T], write: Callable[[T], Any], *, entries: int
+) -> Iterator[bytes]:
+    """A reply as JSON in UTF-8, in pieces that are each written in a bounded time.
+
+    Args:
+        reply: all of it but one list, which is empty in it.
+        name: of that list.
+        items: what it is made of.
+        write: makes an element of the list of an item; all are of one type.
+        entries: of all elements together, such as the candidates of all contexts.
+    """
+    if not items:
+        yield to_json(reply)
+        return
+    before, after = to_json(reply).split(f'"{name}":[]'.encode(), 1)
+    at_once = max(1, _ENTRIES_AT_ONCE * len(items) // max(entries, 1))
+    for begin in range(0, len(items), at_once):
+        some = [write(item) for item in items[begin : begin + at_once]]
+        kind: Any = type(some[0])
+        piece = _writer(list[kind]).dump_json(some)[1:-1]
+        head = b"," if begin else before + f'"{name}":['.encode()
+        yield head + piece + (b"" if begin + at_once < len(items) else b"]" + after)
+
+
 async def run(
-    request: Request, work: Work[Any, R], write: Callable[[R], bytes], terms: Terms, *, quick: bool = False
+    request: Request,
+    work: Work[Any, R],
+    write: Callable[[R], bytes | Iterator[bytes]],
+    terms: Terms,
+    *,
+    quick: bool = False,
 ) -> Response:
     """Do the work and write its result; give up when the client is gone.
 
     Args:
         request: where the client is seen to go.
         work: what to do, on the model thread.
-        write: makes JSON of its result, there too.
+        write: makes JSON of its result, there too, whole or in pieces between which others have their turn.
         terms: of the work.
         quick: whether to do it here instead, at once.
     """
 
     def written() -> Work[Any, bytes]:
-        return write((yield from work))
+        reply = write((yield from work))
+        if isinstance(reply, bytes):
+            return reply
+        pieces: list[bytes] = []
+        for piece in reply:
+            if pieces:
+                yield None
+            pieces.append(piece)
+        return b"".join(pieces)
 
     engine = services_of(request).engine
     if quick:

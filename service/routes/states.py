@@ -151,6 +151,6 @@ async def free(request: Request) -> Response:
 
 
 def _terms(request: Request, wire: TimedRequest, body: bytes, count: int) -> Terms:
-    """Of a request about so many states."""
+    """The terms of a request about so many states."""
     terms = terms_of(request, wire, body)
     return replace(terms, bulk=count > _BULK or (terms.bulk and len(body) > _HANDLE_BYTES * count))

@@ -1,5 +1,6 @@
 """POST /v1/next-token."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import ConfigDict, Field
@@ -55,21 +56,20 @@ class NextTokenRequest(TimedRequest):
         return NextTokenCommand(contexts, self.top_k, self.entropy, self.model)
 
 
-def next_token_reply(loaded: LoadedModel, results: list[NextTokens]) -> NextTokenReply:
+def next_token_reply(loaded: LoadedModel, results: Sequence[NextTokens]) -> NextTokenReply:
     """The results as they go over the wire."""
+    return NextTokenReply(loaded.address, [next_token_result(loaded, found) for found in results])
+
+
+def next_token_result(loaded: LoadedModel, found: NextTokens) -> NextTokenResult:
+    """What may follow one context as it goes over the wire."""
     texts = loaded.token_texts
-    return NextTokenReply(
-        loaded.address,
+    return NextTokenResult(
         [
-            NextTokenResult(
-                [
-                    TokenCandidate(i, texts[i], finite(logprob))
-                    for i, logprob in zip(top.ids.tolist(), top.log_probs.tolist(), strict=True)
-                ],
-                entropy,
-            )
-            for top, entropy in results
+            TokenCandidate(i, texts[i], finite(logprob))
+            for i, logprob in zip(found.top.ids.tolist(), found.top.log_probs.tolist(), strict=True)
         ],
+        found.entropy_bits,
     )
 
 

@@ -146,8 +146,8 @@ def _item(parameter: str, given: TextOrIds, context: TextOrIds) -> ScoreItem:
     return ScoreItem(parameter, given, context)
 
 
-def score_reply(loaded: LoadedModel, scores: Sequence[SequenceScore], detail: Detail) -> ScoreReply:
-    """The scores as they go over the wire."""
+def score_totals(loaded: LoadedModel, scores: Sequence[SequenceScore]) -> ScoreReply:
+    """The sums of some scores as they go over the wire, with no result of any."""
     logprob = sum(score.logprob for score in scores)
     count = sum(len(score.ids) for score in scores)
     totals = ScoreTotals(
@@ -157,7 +157,7 @@ def score_reply(loaded: LoadedModel, scores: Sequence[SequenceScore], detail: De
         perplexity(logprob, count),
         bits_per(logprob, sum(score.num_bytes for score in scores)),
     )
-    return ScoreReply(loaded.address, [score_result(loaded, score, detail) for score in scores], totals)
+    return ScoreReply(loaded.address, [], totals)
 
 
 def score_result(loaded: LoadedModel, score: SequenceScore, detail: Detail) -> SequenceScoreResult:

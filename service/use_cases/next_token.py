@@ -19,8 +19,10 @@ from service.use_cases.prefill import groups, prefill
 from service.use_cases.reading_order import check_reads_forward
 from service.use_cases.tokens import TextOrIds, encode_each
 
-_VALUES_PER_STEP = 1 << 20
-"""Entries of [B, V] computed before other requests have their turn."""
+_VALUES_PER_STEP = 1 << 17
+_ROWS_PER_STEP = (16, 256)
+"""Entries of [B, V] computed before other requests have their turn: a millisecond or so; and of how many rows at least,
+as fewer take a network nearly as long, and at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,8 @@ def _ranked(loaded: LoadedModel, state: Any, command: NextTokenCommand) -> Work[
 
 def _in_rows(state: Any, values: int) -> Generator[Any, None, None]:
     """A state in runs of rows, for each of which so many values are computed."""
-    rows = max(1, _VALUES_PER_STEP // values)
+    least, most = _ROWS_PER_STEP
+    rows = min(max(least, _VALUES_PER_STEP // values), most)
     if len(state) <= rows:
         yield state
         return

@@ -47,9 +47,9 @@ class NextWords(NamedTuple):
     unexplored_mass: float
 
 
-def steps_at_most(loaded: LoadedModel, command: NextTokenCommand) -> int:
-    """Rows that the model may be asked for: none where tokens are words."""
-    return 0 if loaded.spelled_tokens.whole_words else _STEPS * len(command.contexts)
+def steps_at_most(loaded: LoadedModel) -> int:
+    """Rows that the model may be asked for after a context: none where tokens are words."""
+    return 0 if loaded.spelled_tokens.whole_words else _STEPS
 
 
 def next_words(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -> Work[Any, list[NextWords]]:

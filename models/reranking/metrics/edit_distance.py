@@ -3,7 +3,7 @@
 Sequences are strings, one character a unit: rapidfuzz compares those 64 units at a time (Hyyrö 2003).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ def words_as_characters(texts: Sequence[Sequence[str]]) -> list[str]:
     return finish(words_as_characters_in_steps(texts))
 
 
-def words_as_characters_in_steps(texts: Sequence[Sequence[str]]) -> Steps[list[str]]:
+def words_as_characters_in_steps(texts: Iterable[Sequence[str]]) -> Steps[list[str]]:
     """What `words_as_characters` does, with a stop after every bounded piece."""
     character_of = _Characters()
     return in_steps(texts, lambda words: "".join(map(character_of.__getitem__, words)), size=len)

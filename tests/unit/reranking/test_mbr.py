@@ -33,7 +33,9 @@ def test_candidates_are_compared_in_steps(utility, monkeypatch):
     at_once = expected_utilities(texts, np.arange(40), utility)
     for limit in ("_WORDS_PER_STEP", "_CHARACTERS_PER_STEP"):
         monkeypatch.setattr(f"models.reranking.mbr.{limit}", 500)
-    assert len(list(utilities_in_steps(texts, np.arange(40), utility))) > 40  # not even all with one reference
+    assert (
+        len(list(utilities_in_steps(texts, np.arange(40), utility))) > 40
+    )  # not even all with one reference
     np.testing.assert_allclose(expected_utilities(texts, np.arange(40), utility), at_once, rtol=1e-12)
 
 

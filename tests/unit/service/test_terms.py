@@ -1,0 +1,50 @@
+"""Which requests give way to others, by what they ask for and not by how long their bodies are."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from service.routes.serving import Sequences, terms_of
+
+REQUEST = SimpleNamespace(state=SimpleNamespace(request_id="1"))
+
+
+def bulk(beside=Sequences(), body_bytes=100):
+    return terms_of(REQUEST, None, bytes(body_bytes), beside).bulk
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        Sequences(64, predicted_each=16),  # num_beams, n or best_of
+        Sequences(3100, predicted_each=1),  # contexts
+        Sequences(300, read_each=2000),  # candidates after a long context
+        Sequences(1000, read_each=1000 // 16),  # candidates that are compared with each other
+    ],
+)
+def test_short_bodies_that_ask_for_much_give_way(beside):
+    assert bulk(beside)
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        Sequences(),
+        Sequences(1, predicted_each=2000),  # a long text is one short step after another
+        Sequences(4, predicted_each=100),
+        Sequences(16, predicted_each=8),
+        Sequences(30, read_each=15),
+        Sequences(100, read_each=100 // 16),
+    ],
+)
+def test_what_people_wait_for_does_not(beside):
+    assert not bulk(beside)
+
+
+def test_long_bodies_give_way_as_well():
+    assert not bulk(body_bytes=1 << 14)
+    assert bulk(body_bytes=(1 << 14) + 4)
+
+
+def test_admission_counts_what_is_read_and_predicted():
+    assert terms_of(REQUEST, None, bytes(400), Sequences(5, read_each=7, predicted_each=11)).tokens == 190
