@@ -9,7 +9,10 @@ from service.routes.serving import Sequences, terms_of
 REQUEST = SimpleNamespace(state=SimpleNamespace(request_id="1"))
 
 
-def bulk(beside=Sequences(), body_bytes=100):
+BODY_ALONE = Sequences()
+
+
+def bulk(beside=BODY_ALONE, body_bytes=100):
     return terms_of(REQUEST, None, bytes(body_bytes), beside).bulk
 
 
@@ -29,7 +32,7 @@ def test_short_bodies_that_ask_for_much_give_way(beside):
 @pytest.mark.parametrize(
     "beside",
     [
-        Sequences(),
+        BODY_ALONE,
         Sequences(1, predicted_each=2000),  # a long text is one short step after another
         Sequences(4, predicted_each=100),
         Sequences(16, predicted_each=8),
