@@ -1,0 +1,228 @@
+"""A keystroke beside eight clients who send small bodies that ask for much work.
+
+    python tests/benchmarks/bench_heavy_company.py [--old CHECKOUT --pairs 10] [--seconds 4] [--model ngram …]
+        [--company beams …] [--registry DIR] [--json FILE]
+
+One client types lines letter by letter and asks /v1/autocomplete after each, 10 ms after the answer to the last; the
+company asks the same model, each of its clients again as soon as it is answered: beams of 64, 64 samples, the best of
+64, 3,100 contexts in a body under 16 KiB, and minimum Bayes risk over lists of 300 candidates × 300 words. With
+`--old` a service of another checkout runs too, and both are measured by turns, so that ratios hold whatever else the
+machine does. Printed are medians over the rounds with 95 % intervals (bootstrap over rounds). Without --registry the
+models are those of the quickstart, trained for the occasion. Nothing is written elsewhere.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from ports import free_port, wait_until_ready
+
+from service.load.connection import Connection
+from service.load.driver import measure
+from service.load.loads import ClosedLoop, Terms
+from service.load.summary import summarise
+from service.load.target import Request, Target
+from service.load.texts import default_texts, variants
+
+ROOT = Path(__file__).parents[2]
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+_LETTERS = [chr(code) for code in range(33, 127) if chr(code) not in '"\\']
+_NUM_CLIENTS = 8
+_NUM_DIFFERENT = 64  # bodies of a kind; they come again after that
+_PAUSE_S = 0.01
+_WARMUP_S = 1.0
+_SETTLE_S = 0.5  # in which what the company left is given up
+_WITHOUT = "nobody"
+
+
+def generate(generator, prompt, **body):
+    """A request for much longer text than it is itself."""
+    body |= {"prompt": prompt, "max_tokens": 64, "ignore_eos": True, "seed": generator.randrange(1 << 32)}
+    return body
+
+
+def contexts(generator):
+    """3,100 contexts of two letters each, five bytes with their marks."""
+    return ["".join(generator.choices(_LETTERS, k=2)) for _ in range(3100)]
+
+
+def lists(generator, texts):
+    """300 hypotheses of 300 words, alike as those of a decoder are, ranked by its own scores: no model is asked."""
+    words = " ".join(generator.sample(texts, 60)).split()[:300]
+    some = variants(" ".join(words), words, 300, generator)
+    candidates = [{"text": text, "features": {"am": -generator.random()}} for text in some]
+    return {"lists": [{"candidates": candidates}], "weights": {"am": 1.0}}
+
+
+FIGURES = ("p50 ms", "p99 ms", "max ms", "company/s")
+COMPANY = {
+    "beams": lambda g, ts: ("generate", generate(g, g.choice(ts), strategy="beam", num_beams=64)),
+    "samples": lambda g, ts: ("generate", generate(g, g.choice(ts), n=64)),
+    "best-of": lambda g, ts: ("completions", generate(g, g.choice(ts), best_of=64)),
+    "contexts": lambda g, _: ("next-token", {"context": contexts(g)}),
+    "mbr-wer": lambda g, ts: ("rerank", {**lists(g, ts), "mbr": "wer"}),
+    "mbr-chrf": lambda g, ts: ("rerank", {**lists(g, ts), "mbr": "chrf"}),
+    "mbr-bleu": lambda g, ts: ("rerank", {**lists(g, ts), "mbr": "bleu"}),
+}
+
+
+def requests_of(kind, model, texts):
+    """Different requests of one kind of company."""
+    generator = random.Random(kind)
+    made = (COMPANY[kind](generator, texts) for _ in range(8 if kind.startswith("mbr") else _NUM_DIFFERENT))
+    bodies = [
+        (path, json.dumps({"model": model, **body}, separators=(",", ":")).encode()) for path, body in made
+    ]
+    return [Request(f"/v1/{path}", body) for path, body in bodies]
+
+
+def keep_company(target, requests, to_parent):
+    """Ask until interrupted, in a process of its own; then tell answers a second and errors."""
+    summary = summarise(measure(target, requests, ClosedLoop(_NUM_CLIENTS), Terms(duration_s=3600)))
+    errors = {kind: error.example for kind, error in summary.errors.items() if kind != "unfinished"}
+    to_parent.send((summary.achieved_per_s, errors))
+
+
+@contextlib.contextmanager
+def company(target, requests):
+    """Clients who ask while the block runs; what comes of it is put into the list."""
+    found = []
+    if not requests:
+        yield [0.0]
+        return
+    context = multiprocessing.get_context("fork")
+    from_child, to_parent = context.Pipe(duplex=False)
+    child = context.Process(target=keep_company, args=(target, requests, to_parent))
+    child.start()
+    try:
+        yield found
+    finally:
+        os.kill(child.pid, signal.SIGINT)
+        rate, errors = from_child.recv()
+        child.join()
+    assert not errors, errors
+    found.append(rate)
+
+
+async def type_keys(target, model, lines, seconds):
+    """The times of the answers to keystrokes, in milliseconds."""
+    connection, times, until_s = await Connection.open(target), [], time.perf_counter() + seconds
+    typed = (line[:end] for line in itertools.cycle(lines) for end in range(1, len(line) + 1))
+    while (sent_s := time.perf_counter()) < until_s:
+        body = {"text": next(typed), "model": model, "session": "typist"}
+        reply = await connection.ask(Request("/v1/autocomplete", json.dumps(body).encode()))
+        assert reply.status == 200, reply.body
+        times.append(1e3 * (reply.ended_s - sent_s))
+        await asyncio.sleep(_PAUSE_S)
+    connection.close()
+    return times
+
+
+def look(target, model, requests, lines, seconds):
+    """p50, p99 and the longest of keystrokes in milliseconds, and answers a second that the company had."""
+    with company(target, requests) as rate:
+        times = asyncio.run(type_keys(target, model, lines, seconds))
+    time.sleep(_SETTLE_S)
+    return [*np.percentile(times, [50, 99, 100]), rate[0]]
+
+
+def interval(values):
+    """The median, and its 95 % interval by the bootstrap."""
+    values = np.asarray(values)
+    drawn = np.random.default_rng(0).integers(len(values), size=(10_000, len(values)))
+    low, high = np.percentile(np.median(values[drawn], axis=1), [2.5, 97.5])
+    return f"{np.median(values):7.2f} [{low:7.2f}, {high:7.2f}]"
+
+
+def show(title, seen):
+    """Print what was seen of one kind of company: rounds of figures, of each service."""
+    for name, rounds in seen.items():
+        values = zip(FIGURES, np.array(rounds).T, strict=True)
+        print(f"{title:18} {name:7} " + "   ".join(f"{what} {interval(column)}" for what, column in values))
+    if len(seen) == 2:
+        ratios = np.array(seen["new"]) / np.maximum(seen["old"], 1e-9)
+        values = zip(FIGURES[:-1], ratios.T[:-1], strict=True)
+        print(f"{title:18} new/old " + "   ".join(f"{what} {interval(column)}" for what, column in values))
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def serving(checkouts, registry):
+    """A service of each checkout, one process each; their targets."""
+    servers, targets = [], {}
+    try:
+        for name, root in checkouts.items():
+            port = free_port()
+            command = [sys.executable, "-m", "service.cli", "serve", "--registry", str(registry)]
+            servers.append(subprocess.Popen([*command, "--port", str(port)], cwd=root, **QUIET))
+            wait_until_ready(port)
+            targets[name] = Target.parse(f"http://127.0.0.1:{port}")
+        yield targets
+    finally:
+        for server in servers:
+            server.terminate()
+            server.wait()
+
+
+def measure_all(targets, given):
+    """Rounds of every model and company, by service; each round asks the services one after the other, by turns."""
+    texts = [text for text in default_texts() if len(text.split()) > 4]
+    kinds = [_WITHOUT, *(given.company or COMPANY)]
+    asked = {
+        (model, kind): requests_of(kind, model, texts) if kind != _WITHOUT else []
+        for model in given.model or ["ngram", "lstm"]
+        for kind in kinds
+    }
+    seen = {key: {name: [] for name in targets} for key in asked}
+    for (model, _), requests in asked.items():
+        for target in targets.values():
+            look(target, model, requests, texts, _WARMUP_S)
+    for turn in range(given.pairs):
+        for place, (key, requests) in enumerate(asked.items()):
+            lines = texts[(turn * len(asked) + place) * 20 % len(texts) :]
+            for name in list(targets)[:: 1 if turn % 2 else -1]:
+                seen[key][name].append(look(targets[name], key[0], requests, lines, given.seconds))
+        print(f"round {turn + 1} of {given.pairs}", file=sys.stderr, flush=True)
+    return seen
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--old", type=Path, default=None, help="another checkout, measured by turns with this one"
+    )
+    parser.add_argument("--pairs", type=int, default=3, help="rounds")
+    parser.add_argument("--seconds", type=float, default=4, help="of typing, in each")
+    parser.add_argument("--model", action="append", default=None)
+    parser.add_argument("--company", action="append", choices=tuple(COMPANY), default=None)
+    parser.add_argument("--registry", type=Path, default=None)
+    parser.add_argument("--json", type=Path, default=None, help="file that the figures of all rounds go to")
+    given = parser.parse_args()
+    checkouts = {"new": ROOT} if given.old is None else {"old": given.old.resolve(), "new": ROOT}
+    with tempfile.TemporaryDirectory() as name:
+        if given.registry is None:
+            train = [sys.executable, "-m", "service.cli", "quickstart", "--registry", name]
+            subprocess.run(train, check=True, cwd=ROOT, **QUIET)
+        with serving(checkouts, (given.registry or Path(name)).resolve()) as targets:
+            seen = measure_all(targets, given)
+    for (model, kind), found in seen.items():
+        show(f"{model}, {kind}", found)
+    if given.json is not None:
+        told = {" ".join(key): found for key, found in seen.items()}
+        given.json.write_text(json.dumps(told, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
