@@ -109,6 +109,7 @@ def run(command, limit_s):
     finally:
         timer.cancel()
         end(process)
+        process.stdout.close()
     return None if stopped.is_set() else process.returncode, lines
 
 
