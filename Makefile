@@ -57,8 +57,8 @@ sbom: $(VENV)/.test  ## Write deploy/sbom.cdx.json anew, after a change of deplo
 	$(BIN)/python -m pip install --quiet --requirement deploy/requirements.txt
 	$(BIN)/python deploy/sbom.py > deploy/sbom.cdx.json.new && mv deploy/sbom.cdx.json.new deploy/sbom.cdx.json
 
-bench: $(VENV)/.test  ## Print benchmarks, medians and ratios against peers
-	for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+bench: $(VENV)/.test  ## Benchmarks, for half an hour; all of each with LONG=1, some with ONLY="bench_int8 bench_ngram"
+	$(BIN)/python tests/benchmarks/run.py $(if $(LONG),--long) $(if $(ONLY),--only $(ONLY))
 
 clean:  ## Remove the environment and caches; registries stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

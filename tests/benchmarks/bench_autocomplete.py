@@ -1,40 +1,24 @@
 """Keystrokes through HTTP: people who type lines of the novels letter by letter, alone and several at once.
 
-    GRAMOPHONE_DATA=… python tests/benchmarks/bench_autocomplete.py --registry DIR [--model NAME …] [--keys 1500]
+    GRAMOPHONE_DATA=… python tests/benchmarks/bench_autocomplete.py [--registry DIR] [--model NAME …] [--keys 1500]
         [--typists 4]
 
 Closed loop with a pause: each typist sends the text so far with a session of its own, waits for the answer, and
 presses the next key so many milliseconds after the last. A space makes the model read a word more; other keys find
-what it said already. Times are those of the client; the server's own, from its metrics, stand beside them. Without
---registry the models are those of the quickstart, trained for the occasion. Nothing is written elsewhere.
+what it said already. Times are those of the client; the server's own, from its metrics, stand beside them. In an
+empty registry the quickstart's models are trained first. Nothing is written outside it, or a temporary folder.
 """
 
 import argparse
 import asyncio
-import lzma
-import os
 import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 
 import httpx
 import numpy as np
 from ports import free_port, wait_until_ready
-
-from service.load.texts import default_texts
-
-GRAMOPHONE = (sys.executable, "-m", "service.cli")
-QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-
-
-def lines_of(data):
-    """Lines that people may type."""
-    if data is None:
-        return [text for text in default_texts() if len(text.split()) > 4]
-    with lzma.open(data / "novels-1m" / "test.txt.xz", "rt", encoding="utf-8") as lines:
-        return [line.strip() for line, _ in zip(lines, range(2000), strict=False) if len(line.split()) > 4]
+from preparation import GRAMOPHONE, QUIET, data_folder, quickstart, registry_at, typed_texts
 
 
 async def typist(client, model, number, lines, keys, pause_s):
@@ -103,12 +87,9 @@ def main():
     parser.add_argument("--typists", type=int, default=4)
     parser.add_argument("--pause-ms", type=float, default=10)
     given = parser.parse_args()
-    root = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - a benchmark, not the service
-    lines = lines_of(None if root is None else Path(root))
-    with tempfile.TemporaryDirectory() as name:
-        registry = given.registry or Path(name)
-        if given.registry is None:
-            subprocess.run([*GRAMOPHONE, "quickstart", "--registry", name], check=True, **QUIET)
+    lines = typed_texts(data_folder(), longer_than=4)
+    with registry_at(given.registry) as registry:
+        quickstart(registry)
         port = free_port()
         command = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", str(port)]
         server = subprocess.Popen(command, **QUIET)

@@ -1,10 +1,12 @@
 """What to plan with: requests that one core answers, latency at half of the peak, and memory, by model and endpoint.
 
-    python tests/benchmarks/bench_capacity.py REGISTRY MODEL [--text FILE.xz] [--seconds 4] [--clients 16]
+    python tests/benchmarks/bench_capacity.py [--registry DIR] [--model mixture] [--text FILE.xz] [--seconds 4]
+        [--clients 16]
 
 The peak is that of a closed loop. Requests a core-second are counted by the service's own processor time, so that
 the generator, which has the same cores, and whatever else the machine does change them little. Latency is that of an
-open loop at half of the peak, from when a request was due.
+open loop at half of the peak, from when a request was due. In an empty registry the quickstart's models are trained
+first.
 """
 
 import argparse
@@ -13,10 +15,10 @@ import json
 import lzma
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from ports import free_port, wait_until_ready
+from preparation import GRAMOPHONE, QUIET, quickstart, registry_at
 
 from service.load.driver import measure
 from service.load.loads import ClosedLoop, OpenLoop, Terms
@@ -81,8 +83,8 @@ def row(target, pid, workload, asked, given):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("registry", type=Path)
-    parser.add_argument("model")
+    parser.add_argument("--registry", type=Path, default=None)
+    parser.add_argument("--model", default="mixture")
     parser.add_argument("--text", type=Path, default=None)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--clients", type=int, default=16)
@@ -91,32 +93,24 @@ def main():
     if given.text is not None:
         with lzma.open(given.text, "rt", encoding="utf-8") as lines:
             texts = [line.strip() for line in itertools.islice(lines, 2000) if 8 < len(line.split()) < 26]
-    port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "service.cli",
-        "serve",
-        "--registry",
-        str(given.registry),
-        "--port",
-        str(port),
-    ]
-    environment = {**os.environ, "GRAMOPHONE_MODELS": given.model}  # noqa: TID251 - a benchmark, not the service
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    server = subprocess.Popen(command, env=environment, **quiet)
-    try:
-        wait_until_ready(port)
-        target = Target.parse(f"http://127.0.0.1:{port}")
-        print(f"{given.model}: {memory_bytes(server.pid)[0] / MIB:,.0f} MiB resident when ready")
-        print(f"{'':13}{'peak':>11}{'by CPU':>17}{'a request':>16}{'p50, half':>12}{'p99':>9}")
-        for workload in WORKLOADS:
-            row(target, server.pid, workload, requests(workload, texts, given.model), given)
-        resident, private = (size / MIB for size in memory_bytes(server.pid))
-        print(f"memory after it: {resident:,.0f} MiB resident, {private:,.0f} MiB private")
-    finally:
-        server.terminate()
-        server.wait()
+    with registry_at(given.registry) as registry:
+        quickstart(registry)
+        port = free_port()
+        command = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", str(port)]
+        environment = {**os.environ, "GRAMOPHONE_MODELS": given.model}  # noqa: TID251 - a benchmark, not the service
+        server = subprocess.Popen(command, env=environment, **QUIET)
+        try:
+            wait_until_ready(port)
+            target = Target.parse(f"http://127.0.0.1:{port}")
+            print(f"{given.model}: {memory_bytes(server.pid)[0] / MIB:,.0f} MiB resident when ready")
+            print(f"{'':13}{'peak':>11}{'by CPU':>17}{'a request':>16}{'p50, half':>12}{'p99':>9}")
+            for workload in WORKLOADS:
+                row(target, server.pid, workload, requests(workload, texts, given.model), given)
+            resident, private = (size / MIB for size in memory_bytes(server.pid))
+            print(f"memory after it: {resident:,.0f} MiB resident, {private:,.0f} MiB private")
+        finally:
+            server.terminate()
+            server.wait()
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     GRAMOPHONE_DATA=… python tests/benchmarks/bench_check.py [--registry FOLDER --models kn5,mix] [--count 200]
 
 One request after the other over one connection, each with another sentence, every other word of which may be looked up
-for the first time. Without --registry an n-gram model of order 5 and a mixture with a barely trained LSTM are made, of
-the novels or else of Python's own documentation: the time depends on the size of a model, not on how good it is.
+for the first time. In an empty registry an n-gram model of order 5 and a mixture with a barely trained LSTM
+are made, of the novels or else as the quickstart does: the time depends on the size of a model, not on how good it is.
 """
 
 import argparse
@@ -12,20 +12,19 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import httpx
-from bench_latency import GRAMOPHONE, QUIET, texts_of, train
 from ports import free_port, wait_until_ready
+from preparation import GRAMOPHONE, QUIET, data_folder, ngram_and_mixture, registry_at, typed_texts
 
 WORDS = 20
 
 
 def sentences(data, count):
     """So many sentences of twenty words, cut from longer ones."""
-    words = [text.split() for text in texts_of(data)]
+    words = [text.split() for text in typed_texts(data)]
     long = [" ".join(text[:WORDS]) for text in words if len(text) >= WORDS]
     return [long[k % len(long)] for k in range(count)]
 
@@ -60,11 +59,10 @@ def main():
     parser.add_argument("--models", default="ngram,mixture")
     parser.add_argument("--count", type=int, default=200)
     options = parser.parse_args()
-    data = Path(named) if (named := os.environ.get("GRAMOPHONE_DATA")) else None  # noqa: TID251 - no service
-    with tempfile.TemporaryDirectory() as folder:
-        registry = options.registry or Path(folder)
-        if options.registry is None:
-            train(registry, data)
+    data = data_folder()
+    with registry_at(options.registry) as registry:
+        if not any(registry.iterdir()):
+            ngram_and_mixture(registry, data)
         models, port = options.models.split(","), free_port()
         environment = {**os.environ, "GRAMOPHONE_MODELS": options.models}  # noqa: TID251
         command = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", str(port)]

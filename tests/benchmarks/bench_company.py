@@ -12,17 +12,15 @@ import argparse
 import asyncio
 import itertools
 import json
-import os
 import random
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from pathlib import Path
 
-from bench_latency import GRAMOPHONE, QUIET, texts_of, train
 from ports import free_port, wait_until_ready
+from preparation import GRAMOPHONE, QUIET, data_folder, ngram_and_mixture, registry_at, typed_texts
 
 from service.load.connection import Connection
 from service.load.target import Request, Target
@@ -129,13 +127,10 @@ def main():
     parser.add_argument("--equal", type=int, default=1000)
     parser.add_argument("--registry", type=Path, default=None)
     given = parser.parse_args()
-    root = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - a benchmark, not the service
-    data = None if root is None else Path(root)
-    texts = texts_of(data)
-    with tempfile.TemporaryDirectory() as folder:
-        registry = given.registry or Path(folder)
-        registry.mkdir(parents=True, exist_ok=True)
-        train(registry, data)
+    data = data_folder()
+    texts = typed_texts(data)
+    with registry_at(given.registry) as registry:
+        ngram_and_mixture(registry, data)
         port = free_port()
         server = subprocess.Popen(
             [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", str(port)], **QUIET

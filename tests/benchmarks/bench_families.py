@@ -11,34 +11,26 @@ trained again.
 import argparse
 import contextlib
 import json
-import os
 import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 
 import httpx
+from ports import free_port
+from preparation import GRAMOPHONE, QUIET, data_folder, registry_at, train
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.local import LocalRegistry
 
 RECIPES = ("ngram", "feed-forward", "elman", "mingru", "gru", "lstm", "mixture")
-GRAMOPHONE = (sys.executable, "-m", "service.cli")
 
 
-def train(recipe, registry, data, epochs, settings):
+def publish(recipe, registry, data, epochs, settings):
     """Train and publish; whatever is published already stays."""
     texts = [] if data is None else [f"--{part}={data / f'{part}.txt.xz'}" for part in ("valid", "test")]
     corpus = [] if data is None else [f"--corpus={data / 'train.txt.xz'}"]
     bounds = () if recipe == "ngram" else ("--set", f"train.epochs={epochs}")
-    command = [*GRAMOPHONE, "train", recipe, "--name", recipe, "--registry", str(registry)]
-    subprocess.run(
-        [*command, *corpus, *texts, *bounds, *settings],
-        check=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    train(registry, recipe, recipe, *corpus, *texts, *bounds, *settings)
 
 
 def evaluated(recipe, registry, data):
@@ -53,12 +45,12 @@ def evaluated(recipe, registry, data):
 
 def ask_all(registry, recipes):
     """What a service that holds all models says of one sentence: log-probability and milliseconds by recipe."""
-    command = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", "8765"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    server = subprocess.Popen(command, **quiet)
+    port = free_port()
+    command = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", str(port)]
+    server = subprocess.Popen(command, **QUIET)
     answers = {}
     try:
-        with httpx.Client(base_url="http://127.0.0.1:8765", timeout=60) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             for recipe in recipes:
                 _wait_for(client, recipe)
             for recipe in recipes:
@@ -93,17 +85,14 @@ def main():
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES))
     parser.add_argument("--set", action="append", default=["tokenizer.kind=word"])
     given = parser.parse_args()
-    root = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - a benchmark, not the service
-    data = None if root is None else Path(root) / "novels-1m"
+    root = data_folder()
+    data = None if root is None else root / "novels-1m"
     settings = [part for one in given.set for part in ("--set", one)]
-    with tempfile.TemporaryDirectory() as folder:
-        registry = given.registry or Path(folder)
-        registry.mkdir(parents=True, exist_ok=True)
+    with registry_at(given.registry) as registry:
         rows = {}
         for recipe in given.recipes:
             began = time.monotonic()
-            if not (registry / recipe).exists():
-                train(recipe, registry, data, given.epochs, settings)
+            publish(recipe, registry, data, given.epochs, settings)
             minutes = (time.monotonic() - began) / 60
             loaded = load_checkpoint(LocalRegistry(registry).resolve(recipe).path, device="cpu")
             rows[recipe] = loaded.manifest.parameters, minutes, evaluated(recipe, registry, data)

@@ -1,40 +1,40 @@
 """How many different n-grams a text has as it grows, by order: what a corpus past memory has to be planned with.
 
-    GRAMOPHONE_DATA=… python tests/benchmarks/bench_growth.py [--order 5] [--parts 5]
+    GRAMOPHONE_DATA=… python tests/benchmarks/bench_growth.py [--order 5] [--parts 5] [--sentences N]
 
-Counts are of the novels' training text, its first part, twice as much, and so on. The exponent is that of Heaps' law,
+Counts are of the novels' training text (without the public data: of Python's documentation), its first part, twice as
+much, and so on. The exponent is that of Heaps' law,
 distinct = K·N^β, between neighbouring points. It falls with every doubling, so it bounds what a larger text
 of the same kind has from above; other kinds of text (the web, many languages) have more.
 """
 
 import argparse
 import itertools
-import lzma
 import math
-import os
-from pathlib import Path
 
+from preparation import data_folder, read_lines
+
+from service.load.texts import default_texts
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.counting import count_ngrams
 from training.progress import SILENT
 from training.tokenizing import TokenizerSettings, encode_corpus, learn_tokenizer
 
 
-def read_lines(data):
+def lines_of(data):
     """The novels, one after the other."""
-    lines = []
-    for path in sorted((data / "novels").glob("*.train.txt.xz")):
-        with lzma.open(path, "rt", encoding="utf-8") as file:
-            lines += [line.rstrip("\n") for line in file]
-    return lines
+    if data is None:
+        return default_texts()
+    return [line for path in sorted((data / "novels").glob("*.train.txt.xz")) for line in read_lines(path)]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--order", type=int, default=5)
     parser.add_argument("--parts", type=int, default=5)
+    parser.add_argument("--sentences", type=int, default=None, help="of all; every one if left out")
     given = parser.parse_args()
-    lines = read_lines(Path(os.environ["GRAMOPHONE_DATA"]))  # noqa: TID251 - a benchmark, not the service
+    lines = lines_of(data_folder())[: given.sentences]
     tokenizer = learn_tokenizer(TokenizerSettings(), lines)
     points = []
     for part in range(given.parts - 1, -1, -1):

@@ -7,8 +7,8 @@ One client types lines letter by letter and asks /v1/autocomplete after each, 10
 company asks the same model, each of its clients again as soon as it is answered: beams of 64, 64 samples, the best of
 64, 3,100 contexts in a body under 16 KiB, and minimum Bayes risk over lists of 300 candidates × 300 words. With
 `--old` a service of another checkout runs too, and both are measured by turns, so that ratios hold whatever else the
-machine does. Printed are medians over the rounds with 95 % intervals (bootstrap over rounds). Without --registry the
-models are those of the quickstart, trained for the occasion. Nothing is written elsewhere.
+machine does. Printed are medians over the rounds with 95 % intervals (bootstrap over rounds). In an empty
+registry the quickstart's models are trained first. Nothing is written outside it, or a temporary folder.
 """
 
 import argparse
@@ -22,22 +22,21 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 from ports import free_port, wait_until_ready
+from preparation import GRAMOPHONE, QUIET, quickstart, registry_at, typed_texts
 
 from service.load.connection import Connection
 from service.load.driver import measure
 from service.load.loads import ClosedLoop, Terms
 from service.load.summary import summarise
 from service.load.target import Request, Target
-from service.load.texts import default_texts, variants
+from service.load.texts import variants
 
 ROOT = Path(__file__).parents[2]
-QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 _LETTERS = [chr(code) for code in range(33, 127) if chr(code) not in '"\\']
 _NUM_CLIENTS = 8
 _NUM_DIFFERENT = 64  # bodies of a kind; they come again after that
@@ -165,7 +164,7 @@ def serving(checkouts, registry):
     try:
         for name, root in checkouts.items():
             port = free_port()
-            command = [sys.executable, "-m", "service.cli", "serve", "--registry", str(registry)]
+            command = [*GRAMOPHONE, "serve", "--registry", str(registry)]
             servers.append(subprocess.Popen([*command, "--port", str(port)], cwd=root, **QUIET))
             wait_until_ready(port)
             targets[name] = Target.parse(f"http://127.0.0.1:{port}")
@@ -178,7 +177,7 @@ def serving(checkouts, registry):
 
 def measure_all(targets, given):
     """Rounds of every model and company, by service; each round asks the services one after the other, by turns."""
-    texts = [text for text in default_texts() if len(text.split()) > 4]
+    texts = typed_texts(None, longer_than=4)
     kinds = [_WITHOUT, *(given.company or COMPANY)]
     asked = {
         (model, kind): requests_of(kind, model, texts) if kind != _WITHOUT else []
@@ -211,11 +210,9 @@ def main():
     parser.add_argument("--json", type=Path, default=None, help="file that the figures of all rounds go to")
     given = parser.parse_args()
     checkouts = {"new": ROOT} if given.old is None else {"old": given.old.resolve(), "new": ROOT}
-    with tempfile.TemporaryDirectory() as name:
-        if given.registry is None:
-            train = [sys.executable, "-m", "service.cli", "quickstart", "--registry", name]
-            subprocess.run(train, check=True, cwd=ROOT, **QUIET)
-        with serving(checkouts, (given.registry or Path(name)).resolve()) as targets:
+    with registry_at(given.registry) as registry:
+        quickstart(registry)
+        with serving(checkouts, registry.resolve()) as targets:
             seen = measure_all(targets, given)
     for (model, kind), found in seen.items():
         show(f"{model}, {kind}", found)

@@ -5,14 +5,12 @@
 Open loop: requests leave at the times of a Poisson process whatever became of those before, and a request's time
 counts from when it should have left. The n-gram model is of order 5 over the novels; people type into a mixture
 of an n-gram model and an LSTM, a word more with each request. The bulk is n-best lists of 100 candidates, four
-requests at a time. Without the public data the models are of Python's own documentation. Nothing is written
+requests at a time. Without the public data the models are those of the quickstart. Nothing is written
 outside a temporary folder unless --registry names one, whose models are used again.
 """
 
 import argparse
 import json
-import lzma
-import os
 import subprocess
 import sys
 import tempfile
@@ -21,41 +19,15 @@ from pathlib import Path
 
 from bench_service import NO_OP
 from ports import free_port, wait_until_ready
+from preparation import GRAMOPHONE, QUIET, data_folder, ngram_and_mixture, registry_at, typed_texts
 
 from service.load.driver import measure
 from service.load.loads import OpenLoop, Terms
 from service.load.summary import summarise
 from service.load.target import Request, Target
-from service.load.texts import default_texts
 from service.load.workloads import Shape, requests_of
 
-GRAMOPHONE = (sys.executable, "-m", "service.cli")
-QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 WARMUP_S = 1
-
-
-def train(registry, data):
-    """An n-gram model and a mixture, if they are not there yet."""
-    corpora = {"ngram": [], "mixture": []}
-    if data is not None:
-        corpora["ngram"] = [f"--corpus={path}" for path in sorted((data / "novels").glob("*.train.txt.xz"))]
-        small = data / "novels-1m"
-        corpora["mixture"] = [f"--corpus={small / 'train.txt.xz'}", f"--valid={small / 'valid.txt.xz'}"]
-    for recipe, corpus in corpora.items():
-        if (registry / recipe).exists():
-            continue
-        settings = ["--set", "tokenizer.kind=word"]
-        settings += ["--set", "train.max_steps=30"] if recipe == "mixture" else ["--set", "ngram.order=5"]
-        command = [*GRAMOPHONE, "train", recipe, "--name", recipe, "--registry", str(registry)]
-        subprocess.run([*command, *corpus, *settings], check=True, **QUIET)
-
-
-def texts_of(data):
-    """Sentences that people may be typing."""
-    if data is None:
-        return default_texts()
-    with lzma.open(data / "novels-1m" / "test.txt.xz", "rt", encoding="utf-8") as lines:
-        return [line.strip() for line, _ in zip(lines, range(2000), strict=False) if len(line.split()) > 8]
 
 
 def open_loop(title, port, requests, rate, seconds):
@@ -105,13 +77,9 @@ def main():
     parser.add_argument("--typing-rate", type=float, default=20)
     parser.add_argument("--registry", type=Path, default=None)
     given = parser.parse_args()
-    root = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - a benchmark, not the service
-    data = None if root is None else Path(root)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        registry = given.registry or folder
-        registry.mkdir(parents=True, exist_ok=True)
-        train(registry, data)
+    data = data_folder()
+    with tempfile.TemporaryDirectory() as folder, registry_at(given.registry) as registry:
+        ngram_and_mixture(registry, data)
         ports = free_port(), free_port()
         command = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", str(ports[1])]
         nothing = subprocess.Popen([sys.executable, "-c", NO_OP, str(ports[0])], **QUIET)
@@ -121,7 +89,7 @@ def main():
                 wait_until_ready(port)
             empty = [Request("/v1/next-token", b"{}")]
             open_loop("a route that does nothing", ports[0], empty, given.ngram_rate, given.seconds)
-            run(ports[1], texts_of(data), given, folder)
+            run(ports[1], typed_texts(data), given, Path(folder))
         finally:
             for process in (nothing, server):
                 process.terminate()

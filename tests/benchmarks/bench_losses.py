@@ -1,10 +1,10 @@
 """Tokens per second of output layer and loss, forward and backward, beside torch's cross-entropy in float32.
 
-Run from the repository's root: python -m tests.benchmarks.bench_losses [SECONDS A CASE]
+python tests/benchmarks/bench_losses.py [--seconds 3]
 """
 
+import argparse
 import statistics
-import sys
 import time
 
 import torch
@@ -64,7 +64,9 @@ def cases(vocab_size, counts):
 
 def main():
     """Print a table for each vocabulary."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3.0
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each case")
+    seconds = parser.parse_args().seconds
     torch.manual_seed(1)
     for vocab_size in CUTOFFS:
         counts = zipf(vocab_size)

@@ -1,6 +1,6 @@
 """Choosing among nine systems' translations: by agreement alone, and with a language model, tuned on one half.
 
-    GRAMOPHONE_DATA=… python -m tests.benchmarks.bench_mt [--every 6]
+    GRAMOPHONE_DATA=… python tests/benchmarks/bench_mt.py [--every 6]
 
 Minimum-Bayes-risk choice by chrF is the feature `consensus:chrf` alone. With the language model (order 4, on a part
 of the novels and the references of the half that is tuned on) and the number of words, weights are found on one half
@@ -8,8 +8,6 @@ of the segments and choose in the other. Told are chrF and BLEU of all segments,
 """
 
 import argparse
-import lzma
-import os
 import re
 import time
 from collections import Counter
@@ -17,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from preparation import needed_data, read_lines
 
 from models.reranking.features import ListFeatures, offsets_of
 from models.reranking.lists import Candidate, CandidateList
@@ -75,8 +74,7 @@ def model_features(corpus: Sequence[str], texts: Sequence[str]) -> np.ndarray:
 def computed_features(
     folder: Path, lists: Sequence[CandidateList], folds: np.ndarray, every: int
 ) -> ListFeatures:
-    with lzma.open(folder / "novels" / "novels.train.txt.xz", "rt") as lines:
-        novels = [spaced(line) for number, line in enumerate(lines) if number % every == 0]
+    novels = [spaced(line) for line in read_lines(folder / "novels" / "novels.train.txt.xz")[::every]]
     texts = [spaced(c.text) for one in lists for c in one.candidates]
     of_candidates = np.repeat(folds, np.diff(offsets_of(lists)))
     values = np.zeros((len(texts), 4))
@@ -109,7 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--every", type=int, default=6, help="take one of so many lines of the novels")
     arguments = parser.parse_args()
-    folder = Path(os.environ["GRAMOPHONE_DATA"])  # noqa: TID251 - a benchmark is no part of the service
+    folder = needed_data()
     lists = [
         CandidateList(str(i), "", tuple(map(Candidate, one.texts)), (one.reference,))
         for i, one in enumerate(translated(folder))

@@ -1,30 +1,29 @@
 """The n-gram model as tensors on a device beside the CPU's kernels, in one process.
 
-    GRAMOPHONE_DATA=… python -m tests.benchmarks.bench_ngram_device [--sentences N]
+    GRAMOPHONE_DATA=… python tests/benchmarks/bench_ngram_device.py [--sentences N] [--device cpu]
 
-On a CUDA device if there is one, else with torch on the CPU, which shows no more than that it
-works: tensors are for devices. Two models of order 5 are made from the first sentences of the
-novels, one with their most frequent words, one whose vocabulary is filled up with words never
+On a CUDA device; `--device cpu` computes with torch on the CPU, which shows no more than that it works: tensors are
+for devices. Two models of order 5 are made from the first sentences of the novels (without the public data: of
+Python's documentation), one with their most frequent words, one whose vocabulary is filled up with words never
 seen. Seconds differ between machines and hours; ratios of one run are what may be quoted.
 """
 
 import argparse
-import lzma
-import os
 import re
 import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
+from preparation import data_folder, leave_out, read_lines
 
 from models.ngram.device.model import TensorNGramModel
 from models.ngram.model import NGramModel
 from models.scoring import pad
 from models.vocabulary import EOS, Vocabulary
+from service.load.texts import default_texts, shuffled
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
@@ -36,10 +35,13 @@ REPEATS = 5
 WORD = re.compile(r"[a-z0-9]+(?:['\u2019][a-z]+)?|[^\sa-z0-9]")
 
 
-def read(path: Path, sentences: int) -> list[list[str]]:
-    """The words of the first sentences."""
-    with lzma.open(path, "rt", encoding="utf-8") as file:
-        return [WORD.findall(line.lower()) for _, line in zip(range(sentences), file, strict=False)]
+def read(sentences: int) -> tuple[list[list[str]], list[list[str]]]:
+    """The words of the first sentences to train with, and of 2,000 others."""
+    data, texts = data_folder(), shuffled(default_texts(), seed=0)
+    train, test = texts[500:], texts[:500]
+    if data is not None:
+        train, test = (read_lines(data / "novels" / f"novels.{part}.txt.xz") for part in ("train", "test"))
+    return tuple([WORD.findall(line.lower()) for line in part] for part in (train[:sentences], test[:2000]))
 
 
 def vocabulary_of(texts: list[list[str]], size: int) -> Vocabulary:
@@ -97,16 +99,13 @@ def bench(cpu: NGramModel, device: TensorNGramModel, texts: list[list[int]], bat
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sentences", type=int, default=100_000, help="how much text to estimate from")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     arguments = parser.parse_args()
-    named = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - benchmarks are no part of the service
-    if not named:
-        print("nothing measured: GRAMOPHONE_DATA must name the public data folder, with the novels in it")
-        return
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    name = torch.cuda.get_device_name() if device == "cuda" else "torch on the CPU; there is no CUDA device"
-    print(f"device: {name}")
-    train = read(Path(named) / "novels" / "novels.train.txt.xz", arguments.sentences)
-    test = read(Path(named) / "novels" / "novels.test.txt.xz", 2_000)
+    device = arguments.device
+    if device == "cuda" and not torch.cuda.is_available():
+        leave_out("there is no CUDA device (--device cpu shows that it works)")
+    print(f"device: {torch.cuda.get_device_name() if device == 'cuda' else 'torch on the CPU'}")
+    train, test = read(arguments.sentences)
     for size in VOCABULARIES:
         vocabulary = vocabulary_of(train, size)
         corpus = EncodedCorpus.from_sentences(encode(train, vocabulary))

@@ -9,26 +9,25 @@ Nothing is left behind.
 
 import argparse
 import json
-import lzma
-import os
 import random
 import re
 import subprocess
-import sys
 import tempfile
 import time
-from itertools import islice
 from pathlib import Path
+
+from preparation import GRAMOPHONE, data_folder, peer, read_lines
 
 LOOK_EVERY_S = 0.02
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sentences", type=int, default=100_000)
     parser.add_argument("--order", type=int, default=5)
     parser.add_argument("--memory-limit", default="600MB")
     given = parser.parse_args()
+    peer("duckdb", "duckdb>=2.0,<3")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text = written(folder / "text.txt", given.sentences or None)
@@ -53,11 +52,11 @@ def main() -> None:
 
 def written(path: Path, count: int | None) -> Path:
     """Sentences of the novels, or random words."""
-    named = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - benchmarks are no part of the service
+    data = data_folder()
     with path.open("w") as file:
-        if named:
-            with lzma.open(Path(named) / "novels" / "novels.train.txt.xz", "rt") as novels:
-                file.writelines(islice(novels, count))
+        if data:
+            novels = read_lines(data / "novels" / "novels.train.txt.xz")[:count]
+            file.writelines(f"{line}\n" for line in novels)
         else:
             words = random.Random(1)
             for _ in range(count or 100_000):
@@ -68,7 +67,7 @@ def written(path: Path, count: int | None) -> Path:
 def run(command: list[str]) -> tuple[float, int, int]:
     """Seconds of the whole command, peak of its own memory in bytes, and n-grams."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "service.cli", *command],
+        [*GRAMOPHONE, *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -1,10 +1,10 @@
 """The service beside a bare FastAPI route that answers nothing: what our layers cost, and what they carry.
 
-    python tests/benchmarks/bench_service.py [--requests 2000]
+    python tests/benchmarks/bench_service.py [--requests 1000] [--registry DIR]
 
 Server and client are processes of the same machine, closed loop: for peak throughput and for
-latency without a queue, not for latency under a given load. Models are trained here, in a
-temporary folder, from Python's own documentation. Nothing is written elsewhere.
+latency without a queue, not for latency under a given load. In an empty registry the quickstart's
+models are trained first. Nothing is written outside it, or a temporary folder.
 """
 
 import argparse
@@ -12,10 +12,10 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from ports import free_port, wait_until_ready
+from preparation import GRAMOPHONE, QUIET, quickstart, registry_at
 
 from service.load.driver import measure
 from service.load.loads import ClosedLoop, Terms
@@ -81,25 +81,17 @@ def compare(name, port, path, bodies, baseline=None):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=1000)
-    count = parser.parse_args().requests
-    gramophone = [sys.executable, "-m", "service.cli"]
+    parser.add_argument("--registry", type=Path, default=None)
+    given = parser.parse_args()
+    count = given.requests
     contexts = [" ".join(WORDS[: 1 + i % len(WORDS)]) for i in range(count)]
-    with tempfile.TemporaryDirectory() as folder:
-        registry = str(Path(folder) / "registry")
-        train = [*gramophone, "train", "quickstart", "--name", "mixture", "--registry", registry]
-        subprocess.run(
-            [*train, "--set", "train.max_steps=20"],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+    with registry_at(given.registry) as registry:
+        quickstart(registry)
         ports = free_port(), free_port()
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        serve = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", str(ports[1])]
         servers = [
-            subprocess.Popen([sys.executable, "-c", NO_OP, str(ports[0])], **quiet),
-            subprocess.Popen(
-                [*gramophone, "serve", "--registry", registry, "--port", str(ports[1])], **quiet
-            ),
+            subprocess.Popen([sys.executable, "-c", NO_OP, str(ports[0])], **QUIET),
+            subprocess.Popen(serve, **QUIET),
         ]
         try:
             for port in ports:

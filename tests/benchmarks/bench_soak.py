@@ -151,7 +151,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--registry", type=Path)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--rate", type=float, help="scenes a second, instead of 70 % of what is measured")
+    parser.add_argument("--rate", type=float, help="scenes a second, instead of 70 %% of what is measured")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by the way out that ends the service too
     with tempfile.TemporaryDirectory() as name:

@@ -1,45 +1,34 @@
 """One call that continues 32 kept states by a word each, beside plain scoring of the same 32 words.
 
-    GRAMOPHONE_DATA=… python tests/benchmarks/bench_states.py [--requests 200] [--rows 32]
+    GRAMOPHONE_DATA=… python tests/benchmarks/bench_states.py [--requests 200] [--rows 32] [--registry DIR]
 
-The n-gram model is of order 5 over the novels (without the public data, of Python's own documentation); the LSTM has
+The n-gram model is of order 5 over the novels (without the public data, that of the quickstart); the LSTM has
 2×512 units and random weights over 16,000 words, in int8 and in single precision. One connection, one request at
 a time, by turns. `score` reads 32 texts of eight words and scores the last; a state has read the other seven.
 `1 state, 32 words` continues one state in 32 ways, `next` asks for whole distributions [32, V]. Nothing is
-written outside a temporary folder.
+written outside a temporary folder, unless --registry names one, whose model `ngram` is used again.
 """
 
 import argparse
 import asyncio
 import json
-import os
 import random
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 from bench_engine import publish
 from ports import free_port, wait_until_ready
+from preparation import GRAMOPHONE, QUIET, data_folder, ngram_and_mixture, registry_at
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.local import LocalRegistry
 from service.load.connection import Connection
 from service.load.target import Request, Target
 
-GRAMOPHONE = (sys.executable, "-m", "service.cli")
-QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 WORDS_BEFORE = 7
-
-
-def train(registry, data):
-    """The n-gram model, under the name `ngram`."""
-    novels = [] if data is None else sorted((data / "novels").glob("*.train.txt.xz"))
-    command = [*GRAMOPHONE, "train", "ngram", "--name", "ngram", "--registry", str(registry)]
-    settings = ["--set", "tokenizer.kind=word", "--set", "ngram.order=5"]
-    subprocess.run([*command, *(f"--corpus={path}" for path in novels), *settings], check=True, **QUIET)
 
 
 def words_of(registry, model):
@@ -117,13 +106,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--registry", type=Path, default=None)
     given = parser.parse_args()
-    root = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - a benchmark, not the service
+    with registry_at(given.registry) as registry:
+        ngram_and_mixture(registry, data_folder())
+        measure(registry, "ngram", "float32", given)
     with tempfile.TemporaryDirectory() as folder:
         registry = Path(folder) / "registry"
         publish(registry, 2, 512, 16_000)
-        train(registry, None if root is None else Path(root))
-        measure(registry, "ngram", "float32", given)
         for precision in ("int8", "float32"):
             measure(registry, "m", precision, given)
 

@@ -10,12 +10,11 @@ public data it is a text of random words, and perplexities say nothing. Nothing 
 
 import argparse
 import math
-import os
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
+from preparation import data_folder
 from torch import nn
 from torch.nn import functional
 
@@ -102,14 +101,14 @@ def train_ours(texts, vocabulary, settings, size):
 
 def texts_of(words_at_most):
     """Training and validation text, encoded, and their vocabulary."""
-    folder = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - a benchmark, not the service
+    folder = data_folder()
     if folder is None:
         lines = [
             " ".join(f"w{i}" for i in row) for row in np.random.default_rng(0).zipf(1.3, (10_000, 20)) % WORDS
         ]
         sentences = [lines[:-500], lines[-500:]]
     else:
-        data = Path(folder) / "novels-1m"
+        data = folder / "novels-1m"
         sentences = [
             read_corpus([data / f"{split}.txt.xz"], unit="line", progress=Silent()).sentences
             for split in ("train", "valid")

@@ -1,6 +1,6 @@
 """Tuned re-ranking of recognised speech beside KenLM with grid-searched weights: the same text, the same folds.
 
-    GRAMOPHONE_DATA=… python -m tests.benchmarks.bench_tuning
+    GRAMOPHONE_DATA=… python tests/benchmarks/bench_tuning.py [--folds 2] [common-voice …]
 
 For each fold an n-gram of order 4 is estimated from the references of the other folds, and scores the fold's
 lists: once in our automaton, for `tune`, and once in KenLM's Python module, for a grid of weights with the place in
@@ -11,15 +11,14 @@ Then half of the lists is tuned on and the other half re-ranked, over several ha
 import argparse
 import itertools
 import math
-import os
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import kenlm
 import numpy as np
+from preparation import needed_data, peer
 
 from models.ngram.arpa.writing import write_arpa
 from models.ngram.build import list_ngrams
@@ -42,6 +41,7 @@ from training.corpora.encoded import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 
+kenlm = peer("kenlm", "ufal.kenlm>=26")
 ORDER = 4
 BATCH = 512
 HALVES = 10
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=2)
     parser.add_argument("names", nargs="*", default=list(RECOGNISED))
     arguments = parser.parse_args()
-    folder = Path(os.environ["GRAMOPHONE_DATA"])  # noqa: TID251 - a benchmark is no part of the service
+    folder = needed_data()
     for name in arguments.names:
         compare(folder, name, arguments.folds)
 

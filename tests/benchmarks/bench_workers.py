@@ -23,6 +23,7 @@ import urllib.request
 from pathlib import Path
 
 from ports import free_port, wait_until_ready
+from preparation import GRAMOPHONE, QUIET, data_folder, quickstart, registry_at, train
 
 from service.load.connection import Connection
 from service.load.driver import measure
@@ -33,8 +34,6 @@ from service.workers.board import Board
 from service.workers.crew import Crew
 from service.workers.homes import Homes
 
-GRAMOPHONE = (sys.executable, "-m", "service.cli")
-QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 WORDS = (
     "it",
     "was",
@@ -58,16 +57,11 @@ NAMES = [f"client-{number}" for number in range(50)]
 BLOCKS, BLOCK = 20, 100
 
 
-def train(registry, data):
-    """The models, if they are not there yet."""
-    if not (registry / NOVELS).exists():
-        corpus = [] if data is None else [f"--corpus={data / 'novels-1m' / 'train.txt.xz'}"]
-        settings = ["--set", "tokenizer.kind=word", "--set", "ngram.order=5"]
-        command = [*GRAMOPHONE, "train", "ngram", "--name", NOVELS, "--registry", str(registry)]
-        subprocess.run([*command, *corpus, *settings], check=True, **QUIET)
-    if not (registry / "mixture").exists():
-        command = [*GRAMOPHONE, "train", "quickstart", "--name", "mixture", "--registry", str(registry)]
-        subprocess.run([*command, "--set", "train.max_steps=30"], check=True, **QUIET)
+def prepare(registry, data):
+    """Train the models that are not there yet."""
+    quickstart(registry)
+    corpus = [] if data is None else [f"--corpus={data / 'novels-1m' / 'train.txt.xz'}"]
+    train(registry, "ngram", NOVELS, *corpus, "--set", "tokenizer.kind=word", "--set", "ngram.order=5")
 
 
 class Service:
@@ -277,11 +271,8 @@ def main():
     parser.add_argument("--registry", type=Path, default=None)
     parser.add_argument("--only", choices=["ngram", "mixture", "relay", "spread"], default=None)
     given = parser.parse_args()
-    root = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - a benchmark, not the service
-    with tempfile.TemporaryDirectory() as name:
-        registry = given.registry or Path(name)
-        registry.mkdir(parents=True, exist_ok=True)
-        train(registry, None if root is None else Path(root))
+    with registry_at(given.registry) as registry:
+        prepare(registry, data_folder())
         parts = {
             "ngram": lambda: compare("n-gram", registry, NOVELS, given.seconds),
             "mixture": lambda: compare("mixture", registry, "mixture", given.seconds),

@@ -1,0 +1,99 @@
+"""Every benchmark runs without arguments, and `make bench` goes through all of them whatever becomes of one."""
+
+import argparse
+import importlib
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+NAMES = sorted(path.stem for path in FOLDER.glob("bench_*.py"))
+MADE_UP = {
+    "bench_a": "print('3.5 x the peer'); print('more')",
+    "bench_b": "raise ValueError('broken')",
+    "bench_c": "from preparation import leave_out; leave_out('no CUDA device')",
+    "bench_d": "import time; print('begins'); time.sleep(60)",
+    "bench_e": "print('left out: LitServe'); print('the last line')",
+}
+
+
+class ParsedError(Exception):
+    """Raised instead of running: all arguments could be left out."""
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER))
+    return importlib.import_module("run")
+
+
+@pytest.fixture
+def run(driver, monkeypatch, tmp_path, capfd):
+    """Runs the driver over made-up benchmarks: its status, the lines of its table by name, and the last."""
+    for name, source in MADE_UP.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    plans = {"bench_a": driver.Plan(headline="peer"), "bench_e": driver.Plan(long_only="it takes hours")}
+    monkeypatch.setattr(driver, "PLANS", plans)
+
+    def main(*arguments):
+        status = driver.main(["--limit", "4", *arguments], scripts=tmp_path)
+        *rows, last = capfd.readouterr().out.partition("\nbenchmark ")[2].splitlines()[1:]
+        return status, {row.split()[0]: row for row in rows}, last
+
+    return main
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_benchmark_needs_no_arguments_and_tells_its_options(driver, monkeypatch, name):
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_nothing(parser):
+        assert parser.format_help()
+        parse(parser, [])
+        raise ParsedError
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_nothing)
+    with pytest.raises(ParsedError):
+        importlib.import_module(name).main()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plan_gives_arguments_that_the_benchmark_takes(driver, monkeypatch, tmp_path, name):
+    plan = driver.PLANS.get(name, driver.Plan())
+    given = [*plan.short.split(), *(["--registry", str(tmp_path)] if plan.models else [])]
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_given(parser):
+        parse(parser, given)
+        raise ParsedError
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_given)
+    with pytest.raises(ParsedError):
+        importlib.import_module(name).main()
+
+
+def test_every_plan_is_of_a_benchmark(driver):
+    assert set(driver.PLANS) <= set(NAMES)
+
+
+def test_a_run_goes_on_after_failures_and_fails(run):
+    status, rows, last = run("--long")
+    assert status == 1
+    assert list(rows) == list(MADE_UP)
+    assert "FAILED" in rows["bench_b"]
+    assert rows["bench_b"].endswith("ValueError: broken")
+    assert "FAILED" in rows["bench_d"]
+    assert "stopped after" in rows["bench_d"]
+    assert last.endswith("2 done, 1 left out, 2 FAILED")
+
+
+def test_what_is_left_out_is_told_and_no_failure(run):
+    status, rows, _ = run("--only", "bench_a", "bench_c", "bench_e")
+    assert status == 0
+    assert rows["bench_a"].endswith("3.5 x the peer")
+    assert rows["bench_c"].endswith("no CUDA device")
+    assert "left out" in rows["bench_e"]
+    assert "it takes hours: make bench LONG=1 ONLY=bench_e" in rows["bench_e"]
+    _, rows, _ = run("--long", "--only", "bench_e")
+    assert rows["bench_e"].endswith("the last line (left out: LitServe)")

@@ -1,0 +1,106 @@
+"""What benchmarks need before they measure: public data, peers, models; and how they say that one is missing."""
+
+import contextlib
+import importlib
+import itertools
+import lzma
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from service.load.texts import default_texts, shuffled, variants
+
+GRAMOPHONE = (sys.executable, "-m", "service.cli")
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+LEFT_OUT = 77
+"""Exit status of a benchmark that cannot run here, as automake has it for tests; `run.py` knows it."""
+REASON = "left out: "
+"""Begins the line before it."""
+
+
+def leave_out(why):
+    """Say why nothing is measured, and end without failing."""
+    print(f"{REASON}{why}")
+    sys.exit(LEFT_OUT)
+
+
+def data_folder():
+    """The folder of public data, or None."""
+    named = os.environ.get("GRAMOPHONE_DATA")  # noqa: TID251 - benchmarks are no part of the service
+    return Path(named) if named else None
+
+
+def needed_data():
+    """The folder of public data; without it the benchmark is left out."""
+    return data_folder() or leave_out("it needs the public data: set GRAMOPHONE_DATA to their folder")
+
+
+def peer(module, package):
+    """A module to compare with; where it is not installed the benchmark is left out."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError:
+        return leave_out(f"{module} is not installed: pip install '{package}'")
+
+
+def read_lines(path):
+    """The lines of a compressed text."""
+    with lzma.open(path, "rt", encoding="utf-8") as lines:
+        return [line.rstrip("\n") for line in lines]
+
+
+def typed_texts(data, longer_than=8):
+    """Sentences of more words than that, which people may be typing: of the novels, else of Python's documentation."""
+    if data is None:
+        return [text for text in default_texts() if len(text.split()) > longer_than]
+    lines = itertools.islice(read_lines(data / "novels-1m" / "test.txt.xz"), 2000)
+    return [line.strip() for line in lines if len(line.split()) > longer_than]
+
+
+def lists_of_variants():
+    """Sentences of Python's documentation, each with four variants of it: in place of a recogniser's lists."""
+    texts, choice = shuffled(default_texts(), seed=0), random.Random(0)
+    words = " ".join(texts[:200]).split()
+    return [[text, *variants(text, words, 4, choice)] for text in texts]
+
+
+@contextlib.contextmanager
+def registry_at(given):
+    """The given folder, made if it is not there, or a temporary one."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = given or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+
+
+def gramophone(*arguments):
+    """Run a command quietly; one that fails ends the benchmark with what it said."""
+    done = subprocess.run([*GRAMOPHONE, *map(str, arguments)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"gramophone {' '.join(map(str, arguments))}: {done.stderr[-2000:]}")
+
+
+def train(registry, recipe, name, *options):
+    """Publish a model of a recipe, unless there is one of that name."""
+    if not (registry / name).exists():
+        gramophone("train", recipe, "--name", name, "--registry", registry, *options)
+
+
+def quickstart(registry):
+    """The models of the quickstart, if the registry is empty: `ngram`, `lstm`, `mixture`."""
+    gramophone("quickstart", "--if-empty", "--registry", registry)
+
+
+def ngram_and_mixture(registry, data):
+    """`ngram`, of order 5 over the novels, and `mixture`, with a barely trained LSTM; without data the quickstart's."""
+    if data is None:
+        quickstart(registry)
+        return
+    words, small = ("--set", "tokenizer.kind=word"), data / "novels-1m"
+    novels = [f"--corpus={path}" for path in sorted((data / "novels").glob("*.train.txt.xz"))]
+    train(registry, "ngram", "ngram", *novels, *words, "--set", "ngram.order=5")
+    texts = (f"--corpus={small / 'train.txt.xz'}", f"--valid={small / 'valid.txt.xz'}")
+    train(registry, "mixture", "mixture", *texts, *words, "--set", "train.max_steps=30")
