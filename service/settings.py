@@ -245,7 +245,7 @@ class Settings(BaseSettings):
     @field_validator("api_keys", mode="before")
     @classmethod
     def _split_at_spaces(cls, value: Any) -> Any:
-        return tuple(value.split()) if isinstance(value, str) else value
+        return tuple(value.removeprefix("\ufeff").split()) if isinstance(value, str) else value
 
     @field_validator("cors_origins")
     @classmethod

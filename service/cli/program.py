@@ -141,3 +141,5 @@ def _tolerate_encodings() -> None:
     ):
         if isinstance(stream, io.TextIOWrapper):  # None where it is closed
             stream.reconfigure(errors=errors)
+    if isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.encoding.lower() == "utf-8":
+        sys.stdin.reconfigure(encoding="utf-8-sig")  # a byte-order mark is no part of the text

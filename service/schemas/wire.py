@@ -1,5 +1,6 @@
 """Reading requests: bytes to a wire model, with errors that name the field and the value."""
 
+import codecs
 from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated, Any, TypeVar
@@ -60,6 +61,10 @@ def parse_json(kind: type[W], body: bytes) -> W:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
+        if body.startswith(codecs.BOM_UTF8):
+            raise InvalidInputError(
+                "the JSON begins with a byte-order mark (U+FEFF): send it without, as RFC 8259 asks"
+            ) from None
         raise invalid_input(error) from None
 
 
