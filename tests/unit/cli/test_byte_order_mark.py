@@ -1,4 +1,4 @@
-"""A byte-order mark (U+FEFF), which editors on Windows put before a text: files are read without it, JSON is refused."""
+"""A byte-order mark (U+FEFF), as editors on Windows put before a text: files are read without, JSON is refused."""
 
 import io
 
