@@ -140,6 +140,6 @@ def _tolerate_encodings() -> None:
         (sys.stderr, "backslashreplace"),
     ):
         if isinstance(stream, io.TextIOWrapper):  # None where it is closed
-            stream.reconfigure(errors=errors)
-    if isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.encoding.lower() == "utf-8":
-        sys.stdin.reconfigure(encoding="utf-8-sig")  # a byte-order mark is no part of the text
+            # a byte-order mark is no part of the text
+            marked = stream is sys.stdin and stream.encoding.lower() == "utf-8"
+            stream.reconfigure(errors=errors, encoding="utf-8-sig" if marked else None)
