@@ -36,8 +36,8 @@ class Settings(BaseSettings):
     )
     default_model: str | None = Field(
         default=None,
-        description="model of a request that names none; unset means the one that the registry remembers, its first, "
-        "or what `gramophone models default` says; where none that is served is remembered, the only model, else "
+        description="model of a request that names none; unset means the one that the registry remembers, "
+        "which `gramophone models default` tells and changes; where that is not served, the only model, else "
         "`mixture`, else the first by name",
     )
     device: str = Field(

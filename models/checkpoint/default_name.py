@@ -36,7 +36,7 @@ def choose_default(names: Sequence[str], remembered: str | None) -> DefaultName:
         names: of models, sorted.
         remembered: what the registry remembers.
     """
-    if remembered in names:
+    if remembered is not None and remembered in names:
         return DefaultName(remembered, "the registry remembers it")
     if len(names) == 1:
         return DefaultName(names[0], "it is the only model")
