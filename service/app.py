@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import structlog
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
@@ -60,7 +61,7 @@ from service.routes.openapi import install_openapi
 from service.routes.serving import Services
 from service.security.cors import CORS
 from service.security.key_store import KeyStore
-from service.server import listen, make_server
+from service.server import listen, make_server, url_of
 from service.settings import Settings
 from service.tracing import Tracing, make_provider
 from service.use_cases.limits import Limits
@@ -74,6 +75,7 @@ from service.workers.supervisor import Supervisor
 from service.workers.together import Together
 from service.workers.worker_server import make_worker_server
 
+_log = structlog.get_logger(__name__)
 _SWITCH_S = 0.0005
 """How long the event loop and the model thread wait for each other's Python: a tenth of Python's own choice."""
 
@@ -168,6 +170,7 @@ def serve(settings: Settings) -> None:
     app = create_app(settings)
     listening = listen(settings)
     _hear_of_keys(app)
+    _tell_default(app, listening)
     make_server(app, settings).run(sockets=[listening])
 
 
@@ -195,7 +198,15 @@ def _work(settings: Settings, crew: Crew, listening: socket.socket) -> None:
     app = create_app(settings, crew)
     crew.board.composed(crew.number)
     _hear_of_keys(app)
+    _tell_default(app, listening)
     make_worker_server(app, settings, crew, listening).run()
+
+
+def _tell_default(app: FastAPI, listening: socket.socket) -> None:
+    """Say where the service is and what answers requests that name no model; a warning where that is a guess."""
+    host: ModelHost = app.state.services.host
+    tell = _log.warning if host.default_model.is_guess else _log.info
+    tell("serving", url=url_of(listening), default=host.default.address, reason=host.default_model.reason)
 
 
 def _hear_of_keys(app: FastAPI) -> None:

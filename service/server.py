@@ -8,6 +8,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+import structlog
 import uvicorn
 from fastapi import FastAPI
 
@@ -15,9 +16,11 @@ from models.errors import InvalidInputError
 from service.descriptors import room_for_connections
 from service.http_protocol import guarded
 from service.listening import Listener
+from service.routes.foreign_pages import is_loopback
 from service.routes.serving import Services
 from service.settings import Settings
 
+_log = structlog.get_logger(__name__)
 _CANCEL_AFTER_S = 2
 """How much longer than the engine's the server's patience is: the engine's end gives every client an answer."""
 
@@ -129,17 +132,30 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 
 def listen(settings: Settings) -> socket.socket:
-    """A socket at the settings' address.
+    """A socket at the settings' address; a warning where others reach it and no keys are asked for.
 
     Raises:
         InvalidInputError: the address cannot be listened on; another program may hold the port.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        return socket.create_server((settings.host, settings.port), family=family)
+        listening = socket.create_server((settings.host, settings.port), family=family)
     except OSError as error:
         raise InvalidInputError(
             f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}; "
             "--port or GRAMOPHONE_PORT takes another",
             parameter="port",
         ) from None
+    if not (settings.api_keys or settings.api_keys_file or is_loopback(settings.host)):
+        _log.warning(
+            "whoever can reach this service may use it, as it asks for no keys",
+            host=settings.host,
+            advice="GRAMOPHONE_API_KEYS_FILE names keys (`gramophone keys create`), or listen on 127.0.0.1",
+        )
+    return listening
+
+
+def url_of(listening: socket.socket) -> str:
+    """The address at which a socket listens, as clients give it."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -36,8 +36,9 @@ class Settings(BaseSettings):
     )
     default_model: str | None = Field(
         default=None,
-        description="model of a request that names none; unset means `mixture` if it is there, "
-        "else the first by name",
+        description="model of a request that names none; unset means the one that the registry remembers, "
+        "which `gramophone models default` tells and changes; where that is not served, the only model, else "
+        "`mixture`, else the first by name",
     )
     device: str = Field(
         default="cpu",
@@ -219,6 +220,15 @@ class Settings(BaseSettings):
         description="time for requests under way to finish when the service stops",
     )
 
+    @field_validator("registry", "registry_cache", "host", "api_keys_file", mode="before")
+    @classmethod
+    def _is_not_empty(cls, value: Any) -> Any:
+        if isinstance(value, str) and not value.strip():
+            raise ValueError(
+                "it must not be empty: give a value, or leave the variable unset for the default"
+            )
+        return value
+
     @field_validator("precision")
     @classmethod
     def _is_precision(cls, value: str) -> str:
@@ -245,7 +255,7 @@ class Settings(BaseSettings):
     @field_validator("api_keys", mode="before")
     @classmethod
     def _split_at_spaces(cls, value: Any) -> Any:
-        return tuple(value.split()) if isinstance(value, str) else value
+        return tuple(value.removeprefix("\ufeff").split()) if isinstance(value, str) else value
 
     @field_validator("cors_origins")
     @classmethod
@@ -278,7 +288,8 @@ def read_settings(**overrides: Any) -> Settings:
         name = PREFIX + str(first["loc"][0]).upper()
         told = repr(first["input"])
         shown = "…" if "@" in told else told  # before an @ there may be a password
-        message = f"{name} is {shown}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+        said = first["msg"].removeprefix("Value error, ")
+        message = f"{name} is {shown}: {said[:1].lower()}{said[1:]}"
         raise InvalidInputError(message, parameter=name) from None
 
 

@@ -61,7 +61,8 @@ def publish(registry: Registry, name: str, trained: Trained, run: Run) -> Versio
     """Describe a trained model and publish it.
 
     The parts of a mixture, or what a cache is around, are embedded, unless the mixture is static and has
-    become one model of its own; parts are published too if the recipe says so.
+    become one model of its own; parts are published too if the recipe says so. In an empty registry the
+    default is this model, not a part.
 
     Raises:
         InvalidInputError: a name cannot be a model's.
@@ -72,6 +73,7 @@ def publish(registry: Registry, name: str, trained: Trained, run: Run) -> Versio
     embeds = _embeds(trained)
     publishes = trained.recipe.mixture.publish_parts
     wanted = trained.parts if embeds or publishes else ()
+    is_first = publishes and not registry.models()
     with tempfile.TemporaryDirectory() as folder:
         with writing(Path(folder)):
             parts = [
@@ -83,12 +85,15 @@ def publish(registry: Registry, name: str, trained: Trained, run: Run) -> Versio
             for part, path in zip(wanted, parts, strict=True)
         ]
         description = describe(name, trained, run, part_names=published)
-        return registry.publish(
+        version = registry.publish(
             name,
             lambda directory: write_checkpoint(
                 directory, trained.model, run.tokenizer, description, parts=parts if embeds else ()
             ),
         )
+    if is_first:  # its parts came before it, of which one was the default meanwhile
+        registry.set_default(name)
+    return version
 
 
 def describe(name: str, trained: Trained, run: Run, *, part_names: Sequence[str] = ()) -> Description:

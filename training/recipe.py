@@ -206,7 +206,7 @@ def recipe_table(name: str) -> dict[str, Any]:
     """
     try:
         if name.endswith(".toml"):
-            text = Path(name).read_text(encoding="utf-8")
+            text = Path(name).read_text(encoding="utf-8-sig")
         elif name in recipe_names():
             text = resources.files("training").joinpath("recipes", f"{name}.toml").read_text(encoding="utf-8")
         else:

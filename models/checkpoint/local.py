@@ -4,6 +4,7 @@
     <root>/<model>/versions/.tmp-…/     one being written; ignored by readers
     <root>/<model>/versions/.deleted-7/ an empty tombstone: the number is never used again
     <root>/<model>/aliases.json         {"champion": 7}
+    <root>/.default                     the name of the model for requests that name none
 
 A version appears by one `rename` after its files are written, flushed and verified, so a
 reader sees all of it or nothing, whenever the writer dies.
@@ -17,12 +18,14 @@ from pathlib import Path
 
 from typing_extensions import override
 
+from models.checkpoint.default_name import DEFAULT_FILE, format_default, parse_default
 from models.checkpoint.folders import (
     TEMPORARY,
     flush,
     flush_tree,
     held,
     remove_abandoned,
+    replace_file,
     temporary_folder,
     writing,
 )
@@ -128,6 +131,7 @@ class LocalRegistry(Registry):
             write(temporary)
             verify_files(temporary, read_manifest(temporary))
             flush_tree(temporary)
+            self.keep_default(name)
             with held(versions):  # nobody deletes the newest while the next number is looked for
                 number = _rename_to_next_number(temporary, versions)
         return self.version(name, number)
@@ -159,6 +163,22 @@ class LocalRegistry(Registry):
             number = aliases.pop(alias)
             _write_aliases(folder, aliases)
         return number
+
+    @override
+    def default(self) -> str | None:
+        path = self.root / DEFAULT_FILE
+        try:
+            return parse_default(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise RegistryError(f"cannot read {path}: {error.strerror}") from None
+
+    @override
+    def set_default(self, name: str) -> None:
+        self.resolve(name)
+        with writing(self.root):
+            replace_file(self.root / DEFAULT_FILE, format_default(name))
 
     @override
     def sweep(self, *, older_than_s: float) -> int:

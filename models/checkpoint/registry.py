@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeAlias
 
+from models.checkpoint.default_name import choose_default
 from models.checkpoint.manifest import Manifest
 from models.checkpoint.resolving import resolve
 from models.checkpoint.versions import CHAMPION, Stamp, Version, check_name
@@ -171,6 +172,33 @@ class Registry(ABC):
             ManifestError: aliases.json is damaged.
             RegistryError: the registry cannot be written to.
         """
+
+    @abstractmethod
+    def default(self) -> str | None:
+        """The name of the model remembered for requests that name none, there or not; None if none is remembered.
+
+        Raises:
+            RegistryError: the registry cannot be read.
+        """
+
+    @abstractmethod
+    def set_default(self, name: str) -> None:
+        """Remember which model answers requests that name none, atomically.
+
+        Raises:
+            ModelNotFoundError: there is no such model.
+            RegistryError: the registry cannot be written to.
+        """
+
+    def keep_default(self, coming: str) -> None:
+        """Remember what the default has been so far, if a model of another name is about to be published.
+
+        Raises:
+            RegistryError: the registry cannot be read or written to.
+        """
+        names = self.models()
+        if names and coming not in names and self.default() not in names:
+            self.set_default(choose_default(names, None).name)
 
     @abstractmethod
     def sweep(self, *, older_than_s: float) -> int:

@@ -1,5 +1,6 @@
 """Files of lattices: plain, .gz, .xz or .zst."""
 
+import codecs
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from io import StringIO
@@ -114,8 +115,8 @@ def _write_files(texts: Iterable[tuple[Lattice, bytes]], folder: Path) -> None:
 
 def _lines(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
     rest = b""
-    for block in read_blocks(source, name):
-        *lines, rest = (rest + block).split(b"\n")
+    for number, block in enumerate(read_blocks(source, name)):
+        *lines, rest = (rest + (block if number else block.removeprefix(codecs.BOM_UTF8))).split(b"\n")
         yield from lines
         if len(rest) > MAX_LINE_BYTES:
             raise FormatError(

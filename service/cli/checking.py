@@ -27,7 +27,7 @@ def check(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="[TEXT|FILE|-]",
+            metavar="TEXT|FILE|-",
             help="A text; a file, if there is one of that name; or - for standard input.",
         ),
     ] = "-",

@@ -19,7 +19,7 @@ def lattice(
     model: ModelArgument,
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE…", help="Lattices (.gz, .xz, .zst too); - reads standard input."),
+        typer.Argument(metavar="FILE", help="Lattices (.gz, .xz, .zst too); - reads standard input."),
     ],
     form: Annotated[
         Literal["slf", "kaldi"],
@@ -53,7 +53,7 @@ def lattice(
     no_word: Annotated[
         list[str] | None,
         typer.Option(
-            help="Label that stands for no word, beside !NULL, <eps> and the like; may be repeated."
+            help="Label that stands for no word, beside `!NULL`, `<eps>` and the like; may be repeated."
         ),
     ] = None,
     output: Annotated[

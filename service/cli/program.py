@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperOption
+from typer.core import TyperArgument, TyperOption
 
 from models.checkpoint.remote import cache_folder
 from models.errors import (
@@ -113,9 +113,11 @@ def _command() -> Any:
     """The whole command, its help telling what to give instead of the types that hold it."""
     command = typer.main.get_command(app)
     for each in _and_below(command):
-        for option in each.params:
-            if option.metavar is None and isinstance(option, TyperOption):
-                option.metavar = _GIVEN.get(option.bare_type().removeprefix("list[").removesuffix("]"))
+        for given in (*each.params, each.get_help_option(typer.Context(each))):
+            if isinstance(given, TyperArgument):
+                vars(given)["display_type_rich"] = lambda ctx: None  # noqa: ARG005 - its name and its help tell
+            elif given.metavar is None and isinstance(given, TyperOption):
+                given.metavar = _GIVEN.get(given.bare_type().removeprefix("list[").removesuffix("]"))
     return command
 
 
@@ -138,4 +140,6 @@ def _tolerate_encodings() -> None:
         (sys.stderr, "backslashreplace"),
     ):
         if isinstance(stream, io.TextIOWrapper):  # None where it is closed
-            stream.reconfigure(errors=errors)
+            # a byte-order mark is no part of the text
+            marked = stream is sys.stdin and stream.encoding.lower() == "utf-8"
+            stream.reconfigure(errors=errors, encoding="utf-8-sig" if marked else None)

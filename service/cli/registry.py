@@ -78,6 +78,26 @@ def models_promote(
     typer.echo(f"{version.name}@{alias} is {version.address} now")
 
 
+@models_app.command("default")
+def models_default(
+    name: Annotated[str | None, typer.Argument(help="The model to take; none tells which it is.")] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+) -> None:
+    """Say which model answers requests that name none; running services follow, but those told otherwise by setting."""
+    from models.checkpoint.default_name import choose_default
+    from models.checkpoint.registry import check_name, open_registry
+
+    store = open_registry(registry)
+    if name is not None:
+        check_name(name)
+        store.set_default(name)
+    names = store.models()
+    if not names:
+        raise InvalidInputError(f"the registry {store.location} holds no model", parameter="registry")
+    default = choose_default(names, store.default())
+    typer.echo(f"{default.name} is the default: {default.reason}")
+
+
 @models_app.command("sweep")
 def models_sweep(
     older_than_days: Annotated[

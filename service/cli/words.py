@@ -20,7 +20,7 @@ def read_text(path: Path) -> str:
         FormatError: it cannot be read, or is not UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         wrong = f"byte {error.start} is 0x{error.object[error.start]:02x} ({error.reason})"
         raise FormatError(path, f"is not UTF-8: {wrong}", hint="convert it, for example with iconv") from None

@@ -46,7 +46,7 @@ class Followed:
 
 
 class Following:
-    """The followed addresses, and the registry's aliases of their models. For one thread at a time.
+    """The followed addresses, the registry's aliases of their models and its default. For one thread at a time.
 
     Args:
         registry: where models are published.
@@ -66,6 +66,7 @@ class Following:
             raise RegistryError(f"the registry {registry.location} holds no model: train or import one first")
         self.followed: dict[str, Followed] = {}
         self.aliases: dict[str, dict[str, int]] = {}
+        self.default = registry.default()
         self._stamps: dict[str, Stamp] = {}
         self._moving: set[str] = set()
         for address in addresses:
@@ -100,6 +101,7 @@ class Following:
         try:
             changed = self._changed()
             names = self._registry.models() if self._every else []
+            self.default = self._registry.default()
         except RegistryError as error:
             _log.warning("registry cannot be watched", reason=str(error))
             return False

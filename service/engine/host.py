@@ -20,6 +20,7 @@ from models.errors import (
     NotReadyError,
 )
 from service.engine.addresses import Routes, routes
+from service.engine.default_model import DefaultModel
 from service.engine.following import Following
 from service.engine.hosted import HostedModel, LoadedModel, LoadState
 from service.engine.leaving import Leaving
@@ -31,7 +32,6 @@ from service.engine.retrying import Retries
 __all__ = ["HostedModel", "LoadState", "LoadedModel", "ModelHost"]
 
 _log = structlog.get_logger(__name__)
-PREFERRED_DEFAULT = "mixture"
 
 
 class ModelHost:
@@ -40,8 +40,8 @@ class ModelHost:
     Args:
         registry: where models are published.
         addresses: which to serve; none means every model of the registry.
-        default: the address meant by a request that names none; None means the model
-            `mixture` if there is one, else the first by name.
+        default: the address meant by a request that names none; None means what the registry remembers, if that
+            is served, else as `models.checkpoint.default_name` chooses.
         device: `cpu`, `cuda`, `cuda:1` or `auto`.
         precision: as `read_precisions` reads it.
         num_threads: of torch; None leaves its choice.
@@ -94,10 +94,10 @@ class ModelHost:
         self._models: dict[str, HostedModel] = {}
         self._leaving: tuple[Leaving, ...] = ()
         self._stopping = False
-        self._default = next(iter(self._following.followed))
+        self.default_model = DefaultModel(self._following, default)
         self._routes: Routes | None = None
         self._settle()
-        self._default = self._default_address(default)
+        self.default_model.choose(self.find)
         self._settle()
 
     # --- what any thread may ask --------------------------------------------------------------------
@@ -253,7 +253,7 @@ class ModelHost:
         if model.address == self.default.address:
             raise InvalidInputError(
                 f"{model.address} is the default, which answers requests that name no model: point its alias to "
-                "another version, or start the service with another GRAMOPHONE_DEFAULT_MODEL",
+                "another version, or name another by `gramophone models default` or GRAMOPHONE_DEFAULT_MODEL",
                 parameter="model",
             )
         ending = self.follows(model)
@@ -287,6 +287,9 @@ class ModelHost:
             model = self._models[own]
             if model.version is not None and model.loaded is None and self._retries.is_due(own):
                 self._load(model)
+        if self.default_model.follow(self.find):
+            self._publish()
+            _log.info("default model changed", model=self.default.address, reason=self.default_model.reason)
 
     def reap(self) -> bool:
         """Give the memory of models back that no request has any more.
@@ -301,18 +304,6 @@ class ModelHost:
         return bool(staying)
 
     # ------------------------------------------------------------------------------------------------
-
-    def _default_address(self, default: str | None) -> str:
-        followed = self._following.followed
-        names = sorted({one.name for one in followed.values()})
-        address = default or (PREFERRED_DEFAULT if PREFERRED_DEFAULT in names else names[0])
-        if address in followed:
-            return address
-        means = self.find(address).address
-        if default is not None and self._following.meaning(address) == means:
-            return self._following.begin(address).address
-        # a bare name that nobody asked to follow: what of it is here
-        return next(one.address for one in followed.values() if one.target == means)
 
     def _load(self, model: HostedModel) -> None:
         if self._stopping or model.version is None:
@@ -375,7 +366,7 @@ class ModelHost:
             {own: replace(model, failure=self._problem(model)) for own, model in self._models.items()},
             followed=self._following.leads(),
             aliases=self._following.aliases,
-            default=self._default,
+            default=self.default_model.address,
             before=self._routes,
         )
 

@@ -1,5 +1,6 @@
 """Bodies and fields of the user's own."""
 
+import codecs
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ def read_bodies(path: Path) -> list[Request]:
         FormatError: the file cannot be read, or is no such file.
     """
     try:
-        content = path.read_bytes().strip()
+        content = path.read_bytes().removeprefix(codecs.BOM_UTF8).strip()
     except OSError as error:
         raise FormatError(path, str(error.strerror), hint=_HINT) from error
     if not content:

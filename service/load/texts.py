@@ -18,7 +18,7 @@ def read_texts(path: Path) -> list[str]:
         FormatError: it cannot be read, is not UTF-8, or has none.
     """
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             texts = [text for line, _ in zip(file, range(_MAX_TEXTS), strict=False) if (text := line.strip())]
     except (OSError, UnicodeDecodeError) as error:
         raise FormatError(path, str(error), hint="give a text file with a sentence a line") from error

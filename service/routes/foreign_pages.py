@@ -57,7 +57,7 @@ class ForeignPages:
         self._app = app
         self._keys = keys
         self._metrics = metrics
-        self._is_loopback = _is_loopback(host)
+        self._is_loopback = is_loopback(host)
         self._allowed = frozenset(name.lower() for name in allowed_hosts)
         self._origins = frozenset(origins)
 
@@ -124,7 +124,8 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens on an address."""
     return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from service.schemas.autocomplete import NAME
 from service.security.access import AccessTable
 from service.security.keys import KeyScope
 
@@ -61,7 +62,11 @@ _TAG_OF = {
 """The group of a path and of all below it."""
 
 _ADDRESS = {"description": "A model: `name`, `name@7` or `name@champion`.", "example": "mixture"}
-_USER = {"description": "Whose words; a user belongs to the key that made it.", "example": "ann"}
+_USER = {
+    "description": "Whose words; a user belongs to the key that made it.",
+    "example": "ann",
+    "schema": {"type": "string", "pattern": NAME},
+}
 _PARAMETERS: Mapping[str, Mapping[str, Json]] = {
     "/v1/autocomplete/users/{user}": {"user": _USER},
     "/v1/autocomplete/users/{user}/accepted": {"user": _USER},

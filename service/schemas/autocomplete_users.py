@@ -11,12 +11,14 @@ from models.completion.personal import Bounds, PairCount, PersonalModel, WordCou
 from models.errors import InvalidInputError
 from service.schemas.autocomplete import NAME
 from service.schemas.autocomplete_replies import UserPair, UserReply, UserWord, UserWords
+from service.schemas.bounds import stated
 from service.schemas.wire import WireModel
 
 K = TypeVar("K")
 MAX_ACCEPTED_CHARACTERS = 10_000
 _NO_SPACE = r"[^\s\x1c-\x1f]"  # information separators part words too, for Python
-Word = Annotated[str, StringConstraints(pattern=rf"^{_NO_SPACE}+$")]
+_LENGTH = stated(maxLength=Bounds().max_word_characters)
+Word = Annotated[str, StringConstraints(pattern=rf"^{_NO_SPACE}+$"), _LENGTH]
 Count = Annotated[float, Field(gt=0, le=1e9)]
 
 
@@ -46,7 +48,7 @@ class WordIn(WireModel):
 class PairIn(WireModel):
     """How often a word was accepted after another."""
 
-    previous: Annotated[str, StringConstraints(pattern=rf"^{_NO_SPACE}*$")]
+    previous: Annotated[str, StringConstraints(pattern=rf"^{_NO_SPACE}*$"), _LENGTH]
     """The word before, among the words or not; empty at the start of a sentence."""
     text: Word
     """The word; among the words."""

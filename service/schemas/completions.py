@@ -1,13 +1,25 @@
 """POST /v1/completions, OpenAI's contract."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from models.decoding.parameters import DecodingParameters
 from models.errors import InvalidInputError, UnsupportedParameterError
 from service.engine.host import LoadedModel
+from service.schemas.bounds import (
+    Biases,
+    Choices,
+    Count,
+    Penalty,
+    Probability,
+    RepetitionPenalty,
+    Share,
+    Stops,
+    Temperature,
+    stated,
+)
 from service.schemas.completion_replies import (
     CompletionChoice,
     CompletionLogprobs,
@@ -57,47 +69,47 @@ class CompletionRequest(TimedRequest):
     prompt: OneOrMoreContexts | None = None
     """A text, texts, token ids, or lists of them. A text is read after `<s>`; ids exactly as they are: begin them
     with that of `<s>` to have it there."""
-    best_of: int | None = None
+    best_of: Choices | None = None
     """Of how many continuations of each prompt the `n` with the highest mean log-probability are returned."""
     echo: bool | None = None
     """Whether a choice begins with its prompt."""
-    frequency_penalty: float | None = None
+    frequency_penalty: Penalty | None = None
     """From -2 to 2: subtracted from a token's score for each time it was generated."""
     ignore_eos: bool | None = None
     """Go on where `</s>` would end a choice."""
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Biases | None = None
     """By token id, from -100 to 100: added to a token's score."""
-    logprobs: int | None = None
+    logprobs: Annotated[int, stated(minimum=0, maximum=MAX_LOGPROBS)] | None = None
     """For each token its log-probability and those of so many most probable tokens, from 0 to 20."""
-    max_tokens: int | None = None
+    max_tokens: Count | None = None
     """At most so many tokens a choice, 16 if it is left out; 0 with `echo`, to have prompts scored."""
-    min_p: float | None = None
+    min_p: Probability | None = None
     """Draw among tokens that have at least this share of the greatest probability."""
-    min_tokens: int | None = None
+    min_tokens: Count | None = None
     """At least so many tokens before `</s>`."""
-    n: int | None = None
+    n: Choices | None = None
     """How many choices for each prompt."""
-    presence_penalty: float | None = None
+    presence_penalty: Penalty | None = None
     """From -2 to 2: subtracted from the scores of tokens that were generated."""
-    repetition_penalty: float | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     """Above 1: makes tokens seen in the prompt or generated less probable."""
     return_tokens_as_token_ids: bool | None = None
     """Whether tokens are called `token_id:7` in log-probabilities."""
-    seed: int | None = None
+    seed: Annotated[int, stated(minimum=-_SEEDS // 2, maximum=_SEEDS - 1)] | None = None
     """The same seed gives the same choices."""
-    stop: str | list[str] | None = None
+    stop: Stops | None = None
     """A choice ends before the first of these."""
     stream: bool | None = None
     """Whether to send tokens as server-sent events."""
     stream_options: StreamOptions | None = None
     """Only with `stream`."""
-    suffix: str | None = None
+    suffix: Annotated[str, stated(maxLength=0)] | None = None
     """Not served."""
-    temperature: float | None = None
+    temperature: Temperature | None = None
     """1 if it is left out; 0 takes the most probable token."""
-    top_k: int | None = None
+    top_k: Annotated[int, stated(minimum=-1)] | None = None
     """Draw among the k most probable tokens; 0 or -1 for all."""
-    top_p: float | None = None
+    top_p: Share | None = None
     """Draw among the fewest tokens that together have this probability."""
     user: str | None = None
     """Ignored."""

@@ -4,11 +4,29 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from models.decoding.parameters import SAMPLE, DecodingParameters
+from models.decoding.parameters import SAMPLE, STRATEGIES, DecodingParameters
 from models.errors import InvalidInputError
 from models.protocol import TopTokens
 from models.scoring import finite
 from service.engine.host import LoadedModel
+from service.schemas.bounds import (
+    BadWords,
+    Beams,
+    Biases,
+    Choices,
+    Count,
+    DiversityPenalty,
+    LengthPenalty,
+    Penalty,
+    Positive,
+    Probability,
+    RepetitionPenalty,
+    Seed,
+    Share,
+    Stops,
+    Temperature,
+    stated,
+)
 from service.schemas.replies import Choice, GenerateReply, TokenCandidate, Usage
 from service.schemas.wire import OneContext, TimedRequest, text_or_ids
 from service.use_cases.continuation import Continuation, Piece, check_streams
@@ -51,51 +69,51 @@ class GenerateRequest(TimedRequest):
     """A text or token ids; empty for the start of a sentence."""
     model: str | None = None
     """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
-    strategy: str = SAMPLE
+    strategy: Annotated[str, stated(enum=STRATEGIES)] = SAMPLE
     """`greedy` takes the most probable token, `sample` draws one, `beam` searches for the most probable whole."""
-    max_tokens: int = 64
+    max_tokens: Positive = 64
     """At most so many tokens."""
-    min_tokens: int = 0
+    min_tokens: Count = 0
     """The end of the sentence comes after at least so many tokens."""
     ignore_eos: bool = False
     """Go on past the ends of sentences, up to `max_tokens`."""
-    temperature: float = 1.0
+    temperature: Temperature = 1.0
     """0 means greedy."""
-    top_k: int | None = None
+    top_k: Positive | None = None
     """Draw among the k most probable tokens."""
-    typical_p: float = 1.0
+    typical_p: Share = 1.0
     """Of those, draw among the fewest with this probability whose surprisal is nearest to the entropy."""
-    top_p: float = 1.0
+    top_p: Share = 1.0
     """Of those, draw among the fewest most probable ones that together have this probability."""
-    min_p: float = 0.0
+    min_p: Probability = 0.0
     """Of those, draw among the ones with at least this share of the greatest probability."""
-    repetition_penalty: float = 1.0
+    repetition_penalty: RepetitionPenalty = 1.0
     """The probability of a token of the prompt or the continuation is raised to this power."""
-    presence_penalty: float = 0.0
+    presence_penalty: Penalty = 0.0
     """Subtracted from the log-probability of a token that was generated."""
-    frequency_penalty: float = 0.0
+    frequency_penalty: Penalty = 0.0
     """Subtracted as often as it was."""
-    logit_bias: dict[str, float] = Field(default_factory=dict)
+    logit_bias: Biases = Field(default_factory=dict)
     """Token ids, as strings, and what is added to their log-probabilities, -100 to 100."""
-    bad_words: list[str] = Field(default_factory=list)
+    bad_words: BadWords = Field(default_factory=list)
     """Texts that are not to be generated."""
-    n: int = 1
+    n: Choices = 1
     """How many continuations."""
-    best_of: int | None = None
+    best_of: Choices | None = None
     """How many to draw; the `n` with the highest mean log-probability are returned."""
-    num_beams: int | None = None
+    num_beams: Beams | None = None
     """With `beam`: continuations kept while searching; 4, or `n`, if it is left out."""
-    length_penalty: float = 1.0
+    length_penalty: LengthPenalty = 1.0
     """With `beam`: continuations are ranked by log-probability / length ** length_penalty."""
     early_stopping: bool = False
     """With `beam`: end once `num_beams` continuations are finished, though others could still be better."""
-    num_beam_groups: int = 1
+    num_beam_groups: Beams = 1
     """With `beam`: search in so many groups, each avoiding the tokens of those before it."""
-    diversity_penalty: float = 0.0
+    diversity_penalty: DiversityPenalty = 0.0
     """With groups: by how much a token is avoided for each beam that took it."""
-    seed: int | None = None
+    seed: Seed | None = None
     """The same seed gives the same text."""
-    stop: str | list[str] = Field(default_factory=list)
+    stop: Stops = Field(default_factory=list)
     """The text ends before the first of these."""
     logprobs: FlagOrCount = False
     """Whether to report the model's own log-probability of each token; a number k adds the k most probable ones."""

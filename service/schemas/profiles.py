@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from models.reranking.profiles import MAX_WEIGHTS, Profile, ProfileModel
+from service.schemas.bounds import LengthExponent, Weight
 from service.schemas.wire import WireModel
 
 
@@ -25,9 +26,9 @@ class ProfileBody(WireModel):
         }
     )
 
-    weights: dict[str, float] = Field(min_length=1, max_length=MAX_WEIGHTS)
+    weights: dict[str, Weight] = Field(min_length=1, max_length=MAX_WEIGHTS)
     """Signed weights, by feature."""
-    length_exponent: float = 0.0
+    length_exponent: LengthExponent = 0.0
     """Of `lm`."""
     posterior_scale: float = Field(default=1.0, ge=0)
     """What totals are multiplied by."""

@@ -14,7 +14,8 @@ from models.reranking.lists import Candidate, CandidateList
 from models.reranking.log_linear import LogLinearModel
 from models.reranking.mbr import Utility
 from models.reranking.profiles import Profile
-from models.reranking.ranking import check_scale
+from models.reranking.ranking import MAX_SCALE, check_scale
+from service.schemas.bounds import Feature, LengthExponent, MixtureWeight, ModelName, Name, Weight, stated
 from service.schemas.score import DetailName
 from service.schemas.wire import TimedRequest, WireModel, lines_of, parse_json
 from service.use_cases.candidate_features import ScoreMode, ScoringOptions
@@ -22,7 +23,7 @@ from service.use_cases.limits import Limits
 from service.use_cases.rerank import RerankItem, RerankOptions
 from service.use_cases.rerank_sessions import Turn
 from service.use_cases.score import Detail
-from service.use_cases.scoring_models import ModelChoice
+from service.use_cases.scoring_models import MAX_MODELS, ModelChoice
 
 _MAX_SESSION = 2048
 """Characters of a session: a handle for each model."""
@@ -50,7 +51,7 @@ class CandidateIn(Candidate):
     """A hypothesis: its text, and features such as an acoustic score."""
 
     text: str
-    features: dict[str, float] = field(default_factory=dict)
+    features: dict[str, Feature] = field(default_factory=dict)
     """Natural logarithms, larger is better, unless the weights say otherwise."""
 
 
@@ -97,8 +98,11 @@ class MixturePart(WireModel):
 
     model: str
     """`name`, `name@7` or `name@champion`; all parts have the same tokenizer."""
-    weight: float
+    weight: MixtureWeight
     """Positive; all together sum to 1."""
+
+
+Mixture = Annotated[list[MixturePart], Field(min_length=1), stated(maxItems=MAX_MODELS)]
 
 
 def main_models(
@@ -121,9 +125,9 @@ class FurtherModel(WireModel):
 
     model: str
     """`name`, `name@7` or `name@champion`."""
-    name: str
+    name: ModelName
     """What it is called in features."""
-    weight: float | None = None
+    weight: Weight | None = None
     """The same as a weight of `lm:NAME`; negative to take away what the model says."""
 
 
@@ -132,21 +136,21 @@ class RerankSettings(TimedRequest):
 
     model: str | None = None
     """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
-    mixture: list[MixturePart] | None = Field(default=None, min_length=1)
+    mixture: Mixture | None = None
     """Instead of `model`: models whose probabilities are mixed at every token."""
-    models: list[FurtherModel] = Field(default_factory=list)
+    models: Annotated[list[FurtherModel], stated(maxItems=MAX_MODELS)] = Field(default_factory=list)
     """Further models, each with features of its own."""
-    weights: dict[str, float] | None = None
+    weights: dict[str, Weight] | None = None
     """Signed weights, by feature: total = Σ weight · feature. `lm`, `words`, `tokens` and `unk` are computed; `rank`
     and others are derived; all others are given with the candidates. A feature that is not named does not count. `lm`
     alone, with weight 1, if left out."""
-    profile: str | None = None
+    profile: Name | None = None
     """Weights that were tuned and saved under this name, with length exponent, posterior scale and models, as far as
     the request does not give them itself."""
-    length_exponent: float | None = None
+    length_exponent: LengthExponent | None = None
     """`lm` is the sum of the tokens' log-probabilities divided by their number to this power: 0 (default) the sum, 1
     the mean. If it is not 0, `lm_sum` is the sum."""
-    posterior_scale: float | None = None
+    posterior_scale: Annotated[float, stated(minimum=0, maximum=MAX_SCALE)] | None = None
     """posterior = exp(scale · total), normalised over the list; 1 if left out, 0 makes all alike."""
     mbr: Utility | None = None
     """Order by the utility that is expected under the posteriors, instead of the total: fewest word errors (`wer`), or

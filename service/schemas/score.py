@@ -13,6 +13,7 @@ from models.errors import InvalidInputError
 from models.scoring import bits_per, finite, perplexity
 from models.vocabulary import EOS, UNK
 from service.engine.host import LoadedModel
+from service.schemas.bounds import TokenId
 from service.schemas.replies import ScoreReply, ScoreTotals, SequenceScoreResult, TokenScore, WordScore
 from service.schemas.wire import (
     OneContext,
@@ -45,7 +46,7 @@ class ScoreRequest(TimedRequest):
 
     texts: list[str] | None = Field(default=None, min_length=1)
     """What to score; or else `token_ids`."""
-    token_ids: list[list[int]] | None = Field(default=None, min_length=1)
+    token_ids: list[list[TokenId]] | None = Field(default=None, min_length=1)
     """What to score, as token ids; or else `texts`."""
     context: OneContext = ""
     """What stands before each; tokenised together with it, and not scored."""
@@ -92,7 +93,7 @@ class ScoreLine(WireModel):
 
     text: str | None = None
     """What to score; or else `token_ids`."""
-    token_ids: list[int] | None = None
+    token_ids: list[TokenId] | None = None
     """What to score, as token ids; or else `text`."""
     context: OneContext = ""
     """What stands before it; tokenised together with it, and not scored."""

@@ -11,6 +11,7 @@ from models.arrays import FloatArray
 from models.scoring import LOG_ZERO, finite
 from service.engine.host import LoadedModel
 from service.engine.states import KeptState
+from service.schemas.bounds import TokenId
 from service.schemas.state_replies import (
     AdvancedState,
     AdvanceReply,
@@ -59,7 +60,7 @@ class ContinuationIn(WireModel):
     """The state before it, which stays as it is."""
     text: str | None = None
     """Words, tokenised as they are after a space; or else `token_ids`."""
-    token_ids: list[int] | None = None
+    token_ids: list[TokenId] | None = None
     """Token ids, which may be parts of words; or else `text`."""
     eos: bool = False
     """Whether `</s>` after it is scored too; the new state stands before it."""
@@ -92,7 +93,7 @@ class AdvanceRequest(TimedRequest):
 
     continuations: list[ContinuationIn] = Field(min_length=1)
     """Of states of one version of one model; a state may be continued in several ways."""
-    next_token_ids: list[int] = Field(default_factory=list)
+    next_token_ids: list[TokenId] = Field(default_factory=list)
     """Tokens whose log-probabilities, if they came next, are told after each continuation."""
     free: list[Handle] = Field(default_factory=list)
     """States that are not needed any more once this is answered."""
@@ -129,7 +130,7 @@ class NextRequest(TimedRequest):
 
     states: list[Handle] = Field(min_length=1)
     """Of one version of one model."""
-    token_ids: Annotated[list[int], Field(min_length=1)] | None = None
+    token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
     """The tokens that are asked about; all if they are left out."""
 
     def check(self, limits: Limits) -> None:

@@ -4,6 +4,7 @@ from pydantic import ConfigDict
 
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK
 from service.engine.host import LoadedModel
+from service.schemas.bounds import TokenId
 from service.schemas.completion_replies import TokenizeReply, TokenizerInfo
 from service.schemas.wire import WireModel
 from service.use_cases.limits import Limits
@@ -32,7 +33,7 @@ class DetokenizeRequest(WireModel):
         extra="ignore", json_schema_extra={"examples": [{"tokens": [303, 260, 311, 259]}]}
     )
 
-    tokens: list[int]
+    tokens: list[TokenId]
     """Token ids."""
     model: str | None = None
     """`name`, `name@7` or `name@champion`; the service's default if it is left out."""

@@ -1,7 +1,7 @@
 """POST /v1/rerank/tune: what is asked."""
 
 from collections.abc import Generator
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
@@ -9,11 +9,22 @@ from pydantic_core import PydanticCustomError
 from models.errors import InvalidInputError
 from models.reranking.lists import Candidate, CandidateList
 from models.reranking.metrics import metric_of
-from models.reranking.metrics.normalisers import UNCHANGED
-from models.reranking.tuning.settings import TuningSettings
-from service.schemas.rerank import CandidateIn, MixturePart, main_models
+from models.reranking.metrics.normalisers import NORMALISERS, UNCHANGED
+from models.reranking.metrics.significance import MAX_SAMPLES
+from models.reranking.tuning.features import MAX_FEATURES
+from models.reranking.tuning.settings import (
+    MAX_EXPONENTS,
+    MAX_FOLDS,
+    MAX_RESAMPLES,
+    MAX_RESTARTS,
+    MAX_SEED,
+    MIN_SAMPLES,
+    TuningSettings,
+)
+from service.schemas.bounds import LengthExponent, ModelName, Probability, stated
+from service.schemas.rerank import CandidateIn, Mixture, main_models
 from service.schemas.wire import TimedRequest, WireModel
-from service.use_cases.scoring_models import ModelChoice
+from service.use_cases.scoring_models import MAX_MODELS, ModelChoice
 from service.use_cases.tune import TuneCommand, check_candidates
 
 _DEFAULTS = TuningSettings()
@@ -54,7 +65,7 @@ class TunedModel(WireModel):
 
     model: str
     """`name`, `name@7` or `name@champion`."""
-    name: str
+    name: ModelName
     """What it is called in features."""
 
 
@@ -63,33 +74,37 @@ class TuneSettings(TimedRequest):
 
     metric: Literal["wer", "cer", "bleu", "chrf"] = "wer"
     """What to tune for."""
-    normaliser: str = UNCHANGED
+    normaliser: Annotated[str, stated(enum=list(NORMALISERS))] = UNCHANGED
     """What is done to texts before words or characters are compared, of `wer` and `cer`: `none`, `lower` or
     `lower-unpunctuated`."""
     model: str | None = None
     """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
-    mixture: list[MixturePart] | None = Field(default=None, min_length=1)
+    mixture: Mixture | None = None
     """Instead of `model`: models whose probabilities are mixed at every token."""
-    models: list[TunedModel] = Field(default_factory=list)
+    models: Annotated[list[TunedModel], stated(maxItems=MAX_MODELS)] = Field(default_factory=list)
     """Further models, each with features of its own."""
     given_only: bool = False
     """Whether no model scores: only what is given with the candidates, and what is derived of it, gets weights."""
-    features: list[str] | None = None
+    features: Annotated[list[str], stated(minItems=1, maxItems=MAX_FEATURES)] | None = None
     """What may have a weight. If left out: `rank` and `rank:log`; what is given with every candidate, and, if it looks
     like a mean over the text, also times its words and characters; `lm` and `unk` of each model; `words`."""
-    length_exponents: list[float] = Field(default_factory=lambda: list(_DEFAULTS.length_exponents))
+    length_exponents: Annotated[list[LengthExponent], stated(minItems=1, maxItems=MAX_EXPONENTS)] = Field(
+        default_factory=lambda: list(_DEFAULTS.length_exponents)
+    )
     """Of `lm`, to choose from, the simplest first."""
-    folds: int = _DEFAULTS.folds
+    folds: Annotated[int, stated(minimum=2, maximum=MAX_FOLDS)] = _DEFAULTS.folds
     """Parts of the lists, each of which is held out once."""
-    seed: int = _DEFAULTS.seed
+    seed: Annotated[int, stated(minimum=0, maximum=MAX_SEED)] = _DEFAULTS.seed
     """Of folds and random starts: equal seeds give equal replies."""
-    restarts: int = _DEFAULTS.restarts
+    restarts: Annotated[int, stated(minimum=0, maximum=MAX_RESTARTS)] = _DEFAULTS.restarts
     """Random starts of a search, beside those from each feature alone."""
-    resamples: int = _DEFAULTS.resamples
+    resamples: Annotated[int, stated(minimum=1, maximum=MAX_RESAMPLES)] = _DEFAULTS.resamples
     """Resamples of the lists; the weights are the mean of what is best for each."""
-    max_p_value: float = _DEFAULTS.max_p_value
+    max_p_value: Probability = _DEFAULTS.max_p_value
     """How probable by chance a gain may be at most for the weights to be used; 1 takes what is better at all."""
-    bootstrap_samples: int = _DEFAULTS.bootstrap_samples
+    bootstrap_samples: Annotated[int, stated(minimum=MIN_SAMPLES, maximum=MAX_SAMPLES)] = (
+        _DEFAULTS.bootstrap_samples
+    )
     """That this probability is told from."""
 
     def command(self, lists: tuple[CandidateList, ...]) -> TuneCommand:

@@ -1,5 +1,6 @@
 """Reading requests: bytes to a wire model, with errors that name the field and the value."""
 
+import codecs
 from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated, Any, TypeVar
@@ -8,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaH
 from pydantic_core import CoreSchema
 
 from models.errors import InvalidInputError
+from service.schemas.bounds import TokenId
 from service.use_cases.tokens import TextOrIds
 
 _SHOWN_CHARACTERS = 80
@@ -60,6 +62,10 @@ def parse_json(kind: type[W], body: bytes) -> W:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
+        if body.startswith(codecs.BOM_UTF8):
+            raise InvalidInputError(
+                "the JSON begins with a byte-order mark (U+FEFF): send it without, as RFC 8259 asks"
+            ) from None
         raise invalid_input(error) from None
 
 
@@ -151,7 +157,7 @@ def text_or_object(value: Any) -> str | None:
 
 _MESSAGE = "input should be a text or a list of token ids"
 OneContext = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[int], Tag("<ids>")],
+    Annotated[str, Tag("<text>")] | Annotated[list[TokenId], Tag("<ids>")],
     Discriminator(
         lambda v: tag if (tag := _alternative(v)) in {"<text>", "<ids>"} else None,
         custom_error_type="text_or_ids",
@@ -163,8 +169,8 @@ OneContext = Annotated[
 OneOrMoreContexts = Annotated[
     Annotated[str, Tag("<text>")]
     | Annotated[list[str], Tag("<texts>"), Field(min_length=1)]
-    | Annotated[list[int], Tag("<ids>")]
-    | Annotated[list[list[int]], Tag("<id lists>"), Field(min_length=1)],
+    | Annotated[list[TokenId], Tag("<ids>")]
+    | Annotated[list[list[TokenId]], Tag("<id lists>"), Field(min_length=1)],
     Discriminator(
         _alternative, custom_error_type="text_or_ids", custom_error_message=_MESSAGE + ", or a list of those"
     ),

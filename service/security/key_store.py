@@ -82,7 +82,7 @@ class KeyStore:
 
     def _read(self, file: Path) -> tuple[ApiKey, ...]:
         try:
-            lines = file.read_text(encoding="utf-8").splitlines()
+            lines = file.read_text(encoding="utf-8-sig").splitlines()
         except OSError as error:
             raise FormatError(file, f"cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:

@@ -264,7 +264,7 @@ def test_a_bad_alias_changes_nothing(admin, registry, path, body, status):
     assert answer.status_code == status
     assert str(registry.root) not in answer.text
     assert registry.aliases("main") == {"champion": 1}
-    assert sorted(path.name for path in registry.root.iterdir()) == ["damaged", "main", "other"]
+    assert sorted(path.name for path in registry.root.iterdir()) == [".default", "damaged", "main", "other"]
 
 
 def test_a_registry_that_cannot_be_written_says_so(admin, registry):

@@ -48,6 +48,7 @@ def served(fake_family, tmp_path_factory):
     tokenizer = learn_tokenizer(TokenizerSettings(kind="bpe", vocab_size=330), TEXT, progress=Silent())
     for seed, name in enumerate(("lstm", "mixture", "ngram")):
         publish(registry, name, seed, tokenizer)
+    registry.set_default("mixture")
     settings = Settings(registry=registry.root, api_keys=(KEY.key.line,))
     headers = {"authorization": f"Bearer {KEY.secret}"}
     with (

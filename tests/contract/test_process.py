@@ -1,6 +1,7 @@
 """The program as an operator runs it: a process of its own, its log, its signals."""
 
 import json
+import shutil
 import signal
 import threading
 import time
@@ -8,6 +9,7 @@ import time
 import httpx
 import pytest
 
+from models.checkpoint.local import LocalRegistry
 from service.security.keys import create_key
 from tests.processes import running_process
 
@@ -56,6 +58,45 @@ def test_the_log_is_json_and_never_holds_the_text(process):
     assert mine["duration_ms"] > 0
     assert any(line["event"] == "model failed" and "damaged" in line["reason"] for line in lines)
     assert PRIVATE not in log.read_text()
+
+
+def logged(log, event):
+    """Each log line of an event."""
+    return [line for line in map(json.loads, log.read_text().splitlines()) if line["event"] == event]
+
+
+def test_a_restart_serves_the_same_default_after_another_name_was_published_and_says_why(registry, tmp_path):
+    copy = LocalRegistry(tmp_path / "registry", create=True)
+    model = registry.resolve("mixture@1").path
+    settings = {"GRAMOPHONE_LOG_FORMAT": "json", "GRAMOPHONE_WORKERS": "2"}
+    told = []
+    for name in ("mine", "alpha"):
+        copy.publish(name, lambda folder: shutil.copytree(model, folder, dirs_exist_ok=True))
+        log = tmp_path / name
+        with running_process(copy, log, **settings) as (_, url):
+            assert httpx.post(f"{url}/v1/score", json={"texts": ["a"]}).json()["model"] == "mine@1"
+        told += [
+            (line["worker"], line["url"], line["default"], line["reason"]) for line in logged(log, "serving")
+        ]
+        assert {line[1:3] for line in told[-2:]} == {(url, "mine@1")}
+    assert {line[0::3] for line in told[:2]} == {(0, "it is the only model"), (1, "it is the only model")}
+    assert {line[0::3] for line in told[2:]} == {(n, "the registry remembers it") for n in (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "warnings"),
+    [
+        ({"GRAMOPHONE_HOST": "0.0.0.0", "GRAMOPHONE_WORKERS": "2"}, 1),  # noqa: S104 - as in a container
+        ({"GRAMOPHONE_HOST": "0.0.0.0", "GRAMOPHONE_API_KEYS": create_key("a", ["infer"]).key.line}, 0),  # noqa: S104
+        ({}, 0),
+    ],
+)
+def test_an_open_service_that_others_reach_is_warned_of_once(registry, tmp_path, settings, warnings):
+    log = tmp_path / "log"
+    with running_process(registry, log, GRAMOPHONE_MODELS="slow", GRAMOPHONE_LOG_FORMAT="json", **settings):
+        found = logged(log, "whoever can reach this service may use it, as it asks for no keys")
+    assert len(found) == warnings
+    assert all("GRAMOPHONE_API_KEYS_FILE" in line["advice"] for line in found)
 
 
 def test_a_request_to_upgrade_is_answered_like_any_other(process):

@@ -134,6 +134,7 @@ def _fill(folder):
     words = families.tokenizer()
     parts = [_publish(scratch, name, families.model(name), words) for name in ("ngram", "lstm")]
     _publish(registry, "mixture", families.model("mixture"), words, parts)
+    registry.set_default("mixture")
     return registry
 
 

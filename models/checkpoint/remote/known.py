@@ -2,6 +2,7 @@
 
 <root>/<model>/versions.json    [1, 2, 7]
 <root>/<model>/aliases.json     as the registry has it
+<root>/.default                 as the registry has it
 """
 
 import contextlib
@@ -9,6 +10,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from models.checkpoint.default_name import DEFAULT_FILE
 from models.checkpoint.folders import replace_file
 from models.checkpoint.versions import ALIASES_FILE, Version, is_name, parse_aliases
 
@@ -57,6 +59,13 @@ class Known:
             return {}
         return parse_aliases(content, path)
 
+    def default(self) -> bytes:
+        """What the registry's file of the default held; nothing if there was none."""
+        try:
+            return (self.root / DEFAULT_FILE).read_bytes()
+        except OSError:
+            return b""
+
     def version(self, name: str, number: int) -> Version:
         """The version of this number, and the folder where it is laid."""
         return Version(name, number, self.root / name / "versions" / str(number))
@@ -81,6 +90,10 @@ class Known:
         else:
             with contextlib.suppress(OSError):
                 path.unlink()
+
+    def remember_default(self, content: bytes) -> None:
+        """Take note of the registry's file of the default; nothing if there is none."""
+        self._replace(self.root / DEFAULT_FILE, content)
 
     @staticmethod
     def _replace(path: Path, content: bytes) -> None:

@@ -3,6 +3,7 @@
     <root>/.blobs/<sha256>                      content of files, of whatever version; always whole
     <root>/<model>/versions/<7>/manifest.json   the version; an empty one: it was deleted
     <root>/<model>/aliases.json                 {"champion": 7}
+    <root>/.default                             the name of the model for requests that name none
 
 A version is there once its manifest is, which is written last and create-only: of several publishers
 one gets the number, the others the next one. Their files never mix, as a file's key is its content;
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
+from models.checkpoint.default_name import DEFAULT_FILE, format_default, parse_default
 from models.checkpoint.manifest import (
     MANIFEST_FILE,
     Manifest,
@@ -156,6 +158,7 @@ class RemoteRegistry(Registry):
             verify_files(folder, manifest)
             upload_contents(store, folder, manifest)
             raw = (folder / MANIFEST_FILE).read_bytes()
+            self.keep_default(name)
             version = self._take_number(store, name, raw)
             self._cache.adopt(folder, version, manifest)
         return version
@@ -192,6 +195,21 @@ class RemoteRegistry(Registry):
 
         before = change_aliases(store, f"{name}/{ALIASES_FILE}", self._place(name, ALIASES_FILE), without)
         return before[alias]
+
+    @override
+    def default(self) -> str | None:
+        def read() -> bytes:
+            found = self._store.read(DEFAULT_FILE)
+            content = b"" if found is None else found.content
+            self._known.remember_default(content)
+            return content
+
+        return parse_default(self._reach.ask(read, self._known.default))
+
+    @override
+    def set_default(self, name: str) -> None:
+        self.resolve(name)
+        writable(self._store).put(DEFAULT_FILE, format_default(name))
 
     @override
     def delete(self, name: str, number: int) -> None:

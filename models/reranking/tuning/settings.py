@@ -11,6 +11,7 @@ MAX_RESTARTS = 1000
 MAX_RESAMPLES = 1000
 MAX_EXPONENTS = 5
 MAX_SEED = 2**63 - 1
+MIN_SAMPLES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class TuningSettings:
         _check("restarts", self.restarts, 0, MAX_RESTARTS)
         _check("resamples", self.resamples, 1, MAX_RESAMPLES)
         _check("max_p_value", self.max_p_value, 0, 1)
-        _check("bootstrap_samples", self.bootstrap_samples, 100, MAX_SAMPLES)
+        _check("bootstrap_samples", self.bootstrap_samples, MIN_SAMPLES, MAX_SAMPLES)
         _check("length_exponents", len(self.length_exponents), 1, MAX_EXPONENTS, " values")
         for place, exponent in enumerate(self.length_exponents):
             _check(f"length_exponents[{place}]", exponent, 0, MAX_LENGTH_EXPONENT)

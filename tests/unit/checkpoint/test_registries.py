@@ -52,6 +52,20 @@ def test_an_empty_registry_has_no_model(registry):
         registry.resolve("m")
 
 
+def test_the_default_so_far_is_remembered_before_another_name_comes(opened):
+    registry = opened()
+    registry.publish("mine", write_minimal)
+    registry.publish("mine", write_minimal)
+    assert registry.default() is None
+    registry.publish("alpha", write_minimal)
+    assert opened().default() == "mine"
+    registry.set_default("alpha")
+    registry.publish("aardvark", write_minimal)
+    assert opened().default() == "alpha"
+    with pytest.raises(ModelNotFoundError, match="no model 'nobody'"):
+        registry.set_default("nobody")
+
+
 def test_aliases_move_and_go(registry):
     for _ in range(2):
         registry.publish("m", write_minimal)

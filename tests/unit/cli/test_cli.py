@@ -2,14 +2,17 @@
 
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
 from importlib.metadata import version
 
 import pytest
+import typer
 
 from models.checkpoint.local import LocalRegistry
+from service.cli.program import app
 from service.settings import Settings
 from training.recipe import recipe_names
 
@@ -284,7 +287,18 @@ def test_serve_lists_every_setting(typed):
     assert all(f"GRAMOPHONE_{name.upper()}" in out for name in Settings.model_fields)
 
 
-def test_help_tells_what_to_give_and_not_the_types_that_hold_it(typed):
-    _, out, _ = typed("evaluate", "--help")
-    assert "FILE" in out
-    assert "list[Path]" not in out
+def commands_below(command, path=()):
+    yield path
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands_below(below, (*path, name))
+
+
+@pytest.mark.parametrize("path", list(commands_below(typer.main.get_command(app))), ids=" ".join)
+def test_help_tells_what_to_give_and_not_the_types_that_hold_it(typed, monkeypatch, path):
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 300)  # nothing is broken or cut short
+    code, out, _ = typed(*path, "--help")
+    assert code == 0
+    bracketed = {
+        one for one in re.findall(r"<[^>]*>|list\[.*|\[\[.*|{[^}]*…}|,  +and", out) if "|" not in one
+    }
+    assert bracketed <= {"<s>", "</s>", "<eps>"}, "neither names of types nor what Markdown takes for tags"

@@ -54,6 +54,19 @@ def test_models_are_listed_shown_verified_promoted_and_deleted(typed, trained):
     assert json.loads(typed("models", "list", *trained, "--json")[1]) == []
 
 
+def test_the_default_is_told_with_its_reason_and_named_anew(typed, trained, tmp_path):
+    def default(*name):
+        return typed("models", "default", *name, *trained)
+
+    assert default()[1] == "small is the default: it is the only model\n"
+    options = ("--corpus", tmp_path / "corpus.txt", "--set", "ngram.order=2")
+    typed("train", "ngram", "--name", "other", *options, *trained)
+    assert default()[1] == "small is the default: the registry remembers it\n"
+    assert default("other")[1] == default()[1] == "other is the default: the registry remembers it\n"
+    code, _, err = default("nobody")
+    assert (code, "no model 'nobody'" in err) == (2, True)
+
+
 def test_leftovers_are_swept_when_they_are_old(typed, trained):
     open_registry(trained[1]).delete("small", 1)
     assert typed("models", "sweep", *trained)[1] == "0 leftovers removed\n"

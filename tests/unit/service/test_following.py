@@ -341,6 +341,20 @@ def test_the_default_cannot_be_unloaded(made):
         host.unload("lstm")
 
 
+def test_what_the_registry_remembers_becomes_the_default_once_it_can_answer(made, registry, loads):
+    host = made()
+    loads.broken = {"gru@1"}
+    registry.publish("gru", write_minimal)
+    assert registry.default() == "lstm"
+    registry.set_default("gru")
+    host.refresh()
+    assert host.default.address == "lstm@1"
+    loads.broken = set()
+    registry.publish("gru", write_minimal)
+    host.refresh()
+    assert host.default.address == made().default.address == "gru@2"
+
+
 def test_what_an_address_is_about_to_move_to_cannot_be_unloaded(made, registry, loads):
     host = made("lstm", "ngram", default="ngram")
     loads.broken = {"lstm@2"}

@@ -78,9 +78,33 @@ def test_what_is_published_and_not_loaded_is_said_so(registry):
         made(registry).resolve("lstm@1")
 
 
-def test_mixture_is_the_default_where_there_is_one(registry):
-    registry.publish("mixture", write_minimal)
-    assert made(registry).default.address == "mixture@1"
+def test_another_name_does_not_change_the_default_and_its_reason_is_told(registry):
+    """After `alpha` was published, and even more after `mixture`, a restart served that."""
+    before = made(registry).default.address
+    for name in ("alpha", "mixture"):
+        registry.publish(name, write_minimal)
+        host = made(registry)
+        assert (host.default.address, host.default_model.is_guess) == (before, False)
+    assert host.default_model.reason == "the registry remembers it"
+
+
+@pytest.mark.parametrize(("coming", "default"), [("alpha", "alpha@1"), ("mixture", "mixture@1")])
+def test_a_registry_that_remembers_none_is_served_as_ever_and_called_a_guess(registry, coming, default):
+    """As those of earlier versions are."""
+    registry.publish(coming, write_minimal)
+    (registry.root / ".default").unlink()
+    host = made(registry)
+    assert (host.default.address, host.default_model.is_guess) == (default, True)
+    assert "gramophone models default" in host.default_model.reason
+    registry.publish("aardvark", write_minimal)
+    assert made(registry).default.address == default
+
+
+def test_the_settings_go_before_what_the_registry_remembers(registry):
+    registry.set_default("ngram")
+    assert made(registry).default.address == "ngram@1"
+    assert made(registry, default="lstm").default.address == "lstm@2"
+    assert made(registry, "lstm@1").default.address == "lstm@1"
 
 
 def test_threads_are_limited_before_a_model_can_be_asked(registry, monkeypatch):

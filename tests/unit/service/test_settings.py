@@ -19,6 +19,22 @@ def test_what_is_given_goes_before_the_environment(monkeypatch):
     assert read_settings(port=9000, host=None).port == 9000
 
 
+EMPTY_IS_NONE = {"models", "default_model", "api_keys", "cors_origins", "allowed_hosts"}
+"""Settings that are empty unless they are given, so that compose may hand on a variable that is not set."""
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_a_setting_that_is_empty_is_as_if_unset_or_refused(monkeypatch, name):
+    """An empty GRAMOPHONE_HOST listened on all addresses, without the guard of the loopback's."""
+    monkeypatch.setenv(f"GRAMOPHONE_{name.upper()}", "")
+    if name in EMPTY_IS_NONE:
+        assert not getattr(read_settings(), name)
+        assert not Settings.model_fields[name].default
+    else:
+        with pytest.raises(InvalidInputError, match=f"GRAMOPHONE_{name.upper()} is ''"):
+            read_settings()
+
+
 def test_an_unknown_variable_is_named_with_the_known_ones(monkeypatch):
     monkeypatch.setenv("GRAMOPHONE_PROT", "8123")
     with pytest.raises(InvalidInputError, match=r"GRAMOPHONE_PROT, .* GRAMOPHONE_PORT"):

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from models.checkpoint.local import LocalRegistry
 from models.errors import InvalidInputError
 from training import publishing
 from training.commands import run_train
@@ -83,6 +84,7 @@ def test_a_part_may_be_a_recipe_of_ones_own_and_is_called_by_its_file(tmp_path):
     result = run_train("mixture", name="m", registry=tmp_path / "r", corpus=[corpus], assignments=settings)
     assert [part["name"] for part in result["parts"]] == ["ngram@1", "mine@1"]
     assert (tmp_path / "r" / "mine" / "versions" / "1" / "learning-curve-mine.png").is_file()
+    assert LocalRegistry(tmp_path / "r").default() == "m"
 
 
 @pytest.mark.parametrize(

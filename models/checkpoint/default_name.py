@@ -1,0 +1,58 @@
+"""The default: which model answers requests that name none. A registry with several remembers one.
+
+    <root>/.default    its name; written before a second name is published, and by `gramophone models default`
+
+So another name never changes what is served; a service writes nothing.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from models.checkpoint.versions import is_name
+
+DEFAULT_FILE = ".default"
+PREFERRED_DEFAULT = "mixture"
+_HOW_TO_SAY = "`gramophone models default NAME` or GRAMOPHONE_DEFAULT_MODEL says which"
+
+
+class DefaultName(NamedTuple):
+    """The default among some models.
+
+    Attributes:
+        name: its name.
+        reason: why it is that one.
+        is_guess: whether nobody has said so, and others are there.
+    """
+
+    name: str
+    reason: str
+    is_guess: bool = False
+
+
+def choose_default(names: Sequence[str], remembered: str | None) -> DefaultName:
+    """The default among names, of which there is one at least.
+
+    Args:
+        names: of models, sorted.
+        remembered: what the registry remembers.
+    """
+    if remembered is not None and remembered in names:
+        return DefaultName(remembered, "the registry remembers it")
+    if len(names) == 1:
+        return DefaultName(names[0], "it is the only model")
+    name, reason = names[0], "the first by name"
+    if PREFERRED_DEFAULT in names:
+        name, reason = PREFERRED_DEFAULT, "a model of this name goes first"
+    known = "none" if remembered is None else f"{remembered!r}, which is not here"
+    return DefaultName(name, f"{reason}, as the registry remembers {known}: {_HOW_TO_SAY}", is_guess=True)
+
+
+def parse_default(content: bytes | None) -> str | None:
+    """The name in a registry's file; None if there is no file, or no name in it."""
+    name = (content or b"").decode("utf-8-sig", errors="replace").strip()
+    return name if is_name(name) else None
+
+
+def format_default(name: str) -> bytes:
+    """What the file holds."""
+    return f"{name}\n".encode()
