@@ -31,7 +31,8 @@ FormatOption = Annotated[
 ReferencesOption = Annotated[
     list[Path] | None,
     typer.Option(
-        help="References: a line a list in order, id and tab, Kaldi's text, or NeMo's manifest; may be repeated."
+        help="References, found by id where lines have ids (id and tab, Kaldi's text, sclite's trn, a manifest), "
+        "else a line a list in order; may be repeated."
     ),
 ]
 ReferenceLayoutOption = Annotated[
