@@ -19,6 +19,8 @@ from models.neural.network import Network
 from models.protocol import LanguageModel
 from models.vocabulary import BOS
 from training.corpora.encoded import EncodedCorpus
+from training.evaluating.distributions import Rows, sampled_places, summing_to_one
+from training.evaluating.entropy import SampledMean, entropies_of, sampled_mean
 from training.evaluating.scoring import Targets
 from training.progress import Progress
 
@@ -44,6 +46,7 @@ def dynamic_evaluation(
     corpus: EncodedCorpus,
     *,
     settings: DynamicSettings | None = None,
+    entropies: "SampledEntropies | None" = None,
     progress: Progress,
 ) -> Targets:
     """Log-probabilities of a text's predicted tokens, read as one stream by a copy that learns from it.
@@ -57,6 +60,7 @@ def dynamic_evaluation(
         model: a neural model; it is not changed.
         corpus: encoded with the model's tokenizer.
         settings: how weights follow the text.
+        entropies: takes those of the predictions, as the weights are at each.
         progress: told of tokens.
 
     Raises:
@@ -68,6 +72,7 @@ def dynamic_evaluation(
     text = corpus.with_boundaries().astype(np.int64)
     hidden = network.zero_hidden(1)
     log_probs: list[Tensor] = []
+    num_scored = 0
     progress.start(f"dynamic evaluation of the {model.family}", corpus.num_tokens)
     with _gradients_in_evaluation_mode():
         for start in range(0, len(text) - 1, settings.stretch):
@@ -79,12 +84,47 @@ def dynamic_evaluation(
                 continue
             scores = network.target_log_probs(outputs[predicted, 0], span[1:][predicted])
             log_probs.append(scores.detach())
+            if entropies is not None:
+                entropies.take(network, outputs[predicted, 0].detach(), num_scored)
+            num_scored += len(scores)
             follower.learn(-scores.mean())
             progress.advance(len(scores))
     progress.finish()
     scored = torch.cat(log_probs).cpu().numpy() if log_probs else np.zeros(0, dtype=np.float32)
     targets = text[1:][text[1:] != BOS]
     return Targets(scored, targets, None)
+
+
+class SampledEntropies:
+    """Entropies of predictions at some places of a text that is read once.
+
+    Args:
+        num_tokens: of the text that are predicted.
+        most: places, at most; see `training.evaluating.distributions.sampled_places`.
+    """
+
+    def __init__(self, num_tokens: int, most: int) -> None:
+        self._places = sampled_places(num_tokens, most)
+        self._values: list[Rows] = []
+
+    def take(self, network: Network, outputs: Tensor, first: int) -> None:
+        """Take those at sampled places among predicted tokens.
+
+        Args:
+            network: that predicts them, as it is now.
+            outputs: its outputs before each [n, H].
+            first: the number of the first of them in the text.
+        """
+        start, end = np.searchsorted(self._places, [first, first + len(outputs)])
+        if start < end:
+            chosen = torch.from_numpy(self._places[start:end] - first).to(outputs.device)
+            with torch.no_grad():
+                log_probs = network.log_probs(outputs[chosen]).float().cpu().numpy()
+            self._values.append(entropies_of(summing_to_one(log_probs)))
+
+    def mean(self) -> SampledMean:
+        """Their mean so far."""
+        return sampled_mean(np.concatenate(self._values) if self._values else np.zeros(0))
 
 
 class _Follower:

@@ -57,8 +57,8 @@ def evaluate(
         int | None,
         typer.Option(
             min=1,
-            help="Predictions that entropy and divergence are the mean of, at most [4096]; words that are typed "
-            "[2000], or checked for each kind of error [5000].",
+            help="With --detail or --against: predictions that entropy and divergence are the mean of, at most "
+            "[4096]; else words that are typed [2000], or checked for each kind of error [5000].",
         ),
     ] = None,
     overlap: Annotated[
@@ -68,7 +68,8 @@ def evaluate(
     dynamic: Annotated[
         bool,
         typer.Option(
-            "--dynamic", help="Let a copy of a neural model learn from the text as it goes, as one stream."
+            "--dynamic",
+            help="Let a copy of a neural model, in float32, learn from the text as it goes, as one stream.",
         ),
     ] = False,
     report: Annotated[
@@ -108,6 +109,8 @@ def evaluate(
         "save-calibration": save_calibration,
     }
     check_options(task, {name for name, is_given in options.items() if is_given})
+    if task == "perplexity" and sample is not None and not detail and against is None:
+        raise InvalidInputError("--sample goes with --detail or --against", parameter="sample")
     common: dict[str, Any] = {"corpus": corpus or (), "registry": registry, "device": device}
     sized: dict[str, Any] = {"precision": precision} | ({} if sample is None else {"sample": sample})
     if task == "check":
@@ -120,13 +123,14 @@ def evaluate(
             model, **common, **sized, unit=unit, context=context, against=against, report=report
         )
     elif dynamic:
-        if context == "document" or detail or against or overlap:
+        if context == "document" or options["window"] or against:
             raise InvalidInputError(
-                "--dynamic reads the text as one stream and goes without --context document, --detail, --against "
-                "and --overlap",
+                "--dynamic reads the text as one stream and goes without --context document, --window and --against",
                 parameter="dynamic",
             )
-        result = commands.run_dynamic_evaluation(model, **common, unit=unit)
+        result = commands.run_dynamic_evaluation(
+            model, **common, **sized, unit=unit, detail=detail, overlap=overlap or ()
+        )
     else:
         result = commands.run_evaluate(
             model,

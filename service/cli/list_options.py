@@ -12,6 +12,7 @@ import typer
 from models.errors import FormatError, InvalidInputError
 from models.reranking.formats import FORMAT_NAMES, BadLine, Item, ReferenceLayout, read_lists
 from models.reranking.lists import CandidateList
+from models.reranking.probabilities import ScoreRanges
 from service.local.complaints import Complaints
 from service.local.standard_streams import binary_stream
 
@@ -31,7 +32,8 @@ FormatOption = Annotated[
 ReferencesOption = Annotated[
     list[Path] | None,
     typer.Option(
-        help="References: a line a list in order, id and tab, Kaldi's text, or NeMo's manifest; may be repeated."
+        help="References, found by id where lines have ids (id and tab, Kaldi's text, sclite's trn, a manifest), "
+        "else a line a list in order; may be repeated."
     ),
 ]
 ReferenceLayoutOption = Annotated[
@@ -101,7 +103,7 @@ class ListSource(NamedTuple):
     scores: ScoresOption = None
 
     def lists(self, *, reserved: Callable[[str], bool] | None = None) -> Iterator[CandidateList]:
-        """The lists that can be read; the others are told, see `good_lists`.
+        """The lists that can be read; the others are told, see `good_lists`, and so are scores that look wrong.
 
         Raises:
             FormatError, InvalidInputError: see `read_items` and `good_lists`.
@@ -115,7 +117,10 @@ class ListSource(NamedTuple):
             scores=self.scores,
             reserved=reserved,
         )
-        return good_lists(items, self.file)
+        ranges = ScoreRanges()
+        yield from ranges.watch(good_lists(items, self.file))
+        for doubt in ranges.doubts():
+            typer.echo(f"gramophone: {self.file}: {doubt}", err=True)
 
 
 def takes_lists(command: Callable[..., None]) -> Callable[..., None]:

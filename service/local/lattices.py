@@ -119,7 +119,7 @@ class Comparison:
 
     def __init__(self, files: Sequence[Path], layout: ReferenceLayout | None) -> None:
         self._files = [References(path, layout=layout, usual="utterance", numbered=False) for path in files]
-        self._num_lattices = self._num_words = self._oracle_errors = 0
+        self._num_lattices = self._num_bad = self._num_words = self._oracle_errors = 0
         self._best: list[tuple[str, str]] = []
 
     def lists(
@@ -128,17 +128,16 @@ class Comparison:
         """The n-best lists of lattices, with their references.
 
         Raises:
-            FormatError: a file of references has too few.
+            FormatError: a file's references are not those of the lattices.
         """
         for item in items:
             if isinstance(item, BadLine):
                 self._num_lattices += item.loses_list
+                self._num_bad += 1
                 yield item
                 continue
             one = candidates_of(item, count)
-            found = tuple(
-                text for file in self._files if (text := file.of(one, self._num_lattices)) is not None
-            )
+            found = tuple(file.of(one, self._num_lattices) for file in self._files)
             self._num_lattices += 1
             if found:
                 self._add(item.lattice, one, found[0])
@@ -151,7 +150,7 @@ class Comparison:
             FormatError: a file of references does not belong to the lattices.
         """
         for file in self._files:
-            file.check_all_used(self._num_lattices)
+            file.check_all_used(self._num_lattices, self._num_bad)
         if not self._best:
             return {}
         metric = metric_of("wer")

@@ -128,11 +128,17 @@ def test_archives_of_kaldi(archive, data):
 @pytest.fixture(scope="module")
 def references(process, tmp_path_factory):
     folder = tmp_path_factory.mktemp("references")
-    (folder / "lists.jsonl").write_bytes(text_in("jsonl", [CandidateList(None, "", (Candidate("a"),))] * 2))
+    (folder / "lists.jsonl").write_bytes(text_in("jsonl", [CandidateList("", "", (Candidate("a"),))] * 2))
     return Parser(process, "read_with_references", folder / "refs.txt", b"a b\nc\n")
 
 
-REFERENCES = [b"a b\nc d\n", b"u0\ta b\nu1\tc\n", b"u0 a b\nu1 c\n", b'{"text": "a b"}\n{"text": "c"}\n']
+REFERENCES = [
+    b"a b\nc d\n",
+    b"u0\ta b\nu1\tc\n",
+    b"u0 a b\nu1 c\n",
+    b"a b (u0)\nc (u1)\n",
+    b'{"text": "a b"}\n{"id": "u1", "text": "c"}\n',
+]
 
 
 @fuzz

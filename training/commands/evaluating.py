@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from models.checkpoint.load import load_checkpoint
+from models.checkpoint.precision import FLOAT32, check_precision
 from models.checkpoint.registry import Address, open_registry
 from models.errors import InvalidInputError
 from models.packed_files import writing
@@ -17,7 +18,7 @@ from training.evaluating.checking_errors import KINDS, Kind
 from training.evaluating.completing.task import DEFAULT_WORDS, autocomplete_figures
 from training.evaluating.distributions import DEFAULT_SAMPLE
 from training.evaluating.published import OOV_POLICY, Way, check_comparable, comparison, details
-from training.evaluating.scoring import CONTEXTS, Context, score_corpus
+from training.evaluating.scoring import CONTEXTS, DEFAULT_WINDOW_TOKENS, Context, score_corpus
 from training.evaluation import figures, summary
 from training.notes import overlap_notes
 from training.overlap import overlap_with_files
@@ -119,28 +120,53 @@ def _overlap(texts: Sequence[str], files: Sequence[Path], unit: str, progress: P
 
 
 def run_dynamic_evaluation(
-    address: str, *, corpus: Sequence[Path], registry: Address, unit: str, device: str
+    address: str,
+    *,
+    corpus: Sequence[Path],
+    registry: Address,
+    unit: str,
+    device: str,
+    precision: str = "auto",
+    detail: bool = False,
+    sample: int = DEFAULT_SAMPLE,
+    overlap: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """Figures of a published neural model, a copy of which learns from the text as it goes, a stream.
 
-    Raises:
-        LanguageModelError: the model has no gradient, or it or a file is wrong.
-    """
-    from training.dynamic_evaluation import dynamic_evaluation  # brings in torch
+    Args:
+        address: of the model.
+        corpus: the files.
+        registry: where the model is.
+        unit: what a sentence is in the files.
+        device: to compute on.
+        precision: `float32`, or `auto`, which is the same here.
+        detail: tell of the predictions' entropy, and figures by frequency and position, too.
+        sample: predictions of which whole distributions are looked at, at most.
+        overlap: training files to look for the text in.
 
+    Raises:
+        LanguageModelError: the model has no gradient, or it, a file or an option is wrong.
+    """
+    from training.dynamic_evaluation import SampledEntropies, dynamic_evaluation  # brings in torch
+
+    way = _way("stream", DEFAULT_WINDOW_TOKENS, sample)
+    if check_precision(precision) not in {"auto", FLOAT32}:
+        raise InvalidInputError(
+            f"--precision is {precision}, but --dynamic learns by gradients, which need float32",
+            parameter="precision",
+        )
     store = open_registry(registry)
     version = store.resolve(address)
     progress = console_progress()
-    checkpoint = load_checkpoint(
-        store.fetch(version), device=device, precision="float32"
-    )  # what learns needs its weights
+    checkpoint = load_checkpoint(store.fetch(version), device=device, precision=FLOAT32)
     texts = _held_out_texts(corpus, "stream", unit, progress)
     encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
     encoded = encoded.reversed() if checkpoint.manifest.direction == "backward" else encoded
-    targets = dynamic_evaluation(checkpoint.model, encoded, progress=progress)
+    entropies = SampledEntropies(encoded.num_tokens, sample) if detail else None
+    targets = dynamic_evaluation(checkpoint.model, encoded, entropies=entropies, progress=progress)
     if not len(targets.tokens):
         raise InvalidInputError("the text has no token to predict", parameter="corpus")
-    return {
+    result = {
         "model": version.address,
         "precision": checkpoint.precision,
         **summary(figures(checkpoint.model, encoded, targets, context="stream")),
@@ -148,6 +174,13 @@ def run_dynamic_evaluation(
         "dynamic": True,
         "notes": ["a copy of the model went on learning from the text as it was scored"],
     }
+    if entropies is not None:
+        entropy = entropies.mean()
+        result["detail"] = details(checkpoint, encoded, targets, way, entropy=entropy, progress=progress)
+    if overlap:
+        found = _overlap(texts, overlap, unit, progress)
+        result |= {**found, "notes": [*result["notes"], *found["notes"]]}
+    return result
 
 
 def run_evaluate_autocomplete(

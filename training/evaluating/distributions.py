@@ -75,7 +75,7 @@ def distributions(
     for start in range(0, len(walks), most):
         for state in _gathered(_stopped(model, walks[start : start + most]), most):
             progress.advance(len(state))
-            yield _summing_to_one(to_numpy(model.next_log_probs(state)))
+            yield summing_to_one(to_numpy(model.next_log_probs(state)))
 
 
 def _walks(corpus: EncodedCorpus, places: TokenIds, context: Context, window: int) -> list[_Walk]:
@@ -127,7 +127,7 @@ def _gathered(states: Iterator[Any], rows: int) -> Iterator[Any]:
         yield waiting[0].concatenate(waiting[1:])
 
 
-def _summing_to_one(log_probs: npt.NDArray[np.float32]) -> Rows:
+def summing_to_one(log_probs: npt.NDArray[np.float32]) -> Rows:
     """Rows of a model that is not quite normalised, as of one that is."""
     rows = log_probs.astype(np.float64)
     peak = rows.max(axis=1, keepdims=True)

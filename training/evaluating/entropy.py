@@ -51,12 +51,16 @@ def mean_entropy(
     """
     places = sampled_places(num_predicted(corpus, context), sample)
     progress.start(f"entropy of the {model.family}", len(places))
-    entropies = [
-        -np.sum(np.exp(rows) * np.where(np.isfinite(rows), rows, 0.0), axis=1)
-        for rows in distributions(model, corpus, places, context=context, window=window, progress=progress)
-    ]
+    read = distributions(model, corpus, places, context=context, window=window, progress=progress)
+    entropies = [entropies_of(rows) for rows in read]
     progress.finish()
     return sampled_mean(np.concatenate(entropies) if entropies else np.zeros(0))
+
+
+def entropies_of(rows: Rows) -> Rows:
+    """The entropy of each distribution in nats [n], of natural-log probabilities [n, V]."""
+    entropies: Rows = -np.sum(np.exp(rows) * np.where(np.isfinite(rows), rows, 0.0), axis=1)
+    return entropies
 
 
 def num_predicted(corpus: EncodedCorpus, context: Context) -> int:

@@ -18,7 +18,7 @@ from training.evaluating.breakdown import (
     token_counts,
 )
 from training.evaluating.comparing import log_prob_difference, mean_divergence
-from training.evaluating.entropy import mean_entropy
+from training.evaluating.entropy import SampledMean, mean_entropy
 from training.evaluating.scoring import Context, Targets
 from training.evaluation import figures, score_corpus, summary
 from training.progress import Progress
@@ -46,16 +46,22 @@ class Way(NamedTuple):
 
 
 def details(
-    checkpoint: Checkpoint, corpus: EncodedCorpus, targets: Targets, way: Way, *, progress: Progress
+    checkpoint: Checkpoint,
+    corpus: EncodedCorpus,
+    targets: Targets,
+    way: Way,
+    *,
+    entropy: SampledMean | None = None,
+    progress: Progress,
 ) -> dict[str, Any]:
-    """The entropy of the predictions, and figures by frequency and position, by name.
+    """The entropy of the predictions, unless it is given, and figures by frequency and position, by name.
 
     Frequencies are those in the training text where the checkpoint knows them, else in the text itself.
     """
     vocab_size = len(checkpoint.model.vocabulary)
     known = training_counts(checkpoint.path, vocab_size)
     counts = token_counts(corpus, vocab_size) if known is None else known
-    entropy = mean_entropy(checkpoint.model, corpus, **way._asdict(), progress=progress)
+    entropy = entropy or mean_entropy(checkpoint.model, corpus, **way._asdict(), progress=progress)
     told: dict[str, Any] = {
         "entropy": entropy._asdict(),
         "frequency_in": "evaluated text" if known is None else "training text",

@@ -17,7 +17,7 @@ MAX_LIST_BYTES = 1 << 26
 MAX_DOCUMENT_LINE_BYTES = 1 << 28
 """A whole JSON document may stand on one line."""
 
-ReferenceLayout = Literal["lines", "tab", "utterance", "manifest"]
+ReferenceLayout = Literal["lines", "tab", "utterance", "trn", "manifest"]
 
 
 class Line(NamedTuple):

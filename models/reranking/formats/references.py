@@ -1,27 +1,46 @@
 r"""References from files of their own.
 
-A file is in one of four layouts:
+A file is in one of five layouts:
 
 - `lines`: one on every line, in the order of the lists (a blank line is an empty reference);
 - `tab`: an id, a tab, the reference;
 - `utterance`: an id, a space, the reference, as in Kaldi's `text` and SRILM's `-refs`;
-- `manifest`: NeMo's, a JSON object with the key `text` on every line, in the order of the lists.
+- `trn`: the reference, then its id in parentheses, as sclite has it;
+- `manifest`: a JSON object with the key `text` on every line, as NeMo has it; its id is `id`, or else the name of the
+  `audio_filepath`, without folder and ending.
 
+Where lines have ids, every list has the reference of its id, and every reference its list. A file is read in the order
+of the lists only if no id of theirs stands on a line, and its lines do not look as if they had ids (a tab on each, a
+word in parentheses at the end of each, a digit in the first word of each). All between is an error, never a guess.
 Several files give each list several references.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from models.errors import FormatError, InvalidInputError
 from models.reranking.formats.fields import SPACE, shortened, words_of
 from models.reranking.formats.interface import BadLine, Item, ReferenceLayout
-from models.reranking.formats.json_values import load_object, text_of
+from models.reranking.formats.json_values import load_object, name_in, text_of
 from models.reranking.formats.lines import read_blocks
 from models.reranking.lists import CandidateList
 
 _MOST_DIGITS = 18
+_HINT = "each list needs one line with its id; if lines have no ids, say so: --reference-layout lines"
+_IN_ORDER_HINT = "one line for each list, in the same order"
+_TRN = re.compile(r"(.*)\((\S+)\)")
+_DIGIT = re.compile("[0-9]")
+
+
+class _Entry(NamedTuple):
+    """A reference: the number of its line, from 1, its id, empty where there is none, and the text."""
+
+    number: int
+    name: str
+    text: str
 
 
 class References:
@@ -29,9 +48,9 @@ class References:
 
     Args:
         path: plain, .gz, .xz or .zst.
-        layout: None: a manifest or tabs are seen, or else `usual` is believed.
-        usual: how files beside the lists' format usually look.
-        numbered: whether a list's name is the number of its line, from 0.
+        layout: None: as the lines look, and as the first list's id says.
+        usual: how files beside the lists' format usually look; with `utterance`, lines have ids.
+        numbered: whether a list's name is the number of its line, from 0, where lines have no ids.
 
     Raises:
         FormatError: the file cannot be read, or has another layout.
@@ -42,77 +61,150 @@ class References:
     ) -> None:
         self._path, self._numbered = path, numbered
         lines = _lines(path)
-        self._layout = layout or _seen_layout(lines, usual)
-        self._by_name: dict[str, str] = {}
-        self._in_order: list[str] = []
-        if self._layout == "manifest":
-            self._in_order = [
-                _manifest_text(path, i, line) for i, line in enumerate(lines, 1) if line.strip(SPACE)
-            ]
-        elif self._layout == "lines":
-            self._in_order = [line.strip(SPACE) for line in lines]
+        written = [(number, line) for number, line in enumerate(lines, 1) if line.strip(SPACE)]
+        if layout is None and lines and lines[0].lstrip(SPACE).startswith("{"):
+            layout = "manifest"
+        self._readings: dict[ReferenceLayout, list[_Entry]] = {}
+        self._expected: ReferenceLayout | None = None if layout == "lines" else layout
+        if layout == "manifest":
+            self._in_order, has_ids = _manifest(path, written)
+            self._readings[layout] = self._in_order
+            self._expected = layout if has_ids else None
         else:
-            self._by_name = dict(
-                _named(path, i, line, self._layout) for i, line in enumerate(lines, 1) if line.strip(SPACE)
-            )
-        self._used = 0
+            self._in_order = [_Entry(number, "", line.strip(SPACE)) for number, line in enumerate(lines, 1)]
+            tried: Sequence[ReferenceLayout] = ("tab", "trn", "utterance") if layout is None else (layout,)
+            for reading in tried if layout != "lines" else ():
+                self._readings[reading] = [_entry(number, line, reading) for number, line in written]
+            if layout is None:
+                self._expected = usual if usual == "utterance" else _seen_layout([one for _, one in written])
+        self._decided = False
+        self._by_name: dict[str, _Entry] = {}
+        self._line_of: dict[str, int] = {}
+        self._num_on_lines = 0
+        self._used: set[_Entry] = set()
 
-    def of(self, one: CandidateList, place: int) -> str | None:
-        """The reference of a list, by its name or its place in the file; None if its name is not there.
+    def of(self, one: CandidateList, place: int) -> str:
+        """The reference of a list, by its id or its place in the file.
 
         Raises:
-            FormatError: there are fewer references than lists.
+            FormatError: there is none, it is another list's too, or the file can be read in two ways.
         """
-        if self._by_name:
-            reference = self._by_name.get(one.name or "")
-            self._used += reference is not None
-            return reference
-        if self._numbered and one.name is not None and one.name.isascii() and one.name.isdigit():
-            place = int(one.name[:_MOST_DIGITS])  # more would be no line's number, either
-        if place >= len(self._in_order):
-            raise FormatError(
-                self._path,
-                f"has {len(self._in_order)} references, so there is none for list {place + 1} "
-                f"({shortened(one.name or 'without an id')})",
-                hint="one line for each list, in the same order",
+        if not self._decided:
+            self._decide(one)
+            self._decided = True
+        entry = self._of_name(one, place) if self._by_name else self._of_place(one, place)
+        if entry in self._used:
+            raise self._wrong(
+                f"line {entry.number} is the reference of two lists: list {place + 1} has the id {_shown(one)}, as "
+                "one before it",
+                "each list needs an id of its own",
             )
-        self._used += 1
-        return self._in_order[place]
+        self._used.add(entry)
+        return entry.text
 
-    def check_all_used(self, num_lists: int) -> None:
+    def check_all_used(self, num_lists: int, num_bad: int) -> None:
         """See whether the file belongs to the lists, once there are no more of them.
 
+        Args:
+            num_lists: how many there were, with those that could not be read.
+            num_bad: lines that could not be read, with each of which a list may have been lost.
+
         Raises:
-            FormatError: it has other ids, or more references than there are lists.
+            FormatError: it has references of other lists, or can be read in two ways.
         """
-        if self._by_name and num_lists and not self._used:
-            some = shortened(next(iter(self._by_name)))
-            raise FormatError(self._path, f"has the id of none of the lists; its first is {some!r}")
-        if self._in_order and not self._numbered and len(self._in_order) != num_lists:
-            raise FormatError(
-                self._path,
-                f"has {len(self._in_order)} references, but there are {num_lists} lists",
-                hint="one line for each list, in the same order",
+        if self._by_name:
+            left = [one for one in self._by_name.values() if one not in self._used]
+        elif self._decided and 2 * self._num_on_lines > num_lists:
+            raise self._wrong(
+                f"the ids of {self._num_on_lines} of {num_lists} lists stand where ids would be, but not on every line"
             )
+        elif self._decided and self._numbered:
+            left = [one for one in self._in_order if one.text and one not in self._used]
+        elif self._decided and len(self._in_order) != num_lists:
+            problem = f"has {len(self._in_order)} references, but there are {num_lists} lists"
+            raise self._wrong(problem, _IN_ORDER_HINT)
+        else:
+            left = []
+        if len(left) > num_bad:
+            name = left[0].name or str(left[0].number - 1)
+            raise self._wrong(
+                f"line {left[0].number}: there is no list with the id {shortened(name)!r} ({len(left)} such lines)",
+                "give these lists' references alone, with their ids",
+            )
+
+    def _decide(self, first: CandidateList) -> None:
+        """See by the first list whether references are found by their ids."""
+        layout = self._expected
+        for reading, entries in self._readings.items():
+            names = {entry.name for entry in entries}
+            # a sentence may begin with a number, so that some list's number there says nothing
+            may_be_words = reading == "utterance" != self._expected and _is_count(first)
+            if first.name in names and "" not in names and not may_be_words:
+                layout = reading
+                break
+        if layout is None or (layout == "manifest" and first.name is None):
+            entries = [entry for some in self._readings.values() for entry in some if entry.name]
+            self._line_of = {entry.name: entry.number for entry in entries}
+            return
+        for entry in self._readings[layout]:
+            if not entry.name:
+                raise self._wrong(f"line {entry.number}: there is no id beside the reference")
+            before = self._by_name.setdefault(entry.name, entry)
+            if before is not entry:
+                raise self._wrong(
+                    f"line {entry.number} has the id {shortened(entry.name)!r}, as line {before.number} has"
+                )
+
+    def _of_name(self, one: CandidateList, place: int) -> _Entry:
+        if one.name is None:
+            entry = next(iter(self._by_name.values()))
+            raise self._wrong(
+                f"line {entry.number} looks as if it had an id, {shortened(entry.name)!r}, but list {place + 1} has "
+                "none"
+            )
+        if one.name not in self._by_name:
+            raise self._wrong(f"has no line with the id of list {place + 1}, {_shown(one)}")
+        return self._by_name[one.name]
+
+    def _of_place(self, one: CandidateList, place: int) -> _Entry:
+        index = int((one.name or "")[:_MOST_DIGITS]) if self._numbered and _is_count(one) else place
+        if index >= len(self._in_order):
+            raise self._wrong(
+                f"has {len(self._in_order)} references, so there is none for list {place + 1} "
+                f"({shortened(one.name or 'without an id')})",
+                _IN_ORDER_HINT,
+            )
+        entry = self._in_order[index]
+        line = self._line_of.get(one.name or "")
+        if line is not None and (line == entry.number or not _is_count(one)):
+            raise self._wrong(
+                f"line {line} has {_shown(one)}, the id of list {place + 1}, where an id would be, but not every line "
+                "has one"
+            )
+        self._num_on_lines += line is not None
+        return entry
+
+    def _wrong(self, problem: str, hint: str = _HINT) -> FormatError:
+        return FormatError(self._path, problem, hint=hint)
 
 
 def with_references(items: Iterable[Item], files: Sequence[References]) -> Iterator[Item]:
-    """Lists with the references of all files, in place of their own where there are any.
+    """Lists with the references of all files, in place of their own.
 
     Raises:
-        FormatError: a file has fewer or more references than there are lists, or none of their ids.
+        FormatError: a file's references are not those of the lists, or it can be read in two ways.
     """
-    place = 0
+    place = num_bad = 0
     for item in items:
         if isinstance(item, BadLine):
             place += item.loses_list
+            num_bad += 1
             yield item
             continue
-        found = tuple(text for file in files if (text := file.of(item, place)) is not None)
-        yield replace(item, references=found) if found else item
+        yield replace(item, references=tuple(file.of(item, place) for file in files))
         place += 1
     for file in files:
-        file.check_all_used(place)
+        file.check_all_used(place, num_bad)
 
 
 def _lines(path: Path) -> list[str]:
@@ -126,29 +218,50 @@ def _lines(path: Path) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def _seen_layout(lines: Sequence[str], usual: ReferenceLayout) -> ReferenceLayout:
-    if lines and lines[0].lstrip(SPACE).startswith("{"):
-        return "manifest"
-    if usual == "lines" and lines and all("\t" in line for line in lines):
+def _seen_layout(lines: Sequence[str]) -> ReferenceLayout | None:
+    """The layout with ids that all lines look like; None if they look like references alone."""
+    if lines and all("\t" in line for line in lines):
         return "tab"
-    return "lines" if usual == "manifest" else usual
+    if len(lines) < 2:  # of a single line, the look may be chance
+        return None
+    if all(_TRN.fullmatch(line.strip(SPACE)) for line in lines):
+        return "trn"
+    return "utterance" if all(_DIGIT.search(words_of(line)[0]) for line in lines) else None
 
 
-def _manifest_text(path: Path, number: int, line: str) -> str:
-    try:
-        return text_of(load_object(line).get("text"), "text").strip(SPACE)
-    except InvalidInputError as error:
-        raise FormatError(
-            path, f"line {number}: {error}", hint="a manifest has an object with a text on each line"
-        ) from None
-
-
-def _named(path: Path, number: int, line: str, layout: ReferenceLayout) -> tuple[str, str]:
+def _entry(number: int, line: str, layout: ReferenceLayout) -> _Entry:
     if layout == "tab":
-        name, _, text = line.partition("\t")
-    else:
-        name, *words = words_of(line)
-        text = " ".join(words)
-    if not name.strip(SPACE):
-        raise FormatError(path, f"line {number}: there is no id before the reference")
-    return name.strip(SPACE), text.strip(SPACE)
+        name, tab, text = line.partition("\t")
+        return _Entry(number, name.strip(SPACE) if tab else "", text.strip(SPACE))
+    if layout == "trn":
+        match = _TRN.fullmatch(line.strip(SPACE))
+        return _Entry(number, match[2], match[1].strip(SPACE)) if match else _Entry(number, "", line)
+    name, *words = words_of(line)
+    return _Entry(number, name, " ".join(words))
+
+
+def _manifest(path: Path, lines: Iterable[tuple[int, str]]) -> tuple[list[_Entry], bool]:
+    """The references of a manifest, and whether it gives them ids, and not only names of files."""
+    entries, has_ids = list[_Entry](), False
+    for number, line in lines:
+        try:
+            value = load_object(line)
+            name = name_in(value.get("id"), "id")
+            has_ids |= name is not None
+            if name is None:
+                name = PurePath(text_of(value.get("audio_filepath", ""), "audio_filepath")).stem
+            entries.append(_Entry(number, name, text_of(value.get("text"), "text").strip(SPACE)))
+        except InvalidInputError as error:
+            raise FormatError(
+                path, f"line {number}: {error}", hint="a manifest has an object with a text on each line"
+            ) from None
+    return entries, has_ids
+
+
+def _is_count(one: CandidateList) -> bool:
+    """Whether a list's id is digits alone."""
+    return one.name is not None and one.name.isascii() and one.name.isdigit()
+
+
+def _shown(one: CandidateList) -> str:
+    return repr(shortened(one.name or ""))

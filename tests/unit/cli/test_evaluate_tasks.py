@@ -32,10 +32,10 @@ def folder(tmp_path_factory):
     return folder
 
 
-def evaluate(folder, *options):
+def evaluate(folder, *options, model="order3"):
     """What is printed on standard output, by lines that are not wrapped."""
     given = ["--corpus", str(folder / "text"), "--registry", str(folder), *map(str, options)]
-    done = CliRunner().invoke(app, ["evaluate", "order3", *given], env={"COLUMNS": "160"})
+    done = CliRunner().invoke(app, ["evaluate", model, *given], env={"COLUMNS": "160"})
     if done.exception:
         raise done.exception
     return done.stdout
@@ -81,6 +81,39 @@ def test_check_prints_tables_and_keeps_a_calibration(folder):
 def test_check_tells_programs_every_kind(folder):
     result = json.loads(evaluate(folder, "--task", "check", "--sample", 200, "--json"))
     assert (result["task"], list(result["kinds"])) == ("check", ["real_word", "non_word", "space"])
+
+
+@pytest.fixture(scope="module")
+def network(folder):
+    """A small LSTM beside the n-gram models."""
+    settings = ["neural.hidden_size=8", "neural.embedding_size=8", "tokenizer.kind=word", "train.max_steps=2"]
+    given = {"registry": folder, "corpus": [folder / "text"], "valid": [folder / "text"]}
+    run_train("lstm", name="network", assignments=settings, **given)
+    return folder
+
+
+def test_a_model_that_learns_is_told_of_in_as_much_detail(network):
+    options = ("--dynamic", "--detail", "--sample", 50, "--overlap", network / "text", "--json")
+    result = json.loads(evaluate(network, *options, "--precision", "float32", model="network"))
+    assert (result["precision"], result["detail"]["entropy"]["positions"]) == ("float32", 50)
+    assert {"by_frequency", "by_position_in_sentence", "by_position_since_start"} <= result["detail"].keys()
+    assert (result["overlap"]["sentences"]["share"], len(result["notes"])) == (1.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--precision", "int8"], "--precision is int8, but --dynamic learns by gradients"),
+        (["--precision", "int4"], "precision is 'int4', it can be"),
+        (["--sample", "9"], "--sample goes with --detail or --against"),
+        (["--window", "9"], "--dynamic .* goes without --context document, --window and --against"),
+        (["--against", "order1"], "--dynamic .* goes without --context document, --window and --against"),
+        (["--context", "document"], "--dynamic .* goes without --context document, --window and --against"),
+    ],
+)
+def test_what_a_model_that_learns_cannot_do_is_refused(folder, options, said):
+    with pytest.raises(InvalidInputError, match=said):
+        evaluate(folder, "--dynamic", *options)
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,38 @@ def test_scores_of_kaldi_and_beams_of_nemo(tmp_path):
     assert json.loads(done.stdout)["lists"] == 1
 
 
+def told_of_scores(**features):
+    """What is told on standard error of lists of one candidate each, with these values of features."""
+    rows = [dict(zip(features, values, strict=True)) for values in zip(*features.values(), strict=True)]
+    lists = [{"candidates": [{"text": "a", "features": row}]} for row in rows]
+    return run("show", "-", input="\n".join(map(json.dumps, lists))).stderr
+
+
+@pytest.mark.parametrize("name", ["am", "lm", "score", "old_lm", "am_score", "AC"])
+def test_scores_that_look_like_probabilities_are_told_once(name):
+    assert told_of_scores(**{name: [1e-40, 0.0, 0.25, 1.0], "words": [1, 2, 3, 4]}) == (
+        f"gramophone: -: the scores {name} lie between 1e-40 and 1, as probabilities do, but scores are natural "
+        "logarithms: write the logarithm of each\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("am", [-0.5, -0.1, 0.5]),
+        ("am", [0.5, 1.5]),
+        ("score", [0, 0]),
+        ("lm", [1, 1, 0]),
+        ("words", [0.5, 1.0]),
+        ("posterior", [0.5, 0.25]),
+        ("lm_posterior", [0.5, 0.25]),
+        ("comet_score", [0.5, 0.25]),
+    ],
+)
+def test_other_numbers_between_0_and_1_are_no_alarm(name, values):
+    assert told_of_scores(**{name: values}) == ""
+
+
 def test_complaints_have_an_end(monkeypatch):
     monkeypatch.setattr(complaints, "MOST", 2)
     done = run("show", "-", "--format", "moses", input="bad\n" * 5 + "0 ||| a\n")

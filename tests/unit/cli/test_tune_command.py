@@ -135,6 +135,16 @@ def test_texts_of_folds_hold_the_references_of_all_others(folder, tmp_path):
     assert sum(map(len, held_out)) == len(set(right_texts(40)))
 
 
+def test_texts_of_folds_have_no_ids_of_references_in_another_file(folder, tmp_path):
+    lists = [{**one, "reference": None} for one in made_lists()]
+    (tmp_path / "lists.jsonl").write_text("\n".join(map(json.dumps, lists)))
+    references = [f"{one['id']} {one['reference']}\n" for one in made_lists()]
+    (tmp_path / "text").write_text("".join(references[::-1]))
+    told = invoke("fold-texts", tmp_path / "lists.jsonl", tmp_path, "--references", tmp_path / "text")
+    texts = [Path(path).read_text().splitlines() for path in told.stdout.split()]
+    assert sorted(line for text in texts for line in text) == sorted(right_texts(40))
+
+
 def test_a_bad_name_is_refused_before_anything_is_done(tune):
     with pytest.raises(InvalidInputError, match="save is"):
         tune("--save", "a/b", file="there is no such file")

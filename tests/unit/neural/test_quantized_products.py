@@ -4,6 +4,7 @@ import numba
 import numpy as np
 import pytest
 
+from models.neural.amx import TILES
 from models.neural.elementary import exp
 from models.neural.quantized import dot_products
 from models.neural.quantized.cells import take_sigmoid, take_tanh
@@ -12,9 +13,18 @@ from models.neural.quantized.matrix import gather, multiply, multiply_one_each, 
 from models.neural.quantized.norm import Norm, normalise
 from models.neural.quantized.output import score_rows, score_tokens, sum_of_lanes
 from models.neural.quantized.rows import SPARE, new_rows, quantise_all, take
+from models.neural.quantized.tiles import ROWS, begin_tiles, end_tiles, sixteen_rows
 
-# the second is what processors without the instruction of the first use
-PRODUCTS = [*[dot_products._byte_products] * dot_products.VNNI, dot_products._word_products]
+LEVELS = {
+    "plain, a row": (1, dot_products._tile(1, dot_products._word_products)),
+    "plain, four rows": (4, dot_products._tile(4, dot_products._word_products)),
+}
+"""Ways to sum products of bytes that this processor has, and how many rows each takes at once."""
+if dot_products.VNNI:
+    LEVELS["VNNI, a row"] = (1, dot_products._tile(1, dot_products._byte_products))
+    LEVELS["VNNI, four rows"] = (4, dot_products._tile(4, dot_products._byte_products))
+if TILES:
+    LEVELS["AMX"] = (ROWS, sixteen_rows)
 
 
 def random_matrix(rows, columns, seed=0):
@@ -42,30 +52,27 @@ def test_a_row_of_zeros_stays_one():
     assert not as_floats(rows, 1, 9).any()
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 7, 33])
+def integers_of(matrix):
+    """The weights of rows in 255 steps, and the steps, as NumPy rounds them."""
+    steps = np.abs(matrix).max(axis=1) / np.float32(127)
+    return np.rint(matrix / steps[:, None]).astype(np.int64), steps
+
+
+@pytest.mark.parametrize("tiled", [False, True][: 1 + TILES])
+@pytest.mark.parametrize("count", [1, 2, 4, 5, 7, 16, 17, 33, 40])
 @pytest.mark.parametrize("shape", [(1, 1), (64, 4), (65, 5), (130, 511)])
-def test_products_equal_those_of_the_integers(count, shape):
-    matrix, vectors = random_matrix(*shape), random_matrix(count, shape[1], seed=1)
-    packed, rows = pack(matrix), new_rows(count, shape[1])
+def test_products_equal_those_of_the_integers(tiled, count, shape):
+    matrix, vectors = random_matrix(*shape), random_matrix(count + 1, shape[1], seed=1)
+    packed, rows = pack(matrix)._replace(tiled=tiled), new_rows(count + 1, shape[1])
     quantise_all(vectors, rows, 0)
     bias = np.linspace(-1, 1, len(packed.scales), dtype=np.float32)
     products = np.empty((count, len(packed.scales)), np.float32)
-    multiply(packed, bias, rows, 0, count, products)
-    integers = np.rint(matrix / packed.scales[: len(matrix), None])
-    exact = rows.values[:count, : shape[1]].astype(np.int64) @ integers.T.astype(np.int64)
-    expected = exact * rows.scales[:count, None].astype(np.float64) * packed.scales[: len(matrix)]
-    assert products[:, : len(matrix)] == pytest.approx(expected + bias[: len(matrix)], abs=1e-6)
-
-
-@pytest.mark.parametrize("count", [5, 16, 17, 40])
-def test_a_processor_with_tiles_computes_what_others_do(count):
-    packed, rows = pack(random_matrix(130, 200)), new_rows(count, 200)
-    quantise_all(random_matrix(count, 200, seed=1), rows, 0)
-    bias = np.linspace(-1, 1, len(packed.scales), dtype=np.float32)
-    tiled, plain = (np.empty((count, len(bias)), np.float32) for _ in range(2))
-    multiply(packed, bias, rows, 0, count, tiled)
-    multiply(packed._replace(tiled=False), bias, rows, 0, count, plain)
-    assert (tiled == plain).all()
+    multiply(packed, bias, rows, 1, count, products)
+    weights, steps = integers_of(matrix)
+    activations, scales = integers_of(vectors[1:])
+    exact = (activations @ weights.T).astype(np.float32).astype(np.float64)
+    expected = (exact * (scales[:, None] * steps) + bias[: len(matrix)]).astype(np.float32)
+    assert (np.abs(products[:, : len(matrix)] - expected) <= np.spacing(np.abs(expected))).all()
 
 
 def test_one_product_a_row_is_that_of_all():
@@ -79,23 +86,29 @@ def test_one_product_a_row_is_that_of_all():
     assert (single == everything[np.arange(3), ids]).all()
 
 
-@pytest.mark.parametrize("products", PRODUCTS)
-@pytest.mark.parametrize("count", [1, 4])
-def test_the_loop_sums_the_largest_integers_exactly_on_every_processor(products, count):
-    tile = dot_products._tile(count, products)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("width", [64, 192])
+def test_every_level_of_the_processor_sums_integers_exactly(level, width):
+    """The largest among them, in the second of two blocks of weights and from the second row on."""
+    (count, tile), tiled = LEVELS[level], level == "AMX"
 
     @numba.njit
-    def fill(weights, activations, groups, sums):
-        tile(weights, 0, activations, 0, groups, sums)
+    def fill(weights, start, activations, groups, sums):
+        if tiled:
+            begin_tiles()
+        tile(weights, start, activations, 1, groups, sums)
+        if tiled:
+            end_tiles()
 
     random = np.random.default_rng(2)
-    weights = random.choice(np.array([1, 128, 255], np.uint8), (3, 64, 4))
-    activations = random.choice(np.array([-127, 0, 127], np.int8), (count, 12))
-    weights[:, :2], activations[0] = 255, 127
-    sums = np.zeros(count * 64, np.int32)
-    fill(weights.reshape(-1), activations, 3, sums)
-    columns = weights.astype(np.int64).transpose(1, 0, 2).reshape(64, 12)
-    assert (sums.reshape(count, 64) == activations.astype(np.int64) @ columns.T).all()
+    weights = random.integers(0, 256, (2, width // 4, 64, 4)).astype(np.uint8)  # [block, group, row, column]
+    activations = random.integers(-128, 128, (1 + count, width)).astype(np.int8)
+    weights[1, :, :2], activations[1] = 255, 127
+    weights[1, :, 2], activations[-1, ::2] = 0, -128
+    sums = np.zeros((count, 64), np.int32)
+    fill(weights.reshape(-1), width * 64, activations, width // 4, sums.reshape(-1))
+    columns = weights[1].astype(np.int64).transpose(1, 0, 2).reshape(64, width)
+    assert (sums == activations[1:].astype(np.int64) @ columns.T).all()
 
 
 def test_a_looked_up_row_is_the_row_of_the_matrix():

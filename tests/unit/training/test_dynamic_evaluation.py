@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import itertools
 import math
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from models.errors import InvalidInputError
 from tests import families
 from training.corpora.encoded import EncodedCorpus
-from training.dynamic_evaluation import DynamicSettings, dynamic_evaluation
+from training.dynamic_evaluation import DynamicSettings, SampledEntropies, dynamic_evaluation
 from training.evaluating.scoring import score_corpus
 from training.progress import SILENT
 
@@ -49,16 +50,25 @@ def test_the_model_itself_does_not_change_by_a_bit():
     assert not any(p.grad is not None for p in model.network.parameters())
 
 
-def test_a_stretch_is_scored_before_it_is_learnt_from():
-    model, corpus = families.model("lstm"), repetitive(3)
-    static = score_corpus(model, corpus, context="stream", progress=SILENT)
-    for stretch in (7, 1_000):
-        settings = DynamicSettings(stretch=stretch, learning_rate=0.5, decay=0.0)
-        dynamic = dynamic_evaluation(model, corpus, settings=settings, progress=SILENT)
-        first = min(stretch, 7 if stretch == 7 else len(static.tokens))
-        untouched = first - 1 if stretch == 7 else first  # the first <s> is predicted by nobody
-        assert dynamic.log_probs[:untouched] == pytest.approx(static.log_probs[:untouched], abs=1e-5)
-    assert dynamic.log_probs == pytest.approx(static.log_probs, abs=1e-5)
+@pytest.mark.parametrize("stretch", [4, 7])
+def test_every_stretch_is_scored_before_it_is_learnt_from(stretch):
+    """What stands after a token changes no score up to it, wherever in a stretch the token is."""
+    model = families.model("lstm")
+    text = np.random.default_rng(0).integers(3, 40, (6, 5))
+    settings = DynamicSettings(stretch=stretch, learning_rate=0.5, decay=0.1)
+
+    def scores(tokens):
+        corpus = EncodedCorpus.from_sentences(tokens.tolist())
+        told = dynamic_evaluation(model, corpus, settings=settings, progress=SILENT)
+        return told.log_probs.reshape(6, 6)[:, :5].reshape(-1)  # without `</s>`
+
+    before = scores(text)
+    for place in range(30):
+        other = text.reshape(-1).copy()
+        other[place:] = 3 + (other[place:] - 2) % 37
+        after = scores(other.reshape(6, 5))
+        assert after[:place] == pytest.approx(before[:place], abs=1e-6)
+        assert (np.abs(after[place:] - before[place:]) > 1e-6).all()
 
 
 def test_without_a_step_it_is_plain_evaluation():
@@ -69,27 +79,43 @@ def test_without_a_step_it_is_plain_evaluation():
     assert dynamic.log_probs == pytest.approx(static.log_probs, abs=1e-5)
 
 
-def test_the_step_is_what_the_formula_says():
-    """The second stretch is scored by weights after one step, computed here anew."""
-    model, corpus = families.model("lstm"), repetitive(3)
-    settings = DynamicSettings(stretch=5, learning_rate=0.01, decay=0.5)
-    dynamic = dynamic_evaluation(model, corpus, settings=settings, progress=SILENT)
-    text = torch.from_numpy(corpus.with_boundaries().astype(np.int64))
-    network = copy.deepcopy(model.network).requires_grad_()
+def slowly(model, corpus, settings, places):
+    """Scores, and entropies at some of them, in double precision: a token at a time, every gradient kept."""
+    network = copy.deepcopy(model.network).double().requires_grad_()
+    weights = list(network.parameters())
+    trained, gradients = [w.detach().clone() for w in weights], []
+    text, hidden = corpus.with_boundaries().astype(np.int64), [h.double() for h in network.zero_hidden(1)]
+    scores, entropies = [], []
+    for start in range(0, len(text) - 1, settings.stretch):
+        losses = []
+        for token, following in itertools.pairwise(text[start : start + settings.stretch + 1].tolist()):
+            outputs, hidden = network(torch.tensor([[token]]), tuple(hidden))
+            if following != 1:  # `<s>` is predicted by nobody
+                rows = network.log_probs(outputs[0]).detach().numpy()[0]
+                rows = rows[np.isfinite(rows)]
+                losses.append(-network.target_log_probs(outputs[0], torch.tensor([following])))
+                scores.append(-losses[-1].item())
+                entropies += [-(np.exp(rows) @ rows)] * (len(scores) - 1 in places)
+        gradients.append([g.numpy() for g in torch.autograd.grad(torch.cat(losses).mean(), weights)])
+        roots = [np.sqrt(np.mean(np.square(own), axis=0)) for own in zip(*gradients, strict=True)]
+        mean = sum(r.sum() for r in roots) / sum(r.size for r in roots)
+        for weight, start_at, root, gradient in zip(weights, trained, roots, gradients[-1], strict=True):
+            back = np.minimum(settings.decay * root / mean, 1) * (start_at - weight.detach()).numpy()
+            step = settings.learning_rate * gradient / (root + mean)
+            weight.data += torch.from_numpy(back - step)
+        hidden = [part.detach() for part in hidden]
+    return np.array(scores), np.mean(entropies)
+
+
+def test_scores_and_entropies_are_those_of_the_formula_step_by_step():
+    model, corpus = families.model("lstm"), repetitive(4)
+    settings, places = DynamicSettings(stretch=5, learning_rate=0.03, decay=0.3), [2, 8, 14, 20, 25, 31, 37]
+    entropies = SampledEntropies(corpus.num_tokens, 7)
     with torch.enable_grad():
-        outputs, hidden = network(text[:5, None], network.zero_hidden(1))
-        loss = -network.target_log_probs(outputs[:, 0], text[1:6]).mean()
-        loss.backward()
-    roots = [p.grad.double().abs() for p in network.parameters()]
-    mean = sum(r.sum() for r in roots) / sum(r.numel() for r in roots)
-    with torch.no_grad():
-        for p, root in zip(network.parameters(), roots, strict=True):
-            p.sub_((settings.learning_rate * p.grad / (root + mean)).float())  # w₀ − w is still 0
-        outputs, _ = network(text[5:10, None], hidden)
-        ids = text[6:11]
-        kept = ids != 1
-        expected = network.target_log_probs(outputs[kept, 0], ids[kept])
-    assert dynamic.log_probs[5 : 5 + int(kept.sum())] == pytest.approx(expected.numpy(), abs=1e-5)
+        expected, entropy = slowly(model, corpus, settings, places)
+    told = dynamic_evaluation(model, corpus, settings=settings, entropies=entropies, progress=SILENT)
+    assert told.log_probs == pytest.approx(expected, abs=2e-4)
+    assert (entropies.mean().nats, entropies.mean().positions) == (pytest.approx(entropy, abs=2e-4), 7)
 
 
 def test_decay_brings_the_weights_back():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.errors import FormatError
-from training.corpora.reading import read_corpus, read_lines
+from training.corpora.reading import Corpus, read_corpus, read_lines
 from training.overlap import (
     NGRAMS,
     OverlapCounter,
@@ -14,6 +14,7 @@ from training.overlap import (
     overlap,
     overlap_phrase,
     overlap_with_files,
+    overlaps,
 )
 from training.progress import Silent
 
@@ -61,6 +62,25 @@ def test_what_is_seen_is_what_sets_of_words_say(block, monkeypatch):
     total, seen, share = found.ngrams[8]
     assert 0 < seen < total
     assert share == seen / total
+
+
+@pytest.mark.parametrize("leaked", [0, 1, 2, 30, 100])
+def test_as_much_is_seen_as_leaked(leaked):
+    """Of 100 sentences of 13 words, so many stand between sentences of other words in the training text."""
+    held_out, training = (
+        [" ".join(f"{kind}{i}x{j}" for j in range(13)) for i in range(100)] for kind in "ht"
+    )
+    training[50:50] = held_out[100 - leaked :]
+    corpora = [Corpus(some, "", []) for some in (held_out, training)]
+    found = overlaps({"test": corpora[0], "none": None}, corpora[1], progress=Silent())
+    assert counts(overlap(held_out, training, progress=Silent())) == [
+        (100, leaked),
+        (600, 6 * leaked),
+        (100, leaked),
+    ]
+    assert found.keys() == {"test"}
+    assert found["test"]["sentences"] == {"total": 100, "seen": leaked, "share": leaked / 100}
+    assert is_suspicious(found["test"]) == (leaked > 1)
 
 
 def test_case_punctuation_and_kinds_of_spaces_do_not_matter():
@@ -129,3 +149,8 @@ def test_novels_held_out_text_is_not_in_its_training_text(data_dir):
     found = overlap_with_files(test, files, unit="line", progress=Silent())
     training = list(read_lines(files[0]))
     assert counts(found) == expected(test, training)
+    assert (found.sentences.seen, found.ngrams[13].seen) == (0, 0)
+    leaked = [line for line in training if len(words_of(line)) > 20][:50]
+    found = overlap_with_files([*test, *leaked], files, unit="line", progress=Silent())
+    assert found.sentences.seen == 50
+    assert is_suspicious(found.as_facts())

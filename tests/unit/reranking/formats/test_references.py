@@ -29,7 +29,7 @@ def references(body, *paths, **options):
 
 
 def test_mosess_ids_are_line_numbers(file):
-    assert references(MOSES, file("zero\none\ntwo\nthree\n")) == [("two",), ("zero",)]
+    assert references(MOSES + b"1 ||| b\n", file("zero\none\ntwo\n")) == [("two",), ("zero",), ("one",)]
 
 
 def test_a_lost_list_has_its_line(file):
@@ -37,7 +37,7 @@ def test_a_lost_list_has_its_line(file):
 
 
 def test_ids_stand_before_a_tab(file):
-    assert references(JSONL, file("v\tthe  cat\nw\tx\n")) == [("own",), ("the  cat",)]
+    assert references(KALDI, file("v\tx\nu\tthe  cat\n"), reference_layout="tab") == [("the  cat",), ("x",)]
 
 
 def test_kaldis_stand_before_a_space(file):
@@ -45,8 +45,8 @@ def test_kaldis_stand_before_a_space(file):
 
 
 def test_a_layout_can_be_named(file):
-    path = file("v b\nw c\n")
-    assert references(JSONL, path, reference_layout="utterance") == [("own",), ("b",)]
+    path = file("v b\nu c\n")
+    assert references(KALDI, path, reference_layout="lines") == [("v b",), ("u c",)]
 
 
 def test_nemos_manifest_is_in_order(file):
@@ -64,8 +64,8 @@ def test_several_files_give_several_references(file):
     [
         (b"a\t1\nb\t2\n", "x\n", "has 1 references, so there is none for list 2"),
         (b"a\t1\nb\t2\n", "x\ny\nz\n", "has 3 references, but there are 2 lists"),
-        (MOSES, "x\n", "none for list 3"),
-        (KALDI, "w x\n", "has the id of none of the lists; its first is 'w'"),
+        (MOSES, "x\n", r"none for list 1 \(2\)"),
+        (KALDI, "w x\n", "has no line with the id of list 1, 'u'"),
         (b"a\t1\n", '{"text": 3}\n', "line 1: text is a number"),
         (b"a\t1\n", '{"text": "a"}\n{\n', "line 2: it is not JSON"),
         (b"a\t1\n", "x\n\ud800\n", "line 2: is not UTF-8"),
