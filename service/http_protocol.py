@@ -127,16 +127,21 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Look at the head before anything is done with it; what may come after the body is no part of it."""
-        names, values = zip(*self.headers, strict=True) if self.headers else ((), ())
-        framed = len(b"".join(names)) + len(b"".join(values)) + _FRAME_BYTES * len(names)
-        if len(self.url) + framed > self.max_header_bytes:
+        framed, hosts, is_coded = len(self.url), 0, False
+        for name, value in self.headers:
+            framed += len(name) + len(value) + _FRAME_BYTES
+            if name == b"host":
+                hosts += 1
+            elif name == b"transfer-encoding":
+                is_coded = True
+        if framed > self.max_header_bytes:
             self._stop(self._too_long())
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 self._stop((HTTPStatus.BAD_REQUEST, "the method is CONNECT; this service is no proxy"))
             return  # an offer: see `_parse`
-        if names.count(b"host") != 1 or b"transfer-encoding" in names:
-            self._stop(fault_of(names, values, self.parser.get_http_version()))
+        if hosts != 1 or is_coded:
+            self._stop(fault_of(self.headers, self.parser.get_http_version()))
         super().on_headers_complete()
         if self.scope["http_version"] in OLD_VERSIONS:
             self.cycle.keep_alive = False

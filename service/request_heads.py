@@ -4,41 +4,36 @@ The parser lets these pass. Two programs that read them differently, a proxy and
 requests in different places of the same bytes.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 
 OLD_VERSIONS = frozenset({"0.9", "1.0"})
-"""Of HTTP: without `Host`, codings, and answers other than final ones."""
+"""Of HTTP: they know no chunks, and need no `Host`."""
 
 _SHOWN_BYTES = 40
 _BLANK = b" \t"
-Fault = tuple[int, str]
 
 
-def fault_of(names: Sequence[bytes], values: Sequence[bytes], version: str) -> Fault | None:
+def fault_of(headers: Sequence[tuple[bytes, bytes]], version: str) -> tuple[int, str] | None:
     """The status and the message with which a head is refused, or None.
 
     Args:
-        names: of its headers, in lower case.
-        values: theirs.
+        headers: their names in lower case, and their values.
         version: of HTTP, such as `1.1`.
     """
+    names = [name for name, _ in headers]
     hosts = names.count(b"host")
     if hosts > 1 or (not hosts and version not in OLD_VERSIONS):
         return HTTPStatus.BAD_REQUEST, f"the request has {hosts} Host headers; send one"
-    codings = [value for name, value in zip(names, values, strict=True) if name == b"transfer-encoding"]
-    return _coding_fault(b",".join(codings), names, version) if codings else None
-
-
-def _coding_fault(said: bytes, names: Collection[bytes], version: str) -> Fault | None:
-    shown = said[:_SHOWN_BYTES].decode("latin-1")
+    if b"transfer-encoding" not in names:
+        return None
     if version in OLD_VERSIONS:
         return HTTPStatus.BAD_REQUEST, f"HTTP/{version} has no Transfer-Encoding; send Content-Length"
-    if b"content-length" in names:
-        return (
-            HTTPStatus.BAD_REQUEST,
-            "the request has both Transfer-Encoding and Content-Length; send one of them",
-        )
+    return _coding_fault(b",".join(value for name, value in headers if name == b"transfer-encoding"))
+
+
+def _coding_fault(said: bytes) -> tuple[int, str] | None:
+    shown = said[:_SHOWN_BYTES].decode("latin-1")
     *before, last = (coding.strip(_BLANK).lower() for coding in said.split(b","))
     if last != b"chunked" or b"chunked" in before:
         return (
