@@ -44,7 +44,7 @@ test-system: $(VENV)/.test  ## Tests of the whole program as a user starts it
 test-browser: $(VENV)/.test  ## Tests of the playground in a browser; they need Chromium (apt-get install chromium)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/browser
 
-test-deploy: $(VENV)/.deploy  ## Image, compose file, Prometheus, Grafana, Kubernetes; needs promtool (apt-get install prometheus)
+test-deploy: $(VENV)/.deploy  ## Image, compose file, Prometheus, Grafana, Kubernetes, stock clients; needs promtool, a JDK, curl (apt-get install prometheus openjdk-17-jdk-headless curl)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 900 tests/deploy
 
 test-scale: $(VENV)/.scale  ## Tests of n-grams estimated by Spark; they need Java (apt-get install openjdk-17-jre-headless)

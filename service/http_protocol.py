@@ -1,21 +1,34 @@
-"""HTTP connections that cannot be kept half open: limits that uvicorn lacks.
+"""HTTP connections that cannot be kept half open, and whose bytes have one reading: what uvicorn lacks.
 
 With httptools it takes a head of any size, waits for it for ever, and answers connections past its limit
-with a text that has no `Retry-After`. That is decided here, before there is a request.
+with a text that has no `Retry-After`. It loses the body of a request that offers to upgrade, and reads that as the
+next request; it sends chunks to clients of HTTP/1.0, and hangs up on those that have said all they had to say.
+That is decided here, before there is a request.
 """
 
 import asyncio
+import select
+from functools import partial
 from http import HTTPStatus
+from types import SimpleNamespace
+from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.backlog import Backlog
+from service.request_heads import OLD_VERSIONS, fault_of
 from service.routes.errors import error_json
 from service.routes.limits import CROWDED, LATE
 from service.schemas.replies import ErrorBody
 
 _FRAME_BYTES = 4
 """Between a header's name and value, and after it."""
+
+_LOOK_S = 0.02
+"""How often it is looked whether a client that sends no more has gone."""
+
+_INVALID = "Invalid HTTP request received."
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -75,10 +88,27 @@ class GuardedProtocol(HttpToolsProtocol):
         super().timeout_keep_alive_handler()
         self._watch_closing()
 
+    def eof_received(self) -> bool:  # type: ignore[override]  # of uvicorn's, which closes whatever is asked
+        """Keep the connection of a client that sends no more until all that it has asked is answered.
+
+        One that has hung up looks the same, until something is sent to it.
+        """
+        if self.cycle is None or self.cycle.response_complete or not self._whole or _is_gone(self.transport):
+            return False
+        self.cycle.keep_alive = False
+        if self._timer is None:
+            self._timer = self.loop.call_later(_LOOK_S, self._look)
+        return True
+
     def data_received(self, data: bytes) -> None:
         """Parse what came; a head that outgrows its limit is refused before it is whole, and so are trailers."""
         self._framing_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except HttpParserError:
+            self.logger.warning(_INVALID)
+            self.send_400_response(_INVALID)
         if self.transport.is_closing():
             return
         if self._whole:
@@ -96,12 +126,26 @@ class GuardedProtocol(HttpToolsProtocol):
         self.scope["state"][CROWDED] = self._crowded
 
     def on_headers_complete(self) -> None:
-        """Measure the head before anything is done with it; what may come after the body is no part of it."""
-        framed = sum(len(name) + len(value) + _FRAME_BYTES for name, value in self.headers)
-        if len(self.url) + framed > self.max_header_bytes:
-            self._refusal = self._too_long()
-            raise ValueError(self._refusal)  # the parser stops, and `send_400_response` is called
+        """Look at the head before anything is done with it; what may come after the body is no part of it."""
+        framed, hosts, is_coded = len(self.url), 0, False
+        for name, value in self.headers:
+            framed += len(name) + len(value) + _FRAME_BYTES
+            if name == b"host":
+                hosts += 1
+            elif name == b"transfer-encoding":
+                is_coded = True
+        if framed > self.max_header_bytes:
+            self._stop(self._too_long())
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                self._stop((HTTPStatus.BAD_REQUEST, "the method is CONNECT; this service is no proxy"))
+            return  # an offer: see `_parse`
+        if hosts != 1 or is_coded:
+            self._stop(fault_of(self.headers, self.parser.get_http_version()))
         super().on_headers_complete()
+        if self.scope["http_version"] in OLD_VERSIONS:
+            self.cycle.keep_alive = False
+            self.cycle.send = partial(_send_unchunked, self.cycle)  # type: ignore[method-assign]
         self.headers = []  # the request has its own; trailers must not pass for them
         self._framing_bytes = 0
         self._head_done = True
@@ -113,12 +157,74 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Know that no more of this request is to come."""
+        if not self._head_done:  # but more is: all that stands after an offer
+            return
         self._whole = True
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, or what was found to be too long, in the shape of all our errors."""
         self._refuse(*(self._refusal or (400, msg)))
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        """Parse what came, as if nobody had offered to upgrade (RFC 9110, section 7.8).
+
+        The parser takes an offer for the end of HTTP, without the request's body. So another goes on: from the same
+        head, but for the offer.
+        """
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except HttpParserUpgrade as offer:
+                data = memoryview(data)[offer.args[0] :]
+                self._parse_head_again()
+            else:
+                return
+
+    def _parse_head_again(self) -> None:
+        head = [
+            self.parser.get_method(),
+            b" ",
+            self.url,
+            b" HTTP/",
+            self.parser.get_http_version().encode(),
+            b"\r\n",
+        ]
+        for name, value in self.headers:
+            if name != b"upgrade":
+                head += (name, b": ", value, b"\r\n")
+        self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        self.parser.feed_data(b"".join([*head, b"\r\n"]))
+
+    def _stop(self, refusal: tuple[int, str] | None) -> None:
+        """Have the parser stop, and `send_400_response` be called, if there is a reason to refuse."""
+        if refusal is not None:
+            self._refusal = refusal
+            raise ValueError(refusal)
+
+    def _look(self) -> None:
+        """Cut off a client that has gone, once it is seen to have; all others go on waiting for their answers."""
+        if self.transport.is_closing():
+            return
+        if _is_gone(self.transport):
+            self.transport.abort()
+            return
+        if not self.pipeline and not self.cycle.response_started and self.cycle.transport is self.transport:
+            self._begin_answer()
+        self._timer = self.loop.call_later(_LOOK_S, self._look)
+
+    def _begin_answer(self) -> None:
+        """Send the byte with which any answer begins: the system of a client that has gone says so."""
+        cycle, transport = self.cycle, self.transport
+
+        def write_rest(data: bytes) -> None:
+            cycle.transport = transport
+            transport.write(data[1:])
+
+        rest: Any = SimpleNamespace(write=write_rest, close=transport.close, is_closing=transport.is_closing)
+        cycle.transport = rest
+        transport.write(b"H")
 
     def _refuse(self, status: int, message: str) -> None:
         if self._is_answering():
@@ -179,6 +285,20 @@ class GuardedProtocol(HttpToolsProtocol):
         else:
             self.cycle.scope["state"][LATE] = self.receive_timeout_s
             self.cycle.message_event.set()  # the application waits for the body: it looks, and answers 408
+
+
+def _is_gone(transport: asyncio.Transport) -> bool:
+    """Whether the other side has hung up or reset; not whether it just sends no more."""
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), 0)  # what is looked for is always told
+    return bool(poll.poll(0))
+
+
+async def _send_unchunked(cycle: RequestResponseCycle, message: Any) -> None:
+    """Send a part of an answer as it is: without a length the end of the connection is its end."""
+    cycle.chunked_encoding = False
+    cycle.expected_content_length = len(message.get("body", b""))
+    await RequestResponseCycle.send(cycle, message)
 
 
 def guarded(

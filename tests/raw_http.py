@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -35,6 +36,26 @@ def answer(connection):
         if not some:
             break
         received += some
+    return _read(received)
+
+
+def answers(connection, *segments, pause_s=0.0):
+    """All that comes back for some bytes, sent with pauses in between, until the connection is closed."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for segment in segments:
+        connection.sendall(segment)
+        time.sleep(pause_s)
+    received = b"".join(iter(lambda: connection.recv(65536), b""))
+    found = []
+    while received:
+        got = _read(received)
+        body = got.body[: int(got.headers.get("content-length", len(got.body)))]
+        found.append(got._replace(body=body))
+        received = got.body[len(body) :]
+    return found
+
+
+def _read(received):
     head, _, body = received.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
     headers = dict(line.lower().split(": ", 1) for line in lines)

@@ -15,8 +15,16 @@ LATE = "late"
 
 _SHOWN_BYTES = 4096
 _SHOWN_ENCODING_BYTES = 40
+_MOST_DIGITS = 20
 _PLAIN = (None, b"", b"identity")
 _CLOSE = {"connection": "close"}  # the rest of the body is not read
+
+
+def announced_bytes(scope: Scope) -> int:
+    """The size of a request's body as its head says it; 0 where it does not."""
+    announced = (header(scope, b"content-length") or b"").lstrip(b"0")
+    # more than the parser lets pass is not read: that would take long, or fail
+    return int(announced[:_MOST_DIGITS]) if announced.isdigit() else 0
 
 
 class BodyLimit:
@@ -38,8 +46,7 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        announced = header(scope, b"content-length") or b"0"
-        size = int(announced) if announced.isdigit() and len(announced) < 19 else 0
+        size = announced_bytes(scope)
         seen, whole = 0, False
 
         async def receive_limited() -> Message:

@@ -2,7 +2,7 @@
 
 from starlette.types import Message, Receive, Scope
 
-from service.routes.limits import LATE
+from service.routes.limits import LATE, announced_bytes
 
 
 async def read_whole(scope: Scope, receive: Receive, *, max_bytes: int) -> tuple[bytes | None, Receive]:
@@ -11,6 +11,8 @@ async def read_whole(scope: Scope, receive: Receive, *, max_bytes: int) -> tuple
     Returns:
         None in place of a body that is too long, too slow, or cut off: the application finds out, and refuses it.
     """
+    if announced_bytes(scope) > max_bytes:
+        return None, receive
     kept: list[Message] = []
     size = 0
     while True:

@@ -14,6 +14,8 @@ from typing import Any
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from starlette.types import Message, Scope, Send
 
+from service.routes.facts import header
+
 _ROOM_BYTES = 1 << 18
 """Of an answer that arrives faster than it is passed on, before its sender must wait."""
 
@@ -73,7 +75,10 @@ def encode_again(scope: Scope, body: bytes) -> bytes:
     target = scope["raw_path"]
     if scope["query_string"]:
         target += b"?" + scope["query_string"]
-    return encode(method, target, scope["headers"], body)
+    headers = scope["headers"]
+    if header(scope, b"host") is None:  # HTTP/1.0 needs none
+        headers = [(b"host", b""), *headers]
+    return encode(method, target, headers, body)
 
 
 class Sibling:

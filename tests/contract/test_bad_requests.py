@@ -5,6 +5,8 @@ import socket
 
 import pytest
 
+from tests.raw_http import asked
+
 NEXT, SCORE, RERANK, GENERATE = "/v1/next-token", "/v1/score", "/v1/rerank", "/v1/generate"
 LIST = {"candidates": [{"text": "a"}]}
 
@@ -140,6 +142,29 @@ def test_a_failing_model_is_an_internal_error_without_its_cause(http):
 def test_an_announced_body_over_the_limit_is_refused(http):
     error = error_of(http.post(NEXT, content=b" " * 100_001), 413)
     assert "at most 100000" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("length", "status"),
+    [
+        (10**17, 413),
+        (10**18, 413),
+        (2**64 - 1, 413),
+        (2**64, 400),
+        ("0" * 5000 + "9" * 7, 413),
+        ("1, 1", 400),
+    ],
+)
+def test_a_body_of_any_length_over_the_limit_is_not_waited_for(server, length, status):
+    """From 10¹⁸ on it was held for the time that a body has, and answered 408."""
+    head = f"POST {NEXT} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{{"
+    got = asked(server.url, head.encode())
+    assert (got.status, got.headers["connection"]) == (status, "close")
+
+
+def test_a_length_with_many_noughts_is_what_it_is(server):
+    head = f"POST {NEXT} HTTP/1.1\r\nhost: a\r\ncontent-length: {'0' * 5000}16\r\n\r\n"
+    assert asked(server.url, head.encode() + b'{"context": "a"}').status == 200
 
 
 def test_a_streamed_body_over_the_limit_is_refused(http):

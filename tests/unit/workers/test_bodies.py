@@ -10,7 +10,7 @@ def message(body, *, more=False):
     return {"type": "http.request", "body": body, "more_body": more}
 
 
-def read(messages, *, max_bytes=10, state=None):
+def read(messages, *, max_bytes=10, state=None, headers=()):
     """The body, and all that is received after it has been read."""
 
     async def main():
@@ -19,7 +19,7 @@ def read(messages, *, max_bytes=10, state=None):
         async def receive():
             return next(left)
 
-        scope = {"state": state or {}}
+        scope = {"state": state or {}, "headers": headers}
         body, again = await read_whole(scope, receive, max_bytes=max_bytes)
         received = []
         while True:
@@ -41,6 +41,13 @@ def test_a_body_is_joined_and_received_again_before_what_comes_after():
 def test_one_that_is_too_long_is_left_to_who_refuses_it():
     messages = [message(b"123456", more=True), message(b"789012", more=True), message(b"3")]
     assert read(messages) == (None, messages)
+
+
+def test_one_that_is_announced_too_long_is_not_waited_for():
+    """It was held until its time was over, in a service of several workers."""
+    messages = [message(b"12", more=True)]
+    assert read(messages, headers=[(b"content-length", b"1000000000000000000")]) == (None, messages)
+    assert read([message(b"")], headers=[(b"content-length", b"0010")]) == (b"", [message(b"")])
 
 
 def test_one_that_is_too_slow_is_left_to_who_refuses_it():

@@ -156,6 +156,12 @@ def test_a_request_is_encoded_anew_for_its_link():
     )
 
 
+def test_a_request_of_http_1_0_without_a_host_may_pass_over_a_link():
+    """HTTP/1.1, which is spoken there, wants one."""
+    scope = {"method": "GET", "raw_path": b"/", "query_string": b"", "headers": []}
+    assert encode_again(scope, b"").startswith(b"GET / HTTP/1.1\r\nhost: \r\n")
+
+
 def test_an_application_may_answer_into_an_answer():
     async def main():
         answer = Answer()
