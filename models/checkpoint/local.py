@@ -118,6 +118,8 @@ class LocalRegistry(Registry):
         try:
             return path.read_bytes()
         except OSError as error:
+            if not self.models():  # it is gone, or a volume that is not mounted
+                raise RegistryError(f"cannot read {path}: the registry is not there") from None
             raise ManifestError(f"{path}: {error}") from None
 
     @override
