@@ -18,6 +18,7 @@ import os
 import shutil
 import uuid
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 from models.checkpoint.folders import TEMPORARY, held, remove_abandoned
@@ -119,18 +120,38 @@ class Copies:
     def _lay(self, path: Path, directory: Path, manifest: Manifest) -> None:
         new = self._folder / f"{TEMPORARY}{uuid.uuid4().hex}"
         try:
-            for name in manifest.files:
-                (new / name).parent.mkdir(parents=True, exist_ok=True)
-                _copy(directory / name, new / name)
-            verify_files(new, manifest)
+            new.mkdir()
+            copy_verified(directory, manifest, new)
             new.rename(path)
-        except IntegrityError as error:
-            raise IntegrityError(str(error).replace(str(new), str(directory))) from None
         finally:
             shutil.rmtree(new, ignore_errors=True)
 
 
-def _copy(source: Path, target: Path) -> None:
+def copy_verified(
+    directory: Path, manifest: Manifest, new: Path, copied: Callable[[int], object] = int
+) -> None:
+    """Copy the files of a version, and compare the copies with its manifest.
+
+    Args:
+        directory: the version's.
+        manifest: the version's, which is not copied.
+        new: an empty folder.
+        copied: told of bytes as they are copied.
+
+    Raises:
+        IntegrityError: a file is not what was published.
+        OSError: the file system refused to write.
+    """
+    try:
+        for name in manifest.files:
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            _copy(directory / name, new / name, copied)
+        verify_files(new, manifest)
+    except IntegrityError as error:
+        raise IntegrityError(str(error).replace(str(new), str(directory))) from None
+
+
+def _copy(source: Path, target: Path, copied: Callable[[int], object]) -> None:
     try:
         read = source.open("rb")
     except OSError as error:
@@ -139,7 +160,11 @@ def _copy(source: Path, target: Path) -> None:
         try:
             fcntl.ioctl(written, _FICLONE, read.fileno())
         except OSError:  # another file system, or one that cannot
-            shutil.copyfileobj(read, written, _CHUNK_BYTES)
+            while chunk := read.read(_CHUNK_BYTES):
+                written.write(chunk)
+                copied(len(chunk))
+        else:
+            copied(target.stat().st_size)
 
 
 def _remove_unused(folder: Path) -> None:

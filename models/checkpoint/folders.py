@@ -78,6 +78,13 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
 
 
+def forbid_writing(directory: Path) -> None:
+    """Let nobody but root write to the files in a folder; the folder can be removed as before."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            path.chmod(path.stat().st_mode & 0o444)
+
+
 def flush_tree(directory: Path) -> None:
     """Have everything in a folder, and the folder, written to the disk."""
     for path in [*directory.rglob("*"), directory]:
