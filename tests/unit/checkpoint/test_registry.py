@@ -55,6 +55,13 @@ def test_an_unknown_address_says_what_there_is(registry, address):
         registry.resolve(address)
 
 
+def test_published_files_cannot_be_written_to_and_are_deleted_as_before(registry):
+    version = registry.publish("m", write_minimal)
+    assert {path.stat().st_mode & 0o222 for path in version.path.iterdir()} == {0}
+    registry.delete("m", 1)
+    assert registry.publish("m", write_minimal).number == 2
+
+
 def test_an_address_that_ends_with_its_at_sign_is_refused(registry):
     registry.publish("m", write_minimal)
     with pytest.raises(InvalidInputError, match=r"after @ stands .* as in m@7 or m@champion"):
