@@ -1,6 +1,7 @@
 """The composition root: settings in, an application out; and the server that runs it."""
 
 import asyncio
+import faulthandler
 import importlib.metadata
 import secrets
 import signal
@@ -17,10 +18,13 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from models.checkpoint.calibrations import CalibrationStore
+from models.checkpoint.copies import Copies
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.profiles import ProfileStore
-from models.checkpoint.registry import open_registry
+from models.checkpoint.registry import local_folder, open_registry
+from models.checkpoint.remote import cache_folder
 from models.completion.personal import Bounds
+from models.errors import RegistryError
 from service.engine.container_memory import is_told, memory_use
 from service.engine.engine import Engine
 from service.engine.host import ModelHost
@@ -100,7 +104,8 @@ def create_app(settings: Settings, crew: Crew | None = None) -> FastAPI:
         RegistryError: the registry is not there, or holds no model.
         ModelNotFoundError: the settings name a model that it does not hold.
     """
-    services = _compose(settings, crew)
+    copies = _copies(settings)
+    services = _compose(settings, crew, copies)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -111,6 +116,8 @@ def create_app(settings: Settings, crew: Crew | None = None) -> FastAPI:
         sweeping.cancel()
         await services.engine.close(drain_timeout_s=settings.drain_timeout_s)
         await services.keeper.close(timeout_s=settings.drain_timeout_s)
+        if copies is not None:  # the process may end by a signal, without what is done at an exit
+            copies.give_back()
         if tracing := getattr(app.state, "tracing", None):
             await asyncio.to_thread(tracing.shutdown)  # sends what is left
 
@@ -163,6 +170,8 @@ def serve(settings: Settings) -> None:
         FormatError: the file of API keys is not one.
     """
     configure_logs(level=settings.log_level, form=settings.log_format, texts=settings.log_texts)
+    if sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__)  # workers have it from here
     sys.setswitchinterval(_SWITCH_S)
     if settings.workers > 1:
         _serve_together(settings)
@@ -250,9 +259,20 @@ def _protect(app: FastAPI, settings: Settings, metrics: Metrics, crew: Crew | No
         app.add_middleware(Relay, private=PrivateRoutes(app.state.services), keys=keys, **shared)
 
 
-def _compose(settings: Settings, crew: Crew | None) -> Services:
+def _copies(settings: Settings) -> Copies | None:
+    """Where local models are copied to: those of a remote registry lie in the cache already."""
+    if not settings.copy_models or local_folder(settings.registry) is None:
+        return None
+    try:
+        return Copies(cache_folder.current(settings.registry_cache) / "copies")
+    except RegistryError as error:
+        _log.warning("models are served without copies", reason=str(error))
+        return None
+
+
+def _compose(settings: Settings, crew: Crew | None, copies: Copies | None) -> Services:
     metrics = Metrics(None if crew is None else crew.number)
-    host = _model_host(settings, metrics, crew)
+    host = _model_host(settings, metrics, crew, copies)
     keeper = Keeper(
         host,
         interval_s=settings.watch_interval_s,
@@ -277,7 +297,7 @@ def _compose(settings: Settings, crew: Crew | None) -> Services:
     )
 
 
-def _model_host(settings: Settings, metrics: Metrics, crew: Crew | None) -> ModelHost:
+def _model_host(settings: Settings, metrics: Metrics, crew: Crew | None, copies: Copies | None) -> ModelHost:
     host = ModelHost(
         open_registry(settings.registry, cache=settings.registry_cache),
         addresses=settings.models,
@@ -287,7 +307,7 @@ def _model_host(settings: Settings, metrics: Metrics, crew: Crew | None) -> Mode
         num_threads=settings.num_threads or (None if crew is None else crew.num_threads),
         memory_budget=settings.memory_budget,
         prefix_cache_bytes=settings.prefix_cache_bytes,
-        load=load_checkpoint if crew is None else partial(load_checkpoint, shared=crew.weights),
+        load=partial(load_checkpoint, shared=None if crew is None else crew.weights, copies=copies),
         observer=metrics,
     )
     metrics.watch("models_loaded", "models that can answer", lambda: host.num_loaded)

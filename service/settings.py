@@ -28,7 +28,13 @@ class Settings(BaseSettings):
     registry_cache: Path | None = Field(
         default=None,
         description="folder where models of a remote registry are kept, so that they are fetched once and the service "
-        "can start while that is out of reach; unset means `gramophone` in `$XDG_CACHE_HOME` or `~/.cache`",
+        "can start while that is out of reach, and copies of those served from a folder; unset means `gramophone` in "
+        "`$XDG_CACHE_HOME` or `~/.cache`",
+    )
+    copy_models: bool = Field(
+        default=True,
+        description="whether models of a registry in a folder are served from copies in `GRAMOPHONE_REGISTRY_CACHE`, "
+        "so that files copied over them do not end the service; `false` saves the room where nobody writes there",
     )
     models: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),

@@ -5,6 +5,14 @@ from pathlib import Path
 from models.checkpoint.manifest import Manifest, SpecialIds, file_entries, write_manifest
 
 
+def damage(version, name: str = "config.json") -> None:
+    """Add a space to a file of a published version, which nobody is to write to."""
+    path = version.path / name
+    path.chmod(0o644)
+    with path.open("a") as file:
+        file.write(" ")
+
+
 def write_minimal(directory: Path, content: bytes = b"weights", **fields) -> None:
     """A manifest and one file."""
     (directory / "weights.bin").write_bytes(content)

@@ -28,7 +28,8 @@ def running_process(registry, log, *, program=PROGRAM, **settings):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    ours = {"GRAMOPHONE_REGISTRY": str(registry.root), "GRAMOPHONE_PORT": str(port), **settings}
+    ours = {"GRAMOPHONE_REGISTRY": str(registry.root), "GRAMOPHONE_PORT": str(port)}
+    ours |= {"GRAMOPHONE_REGISTRY_CACHE": str(log.parent / "cache"), **settings}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GRAMOPHONE_")}  # noqa: TID251
     with log.open("wb") as file:
         child = subprocess.Popen(

@@ -31,11 +31,15 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock, which the system drops when the process dies, however it dies."""
+def held(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a folder's lock, which the system drops when the process dies, however it dies.
+
+    Raises:
+        BlockingIOError: it is not waited for, and another holds it.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     finally:
         os.close(descriptor)
@@ -74,6 +78,13 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
 
 
+def forbid_writing(directory: Path) -> None:
+    """Let nobody but root write to the files in a folder; the folder can be removed as before."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            path.chmod(path.stat().st_mode & 0o444)
+
+
 def flush_tree(directory: Path) -> None:
     """Have everything in a folder, and the folder, written to the disk."""
     for path in [*directory.rglob("*"), directory]:
@@ -89,14 +100,14 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def remove_abandoned(parent: Path) -> int:
-    """Remove temporary folders whose writer is no more.
+def remove_abandoned(parent: Path, pattern: str = f"{TEMPORARY}*") -> int:
+    """Remove folders that nobody holds: temporary ones, whose writer is no more, or those of another pattern.
 
     Returns:
         How many.
     """
     removed = 0
-    for path in parent.glob(f"{TEMPORARY}*"):
+    for path in parent.glob(pattern):
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY)
             try:

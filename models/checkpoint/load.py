@@ -5,11 +5,13 @@ import importlib
 import itertools
 import json
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from models.checkpoint.copies import Copies
 from models.checkpoint.golden import has_int8, replay_golden
 from models.checkpoint.manifest import MANIFEST_FILE, Manifest, read_manifest, verify_files
 from models.checkpoint.precision import (
@@ -72,7 +74,12 @@ class Checkpoint(NamedTuple):
 
 
 def load_checkpoint(
-    directory: Path, *, device: str = "cpu", precision: str = "auto", shared: Path | None = None
+    directory: Path,
+    *,
+    device: str = "cpu",
+    precision: str = "auto",
+    shared: Path | None = None,
+    copies: Copies | None = None,
 ) -> Checkpoint:
     """Load a version: hashes first, then the model, then its golden test, which warms it up.
 
@@ -86,13 +93,34 @@ def load_checkpoint(
         shared: a folder that the processes of this host which load the version have in common, and nobody else
             may write to: packed weights are laid there by whoever comes first, and mapped by all. Files of
             weights and n-grams are mapped, hence shared, in any case; on a CUDA device nothing is.
+        copies: where the version is copied to and loaded from, so that nothing that happens to its directory
+            later changes or ends what is loaded; None loads from the directory itself.
 
     Raises:
         InvalidInputError: there is no such device or precision, or int8 does not go with the device or the version.
         CheckpointError: a byte, the format or an answer is not what was published.
     """
     manifest = read_manifest(directory)
-    verify_files(directory, manifest)
+    copy = None if copies is None else copies.take(directory, manifest)
+    if copy is None:
+        verify_files(directory, manifest)
+        return _loaded(directory, directory, manifest, device, precision, shared)
+    try:
+        loaded = _loaded(copy.path, directory, manifest, device, precision, shared)
+    except CheckpointError as error:
+        copy.give_back()
+        raise type(error)(str(error).replace(str(copy.path), str(directory))) from error
+    except BaseException:
+        copy.give_back()
+        raise
+    weakref.finalize(loaded.model, copy.give_back)
+    return loaded
+
+
+def _loaded(
+    directory: Path, place: Path, manifest: Manifest, device: str, precision: str, shared: Path | None
+) -> Checkpoint:
+    """A version from verified files in a directory, which is its place or a copy."""
     tokenizer = load_tokenizer(directory)
     if (
         tokenizer.fingerprint != manifest.tokenizer_fingerprint
@@ -106,7 +134,7 @@ def load_checkpoint(
         shelves = partial(_shelf, shared if device == "cpu" else None, directory, manifest)
         model = _build(directory, manifest, tokenizer.vocabulary, device, shelves)
         used: Precision = FLOAT32
-        if _families(directory, manifest) & {*NEURAL} and _rounds(directory, metrics, device, wanted):
+        if _families(directory, manifest) & {*NEURAL} and _rounds(directory, place, metrics, device, wanted):
             model, used = in_int8(model), INT8
         replay_golden(directory, model, device=device, precision=used)
     except CheckpointError:
@@ -119,7 +147,7 @@ def load_checkpoint(
         raise ManifestError(
             f"{directory}: cannot be rebuilt as a model of the family {manifest.family}: {error}"
         ) from error
-    return Checkpoint(manifest, model, tokenizer, metrics, directory, used)
+    return Checkpoint(manifest, model, tokenizer, metrics, place, used)
 
 
 def _read_metrics(path: Path) -> dict[str, Any]:
@@ -133,7 +161,7 @@ def _read_metrics(path: Path) -> dict[str, Any]:
     return metrics
 
 
-def _rounds(directory: Path, metrics: dict[str, Any], device: str, precision: Precision) -> bool:
+def _rounds(directory: Path, place: Path, metrics: dict[str, Any], device: str, precision: Precision) -> bool:
     """Whether the networks are to compute in integers."""
     if precision == FLOAT32 or (precision == "auto" and (device != "cpu" or not is_advised(metrics))):
         return False
@@ -144,7 +172,7 @@ def _rounds(directory: Path, metrics: dict[str, Any], device: str, precision: Pr
     if has_int8(directory):
         return True
     problems = metrics.get(INT8, {}).get("problems") or ["it was published without scores in int8"]
-    _log.warning("%s stays in float32: %s", directory, "; ".join(problems))
+    _log.warning("%s stays in float32: %s", place, "; ".join(problems))
     return False
 
 

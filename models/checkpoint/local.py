@@ -23,6 +23,7 @@ from models.checkpoint.folders import (
     TEMPORARY,
     flush,
     flush_tree,
+    forbid_writing,
     held,
     remove_abandoned,
     replace_file,
@@ -121,6 +122,8 @@ class LocalRegistry(Registry):
         try:
             return path.read_bytes()
         except OSError as error:
+            if not self.models():  # it is gone, or a volume that is not mounted
+                raise RegistryError(f"cannot read {path}: the registry is not there") from None
             raise ManifestError(f"{path}: {error}") from None
 
     @override
@@ -130,6 +133,7 @@ class LocalRegistry(Registry):
         with writing(versions), temporary_folder(versions) as temporary:
             write(temporary)
             verify_files(temporary, read_manifest(temporary))
+            forbid_writing(temporary)
             flush_tree(temporary)
             self.keep_default(name)
             with held(versions):  # nobody deletes the newest while the next number is looked for
@@ -163,6 +167,32 @@ class LocalRegistry(Registry):
             number = aliases.pop(alias)
             _write_aliases(folder, aliases)
         return number
+
+    def replace_aliases(self, name: str, aliases: dict[str, int]) -> None:
+        """Point aliases at versions, atomically, and take all others away; for one who knows the versions.
+
+        Raises:
+            RegistryError: the registry cannot be written to.
+        """
+        folder = self._folder(name)
+        with writing(folder), held(folder):
+            _write_aliases(folder, aliases)
+
+    def deleted(self, name: str) -> set[int]:
+        """Numbers of a model that were deleted, and are not used again."""
+        tombstones = (self._folder(name) / "versions").glob(f"{_DELETED}*")
+        return {int(number) for path in tombstones if is_number(number := path.name.removeprefix(_DELETED))}
+
+    def never_use(self, name: str, numbers: Iterable[int]) -> None:
+        """Have no later version of a model get one of some numbers.
+
+        Raises:
+            RegistryError: the registry cannot be written to.
+        """
+        versions = self._folder(name) / "versions"
+        with writing(versions):
+            for number in numbers:
+                (versions / f"{_DELETED}{number}").mkdir(parents=True, exist_ok=True)
 
     @override
     def default(self) -> str | None:

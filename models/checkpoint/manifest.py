@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from models.errors import IncompatibleVersionError, IntegrityError, ManifestError
+from models.errors import CheckpointError, IncompatibleVersionError, IntegrityError, ManifestError
 
 MANIFEST_FILE = "manifest.json"
 SCHEMA_VERSION = 2
@@ -127,9 +127,24 @@ def parse_manifest(raw: bytes, place: object) -> Manifest:
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ManifestError(f"{place} is not a manifest: {error}") from None
     if reader_version > SCHEMA_VERSION:
-        raise IncompatibleVersionError(
-            f"{place} needs a reader of version {reader_version}, this one is {SCHEMA_VERSION}: upgrade gramophone-lm"
-        )
+        raise _too_new(place, reader_version)
+    try:
+        return _checked(raw, fields, place)
+    except CheckpointError:
+        written = fields.get("schema_version")
+        if isinstance(written, int) and written > SCHEMA_VERSION:  # what looks wrong may be new
+            raise _too_new(place, written) from None
+        raise
+
+
+def _too_new(place: object, version: int) -> IncompatibleVersionError:
+    return IncompatibleVersionError(
+        f"{place} needs a newer Gramophone: it is of version {version}, this one reads up to {SCHEMA_VERSION}: "
+        "upgrade gramophone-lm"
+    )
+
+
+def _checked(raw: bytes, fields: dict[str, Any], place: object) -> Manifest:
     if not _is_intact(raw, fields):
         raise IntegrityError(f"{place} was changed after it was written: its checksum does not match")
     try:

@@ -77,6 +77,7 @@ class Registry(ABC):
         A bare name means the alias `champion`, else the newest version.
 
         Raises:
+            InvalidInputError: nothing stands after the `@`.
             ModelNotFoundError: there is no such model, version or alias; the message lists what there is.
             ManifestError: aliases.json is needed and damaged.
             RegistryError: the registry cannot be read.

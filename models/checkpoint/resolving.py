@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from models.checkpoint.versions import CHAMPION, MAX_NAME_LENGTH, Version, is_name, is_number, no_alias
-from models.errors import ModelNotFoundError
+from models.errors import InvalidInputError, ModelNotFoundError
 
 
 class Catalogue(Protocol):
@@ -35,10 +35,17 @@ def resolve(catalogue: Catalogue, address: str) -> Version:
     """The version that `name`, `name@7` or `name@champion` means; a bare name means `champion`, else the newest.
 
     Raises:
+        InvalidInputError: nothing stands after the `@`.
         ModelNotFoundError: there is no such model, version or alias; the message lists what there is.
         Whatever the catalogue raises where it cannot be read.
     """
-    name, _, which = address.partition("@")
+    name, at, which = address.partition("@")
+    if at and not which and is_name(name):
+        raise InvalidInputError(
+            f"the model is {address!r}; after @ stands a version's number or an alias, as in {name}@7 or "
+            f"{name}@{CHAMPION}",
+            parameter="model",
+        )
     versions = catalogue.versions(name) if is_name(name) else []
     if not versions:
         known = ", ".join(catalogue.models()) or "none"

@@ -1,6 +1,6 @@
 """`gramophone models …`: what a registry holds, and changing it."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,8 +16,12 @@ from service.cli.options import (
 )
 
 models_app = typer.Typer(
-    help="List, inspect, verify, promote, delete, import and export published models.", no_args_is_help=True
+    help="List, inspect, verify, promote, delete, restore, import and export published models.",
+    no_args_is_help=True,
 )
+
+
+_OUTCOMES = {"restored": "restored", "kept": "differs and was kept", "same": "was here already"}
 
 
 @models_app.command("list")
@@ -96,6 +100,37 @@ def models_default(
         raise InvalidInputError(f"the registry {store.location} holds no model", parameter="registry")
     default = choose_default(names, store.default())
     typer.echo(f"{default.name} is the default: {default.reason}")
+
+
+@models_app.command("restore")
+def models_restore(
+    backup: Annotated[str, typer.Argument(help="Folder or URL of a copy of the registry, or of another.")],
+    differing: Annotated[
+        Literal["refuse", "keep", "replace"],
+        typer.Option(
+            help="What becomes of what differs here from the backup: refuse restores nothing then, keep leaves it, "
+            "replace takes the backup's."
+        ),
+    ] = "refuse",
+    registry: RegistryOption = DEFAULT_REGISTRY,
+) -> None:
+    """Put a backup's versions, aliases, profiles and calibrations back, while services follow the registry.
+
+    What is here already stays, what is missing or damaged comes from the backup, verified and by one rename each.
+    """
+    from models.checkpoint.registry import open_registry
+    from models.checkpoint.restoring import restore
+    from service.console.tuning import TuningProgress
+
+    source, target = open_registry(backup), open_registry(registry, create=True)
+    progress = TuningProgress()
+    try:
+        result = restore(source, target, differing=differing, progress=progress)
+    finally:
+        progress.finish()
+    for what, names in result._asdict().items():
+        if names:
+            typer.echo(f"{_OUTCOMES[what]}: {', '.join(names)}")
 
 
 @models_app.command("sweep")

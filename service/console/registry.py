@@ -20,7 +20,7 @@ def show_models(rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         if "problem" in row:
             table.add_row(
-                row["model"], " ".join(row["aliases"]), Text(f"damaged: {row['problem']}", style="red")
+                row["model"], " ".join(row["aliases"]), Text(f"cannot be used: {row['problem']}", style="red")
             )
             continue
         table.add_row(

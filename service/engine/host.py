@@ -18,6 +18,7 @@ from models.errors import (
     MemoryBudgetError,
     ModelNotFoundError,
     NotReadyError,
+    RegistryError,
 )
 from service.engine.addresses import Routes, routes
 from service.engine.default_model import DefaultModel
@@ -185,6 +186,7 @@ class ModelHost:
 
         Raises:
             ModelNotFoundError: there is none.
+            RegistryError: it is not here, and the registry cannot be asked.
         """
         now = self.routes
         hosted = now.by_address.get(address)
@@ -193,6 +195,8 @@ class ModelHost:
         here = ", ".join(sorted(now.models))
         try:
             published = self.registry.resolve_known(address)  # on the event loop: no time to ask far away
+        except RegistryError:
+            raise
         except LanguageModelError:
             raise ModelNotFoundError(
                 f"there is no model {address[:200]!r}; this service has: {here}"

@@ -13,9 +13,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from models.checkpoint.manifest import FileEntry
+from models.checkpoint.registry import Registry
+from models.errors import CheckpointError
 from service.engine.host import LoadedModel
 from service.routes.openapi import replies_of
-from service.routes.serving import json_response, resolve, to_json
+from service.routes.serving import json_response, resolve, services_of, to_json
 from service.schemas.model_files import ModelFileList, model_files
 
 router = APIRouter()
@@ -133,17 +135,26 @@ async def _published(request: Request, loaded: LoadedModel, name: str) -> Respon
 
     Raises:
         HTTPException: the manifest lists no such file for people, or it was deleted since it was loaded.
+        RegistryError: the registry is out of reach.
     """
     entry = _readable(loaded).get(name)
     if entry is None:
         raise HTTPException(404)
-    try:
-        content = await asyncio.to_thread((loaded.checkpoint.path / name).read_bytes)
-    except OSError:
-        raise HTTPException(404) from None
+    content = await asyncio.to_thread(_read, services_of(request).host.registry, loaded, name)
     suffix = PurePosixPath(name).suffix
     headers = {"content-security-policy": _REPORT_POLICY} if suffix == ".html" else {}
     return _answer(request, entry.sha256, content, _TYPES[suffix], {"x-model": loaded.address, **headers})
+
+
+def _read(registry: Registry, loaded: LoadedModel, name: str) -> bytes:
+    try:
+        return (loaded.checkpoint.path / name).read_bytes()
+    except OSError:
+        model, _, number = loaded.address.partition("@")
+        try:
+            return registry.read_file(registry.version(model, int(number)), name)
+        except CheckpointError:
+            raise HTTPException(404) from None
 
 
 def _answer(

@@ -11,6 +11,7 @@ from models.checkpoint.write import Description, write_checkpoint
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 from service.settings import Settings
+from tests.checkpoints import damage
 from tests.fakes import FakeModel, fake_vocabulary
 from tests.servers import running, serving
 
@@ -35,9 +36,7 @@ def fill(root):
     publish(registry, "chars", FakeModel(characters.vocabulary, seed=2, endless=True), characters)
     publish(registry, "slow", FakeModel(words.vocabulary, endless=True), words)
     publish(registry, "broken", FakeModel(words.vocabulary), words)
-    damaged = publish(registry, "damaged", FakeModel(words.vocabulary), words)
-    with (damaged.path / "config.json").open("a") as file:
-        file.write(" ")
+    damage(publish(registry, "damaged", FakeModel(words.vocabulary), words))
     return registry
 
 

@@ -12,6 +12,7 @@ from models.tokenizers import WordTokenizer
 from service.app import create_app
 from service.security.keys import create_key
 from service.settings import Settings
+from tests.checkpoints import damage
 from tests.contract.conftest import publish
 from tests.fakes import FakeModel, fake_vocabulary
 from tests.servers import running, serving
@@ -24,8 +25,7 @@ def registry(fake_family, tmp_path):
     words = WordTokenizer(fake_vocabulary())
     for name, seed in (("main", 1), ("main", 2), ("other", 3), ("damaged", 4)):
         version = publish(registry, name, FakeModel(words.vocabulary, seed=seed, endless=True), words)
-    with (version.path / "config.json").open("a") as file:
-        file.write(" ")
+    damage(version)
     registry.set_alias("main", "champion", 1)
     return registry
 

@@ -170,6 +170,26 @@ def test_a_file_that_was_deleted_since_is_not_found(told, registry_root):
     aside.rename(path)
 
 
+@pytest.mark.parametrize("is_unmounted", [False, True])
+def test_a_card_is_asked_for_later_while_the_registry_is_away(told, registry_root, is_unmounted):
+    aside = registry_root.rename(registry_root.with_name("aside"))
+    if is_unmounted:  # the folder of a volume
+        registry_root.mkdir()
+    answer = ask(told, "/v1/models/mixture/card")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "registry_unavailable")
+    assert str(registry_root) not in answer.text
+    aside.rename(registry_root)
+    assert ask(told, "/v1/models/mixture/card").status_code == 200
+
+
+def test_a_model_that_is_not_here_is_not_called_unknown_while_the_registry_is_away(told, registry_root):
+    aside = registry_root.rename(registry_root.with_name("aside"))
+    answer = ask(told, "/v1/models/mixture@9")
+    aside.rename(registry_root)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "registry_unavailable")
+    assert ask(told, "/v1/models/mixture@9").status_code == 404
+
+
 def _luminance(colour):
     """Relative luminance of #rrggbb, as WCAG 2 defines it."""
     shares = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]

@@ -55,6 +55,7 @@ def flip(path, chance):
     place, bit = chance.randrange(path.stat().st_size), 1 << chance.randrange(8)
 
     def turn():
+        path.chmod(0o644)
         with path.open("r+b") as file:
             file.seek(place)
             [byte] = file.read(1)

@@ -11,6 +11,7 @@ from models.checkpoint.write import Description, write_checkpoint
 from models.tokenizers import WordTokenizer
 from service.security.keys import KeyScope, create_key
 from service.settings import Settings
+from tests.checkpoints import damage
 from tests.fakes import FakeModel, fake_vocabulary
 from tests.servers import running
 
@@ -50,8 +51,7 @@ def fill(root):
 
     for name in ("mixture", "damaged"):
         version = registry.publish(name, write)
-    with (version.path / "config.json").open("a") as file:
-        file.write(" ")
+    damage(version)
     return registry
 
 

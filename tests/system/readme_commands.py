@@ -55,6 +55,7 @@ VERDICT = (r"Keep the first pass: (.*), which .*", r"…: \1…", "it depends on
 BEFORE = {
     "admin/models": "serve_with_key",
     "kubectl config set-context": "serve_with_key",
+    "models restore": "cp -r registry BACKUP",
     "models verify": "find registry -mindepth 1 -maxdepth 1 ! -name mine -exec rm -r {} +",
     "lstm@4 --corpus held-out.txt": "cp -r registry/lstm/versions/3 registry/lstm/versions/4",
 }

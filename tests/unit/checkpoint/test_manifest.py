@@ -50,9 +50,15 @@ def test_a_file_that_is_missing_cut_or_changed_is_named(tmp_path):
         verify_files(tmp_path, manifest)
 
 
-def test_a_checkpoint_for_a_newer_reader_says_what_to_do(tmp_path):
-    write_minimal(tmp_path, reader_version=99)
-    with pytest.raises(IncompatibleVersionError, match="version 99, this one is 2: upgrade"):
+@pytest.mark.parametrize("changes", [{"reader_version": 99}, {"schema_version": 99, "novelty": 1}])
+def test_a_checkpoint_of_a_newer_version_says_what_to_do(tmp_path, changes):
+    write_minimal(tmp_path)
+    fields = json.loads((tmp_path / MANIFEST_FILE).read_bytes())
+    (tmp_path / MANIFEST_FILE).write_text(json.dumps(fields | changes))
+    with pytest.raises(
+        IncompatibleVersionError,
+        match="newer Gramophone: it is of version 99, this one reads up to 2: upgrade",
+    ):
         read_manifest(tmp_path)
 
 

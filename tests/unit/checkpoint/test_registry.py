@@ -42,7 +42,6 @@ def test_versions_count_up_and_a_bare_name_means_the_newest(registry):
         "m@nosuch",
         "",
         "@",
-        "m@",
         "../m",
         "m/versions/1",
         "m@1@2",
@@ -52,11 +51,21 @@ def test_versions_count_up_and_a_bare_name_means_the_newest(registry):
 )
 def test_an_unknown_address_says_what_there_is(registry, address):
     registry.publish("m", write_minimal)
-    if address == "m@":
-        assert registry.resolve(address).number == 1
-        return
     with pytest.raises(ModelNotFoundError):
         registry.resolve(address)
+
+
+def test_published_files_cannot_be_written_to_and_are_deleted_as_before(registry):
+    version = registry.publish("m", write_minimal)
+    assert {path.stat().st_mode & 0o222 for path in version.path.iterdir()} == {0}
+    registry.delete("m", 1)
+    assert registry.publish("m", write_minimal).number == 2
+
+
+def test_an_address_that_ends_with_its_at_sign_is_refused(registry):
+    registry.publish("m", write_minimal)
+    with pytest.raises(InvalidInputError, match=r"after @ stands .* as in m@7 or m@champion"):
+        registry.resolve("m@")
 
 
 def test_a_folder_that_is_no_version_number_is_none(registry):

@@ -194,6 +194,7 @@ def test_a_damaged_version_is_reported_and_the_others_stay_usable(typed, registr
     copy = tmp_path / "registry"
     shutil.copytree(registry, copy)
     weights = copy / "small" / "versions" / "2" / "ngram.bin"
+    weights.chmod(0o644)
     weights.write_bytes(weights.read_bytes()[:-1])
     code, out, _ = typed("models", "verify", "--registry", copy)
     assert code == 1
@@ -246,7 +247,9 @@ def test_damaged_figures_are_listed_as_such(typed, registry, tmp_path, text, sai
     """They ended the list with a traceback."""
     other = tmp_path / "registry"
     shutil.copytree(registry, other)
-    (other / "small" / "versions" / "1" / "metrics.json").write_text(text)
+    metrics = other / "small" / "versions" / "1" / "metrics.json"
+    metrics.chmod(0o644)
+    metrics.write_text(text)
     code, out, _ = typed("models", "list", "--registry", other, "--json")
     first, second = json.loads(out)
     assert (code, second.get("problem")) == (0, None)

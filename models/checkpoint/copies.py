@@ -1,0 +1,173 @@
+"""Copies of versions whose folder others write to.
+
+    <folder>/<64 hex digits>.copy/    a whole version, by the hashes of its files
+
+Who has mapped a file is ended by the system (SIGBUS) when the file is cut off, and `cp` over a file cuts it off before
+it writes. Nobody writes to a copy. Processes that load the same version share one, hence its pages. Each holds
+`flock` on it, which goes with the process however that ends: the last to give it back removes it, and what killed
+processes left is used or removed by whoever takes the next. Models go on when their copy is removed, as a map
+keeps its file.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import uuid
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+from models.checkpoint.folders import TEMPORARY, held, remove_abandoned
+from models.checkpoint.manifest import Manifest, verify_files
+from models.errors import IntegrityError
+
+_log = logging.getLogger(__name__)
+_SUFFIX = ".copy"
+_CHUNK_BYTES = 1 << 20
+_FICLONE = 0x40049409
+"""The request of linux/fs.h that has two files share their blocks until one of them is written to."""
+
+
+class Copy:
+    """A copy that this process holds.
+
+    Args:
+        path: its folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY)
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+
+    def give_back(self) -> None:
+        """Hold it no longer, and remove it if nobody else holds it. A second time nothing happens."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+            with contextlib.suppress(OSError), held(self.path.parent, wait=False):
+                _remove_unused(self.path.parent)
+
+
+class Copies:
+    """Copies in a folder that all processes of a user share.
+
+    Args:
+        folder: on a file system with `flock`; there or not. A copy takes neither room nor time where that is the
+            registry's, too, and can share blocks between files (Btrfs, XFS).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: weakref.WeakSet[Copy] = weakref.WeakSet()
+
+    def take(self, directory: Path, manifest: Manifest) -> Copy | None:
+        """A copy of a version, in which every file was found to be what was published.
+
+        Args:
+            directory: the version's, which others may write to at any time.
+            manifest: the version's.
+
+        Returns:
+            None if no copy can be written, to a full disk say, which is told in the log.
+
+        Raises:
+            IntegrityError: a file is not what was published.
+        """
+        hashes = {name: entry.sha256 for name, entry in manifest.files.items()}
+        key = hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            copy = self._taken(self._folder / f"{key}{_SUFFIX}", directory, manifest)
+        except OSError as error:
+            _log.warning(
+                "%s is served without a copy, so that whoever copies files over it ends this process: cannot write to "
+                "%s: %s; make room, or name another folder by GRAMOPHONE_REGISTRY_CACHE",
+                directory,
+                self._folder,
+                error.strerror or error,
+            )
+            return None
+        self._held.add(copy)
+        return copy
+
+    def give_back(self) -> None:
+        """Hold none any longer: for a process that ends."""
+        for copy in list(self._held):
+            copy.give_back()
+
+    def _taken(self, path: Path, directory: Path, manifest: Manifest) -> Copy:
+        while True:
+            with held(self._folder):  # of several processes that want it, one copies
+                if not path.is_dir():
+                    _remove_unused(self._folder)
+                    self._lay(path, directory, manifest)
+                    return Copy(path)
+                copy = Copy(path)
+            try:
+                verify_files(path, manifest)
+            except IntegrityError as error:
+                _log.warning("%s: it is copied anew", error)
+                shutil.rmtree(path)
+                copy.give_back()
+            else:
+                return copy
+
+    def _lay(self, path: Path, directory: Path, manifest: Manifest) -> None:
+        new = self._folder / f"{TEMPORARY}{uuid.uuid4().hex}"
+        try:
+            new.mkdir()
+            copy_verified(directory, manifest, new)
+            new.rename(path)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+
+
+def copy_verified(
+    directory: Path, manifest: Manifest, new: Path, copied: Callable[[int], object] = int
+) -> None:
+    """Copy the files of a version, and compare the copies with its manifest.
+
+    Args:
+        directory: the version's.
+        manifest: the version's, which is not copied.
+        new: an empty folder.
+        copied: told of bytes as they are copied.
+
+    Raises:
+        IntegrityError: a file is not what was published.
+        OSError: the file system refused to write.
+    """
+    try:
+        for name in manifest.files:
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            _copy(directory / name, new / name, copied)
+        verify_files(new, manifest)
+    except IntegrityError as error:
+        raise IntegrityError(str(error).replace(str(new), str(directory))) from None
+
+
+def _copy(source: Path, target: Path, copied: Callable[[int], object]) -> None:
+    try:
+        read = source.open("rb")
+    except OSError as error:
+        raise IntegrityError(f"{source} cannot be read: {error.strerror}") from None
+    with read, target.open("xb") as written:
+        try:
+            fcntl.ioctl(written, _FICLONE, read.fileno())
+        except OSError:  # another file system, or one that cannot
+            while chunk := read.read(_CHUNK_BYTES):
+                written.write(chunk)
+                copied(len(chunk))
+        else:
+            copied(target.stat().st_size)
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove what no process holds; for one that holds the folder."""
+    for pattern in (f"{TEMPORARY}*", f"*{_SUFFIX}"):
+        remove_abandoned(folder, pattern)

@@ -1,0 +1,190 @@
+"""Putting a backup back into a registry in a folder that services follow: beside what is there, then by renames."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Literal, NamedTuple, TypeAlias
+
+from models.checkpoint import calibrations, profiles
+from models.checkpoint.copies import copy_verified
+from models.checkpoint.documents import Documents, open_documents
+from models.checkpoint.folders import flush, flush_tree, forbid_writing, held, temporary_folder, writing
+from models.checkpoint.local import LocalRegistry
+from models.checkpoint.manifest import MANIFEST_FILE, Manifest, read_manifest, verify_files
+from models.checkpoint.registry import Registry, Version
+from models.errors import (
+    CheckpointError,
+    IncompatibleVersionError,
+    InvalidInputError,
+    ManifestError,
+    RegistryError,
+)
+
+Differing: TypeAlias = Literal["refuse", "keep", "replace"]
+"""What becomes of what is here, whole, and is not what the backup has under its name."""
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is."""
+
+_NAMED = 5
+
+
+class Restored(NamedTuple):
+    """What came of it, by name.
+
+    Attributes:
+        restored: what was missing or damaged here, or was replaced.
+        kept: what differs and was kept.
+        same: what was here already.
+    """
+
+    restored: list[str]
+    kept: list[str]
+    same: list[str]
+
+
+class _Thing(NamedTuple):
+    """A version, the aliases of a model, or a file beside the models.
+
+    Attributes:
+        name: for messages.
+        here: what there is; None if it is missing or damaged.
+        wanted: what the backup has.
+        lay: copies it beside, until the stack is left; what it returns puts it in its place.
+    """
+
+    name: str
+    here: object
+    wanted: object
+    lay: Callable[[ExitStack], Callable[[], None]]
+
+
+def restore(backup: Registry, target: Registry, *, differing: Differing, progress: Progress) -> Restored:
+    """Put versions, aliases, profiles and calibrations of a backup back.
+
+    All versions are copied beside and verified before the first has its name. What is damaged here is replaced.
+
+    Args:
+        backup: where from; numbers that were deleted there are not used again here.
+        target: where to.
+        differing: what becomes of what differs.
+        progress: told how far it is.
+
+    Raises:
+        InvalidInputError: the target is no folder, or something differs, and that is to be refused; nothing is changed.
+        CheckpointError: something in the backup is damaged; nothing is changed.
+        RegistryError: the backup holds no model or cannot be read, or the target cannot be written to.
+    """
+    if not isinstance(target, LocalRegistry):
+        raise InvalidInputError(
+            f"restore writes to registries in folders, and {target.location} is none: copy the backup there as it is, "
+            "by `aws s3 sync` say, and look with `gramophone models verify`",
+            parameter="registry",
+        )
+    versions = backup.published()
+    if not versions:
+        raise RegistryError(f"the backup {backup.location} holds no model")
+    names = sorted({version.name for version in versions})
+    things = [
+        *_versions(backup, target, versions, progress),
+        *(_aliases(backup, target, name) for name in names),
+        *_documents(backup, target),
+    ]
+    same = [thing.name for thing in things if thing.here == thing.wanted]
+    other = [thing.name for thing in things if thing.here not in (None, thing.wanted)]
+    if other and differing == "refuse":
+        raise InvalidInputError(
+            f"{', '.join(other[:_NAMED])}{f' and {len(other) - _NAMED} more' * (len(other) > _NAMED)} differ from the "
+            "backup, so nothing was restored: --differing keep leaves such things as they are, --differing replace "
+            "takes the backup's",
+            parameter="differing",
+        )
+    kept = other if differing == "keep" else []
+    chosen = [thing for thing in things if thing.name not in {*same, *kept}]
+    with ExitStack() as beside:
+        for put in [thing.lay(beside) for thing in chosen]:
+            put()
+    if isinstance(backup, LocalRegistry):
+        for name in names:
+            target.never_use(name, backup.deleted(name) - {*target.versions(name)})
+    return Restored([thing.name for thing in chosen], kept, same)
+
+
+def _versions(
+    backup: Registry, target: LocalRegistry, versions: list[Version], progress: Progress
+) -> Iterator[_Thing]:
+    manifests = [backup.manifest(version) for version in versions]
+    sizes = [sum(entry.bytes for entry in manifest.files.values()) for manifest in manifests]
+    copied: list[int] = []
+
+    def tell(num_bytes: int) -> None:
+        copied.append(num_bytes)
+        progress("copying", sum(copied), sum(sizes))
+
+    for done, (version, manifest) in enumerate(zip(versions, manifests, strict=True)):
+        progress("comparing", sum(sizes[:done]), sum(sizes))
+        own = target.version(version.name, version.number)
+        yield _Thing(
+            version.address, _standing(own, manifest), manifest, partial(_lay, backup, version, own, tell)
+        )
+
+
+def _standing(version: Version, wanted: Manifest) -> object:
+    """The manifest of what is here; None if that cannot be read, or promises the same and does not hold it."""
+    try:
+        manifest = read_manifest(version.path)
+        if manifest == wanted:
+            verify_files(version.path, manifest)
+    except IncompatibleVersionError as newer:
+        return newer
+    except CheckpointError:
+        return None
+    return manifest
+
+
+def _lay(
+    backup: Registry, version: Version, own: Version, copied: Callable[[int], None], beside: ExitStack
+) -> Callable[[], None]:
+    versions = own.path.parent
+    folder = beside.enter_context(temporary_folder(versions))
+    new, directory = folder / "new", backup.fetch(version)
+    with writing(versions):
+        new.mkdir()
+        copy_verified(directory, read_manifest(directory), new, copied)
+        (new / MANIFEST_FILE).write_bytes((directory / MANIFEST_FILE).read_bytes())
+        read_manifest(new)
+        forbid_writing(new)
+        flush_tree(new)
+
+    def put() -> None:
+        with writing(versions), held(versions):
+            if own.path.exists():
+                own.path.rename(folder / "old")
+            new.rename(own.path)
+            flush(versions)
+
+    return put
+
+
+def _aliases(backup: Registry, target: LocalRegistry, name: str) -> _Thing:
+    wanted = backup.aliases(name)
+    try:
+        here = target.aliases(name) or None
+    except ManifestError:
+        here = None
+    here = {} if here is None and not wanted else here
+    return _Thing(f"aliases of {name}", here, wanted, lambda _: partial(target.replace_aliases, name, wanted))
+
+
+def _documents(backup: Registry, target: LocalRegistry) -> Iterator[_Thing]:
+    for folder in (profiles.FOLDER, calibrations.FOLDER):
+        from_ = open_documents(backup.location, folder)
+        to = open_documents(target.location, folder)
+        for name in sorted(name for name in from_.names() if not name.startswith(".")):
+            content = from_.read(name)
+            if content is not None:
+                yield _Thing(f"{folder}/{name}", to.read(name), content, partial(_written, to, name, content))
+
+
+def _written(to: Documents, name: str, content: bytes, _beside: ExitStack) -> Callable[[], None]:
+    return partial(to.write, name, content)
