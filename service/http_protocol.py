@@ -182,14 +182,8 @@ class GuardedProtocol(HttpToolsProtocol):
                 return
 
     def _parse_head_again(self) -> None:
-        head = [
-            self.parser.get_method(),
-            b" ",
-            self.url,
-            b" HTTP/",
-            self.parser.get_http_version().encode(),
-            b"\r\n",
-        ]
+        version = self.parser.get_http_version().encode()
+        head = [b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, version)]
         for name, value in self.headers:
             if name != b"upgrade":
                 head += (name, b": ", value, b"\r\n")
