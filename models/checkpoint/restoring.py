@@ -60,7 +60,7 @@ class _Thing(NamedTuple):
 
 
 def restore(backup: Registry, target: Registry, *, differing: Differing, progress: Progress) -> Restored:
-    """Put versions, aliases, profiles and calibrations of a backup back.
+    """Put versions, aliases, the default, profiles and calibrations of a backup back.
 
     All versions are copied beside and verified before the first has its name. What is damaged here is replaced.
 
@@ -88,6 +88,7 @@ def restore(backup: Registry, target: Registry, *, differing: Differing, progres
     things = [
         *_versions(backup, target, versions, progress),
         *(_aliases(backup, target, name) for name in names),
+        *_default(backup, target),
         *_documents(backup, target),
     ]
     same = [thing.name for thing in things if thing.here == thing.wanted]
@@ -115,11 +116,12 @@ def _versions(
 ) -> Iterator[_Thing]:
     manifests = [backup.manifest(version) for version in versions]
     sizes = [sum(entry.bytes for entry in manifest.files.values()) for manifest in manifests]
-    copied: list[int] = []
+    copied = 0
 
     def tell(num_bytes: int) -> None:
-        copied.append(num_bytes)
-        progress("copying", sum(copied), sum(sizes))
+        nonlocal copied
+        copied += num_bytes
+        progress("copying", copied, sum(sizes))
 
     for done, (version, manifest) in enumerate(zip(versions, manifests, strict=True)):
         progress("comparing", sum(sizes[:done]), sum(sizes))
@@ -174,6 +176,14 @@ def _aliases(backup: Registry, target: LocalRegistry, name: str) -> _Thing:
         here = None
     here = {} if here is None and not wanted else here
     return _Thing(f"aliases of {name}", here, wanted, lambda _: partial(target.replace_aliases, name, wanted))
+
+
+def _default(backup: Registry, target: LocalRegistry) -> Iterator[_Thing]:
+    wanted = backup.default()
+    if wanted is not None:
+        yield _Thing(
+            "the default model", target.default(), wanted, lambda _: partial(target.set_default, wanted)
+        )
 
 
 def _documents(backup: Registry, target: LocalRegistry) -> Iterator[_Thing]:

@@ -114,7 +114,7 @@ def models_restore(
     ] = "refuse",
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
-    """Put a backup's versions, aliases, profiles and calibrations back, while services follow the registry.
+    """Put a backup's versions, aliases, default, profiles and calibrations back; services may go on.
 
     What is here already stays, what is missing or damaged comes from the backup, verified and by one rename each.
     """

@@ -116,3 +116,9 @@ def test_the_command_says_what_it_did(registry, backup, monkeypatch, capsys):
         capsys, monkeypatch, "models", "restore", backup.root, "--registry", registry.root
     )
     assert (code, out) == (0, "was here already: m@1, m@2, aliases of m, .profiles/p.json\n")
+
+
+def test_the_default_comes_back(registry, backup):
+    backup.set_default("m")
+    assert restore(backup, registry).restored == ["the default model"]
+    assert registry.default() == "m"
