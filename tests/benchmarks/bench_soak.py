@@ -36,6 +36,14 @@ SWAP_S = 30.0
 MODELS = "mixture,ngram@champion"
 HERE = Path(__file__).parent
 SERVE = "from service.app import serve; from service.settings import read_settings; serve(read_settings())"
+LEAK = """
+from service.routes.limits import BodyLimit
+kept, answer = [], BodyLimit.__call__
+async def leaking(self, *given):
+    kept.append(b"x" * {num_bytes})
+    await answer(self, *given)
+BodyLimit.__call__ = leaking
+"""
 
 
 def train(folder):
@@ -46,8 +54,8 @@ def train(folder):
 
 
 @contextlib.contextmanager
-def service(folder, log):
-    """A running service: its process and port."""
+def service(folder, log, leak_kib):
+    """A running service: its process and port. It may leak so much with every request."""
     port = free_port()
     settings = {
         "GRAMOPHONE_REGISTRY": str(folder),
@@ -57,8 +65,10 @@ def service(folder, log):
         "GRAMOPHONE_PREFIX_CACHE_BYTES": str(16 << 20),  # full within the first minutes
         "GRAMOPHONE_LOG_LEVEL": "warning",
     }
+    program = LEAK.format(num_bytes=1024 * leak_kib) + SERVE if leak_kib else SERVE
     with log.open("wb") as file:
-        process = subprocess.Popen([sys.executable, "-c", SERVE], env={**os.environ, **settings}, stderr=file)  # noqa: TID251
+        environment = {**os.environ, **settings}  # noqa: TID251
+        process = subprocess.Popen([sys.executable, "-c", program], env=environment, stderr=file)
         try:
             wait_until_ready(port)
             yield process, port
@@ -152,6 +162,9 @@ def main():
     parser.add_argument("--registry", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rate", type=float, help="scenes a second, instead of 70 %% of what is measured")
+    parser.add_argument(
+        "--leak-kib", type=int, default=0, help="of every request, to see that it is found out"
+    )
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by the way out that ends the service too
     with tempfile.TemporaryDirectory() as name:
@@ -161,7 +174,7 @@ def main():
         train(folder)
         swaps = Swaps(LocalRegistry(folder), "mixture", "ngram")
         log, file = out / "service.log", out / "requests.tsv"
-        with service(folder, log) as (process, port):
+        with service(folder, log, given.leak_kib) as (process, port):
             ramp_s = min(RAMP_S, 6 * given.minutes)
             rate = given.rate or SHARE * capacity_per_s(port, Path(name), ramp_s)
             before = at_rest(process.pid, port)

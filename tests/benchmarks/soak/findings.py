@@ -7,7 +7,7 @@ import numpy as np
 
 P99_RATIO = 1.3
 MEMORY_GROWTH = 0.03
-"""Of the memory at the end, over the second half of the soak, by the line through all samples of it."""
+"""Of the memory, over the second half of the soak."""
 
 MORE_THREADS = 4 + (os.cpu_count() or 1)
 """As many as an event loop starts for what would block it, when there is first so much of that at once."""
@@ -54,15 +54,17 @@ class Soak:
         )
 
     def memory_growth(self):
-        """How memory grows over the second half, by a line through its samples: in shares, and MiB an hour.
+        """How memory grows over the second half, by the least of its two parts: in shares, and MiB an hour.
 
-        Pages of files do not count: what is private of them changes with who else on the machine maps them.
+        The least, as a version that is loaded or leaves, or one long request, moves memory up and down by more than
+        a leak of a minute would. Pages of files do not count: what is private of them changes with who else on the
+        machine maps them.
         """
         half = self.samples[len(self.samples) // 2 :]
-        times_s = np.array([one["time_s"] for one in half])
+        middle = len(half) // 2
         memory = np.array([one["anonymous_mib"] for one in half])
-        slope = np.polyfit(times_s - times_s[0], memory, 1)[0] if len(half) > 2 else 0.0
-        return float(slope * (times_s[-1] - times_s[0]) / memory.mean()), float(slope * 3600)
+        growth = 2 * (memory[middle:].min() - memory[:middle].min())  # of one part, over the part before it
+        return float(growth / memory.mean()), float(3600 * growth / (half[-1]["time_s"] - half[0]["time_s"]))
 
     def p99_ratio(self, kind=None):
         """The last window's 99th percentile over the first's; NaN where there is none."""
