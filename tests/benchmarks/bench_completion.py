@@ -13,25 +13,23 @@ import statistics
 import time
 
 import numpy as np
-from preparation import data_folder, read_lines
+from preparation import data_folder, novels_or_documentation, read_lines
 
 from models.completion.near import prefixes_near
 from models.completion.search import CompletionSearch, SearchSettings
 from models.completion.spelled import SpelledTokens
 from models.completion.typed import cut
 from models.scoring import consume
-from service.load.texts import default_texts, shuffled
 from training.ngram.estimate import estimate
 from training.progress import Silent
 from training.tokenizing import TokenizerSettings, encode_corpus, learn_tokenizer
 
 
-def lines_of(data):
-    """Lines to train with, and others to complete."""
+def lines_of(data, split):
+    """Lines to train with, or others to complete."""
     if data is None:
-        texts = shuffled(default_texts(), seed=0)
-        return texts[500:], texts[:500]
-    return [read_lines(data / "novels-1m" / f"{part}.txt.xz") for part in ("train", "test")]
+        return novels_or_documentation(None)[split]
+    return read_lines(data / "novels-1m" / f"{split}.txt.xz")
 
 
 def trained(kind, lines):
@@ -102,9 +100,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", type=int, default=200)
     arguments = parser.parse_args()
-    lines, others = lines_of(data_folder())
+    data = data_folder()
+    lines = lines_of(data, "train")
     choice = random.Random(0)
-    held_out = choice.sample(others, arguments.texts)
+    held_out = choice.sample(lines_of(data, "test"), arguments.texts)
     texts = [line[: choice.randrange(len(line) + 1)] for line in held_out]
     for kind in ("word", "unigram", "char"):
         tokenizer, model = trained(kind, lines)

@@ -12,20 +12,12 @@ import argparse
 import itertools
 import math
 
-from preparation import data_folder, read_lines
+from preparation import data_folder, novels_or_documentation
 
-from service.load.texts import default_texts
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.counting import count_ngrams
 from training.progress import SILENT
 from training.tokenizing import TokenizerSettings, encode_corpus, learn_tokenizer
-
-
-def lines_of(data):
-    """The novels, one after the other."""
-    if data is None:
-        return default_texts()
-    return [line for path in sorted((data / "novels").glob("*.train.txt.xz")) for line in read_lines(path)]
 
 
 def main():
@@ -34,7 +26,7 @@ def main():
     parser.add_argument("--parts", type=int, default=5)
     parser.add_argument("--sentences", type=int, default=None, help="of all; every one if left out")
     given = parser.parse_args()
-    lines = lines_of(data_folder())[: given.sentences]
+    lines = novels_or_documentation(data_folder(), given.sentences)["train"]
     tokenizer = learn_tokenizer(TokenizerSettings(), lines)
     points = []
     for part in range(given.parts - 1, -1, -1):

@@ -89,6 +89,9 @@ def requests_of(kind, model, texts):
 
 def keep_company(target, requests, to_parent):
     """Ask until interrupted, in a process of its own; then tell answers a second and errors."""
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # shells let what runs in the background ignore it
     summary = summarise(measure(target, requests, ClosedLoop(_NUM_CLIENTS), Terms(duration_s=3600)))
     errors = {kind: error.example for kind, error in summary.errors.items() if kind != "unfinished"}
     to_parent.send((summary.achieved_per_s, errors))
@@ -105,6 +108,7 @@ def company(target, requests):
     from_child, to_parent = context.Pipe(duplex=False)
     child = context.Process(target=keep_company, args=(target, requests, to_parent))
     child.start()
+    to_parent.close()  # the child has it: should that die, nothing is waited for
     try:
         yield found
     finally:

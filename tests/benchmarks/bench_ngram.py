@@ -25,7 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from preparation import data_folder, peer, read_lines
+from preparation import data_folder, novels_or_documentation, peer
 
 from models.checkpoint.load import load_checkpoint
 from models.ngram.arpa.reading import read_arpa
@@ -36,7 +36,6 @@ from models.ngram.model import NGramModel, NGramState
 from models.ngram.quantised import quantised
 from models.tokenizers import Tokenizer
 from models.vocabulary import EOS
-from service.load.texts import default_texts, shuffled
 
 kenlm = peer("kenlm", "ufal.kenlm>=26")
 REPEATS = 7
@@ -77,12 +76,8 @@ print(json.dumps(times))
 def prepare(data: Path | None, scratch: Path, sentences: int | None) -> dict[str, Path]:
     """The text, lower-cased, with spaces between words: one file a split."""
     files = {}
-    texts = shuffled(default_texts(), seed=0)
-    own = {"valid": texts[:100], "test": texts[100:300], "train": texts[300:]}
-    for split, some in own.items():
+    for split, lines in novels_or_documentation(data, sentences).items():
         files[split] = scratch / f"{split}.txt"
-        lines = some if data is None else read_lines(data / "novels" / f"novels.{split}.txt.xz")
-        lines = lines[:sentences] if split == "train" else lines
         text = "".join(" ".join(PATTERN.findall(line.lower())) + "\n" for line in lines)
         files[split].write_text(text, encoding="utf-8")
     return files

@@ -17,13 +17,12 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from preparation import data_folder, leave_out, read_lines
+from preparation import data_folder, leave_out, novels_or_documentation
 
 from models.ngram.device.model import TensorNGramModel
 from models.ngram.model import NGramModel
 from models.scoring import pad
 from models.vocabulary import EOS, Vocabulary
-from service.load.texts import default_texts, shuffled
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
@@ -33,15 +32,6 @@ VOCABULARIES = (32_000, 81_306)
 BATCHES = (1, 32, 256, 1024)
 REPEATS = 5
 WORD = re.compile(r"[a-z0-9]+(?:['\u2019][a-z]+)?|[^\sa-z0-9]")
-
-
-def read(sentences: int) -> tuple[list[list[str]], list[list[str]]]:
-    """The words of the first sentences to train with, and of 2,000 others."""
-    data, texts = data_folder(), shuffled(default_texts(), seed=0)
-    train, test = texts[500:], texts[:500]
-    if data is not None:
-        train, test = (read_lines(data / "novels" / f"novels.{part}.txt.xz") for part in ("train", "test"))
-    return tuple([WORD.findall(line.lower()) for line in part] for part in (train[:sentences], test[:2000]))
 
 
 def vocabulary_of(texts: list[list[str]], size: int) -> Vocabulary:
@@ -105,7 +95,8 @@ def main() -> None:
     if device == "cuda" and not torch.cuda.is_available():
         leave_out("there is no CUDA device (--device cpu shows that it works)")
     print(f"device: {torch.cuda.get_device_name() if device == 'cuda' else 'torch on the CPU'}")
-    train, test = read(arguments.sentences)
+    texts = novels_or_documentation(data_folder(), arguments.sentences)
+    train, test = ([WORD.findall(line.lower()) for line in texts[split]] for split in ("train", "test"))
     for size in VOCABULARIES:
         vocabulary = vocabulary_of(train, size)
         corpus = EncodedCorpus.from_sentences(encode(train, vocabulary))
@@ -116,7 +107,7 @@ def main() -> None:
             "  batch   contexts/s: cpu        device   ratio next states/s   M tokens/s: cpu  device   ratio"
         )
         for batch in BATCHES:
-            bench(model, moved, encode(test, vocabulary), batch)
+            bench(model, moved, encode(test[:2000], vocabulary), batch)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import tempfile
 from pathlib import Path
 
 from service.load.texts import default_texts, shuffled, variants
+from training.corpora.default import read_default_corpus
+from training.progress import Silent
 
 GRAMOPHONE = (sys.executable, "-m", "service.cli")
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -58,6 +60,18 @@ def typed_texts(data, longer_than=8):
         return [text for text in default_texts() if len(text.split()) > longer_than]
     lines = itertools.islice(read_lines(data / "novels-1m" / "test.txt.xz"), 2000)
     return [line.strip() for line in lines if len(line.split()) > longer_than]
+
+
+def novels_or_documentation(data, sentences=None):
+    """Sentences of the novels, else of Python's documentation, by split; so many to train with."""
+    if data is None:
+        splits = {split: one.sentences for split, one in read_default_corpus(Silent())._asdict().items()}
+    else:
+        splits = {
+            split: read_lines(data / "novels" / f"novels.{split}.txt.xz")
+            for split in ("train", "valid", "test")
+        }
+    return splits | {"train": splits["train"][:sentences]}
 
 
 def lists_of_variants():

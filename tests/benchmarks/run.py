@@ -52,7 +52,7 @@ PLANS = {
     "bench_company": Plan("--equal 200 --requests 500", models="novels", headline="equal requests"),
     "bench_completion": Plan("--texts 50", headline="unigram"),
     "bench_engine": Plan("--rounds 2", headline="unstreamed"),
-    "bench_families": Plan("--set train.max_steps=10"),
+    "bench_families": Plan(long_only="it trains every family, for an hour"),
     "bench_growth": Plan("--sentences 100000"),
     "bench_heavy_company": Plan("--pairs 1 --seconds 2", models="quickstart", headline="ngram, beams"),
     "bench_int8": Plan(headline="step of 1 rows"),
