@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from models.checkpoint.local import LocalRegistry
-from tests.fault.restore_in_place import large_registry, restored_in_place
+from tests.fault.restore_in_place import damage_and_mend, large_registry, restored_in_place
 from tests.faulty_services import faulty_service, made_up_registry, wait_until
 
 pytestmark = pytest.mark.long
@@ -21,6 +21,13 @@ def root(tmp_path_factory):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_copy_over_the_registry_harms_nothing_that_is_served(root, tmp_path, workers):
     told = restored_in_place(LocalRegistry(root), tmp_path, workers=workers)
+    assert (told.wrong, told.deaths) == ([], 0)
+    assert told.copies > 3
+    assert told.right > 10
+
+
+def test_a_registry_is_damaged_and_restored_under_a_service_that_follows_it(root, tmp_path):
+    told = restored_in_place(LocalRegistry(root), tmp_path, workers=1, put_back=damage_and_mend)
     assert (told.wrong, told.deaths) == ([], 0)
     assert told.copies > 3
     assert told.right > 10
