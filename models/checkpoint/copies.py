@@ -1,6 +1,6 @@
 """Copies of versions whose folder others write to.
 
-    <folder>/<64 hex digits>.copy/    a whole version, by the hashes of its files
+    <folder>/<64 hex digits>.copy/    a whole version, by its place and the hashes of its files
 
 Who has mapped a file is ended by the system (SIGBUS) when the file is cut off, and `cp` over a file cuts it off before
 it writes. Nobody writes to a copy. Processes that load the same version share one, hence its pages. Each holds
@@ -79,7 +79,8 @@ class Copies:
             IntegrityError: a file is not what was published.
         """
         hashes = {name: entry.sha256 for name, entry in manifest.files.items()}
-        key = hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
+        what = json.dumps([str(directory.absolute()), hashes], sort_keys=True)
+        key = hashlib.sha256(what.encode()).hexdigest()
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             copy = self._taken(self._folder / f"{key}{_SUFFIX}", directory, manifest)
@@ -103,11 +104,11 @@ class Copies:
     def _taken(self, path: Path, directory: Path, manifest: Manifest) -> Copy:
         while True:
             with held(self._folder):  # of several processes that want it, one copies
-                if not path.is_dir():
-                    _remove_unused(self._folder)
+                copy = Copy(path) if path.is_dir() else None
+                _remove_unused(self._folder)
+                if copy is None:
                     self._lay(path, directory, manifest)
                     return Copy(path)
-                copy = Copy(path)
             try:
                 verify_files(path, manifest)
             except IntegrityError as error:

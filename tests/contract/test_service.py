@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from models.checkpoint.local import LocalRegistry
-from models.errors import ModelNotFoundError, RegistryError
+from models.errors import InvalidInputError, ModelNotFoundError, RegistryError
 from service.app import create_app
 from service.settings import Settings
 
@@ -26,6 +26,11 @@ def test_an_empty_registry_stops_the_start(tmp_path):
 def test_settings_that_name_an_unknown_model_stop_the_start(registry):
     with pytest.raises(ModelNotFoundError, match="nobody"):
         create_app(Settings(registry=registry.root, models=("nobody",)))
+
+
+def test_settings_that_name_no_version_after_the_at_sign_stop_the_start(registry):
+    with pytest.raises(InvalidInputError, match="'mixture@'; after @ stands"):
+        create_app(Settings(registry=registry.root, models=("mixture@",)))
 
 
 def test_ready_is_503_until_the_default_model_is_loaded(registry, serve, monkeypatch):

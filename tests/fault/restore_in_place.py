@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 
 from models.checkpoint.local import LocalRegistry
+from models.checkpoint.restoring import restore
 from models.checkpoint.write import Description, write_checkpoint
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
@@ -65,16 +66,30 @@ def large_registry(root):
     return registry
 
 
-def restored_in_place(registry, folder, *, workers, seconds=SECONDS, **settings):
-    """Serve a registry, have clients ask, and copy a backup over it all the while."""
+def copy_over(backup, registry):
+    """What people do."""
+    subprocess.run(["cp", "-r", f"{backup}/.", registry.root], check=True)
+
+
+def damage_and_mend(backup, registry):
+    """What `gramophone models restore` is for."""
+    path = registry.version("ngram", 1).path / "ngram.bin"
+    path.chmod(0o644)
+    path.write_bytes(b"")
+    told = restore(LocalRegistry(backup), registry, differing="refuse", progress=lambda *_: None)
+    assert told.restored == ["ngram@1"]
+
+
+def restored_in_place(registry, folder, *, workers, put_back=copy_over, **settings):
+    """Serve a registry, have clients ask, and put a backup back all the while."""
     backup = folder / "backup"
     shutil.copytree(registry.root, backup)
     ours = {"GRAMOPHONE_WORKERS": str(workers), "GRAMOPHONE_WATCH_INTERVAL_S": "0.1", **settings}
     with running_process(registry, folder / "log", program=SERVE, **ours) as (child, url):
         clients = [_Client(url, seed) for seed in range(CLIENTS)]
-        until_s, copies = time.monotonic() + seconds, 0
+        until_s, copies = time.monotonic() + SECONDS, 0
         while time.monotonic() < until_s and child.poll() is None:
-            subprocess.run(["cp", "-r", f"{backup}/.", registry.root], check=True)
+            put_back(backup, registry)
             copies += 1
         for client in clients:
             client.stop()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from models.checkpoint.local import LocalRegistry
-from tests.fault.restore_in_place import large_registry, restored_in_place
+from tests.fault.restore_in_place import damage_and_mend, large_registry, restored_in_place
 from tests.faulty_services import faulty_service, made_up_registry, wait_until
 
 pytestmark = pytest.mark.long
@@ -21,6 +21,13 @@ def root(tmp_path_factory):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_copy_over_the_registry_harms_nothing_that_is_served(root, tmp_path, workers):
     told = restored_in_place(LocalRegistry(root), tmp_path, workers=workers)
+    assert (told.wrong, told.deaths) == ([], 0)
+    assert told.copies > 3
+    assert told.right > 10
+
+
+def test_a_registry_is_damaged_and_restored_under_a_service_that_follows_it(root, tmp_path):
+    told = restored_in_place(LocalRegistry(root), tmp_path, workers=1, put_back=damage_and_mend)
     assert (told.wrong, told.deaths) == ([], 0)
     assert told.copies > 3
     assert told.right > 10
@@ -50,12 +57,12 @@ def test_copies_are_shared_and_go_with_the_service_however_it_ends(tmp_path, wor
     given = {"workers": workers, "GRAMOPHONE_REGISTRY_CACHE": str(cache)}
     registry = made_up_registry(tmp_path, names=("a", "b"))
     with faulty_service(registry, tmp_path, drains=False, **given) as service:
-        assert len(list((cache / "copies").iterdir())) == 1  # both models have the same content
+        assert len(list((cache / "copies").iterdir())) == 2
         for pid in [service.child.pid, *service.pids]:
             os.kill(pid, signal.SIGKILL)
         service.child.wait()
         service.child.poll = lambda: None
     assert list((cache / "copies").iterdir())
-    with faulty_service(registry, tmp_path, **given):
+    with faulty_service(registry, tmp_path, GRAMOPHONE_MODELS="a", **given):
         assert len(list((cache / "copies").iterdir())) == 1
     assert not list(Path(cache / "copies").iterdir())
