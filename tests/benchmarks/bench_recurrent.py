@@ -131,7 +131,8 @@ def compare_steps(model, bare):
         tokens = np.full(batch, 5)
         ids = torch.as_tensor(tokens)[None]
         state = model.initial_state(batch)
-        hidden = state.hidden if model.family == "lstm" else state.hidden[0]
+        _, *cell = state.hidden  # after the body's last output
+        hidden = tuple(cell) if model.family == "lstm" else cell[0]
 
         def ours(state=state, tokens=tokens):
             model.next_log_probs(model.advance(state, tokens))
