@@ -175,4 +175,5 @@ def main(arguments=None, scripts=HERE):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by the way out that ends the benchmark too
     sys.exit(main())
