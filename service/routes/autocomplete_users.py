@@ -52,5 +52,5 @@ async def restore(request: Request, user: str) -> Response:
 @router.delete("/v1/autocomplete/users/{user}", responses=replies_of(ForgottenReply))
 async def forget(request: Request, user: str) -> Response:
     """Forget a user."""
-    forgotten = services_of(request).users.forget(owner_of(request), user)
+    forgotten = services_of(request).users.forget(owner_of(request), check_name(user))
     return json_response(to_json(ForgottenReply(user, forgotten)))

@@ -9,7 +9,6 @@ from pydantic import Field
 
 from models.checkpoint.versions import MAX_NAME_LENGTH
 from models.decoding import parameters as decoding
-from models.reranking.features import MAX_FEATURE
 from models.reranking.log_linear import MAX_LENGTH_EXPONENT, MAX_WEIGHT
 
 
@@ -45,7 +44,6 @@ StopText = Annotated[str, stated(minLength=1, maxLength=decoding.MAX_STOP_LENGTH
 Stops = StopText | Annotated[list[StopText], stated(maxItems=decoding.MAX_STOPS)]
 
 Weight = Annotated[float, stated(minimum=-MAX_WEIGHT, maximum=MAX_WEIGHT)]
-Feature = Annotated[float, stated(minimum=-MAX_FEATURE, maximum=MAX_FEATURE)]
 LengthExponent = Annotated[float, stated(minimum=0, maximum=MAX_LENGTH_EXPONENT)]
 MixtureWeight = Annotated[float, stated(exclusiveMinimum=0, maximum=1)]
 Name = Annotated[str, stated(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", maxLength=MAX_NAME_LENGTH)]

@@ -15,7 +15,7 @@ from models.reranking.log_linear import LogLinearModel
 from models.reranking.mbr import Utility
 from models.reranking.profiles import Profile
 from models.reranking.ranking import MAX_SCALE, check_scale
-from service.schemas.bounds import Feature, LengthExponent, MixtureWeight, ModelName, Name, Weight, stated
+from service.schemas.bounds import LengthExponent, MixtureWeight, ModelName, Name, Weight, stated
 from service.schemas.score import DetailName
 from service.schemas.wire import TimedRequest, WireModel, lines_of, parse_json
 from service.use_cases.candidate_features import ScoreMode, ScoringOptions
@@ -51,7 +51,7 @@ class CandidateIn(Candidate):
     """A hypothesis: its text, and features such as an acoustic score."""
 
     text: str
-    features: dict[str, Feature] = field(default_factory=dict)
+    features: dict[str, float] = field(default_factory=dict)
     """Natural logarithms, larger is better, unless the weights say otherwise."""
 
 

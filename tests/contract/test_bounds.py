@@ -23,7 +23,7 @@ UNBOUNDED = {
     **dict.fromkeys(["id", "metric", "signature", "created", "name", "user"], FREE),
     **dict.fromkeys(["words", "pairs"], USERS),
     "next_token_ids": "of a reply, 131,072 in all",
-    "features": "a name for each weight, which must be known",
+    "features": "from -10^12 to 10^12 where they have a weight",
     "weights": "a weight for each feature, which must be known",
     **dict.fromkeys(["weight", "logprob"], ANY_NUMBER),
     **dict.fromkeys(["start", "end"], "the text's length"),

@@ -46,9 +46,11 @@ GOLDEN = (
 )
 """Requests whose answers never change; they name versions, as aliases may be moved."""
 
-_ABOUT = Description(
-    "2026-01-01T00:00:00+00:00", {"int8": {"cost": 0.0}}, {}, [[3, 4]], {"MODEL_CARD.md": b"# A model"}
-)
+_CARD = {
+    "MODEL_CARD.md": b"# A model",
+    "perplexities.png": b"\x89PNG",
+}  # the document's example is the picture
+_ABOUT = Description("2026-01-01T00:00:00+00:00", {"int8": {"cost": 0.0}}, {}, [[3, 4]], _CARD)
 _HELD = re.compile(r"^gramophone_(num_requests_\w+|states|states_bytes) (\S+)$", re.MULTILINE)
 _ASKED = re.compile(r"^gramophone_http_requests_total\{.*\} (\S+)$", re.MULTILINE)
 
