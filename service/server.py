@@ -148,9 +148,9 @@ def listen(settings: Settings) -> socket.socket:
         ) from None
     if not (settings.api_keys or settings.api_keys_file or is_loopback(settings.host)):
         _log.warning(
-            "whoever can reach this service may use it, as it asks for no keys",
+            "anyone who can reach this service can use it: no API keys are set",
             host=settings.host,
-            advice="GRAMOPHONE_API_KEYS_FILE names keys (`gramophone keys create`), or listen on 127.0.0.1",
+            advice="set GRAMOPHONE_API_KEYS_FILE (make keys with `gramophone keys create`), or listen on 127.0.0.1",
         )
     return listening
 

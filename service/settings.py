@@ -34,7 +34,8 @@ class Settings(BaseSettings):
     copy_models: bool = Field(
         default=True,
         description="whether models of a registry in a folder are served from copies in `GRAMOPHONE_REGISTRY_CACHE`, "
-        "so that files copied over them do not end the service; `false` saves the room where nobody writes there",
+        "so that files copied over them do not end the service; `false` saves the disk "
+        "space, for folders in which nobody overwrites files",
     )
     models: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import shutil
+import stat
 import uuid
 import weakref
 from collections.abc import Callable
@@ -43,6 +44,11 @@ class Copy:
         self.path = path
         self._descriptor = os.open(path, os.O_RDONLY)
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the folder of its path is the one that is held."""
+        return self.path.is_dir() and os.path.samestat(self.path.stat(), os.fstat(self._descriptor))
 
     def give_back(self) -> None:
         """Hold it no longer, and remove it if nobody else holds it. A second time nothing happens."""
@@ -86,8 +92,8 @@ class Copies:
             copy = self._taken(self._folder / f"{key}{_SUFFIX}", directory, manifest)
         except OSError as error:
             _log.warning(
-                "%s is served without a copy, so that whoever copies files over it ends this process: cannot write to "
-                "%s: %s; make room, or name another folder by GRAMOPHONE_REGISTRY_CACHE",
+                "%s is served without a copy, because %s cannot be written to (%s): copying files over it would kill "
+                "this process; make room, or set GRAMOPHONE_REGISTRY_CACHE to another folder",
                 directory,
                 self._folder,
                 error.strerror or error,
@@ -113,10 +119,18 @@ class Copies:
                 verify_files(path, manifest)
             except IntegrityError as error:
                 _log.warning("%s: it is copied anew", error)
-                shutil.rmtree(path)
-                copy.give_back()
+                self._remove(copy)
             else:
                 return copy
+
+    def _remove(self, copy: Copy) -> None:
+        """Remove a copy unless another process has put a new one in its place, and give it back."""
+        try:
+            with held(self._folder):
+                if copy.is_in_place:
+                    shutil.rmtree(copy.path)
+        finally:
+            copy.give_back()
 
     def _lay(self, path: Path, directory: Path, manifest: Manifest) -> None:
         new = self._folder / f"{TEMPORARY}{uuid.uuid4().hex}"
@@ -144,20 +158,23 @@ def copy_verified(
         OSError: the file system refused to write.
     """
     try:
-        for name in manifest.files:
+        for name, entry in manifest.files.items():
             (new / name).parent.mkdir(parents=True, exist_ok=True)
-            _copy(directory / name, new / name, copied)
+            _copy(directory / name, new / name, entry.bytes, copied)
         verify_files(new, manifest)
     except IntegrityError as error:
         raise IntegrityError(str(error).replace(str(new), str(directory))) from None
 
 
-def _copy(source: Path, target: Path, copied: Callable[[int], object]) -> None:
+def _copy(source: Path, target: Path, size: int, copied: Callable[[int], object]) -> None:
     try:
-        read = source.open("rb")
+        read = open(source, "rb", opener=_without_waiting)  # noqa: SIM115 - paths take no opener; closed below
     except OSError as error:
         raise IntegrityError(f"{source} cannot be read: {error.strerror}") from None
     with read, target.open("xb") as written:
+        found = os.fstat(read.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+            raise IntegrityError(f"{source} has {found.st_size} bytes, {size} were published")
         try:
             fcntl.ioctl(written, _FICLONE, read.fileno())
         except OSError:  # another file system, or one that cannot
@@ -166,6 +183,11 @@ def _copy(source: Path, target: Path, copied: Callable[[int], object]) -> None:
                 copied(len(chunk))
         else:
             copied(target.stat().st_size)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file, even if it is a pipe that nobody writes to."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _remove_unused(folder: Path) -> None:

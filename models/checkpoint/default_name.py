@@ -12,7 +12,7 @@ from models.checkpoint.versions import is_name
 
 DEFAULT_FILE = ".default"
 PREFERRED_DEFAULT = "mixture"
-_HOW_TO_SAY = "`gramophone models default NAME` or GRAMOPHONE_DEFAULT_MODEL says which"
+_HOW_TO_SAY = "choose one with `gramophone models default NAME` or GRAMOPHONE_DEFAULT_MODEL"
 
 
 class DefaultName(NamedTuple):
@@ -37,14 +37,16 @@ def choose_default(names: Sequence[str], remembered: str | None) -> DefaultName:
         remembered: what the registry remembers.
     """
     if remembered is not None and remembered in names:
-        return DefaultName(remembered, "the registry remembers it")
+        return DefaultName(remembered, "it is set as the registry's default")
     if len(names) == 1:
         return DefaultName(names[0], "it is the only model")
-    name, reason = names[0], "the first by name"
+    name, reason = names[0], "this is the first name in the alphabet"
     if PREFERRED_DEFAULT in names:
-        name, reason = PREFERRED_DEFAULT, "a model of this name goes first"
-    known = "none" if remembered is None else f"{remembered!r}, which is not here"
-    return DefaultName(name, f"{reason}, as the registry remembers {known}: {_HOW_TO_SAY}", is_guess=True)
+        name, reason = PREFERRED_DEFAULT, "a model of this name is preferred"
+    missing = (
+        "no default was chosen" if remembered is None else f"the chosen default {remembered!r} is not here"
+    )
+    return DefaultName(name, f"{missing}, and {reason}: {_HOW_TO_SAY}", is_guess=True)
 
 
 def parse_default(content: bytes | None) -> str | None:

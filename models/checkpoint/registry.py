@@ -285,9 +285,11 @@ def local_folder(address: Address) -> Path | None:
     """The folder that an address means; None if it is the URL of something remote.
 
     Raises:
-        InvalidInputError: a `file:` URL without an absolute path, or a URL with one slash only.
+        InvalidInputError: it is empty, a `file:` URL without an absolute path, or a URL with one slash only.
     """
     text = str(address)
+    if not text:
+        raise InvalidInputError("the registry is empty: give a folder or a URL", parameter="registry")
     if isinstance(address, str) and _ONE_SLASH.match(text):
         raise InvalidInputError(
             f"the registry is {text!r}; a URL has two slashes after the colon", parameter="registry"

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from models.checkpoint import calibrations, profiles
 from models.checkpoint.copies import copy_verified
-from models.checkpoint.documents import Documents, open_documents
+from models.checkpoint.default_name import choose_default
+from models.checkpoint.documents import MAX_DOCUMENT_BYTES, Documents, open_documents
 from models.checkpoint.folders import flush, flush_tree, forbid_writing, held, temporary_folder, writing
 from models.checkpoint.local import LocalRegistry
 from models.checkpoint.manifest import MANIFEST_FILE, Manifest, read_manifest, verify_files
@@ -87,7 +89,7 @@ def restore(backup: Registry, target: Registry, *, differing: Differing, progres
     names = sorted({version.name for version in versions})
     things = [
         *_versions(backup, target, versions, progress),
-        *(_aliases(backup, target, name) for name in names),
+        *(thing for name in names for thing in _aliases(backup, target, name)),
         *_default(backup, target),
         *_documents(backup, target),
     ]
@@ -95,15 +97,18 @@ def restore(backup: Registry, target: Registry, *, differing: Differing, progres
     other = [thing.name for thing in things if thing.here not in (None, thing.wanted)]
     if other and differing == "refuse":
         raise InvalidInputError(
-            f"{', '.join(other[:_NAMED])}{f' and {len(other) - _NAMED} more' * (len(other) > _NAMED)} differ from the "
-            "backup, so nothing was restored: --differing keep leaves such things as they are, --differing replace "
-            "takes the backup's",
+            f"nothing was restored, because this is not as in the backup: {', '.join(other[:_NAMED])}"
+            f"{f' and {len(other) - _NAMED} more' * (len(other) > _NAMED)}; --differing keep leaves it, --differing "
+            "replace takes the backup's",
             parameter="differing",
         )
     kept = other if differing == "keep" else []
     chosen = [thing for thing in things if thing.name not in {*same, *kept}]
     with ExitStack() as beside:
-        for put in [thing.lay(beside) for thing in chosen]:
+        puts = [thing.lay(beside) for thing in chosen]
+        for name in names:
+            target.keep_default(name)
+        for put in puts:
             put()
     if isinstance(backup, LocalRegistry):
         for name in names:
@@ -116,7 +121,7 @@ def _versions(
 ) -> Iterator[_Thing]:
     manifests = [backup.manifest(version) for version in versions]
     sizes = [sum(entry.bytes for entry in manifest.files.values()) for manifest in manifests]
-    copied = 0
+    copied, folders = 0, dict[Path, Path]()
 
     def tell(num_bytes: int) -> None:
         nonlocal copied
@@ -127,7 +132,10 @@ def _versions(
         progress("comparing", sum(sizes[:done]), sum(sizes))
         own = target.version(version.name, version.number)
         yield _Thing(
-            version.address, _standing(own, manifest), manifest, partial(_lay, backup, version, own, tell)
+            version.address,
+            _standing(own, manifest),
+            manifest,
+            partial(_lay, backup, version, own, folders, tell),
         )
 
 
@@ -145,12 +153,19 @@ def _standing(version: Version, wanted: Manifest) -> object:
 
 
 def _lay(
-    backup: Registry, version: Version, own: Version, copied: Callable[[int], None], beside: ExitStack
+    backup: Registry,
+    version: Version,
+    own: Version,
+    folders: dict[Path, Path],
+    copied: Callable[[int], None],
+    beside: ExitStack,
 ) -> Callable[[], None]:
-    versions = own.path.parent
-    folder = beside.enter_context(temporary_folder(versions))
-    new, directory = folder / "new", backup.fetch(version)
+    """Copy a version into a temporary folder of its model's, one for all of them; what is returned puts it in place."""
+    versions, directory = own.path.parent, backup.fetch(version)
     with writing(versions):
+        if versions not in folders:
+            folders[versions] = beside.enter_context(temporary_folder(versions))
+        new, old = (folders[versions] / f"{what}-{own.number}" for what in ("new", "old"))
         new.mkdir()
         copy_verified(directory, read_manifest(directory), new, copied)
         (new / MANIFEST_FILE).write_bytes((directory / MANIFEST_FILE).read_bytes())
@@ -161,28 +176,33 @@ def _lay(
     def put() -> None:
         with writing(versions), held(versions):
             if own.path.exists():
-                own.path.rename(folder / "old")
+                own.path.rename(old)
             new.rename(own.path)
             flush(versions)
 
     return put
 
 
-def _aliases(backup: Registry, target: LocalRegistry, name: str) -> _Thing:
+def _aliases(backup: Registry, target: LocalRegistry, name: str) -> Iterator[_Thing]:
     wanted = backup.aliases(name)
     try:
         here = target.aliases(name) or None
     except ManifestError:
         here = None
-    here = {} if here is None and not wanted else here
-    return _Thing(f"aliases of {name}", here, wanted, lambda _: partial(target.replace_aliases, name, wanted))
+    if here or wanted:
+        yield _Thing(
+            f"aliases of {name}", here, wanted, lambda _: partial(target.replace_aliases, name, wanted)
+        )
 
 
 def _default(backup: Registry, target: LocalRegistry) -> Iterator[_Thing]:
-    wanted = backup.default()
-    if wanted is not None:
+    """The default that the backup remembers, or that it had, where nothing is here yet."""
+    theirs, ours = backup.models(), target.models()
+    here = choose_default(ours, target.default()).name if ours else None
+    chosen = choose_default(theirs, backup.default())
+    if chosen.name == backup.default() or (here is None and len(theirs) > 1):
         yield _Thing(
-            "the default model", target.default(), wanted, lambda _: partial(target.set_default, wanted)
+            "the default model", here, chosen.name, lambda _: partial(target.set_default, chosen.name)
         )
 
 
@@ -190,10 +210,19 @@ def _documents(backup: Registry, target: LocalRegistry) -> Iterator[_Thing]:
     for folder in (profiles.FOLDER, calibrations.FOLDER):
         from_ = open_documents(backup.location, folder)
         to = open_documents(target.location, folder)
-        for name in sorted(name for name in from_.names() if not name.startswith(".")):
+        for name in sorted(filter(_is_document, from_.names())):
             content = from_.read(name)
+            if content is not None and len(content) > MAX_DOCUMENT_BYTES:
+                raise ManifestError(
+                    f"{from_.place(name)} has more than {MAX_DOCUMENT_BYTES} bytes, the most that is read"
+                )
             if content is not None:
                 yield _Thing(f"{folder}/{name}", to.read(name), content, partial(_written, to, name, content))
+
+
+def _is_document(name: str) -> bool:
+    """Whether it names a file of the folder itself: the keys of a bucket may have any shape."""
+    return name.endswith(".json") and not name.startswith(".") and "/" not in name
 
 
 def _written(to: Documents, name: str, content: bytes, _beside: ExitStack) -> Callable[[], None]:

@@ -32,6 +32,6 @@ class ScoreRanges:
         for name, (low, high) in sorted(self._ranges.items()):
             if 0 < low < 1 and high <= 1 and _SCORE.fullmatch(name.lower()):
                 yield (
-                    f"the scores {name} lie between {low:.3g} and {high:.3g}, as probabilities do, but scores are "
-                    "natural logarithms: write the logarithm of each"
+                    f"all values of {name} lie between {low:.3g} and {high:.3g}, so they look like probabilities; "
+                    "natural logarithms are expected: replace each by its logarithm"
                 )

@@ -110,7 +110,7 @@ def evaluate(
     }
     check_options(task, {name for name, is_given in options.items() if is_given})
     if task == "perplexity" and sample is not None and not detail and against is None:
-        raise InvalidInputError("--sample goes with --detail or --against", parameter="sample")
+        raise InvalidInputError("--sample needs --detail or --against", parameter="sample")
     common: dict[str, Any] = {"corpus": corpus or (), "registry": registry, "device": device}
     sized: dict[str, Any] = {"precision": precision} | ({} if sample is None else {"sample": sample})
     if task == "check":
@@ -125,7 +125,8 @@ def evaluate(
     elif dynamic:
         if context == "document" or options["window"] or against:
             raise InvalidInputError(
-                "--dynamic reads the text as one stream and goes without --context document, --window and --against",
+                "--dynamic reads the text as one stream, so it cannot be combined with --context document, --window "
+                "or --against",
                 parameter="dynamic",
             )
         result = commands.run_dynamic_evaluation(

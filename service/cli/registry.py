@@ -84,10 +84,15 @@ def models_promote(
 
 @models_app.command("default")
 def models_default(
-    name: Annotated[str | None, typer.Argument(help="The model to take; none tells which it is.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="The new default; without it, the present one is shown.")
+    ] = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
-    """Say which model answers requests that name none; running services follow, but those told otherwise by setting."""
+    """Show or set the model that answers requests that name none.
+
+    Running services follow, except those with GRAMOPHONE_DEFAULT_MODEL.
+    """
     from models.checkpoint.default_name import choose_default
     from models.checkpoint.registry import check_name, open_registry
 
@@ -104,7 +109,9 @@ def models_default(
 
 @models_app.command("restore")
 def models_restore(
-    backup: Annotated[str, typer.Argument(help="Folder or URL of a copy of the registry, or of another.")],
+    backup: Annotated[
+        str, typer.Argument(metavar="BACKUP", help="Folder or URL of the backup, a copy of a registry.")
+    ],
     differing: Annotated[
         Literal["refuse", "keep", "replace"],
         typer.Option(
@@ -114,14 +121,18 @@ def models_restore(
     ] = "refuse",
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
-    """Put a backup's versions, aliases, default, profiles and calibrations back; services may go on.
+    """Put a backup's versions, aliases, default, profiles and calibrations back; services can keep running.
 
     What is here already stays, what is missing or damaged comes from the backup, verified and by one rename each.
+    A service that has loaded a version that was replaced goes on with the old one until it is restarted.
     """
-    from models.checkpoint.registry import open_registry
+    from models.checkpoint.registry import local_folder, open_registry
     from models.checkpoint.restoring import restore
     from service.console.tuning import TuningProgress
 
+    folder = local_folder(backup)
+    if folder is not None and not folder.is_dir():
+        raise InvalidInputError(f"there is no backup at {backup}", parameter="backup")
     source, target = open_registry(backup), open_registry(registry, create=True)
     progress = TuningProgress()
     try:

@@ -1,4 +1,4 @@
-"""Run all benchmarks one after the other; at the end a table tells what each found, which failed, which were left out.
+"""Run all benchmarks one after the other; a table at the end shows each result, and which failed or were left out.
 
     python tests/benchmarks/run.py [--long] [--only bench_int8 …]
 
@@ -154,9 +154,9 @@ def show(rows):
 def main(arguments=None, scripts=HERE):
     """Run those of a folder; 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--long", action="store_true", help="with all rounds and texts, for hours")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="such as bench_int8")
-    parser.add_argument("--limit", type=float, metavar="SECONDS", help="after which each is stopped")
+    parser.add_argument("--long", action="store_true", help="run every benchmark in full; takes hours")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="run only these, for example bench_int8")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="stop each benchmark after this time")
     given = parser.parse_args(arguments)
     found = {path.stem: path for path in sorted(scripts.glob("bench_*.py"))}
     if unknown := set(given.only or ()) - set(found):
@@ -166,7 +166,7 @@ def main(arguments=None, scripts=HERE):
     with tempfile.TemporaryDirectory() as folder:
         for name in given.only or found:
             if not given.long and time.monotonic() - began_s > BEGIN_WITHIN_S:
-                rows.append(Row(name, OUT, 0.0, "those before it took eighty minutes"))
+                rows.append(Row(name, OUT, 0.0, "not begun: eighty minutes had passed"))
                 continue
             plan = PLANS.get(name, Plan())
             rows.append(run_one(found[name], plan, Path(folder), long=given.long, limit_s=limit_s))

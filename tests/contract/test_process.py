@@ -80,7 +80,7 @@ def test_a_restart_serves_the_same_default_after_another_name_was_published_and_
         ]
         assert {line[1:3] for line in told[-2:]} == {(url, "mine@1")}
     assert {line[0::3] for line in told[:2]} == {(0, "it is the only model"), (1, "it is the only model")}
-    assert {line[0::3] for line in told[2:]} == {(n, "the registry remembers it") for n in (0, 1)}
+    assert {line[0::3] for line in told[2:]} == {(n, "it is set as the registry's default") for n in (0, 1)}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_restart_serves_the_same_default_after_another_name_was_published_and_
 def test_an_open_service_that_others_reach_is_warned_of_once(registry, tmp_path, settings, warnings):
     log = tmp_path / "log"
     with running_process(registry, log, GRAMOPHONE_MODELS="slow", GRAMOPHONE_LOG_FORMAT="json", **settings):
-        found = logged(log, "whoever can reach this service may use it, as it asks for no keys")
+        found = logged(log, "anyone who can reach this service can use it: no API keys are set")
     assert len(found) == warnings
     assert all("GRAMOPHONE_API_KEYS_FILE" in line["advice"] for line in found)
 

@@ -226,7 +226,9 @@ def _seen_layout(lines: Sequence[str]) -> ReferenceLayout | None:
         return None
     if all(_TRN.fullmatch(line.strip(SPACE)) for line in lines):
         return "trn"
-    return "utterance" if all(_DIGIT.search(words_of(line)[0]) for line in lines) else None
+    firsts = [words_of(line)[0] for line in lines]
+    parted = len({*firsts}) == len(firsts) and all("-" in first or "_" in first for first in firsts)
+    return "utterance" if parted or all(map(_DIGIT.search, firsts)) else None
 
 
 def _entry(number: int, line: str, layout: ReferenceLayout) -> _Entry:

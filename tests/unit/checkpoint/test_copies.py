@@ -1,5 +1,8 @@
 """Copies of versions: verified as they lie, shared, and gone with who holds them."""
 
+import os
+import shutil
+
 import pytest
 
 from models.checkpoint import copies
@@ -64,7 +67,7 @@ def test_without_room_there_is_none_and_the_log_says_so(folder, version, monkeyp
 
     monkeypatch.setattr(copies, "_copy", full)
     assert take(folder, version) is None
-    assert "No space left on device; make room, or name another folder" in caplog.text
+    assert "(No space left on device): copying files over it would kill this process" in caplog.text
     assert not list(folder.iterdir())
 
 
@@ -80,3 +83,21 @@ def test_where_files_can_share_blocks_nothing_is_copied(folder, version, monkeyp
     monkeypatch.setattr(copies.fcntl, "ioctl", clone)
     monkeypatch.setattr(copies, "_CHUNK_BYTES", None)  # nothing could be read by that
     assert (take(folder, version).path / "weights.bin").read_bytes() == b"weights"
+
+
+def test_what_is_no_file_or_too_large_is_refused_before_it_is_read(folder, version):
+    """A pipe would never end, and a large file fill the disk."""
+    name = next(iter(read_manifest(version).files))
+    for make in (os.mkfifo, lambda path: path.write_bytes(bytes(1 << 20))):
+        (version / name).unlink()
+        make(version / name)
+        with pytest.raises(IntegrityError, match=f"{name} has .* bytes, .* were published"):
+            take(folder, version)
+
+
+def test_a_damaged_copy_that_another_process_has_replaced_stays(folder, version):
+    first = take(folder, version)
+    shutil.rmtree(first.path)
+    second = take(folder, version)
+    copies.Copies(folder)._remove(first)
+    assert second.path.is_dir()

@@ -1,15 +1,19 @@
 """A backup is put back: what is missing or damaged is mended, what differs is not touched unasked."""
 
+import resource
 import shutil
+import uuid
+from pathlib import Path
 
 import pytest
 
 from models.checkpoint import folders, restoring
+from models.checkpoint.documents import open_documents
 from models.checkpoint.local import LocalRegistry
 from models.checkpoint.manifest import MANIFEST_FILE, read_manifest, verify_files
 from models.checkpoint.profiles import ProfileStore
 from models.checkpoint.registry import open_registry
-from models.errors import IntegrityError, InvalidInputError, RegistryError
+from models.errors import IntegrityError, InvalidInputError, ManifestError, RegistryError
 from tests.checkpoints import write_minimal
 from tests.unit.checkpoint.test_profiles import profile
 
@@ -32,6 +36,10 @@ def backup(registry, tmp_path):
 
 def restore(backup, target, differing="refuse"):
     return restoring.restore(backup, target, differing=differing, progress=lambda *_: None)
+
+
+def publish(registry, name):
+    return registry.publish(name, lambda folder: write_minimal(folder, b"x"))
 
 
 def damage(path, content=b""):
@@ -64,7 +72,7 @@ def test_what_differs_is_refused_kept_or_replaced_as_is_said(registry, backup):
     shutil.rmtree(registry.version("m", 1).path)
     registry.set_alias("m", "champion", 2)
     with pytest.raises(
-        InvalidInputError, match="aliases of m differ from the backup, so nothing was restored"
+        InvalidInputError, match="nothing was restored, because this is not as in the backup: aliases of m;"
     ):
         restore(backup, registry)
     assert registry.versions("m") == [2]
@@ -80,7 +88,7 @@ def test_another_version_of_the_same_number_is_not_taken_for_damage(registry, ba
     shutil.rmtree(path)
     path.mkdir()
     write_minimal(path, b"else", schema_version=schema_version, reader_version=schema_version)
-    with pytest.raises(InvalidInputError, match="m@2 differ from the backup"):
+    with pytest.raises(InvalidInputError, match="not as in the backup: m@2"):
         restore(backup, registry)
 
 
@@ -119,6 +127,50 @@ def test_the_command_says_what_it_did(registry, backup, monkeypatch, capsys):
 
 
 def test_the_default_comes_back(registry, backup):
+    publish(backup, "a")
     backup.set_default("m")
-    assert restore(backup, registry).restored == ["the default model"]
+    shutil.rmtree(registry.root)
+    target = LocalRegistry(registry.root, create=True)
+    assert "the default model" in restore(backup, target).restored
+    assert target.default() == "m"
+
+
+def test_another_name_in_the_backup_does_not_change_the_default(registry, backup):
+    publish(backup, "a")
+    assert restore(backup, registry).restored == ["a@1"]
     assert registry.default() == "m"
+
+
+def test_a_default_that_was_deleted_is_not_restored(registry, backup):
+    (backup.root / ".default").write_text("gone\n")
+    shutil.rmtree(registry.root)
+    target = LocalRegistry(registry.root, create=True)
+    assert ".profiles/p.json" in restore(backup, target).restored
+    assert target.default() is None
+
+
+def test_keys_of_a_bucket_lead_nowhere_else(registry, tmp_path):
+    bucket = open_registry(f"memory://{uuid.uuid4().hex}", create=True)
+    publish(bucket, "m2")
+    documents = open_documents(bucket.location, ".profiles")
+    documents.write("a/../../../evil/keys", b"x")
+    documents.write("b/../../../evil.json", b"x")
+    assert restore(bucket, registry).restored == ["m2@1"]
+    assert not list(tmp_path.rglob("*evil*"))
+
+
+def test_a_profile_that_is_none_is_not_cut_off(registry, backup):
+    (backup.root / ".profiles" / "big.json").write_bytes(bytes(3 << 20))
+    with pytest.raises(ManifestError, match=r"big\.json has more than 1048576 bytes"):
+        restore(backup, registry)
+
+
+def test_many_versions_need_few_descriptors(registry, backup):
+    for _ in range(60):
+        publish(backup, "m")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 30, limits[1]))
+    try:
+        assert len(restore(backup, registry).restored) == 60
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -105,10 +105,16 @@ def test_a_model_that_learns_is_told_of_in_as_much_detail(network):
     [
         (["--precision", "int8"], "--precision is int8, but --dynamic learns by gradients"),
         (["--precision", "int4"], "precision is 'int4', it can be"),
-        (["--sample", "9"], "--sample goes with --detail or --against"),
-        (["--window", "9"], "--dynamic .* goes without --context document, --window and --against"),
-        (["--against", "order1"], "--dynamic .* goes without --context document, --window and --against"),
-        (["--context", "document"], "--dynamic .* goes without --context document, --window and --against"),
+        (["--sample", "9"], "--sample needs --detail or --against"),
+        (["--window", "9"], "--dynamic .* cannot be combined with --context document, --window or --against"),
+        (
+            ["--against", "order1"],
+            "--dynamic .* cannot be combined with --context document, --window or --against",
+        ),
+        (
+            ["--context", "document"],
+            "--dynamic .* cannot be combined with --context document, --window or --against",
+        ),
     ],
 )
 def test_what_a_model_that_learns_cannot_do_is_refused(folder, options, said):

@@ -108,8 +108,8 @@ def told_of_scores(**features):
 @pytest.mark.parametrize("name", ["am", "lm", "score", "old_lm", "am_score", "AC"])
 def test_scores_that_look_like_probabilities_are_told_once(name):
     assert told_of_scores(**{name: [1e-40, 0.0, 0.25, 1.0], "words": [1, 2, 3, 4]}) == (
-        f"gramophone: -: the scores {name} lie between 1e-40 and 1, as probabilities do, but scores are natural "
-        "logarithms: write the logarithm of each\n"
+        f"gramophone: -: all values of {name} lie between 1e-40 and 1, so they look like probabilities; natural "
+        "logarithms are expected: replace each by its logarithm\n"
     )
 
 

@@ -61,8 +61,10 @@ def test_the_default_is_told_with_its_reason_and_named_anew(typed, trained, tmp_
     assert default()[1] == "small is the default: it is the only model\n"
     options = ("--corpus", tmp_path / "corpus.txt", "--set", "ngram.order=2")
     typed("train", "ngram", "--name", "other", *options, *trained)
-    assert default()[1] == "small is the default: the registry remembers it\n"
-    assert default("other")[1] == default()[1] == "other is the default: the registry remembers it\n"
+    assert default()[1] == "small is the default: it is set as the registry's default\n"
+    assert (
+        default("other")[1] == default()[1] == "other is the default: it is set as the registry's default\n"
+    )
     code, _, err = default("nobody")
     assert (code, "no model 'nobody'" in err) == (2, True)
 

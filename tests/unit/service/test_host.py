@@ -85,7 +85,7 @@ def test_another_name_does_not_change_the_default_and_its_reason_is_told(registr
         registry.publish(name, write_minimal)
         host = made(registry)
         assert (host.default.address, host.default_model.is_guess) == (before, False)
-    assert host.default_model.reason == "the registry remembers it"
+    assert host.default_model.reason == "it is set as the registry's default"
 
 
 @pytest.mark.parametrize(("coming", "default"), [("alpha", "alpha@1"), ("mixture", "mixture@1")])
