@@ -11,7 +11,8 @@ A file is in one of five layouts:
 
 Where lines have ids, every list has the reference of its id, and every reference its list. A file is read in the order
 of the lists only if no id of theirs stands on a line, and its lines do not look as if they had ids (a tab on each, a
-word in parentheses at the end of each, a digit in the first word of each). All between is an error, never a guess.
+word in parentheses at the end of each, a digit in the first word of each, or a hyphen or underscore in first words that
+are all different). All between is an error, never a guess.
 Several files give each list several references.
 """
 

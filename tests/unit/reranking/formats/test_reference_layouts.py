@@ -101,6 +101,7 @@ def read(names, text, folder, **options):
         ("u1 u2", "u1 a\nu2 b\nu1 c", "line 3 has the id 'u1', as line 1 has"),
         ("u1 u2 u1", "u1 a\nu2 b", "line 1 is the reference of two lists: list 3 has the id 'u1'"),
         ("u1 u2", "v1 a\nv2 b", "no line with the id of list 1, 'u1'"),
+        ("utt-x utt-y", "spk-utt-x a\nspk-utt-y b", "no line with the id of list 1, 'utt-x'"),
         ("x the", "a cat\nthe dog", "line 2 has 'the', the id of list 2, where an id would be"),
         ("u1 u2", "u1\ta\nb", "no line with the id of list 2"),
         ("x y", "a (x)\nb", r"line 1 has 'x', the id of list 1"),
