@@ -48,6 +48,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _head_done = False
     _whole = False
     _crowded = False
+    _is_deaf = False
     _refusal: tuple[int, str] | None = None
     _timer: asyncio.TimerHandle | None = None
 
@@ -93,15 +94,17 @@ class GuardedProtocol(HttpToolsProtocol):
 
         One that has hung up looks the same, until something is sent to it.
         """
-        if self.cycle is None or self.cycle.response_complete or not self._whole or _is_gone(self.transport):
+        if not self._owes_answers() or _is_gone(self.transport):
             return False
         self.cycle.keep_alive = False
-        if self._timer is None:
-            self._timer = self.loop.call_later(_LOOK_S, self._look)
+        self._unwatch()
+        self._timer = self.loop.call_later(_LOOK_S, self._look)
         return True
 
     def data_received(self, data: bytes) -> None:
         """Parse what came; a head that outgrows its limit is refused before it is whole, and so are trailers."""
+        if self._is_deaf:
+            return
         self._framing_bytes += len(data)
         self._unset_keepalive_if_required()
         try:
@@ -111,7 +114,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.send_400_response(_INVALID)
         if self.transport.is_closing():
             return
-        if self._whole:
+        if self._whole and self.cycle is not None and not self.cycle.response_complete:
             self._unwatch()
         elif self._framing_bytes > self.max_header_bytes:
             self._refuse(*self._too_long())
@@ -221,6 +224,11 @@ class GuardedProtocol(HttpToolsProtocol):
         transport.write(b"H")
 
     def _refuse(self, status: int, message: str) -> None:
+        if self._owes_answers():  # they come first, and the end of the connection then
+            self.cycle.keep_alive = False
+            self._is_deaf = True
+            self._unwatch()
+            return
         if self._is_answering():
             self._close()
             return
@@ -234,6 +242,12 @@ class GuardedProtocol(HttpToolsProtocol):
         lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
         self.transport.write(STATUS_LINE[status] + lines + b"\r\n" + body)
         self._close()
+
+    def _owes_answers(self) -> bool:
+        """Whether whole requests are unanswered, and what is being read is none of them."""
+        if self.cycle is None or self.cycle.response_complete:
+            return False
+        return self._whole or not self._head_done
 
     def _is_answering(self) -> bool:
         """Whether an answer is on its way, into which none may be written, or was given to what is still being read."""

@@ -20,6 +20,9 @@ UTILITIES: tuple[Utility, ...] = get_args(Utility)
 
 _IntArray: TypeAlias = npt.NDArray[np.int64]
 _Scores: TypeAlias = npt.NDArray[np.float64]
+MAX_COMPARED_WORDS = 8192
+"""Of one text: a pair is compared at once, which takes some 15 ms for two of so many."""
+
 _WORDS_PER_STEP = 4_000_000
 _CHARACTERS_PER_STEP = 100_000
 _CHARACTERS_PER_PAIR = 64
@@ -96,6 +99,13 @@ def utilities_in_steps(texts: Sequence[str], posteriors: npt.ArrayLike, utility:
 
 def _word_errors(texts: Sequence[str]) -> Steps[_Compared]:
     spelled = yield from words_as_characters_in_steps(text.split() for text in texts)
+    longest = max(map(len, spelled))
+    if longest > MAX_COMPARED_WORDS:
+        raise InvalidInputError(
+            f"a candidate has {longest} words; where the words of each are compared with those of each, at most "
+            f"{MAX_COMPARED_WORDS} are accepted",
+            parameter="candidates",
+        )
 
     def utilities(some: _IntArray, references: _IntArray) -> _Scores:
         return -distances([spelled[i] for i in some], [spelled[i] for i in references]).astype(np.float64)

@@ -13,7 +13,16 @@ from service.engine.metrics import Metrics
 from service.routes.event_stream import EventStream, begin_events
 from service.routes.openapi import body_of, replies_of
 from service.routes.openapi_lines import EVENTS_TYPE
-from service.routes.serving import Sequences, resolve, run, services_of, terms_of, to_json
+from service.routes.serving import (
+    BYTES_PER_TOKEN,
+    TOKENS_PER_PREDICTION,
+    Sequences,
+    resolve,
+    run,
+    services_of,
+    terms_of,
+    to_json,
+)
 from service.routes.token_times import TokenTimes
 from service.schemas.completion_replies import CompletionReply
 from service.schemas.completions import (
@@ -51,7 +60,7 @@ async def create_completion(request: Request) -> Response:
     loaded = resolve(request, command.model)
     stamp = Stamp(f"cmpl-{uuid.uuid4().hex}", int(time.time()))
     work = complete(loaded, command, services.limits, stream=bool(wire.stream))
-    terms = terms_of(request, wire, body, _generated(command))
+    terms = terms_of(request, wire, body, _sequences(command, len(body)))
     if not wire.stream:
 
         def write(done: Completed) -> bytes:
@@ -71,13 +80,16 @@ def _log_ignored(request: Request, wire: CompletionRequest) -> None:
         _log.debug("fields ignored", fields=names, request_id=request.state.request_id)
 
 
-def _generated(command: CompletionCommand) -> Sequences:
-    """How many sequences are generated side by side, and of how many tokens at most."""
-    parameters = command.parameters
+def _sequences(command: CompletionCommand, num_bytes: int) -> Sequences:
+    """Sequences generated side by side; of prompts that are told with alternatives, every token is a prediction."""
+    parameters, count = command.parameters, len(command.prompts)
+    told = 0
+    if command.echo and command.logprobs:
+        told = TOKENS_PER_PREDICTION * num_bytes // BYTES_PER_TOKEN // max(count, 1)
     if parameters is None:
-        return Sequences()
-    count = len(command.prompts) * (parameters.best_of or parameters.n)
-    return Sequences(count, predicted_each=parameters.max_tokens)
+        return Sequences(count, told)
+    rows = parameters.best_of or parameters.n
+    return Sequences(count * rows, told // rows, predicted_each=parameters.max_tokens)
 
 
 async def _payloads(

@@ -9,6 +9,7 @@ from service.routes.openapi import body_of, replies_of
 from service.routes.openapi_lines import BINARY_TYPE
 from service.routes.raw_numbers import rows_response
 from service.routes.serving import (
+    ENTRIES_PER_TOKEN,
     Sequences,
     accepts,
     in_pieces,
@@ -50,11 +51,12 @@ async def next_token(request: Request) -> Response:
     loaded = resolve(request, command.model)
     if wire.unit == "word":
         words = next_words(loaded, command, services.limits)
-        terms = terms_of(
-            request, wire, body, Sequences(len(command.contexts), predicted_each=steps_at_most(loaded))
-        )
+        # half of the steps that it may take at most, as most searches end sooner
+        num_rows = len(command.contexts) * steps_at_most(loaded) // 2
+        terms = terms_of(request, wire, body, Sequences(num_rows, predicted_each=1))
         return await run(request, words, lambda found: to_json(next_word_reply(loaded, found)), terms)
-    terms = terms_of(request, wire, body, Sequences(len(command.contexts), predicted_each=1))
+    written = min(command.top_k, loaded.vocab_size) // ENTRIES_PER_TOKEN
+    terms = terms_of(request, wire, body, Sequences(len(command.contexts), written, predicted_each=1))
     if not accepts(request, BINARY_TYPE):
         work = next_tokens(loaded, command, services.limits)
         few = len(command.contexts) * command.top_k <= _FEW_CANDIDATES and not command.entropy

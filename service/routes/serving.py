@@ -41,6 +41,9 @@ BULK_TOKENS = 1 << 12
 TOKENS_PER_PREDICTION = 16
 """A distribution takes as long as reading so many tokens, roughly, with what is chosen by it."""
 
+ENTRIES_PER_TOKEN = 8
+"""Of a reply, such as candidates: so many are written in the time that a token is read in, roughly."""
+
 BYTES_PER_TOKEN = 4
 """Of a body, roughly: what admission counts before anything is tokenised."""
 

@@ -11,6 +11,10 @@ HEAVY = {
     "best of": ("completions", {**DRAWN, "best_of": 64}),
     "prompts": ("completions", {**DRAWN, "prompt": ["a"] * 64}),
     "contexts": ("next-token", {"context": ["a"] * 100}),
+    "echoed": (
+        "completions",
+        {**DRAWN, "prompt": ["a b"] * 40, "echo": True, "logprobs": 2, "max_tokens": 0},
+    ),
     "candidates": (
         "rerank",
         {"lists": [{"context": "a " * 400, "candidates": [{"text": "a"}, {"text": "b"}] * 25}]},

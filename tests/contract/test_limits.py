@@ -91,6 +91,16 @@ def test_an_idle_connection_is_closed_after_its_time(url):
         assert 0.8 < time.monotonic() - before < 4
 
 
+def test_an_empty_line_does_not_keep_a_connection(url):
+    with connect(url) as connection:
+        connection.sendall(WHOLE)
+        assert answer(connection).status == 200
+        connection.sendall(b"\r\n")
+        before = time.monotonic()
+        assert connection.recv(1) == b""
+    assert time.monotonic() - before < 3
+
+
 def test_a_long_head_is_refused_whether_it_ends_or_not(url):
     for data in (
         HEAD + b"x-long: " + b"a" * 3000 + b"\r\n\r\n",

@@ -72,6 +72,26 @@ def test_who_sends_no_more_gets_all_answers(server):
     assert [one.status for one in got] == [200, 200, 404]
 
 
+@pytest.mark.parametrize(
+    "after",
+    [b"\0garbage\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nhos"],
+    ids=["garbage", "fault", "part"],
+)
+@pytest.mark.parametrize("close", [False, True])
+def test_what_is_wrong_after_a_request_takes_nothing_of_its_answer(server, after, close):
+    """The connection ends after it."""
+    if not close and after.endswith(b"hos"):
+        after += b"t\r\n\r\n"
+    data = post("/v1/generate", generate(20)) + after
+    if close:
+        (got,) = half_closed(server, data)
+    else:
+        with connect(server.url) as connection:
+            (got,) = answers(connection, data)
+    assert (got.status, got.headers["connection"]) == (200, "close")
+    assert json.loads(got.body)["usage"]["completion_tokens"] == 20
+
+
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("reset", [False, True])

@@ -21,6 +21,8 @@ def bulk(beside=BODY_ALONE, body_bytes=100):
     [
         Sequences(64, predicted_each=16),  # num_beams, n or best_of
         Sequences(3100, predicted_each=1),  # contexts
+        Sequences(32, 4000 // 8, predicted_each=1),  # long rankings
+        Sequences(2 * 256 // 2, predicted_each=1),  # words after two contexts
         Sequences(300, read_each=2000),  # candidates after a long context
         Sequences(1000, read_each=1000 // 16),  # candidates that are compared with each other
     ],
@@ -37,6 +39,8 @@ def test_short_bodies_that_ask_for_much_give_way(beside):
         Sequences(4, predicted_each=100),
         Sequences(16, predicted_each=8),
         Sequences(30, read_each=15),
+        Sequences(1, 4000 // 8, predicted_each=1),
+        Sequences(256 // 2, predicted_each=1),
         Sequences(100, read_each=100 // 16),
     ],
 )
