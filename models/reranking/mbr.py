@@ -4,6 +4,7 @@ The utility of a candidate is expected over the posteriors of the list itself: e
 taken to be the reference (Kumar & Byrne 2004; on n-best lists Goel & Byrne 2000, SRILM's `nbest-lattice -wer`).
 """
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -95,6 +96,11 @@ def utilities_in_steps(texts: Sequence[str], posteriors: npt.ArrayLike, utility:
         yield
         expected[some] += compared.utilities(some, references) @ distinct.posteriors[references]
     return expected[distinct.of_candidate]
+
+
+def load_compiled() -> None:
+    """Load the compiled code that `chrf` and `bleu` need, which takes a second the first time."""
+    importlib.import_module("models.reranking.metrics.ngrams")
 
 
 def _word_errors(texts: Sequence[str]) -> Steps[_Compared]:

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from models.reranking.features import is_reserved
 from models.reranking.formats import format_of_media_type
+from models.reranking.mbr import load_compiled
 from models.reranking.profiles import Profile
 from service.routes.facts import note
 from service.routes.line_streams import ending_in_error, error_line
@@ -65,7 +66,7 @@ async def rerank_lists(request: Request) -> Response:
     wire = parse_json(RerankRequest, body)
     items = wire.items(services.limits)
     profile = await _profile(services, wire)
-    options = wire.options(profile)
+    options = await _ready(wire.options(profile))
     models = _models(request, wire, profile)
 
     states = Place(services.states, owner_of(request))
@@ -82,6 +83,13 @@ async def rerank_lists(request: Request) -> Response:
     )
 
 
+async def _ready(options: RerankOptions) -> RerankOptions:
+    """The same, once the compiled code that comparing needs is there; the first time others go on meanwhile."""
+    if options.compares:
+        await asyncio.to_thread(load_compiled)
+    return options
+
+
 def _read_beside(items: Sequence[RerankItem], options: RerankOptions) -> Sequences:
     """How many candidates there are, and about how many tokens each takes to read beside its own."""
     lists = [item.given for item in items]
@@ -94,7 +102,7 @@ def _read_beside(items: Sequence[RerankItem], options: RerankOptions) -> Sequenc
 async def _rerank_stream(request: Request, services: Services, form: str) -> Response:
     settings = read_query(request.query_params)
     profile = await _profile(services, settings)
-    options = settings.options(profile)
+    options = await _ready(settings.options(profile))
     models = _models(request, settings, profile)
     body = await request.body()
     if form == _OUR_LINES:
