@@ -122,12 +122,13 @@ class Sequences:
 
     Attributes:
         count: how many.
-        read_each: tokens that each reads beside those of the body, such as those of a context they share.
+        work_each: what each takes beside the tokens of the body, in tokens read, such as those of a context that they
+            share. It decides who gives way, not who is admitted.
         predicted_each: distributions that each asks for, such as one for a token to be generated.
     """
 
     count: int = 0
-    read_each: int = 0
+    work_each: int = 0
     predicted_each: int = 0
 
 
@@ -152,9 +153,10 @@ def terms_of(
         bulk: whether it is anyway.
     """
     timeout_ms = None if wire is None else wire.timeout_ms
-    read = len(body) // BYTES_PER_TOKEN + beside.count * beside.read_each
-    predicted = beside.count * beside.predicted_each
-    work = read + (TOKENS_PER_PREDICTION * predicted if beside.count > _FEW_SEQUENCES else 0)
+    read, predicted = len(body) // BYTES_PER_TOKEN, beside.count * beside.predicted_each
+    work = read + beside.count * beside.work_each
+    if beside.count > _FEW_SEQUENCES:
+        work += TOKENS_PER_PREDICTION * predicted
     return Terms(
         request_id=request.state.request_id,
         timeout_s=None if timeout_ms is None else timeout_ms / 1000,

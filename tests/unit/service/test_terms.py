@@ -23,8 +23,8 @@ def bulk(beside=BODY_ALONE, body_bytes=100):
         Sequences(3100, predicted_each=1),  # contexts
         Sequences(32, 4000 // 8, predicted_each=1),  # long rankings
         Sequences(2 * 256 // 2, predicted_each=1),  # words after two contexts
-        Sequences(300, read_each=2000),  # candidates after a long context
-        Sequences(1000, read_each=1000 // 16),  # candidates that are compared with each other
+        Sequences(300, work_each=2000),  # candidates after a long context
+        Sequences(1000, work_each=1000 // 16),  # candidates that are compared with each other
     ],
 )
 def test_short_bodies_that_ask_for_much_give_way(beside):
@@ -38,10 +38,10 @@ def test_short_bodies_that_ask_for_much_give_way(beside):
         Sequences(1, predicted_each=2000),  # a long text is one short step after another
         Sequences(4, predicted_each=100),
         Sequences(16, predicted_each=8),
-        Sequences(30, read_each=15),
+        Sequences(30, work_each=15),
         Sequences(1, 4000 // 8, predicted_each=1),
         Sequences(256 // 2, predicted_each=1),
-        Sequences(100, read_each=100 // 16),
+        Sequences(100, work_each=100 // 16),
     ],
 )
 def test_what_people_wait_for_does_not(beside):
@@ -53,5 +53,5 @@ def test_long_bodies_give_way_as_well():
     assert bulk(body_bytes=(1 << 14) + 4)
 
 
-def test_admission_counts_what_is_read_and_predicted():
-    assert terms_of(REQUEST, None, bytes(400), Sequences(5, read_each=7, predicted_each=11)).tokens == 190
+def test_admission_counts_the_tokens_of_the_body_and_those_to_be_predicted():
+    assert terms_of(REQUEST, None, bytes(400), Sequences(5, work_each=7, predicted_each=11)).tokens == 155
