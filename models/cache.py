@@ -115,7 +115,7 @@ class CacheModel:
         features = self._features(state.inner)
         after = self.inner.advance(state.inner, tokens)
         histories = tuple(
-            history if token == BOS else history.extended(tokens[row : row + 1], features[row : row + 1])
+            history if token == BOS else history.appended(tokens[row : row + 1], features[row : row + 1])
             for row, (history, token) in enumerate(zip(state.histories, tokens, strict=True))
         )
         return CacheState(after, histories)
@@ -200,7 +200,7 @@ class CacheModel:
             raise ManifestError(f"{path}: not a cache's configuration: {error}") from None
 
     def _without_history(self, inner: Any, batch: int) -> CacheState:
-        nothing = History.nothing(window=self.config.window, width=self._width)
+        nothing = History.empty(window=self.config.window, width=self._width)
         return CacheState(inner, (nothing,) * batch)
 
     def _features(self, inner: Any) -> FloatArray:
@@ -235,7 +235,7 @@ class CacheModel:
                     histories[row],
                     stretch[row, :count],
                     unit_vectors(scored.features[row, :count]),
-                    weighing=self._weighing,
+                    decay=self._weighing,
                 )
                 histories[row] = reading.history
                 kernels.mix_targets(
@@ -268,7 +268,7 @@ class CacheModel:
             stretch, counts = tokens[:, start : start + _STRETCH], np.clip(lengths - start, 0, _STRETCH)
             features = np.zeros((*stretch.shape, 0), dtype=np.float32)
             if self._featured is not None:
-                features = self._featured.features_along(inner, stretch, counts)
+                features = self._featured.features_per_token(inner, stretch, counts)
             for row, count in enumerate(counts):
                 vectors = unit_vectors(features[row, :count])
                 histories[row] = remember(histories[row], stretch[row, :count], vectors)

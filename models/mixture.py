@@ -175,9 +175,9 @@ class MixtureModel:
         """The vectors [B, W] of the first part that has such."""
         return self._features.features(state.parts[self._featured])
 
-    def features_along(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+    def features_per_token(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
         """That part's vector before each of given tokens [B, T, W]."""
-        return self._features.features_along(state.parts[self._featured], tokens, lengths)
+        return self._features.features_per_token(state.parts[self._featured], tokens, lengths)
 
     def score_with_features(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> FeaturedScores:
         """What `score` and `features_along` answer, in one pass over each part."""
@@ -242,7 +242,7 @@ class MixtureModel:
         log_weights = self._log_weights
         if self._matching is not None:
             before = state.parts[self._matching]
-            log_weights = log_weights[self._matcher.context_lengths_along(before, tokens, lengths)]
+            log_weights = log_weights[self._matcher.context_lengths_per_token(before, tokens, lengths)]
         mixed = to_numpy(self._mix(scores, log_weights))
         mixed[np.arange(tokens.shape[1]) >= lengths[:, None]] = 0
         return mixed

@@ -224,7 +224,7 @@ class Weighed(NamedTuple):
 class Weigher(Protocol[S_contra]):
     """Optional: tell what a token is drawn by, without writing the whole distribution."""
 
-    def weigh(self, state: S_contra, temperatures: FloatArray) -> Weighed:
+    def block_sums(self, state: S_contra, temperatures: FloatArray) -> Weighed:
         """Weigh what may follow each row, at a temperature above 0 each [R], float32."""
         ...
 
@@ -275,7 +275,7 @@ class Featured(Protocol[S_contra]):
         """The vector of each row [B, W]."""
         ...
 
-    def features_along(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+    def features_per_token(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
         """The vector before each of given tokens [B, T, W], float32; see `Prefiller.prefill` for the arguments."""
         ...
 
@@ -328,7 +328,7 @@ class ContextMatcher(Protocol[S_contra]):
         """How many of the last tokens each row's future depends on [B]."""
         ...
 
-    def context_lengths_along(
+    def context_lengths_per_token(
         self, state: S_contra, tokens: TokenIds, lengths: TokenIds
     ) -> npt.NDArray[np.int64]:
         """The same before each of given tokens [B, T]; 0 past a row's length."""

@@ -27,7 +27,7 @@ class Shelf(ABC):
     """Where computed arrays lie, by name."""
 
     @abstractmethod
-    def take(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+    def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
         """The arrays of a name, which must be what `make` returns; it is called if they are not there yet."""
 
     def section(self, name: str) -> "Shelf":
@@ -40,14 +40,14 @@ class _Section(Shelf):
         self._shelf = shelf
         self._name = name
 
-    def take(self, name: str, make: Callable[[], Arrays]) -> Arrays:
-        return self._shelf.take(f"{self._name}.{name}", make)
+    def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+        return self._shelf.get_or_make(f"{self._name}.{name}", make)
 
 
 class OwnShelf(Shelf):
     """This process's own memory: nothing is kept, nothing shared."""
 
-    def take(self, name: str, make: Callable[[], Arrays]) -> Arrays:  # noqa: ARG002 - nothing is looked up
+    def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:  # noqa: ARG002 - nothing is looked up
         """What `make` returns."""
         return make()
 
@@ -67,7 +67,7 @@ class SharedShelf(Shelf):
         self._folder = folder
         self._key = key
 
-    def take(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+    def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
         """The arrays of a name, mapped; writing to them changes this process's copy only."""
         path = self._folder / f"{self._key}.{name}"
         try:

@@ -81,7 +81,7 @@ class WordCounter:
 
     def counts(self) -> dict[str, int]:
         """How often each word occurs, in the order of first occurrence."""
-        words = (word.decode("utf-8", "surrogatepass") for word in self._words.spelled())
+        words = (word.decode("utf-8", "surrogatepass") for word in self._words.all_words())
         return dict(zip(words, self._counts[: self._words.size].tolist(), strict=True))
 
 

@@ -28,7 +28,7 @@ class WordTable:
         np.cumsum([len(word) for word in spelt], out=starts[1:])
         spelling = np.frombuffer(bytearray(b"".join(spelt)), dtype=np.uint8)
         self.table = Table(np.zeros(0, np.uint64), starts, spelling)
-        self._fit(self.size)
+        self._rebuild(self.size)
 
     @property
     def capacity(self) -> int:
@@ -38,7 +38,7 @@ class WordTable:
     def grow(self, num_bytes: int) -> None:
         """Make room for another word of up to so many bytes, and for many more like it."""
         if self.size == self.capacity:
-            self._fit(2 * self.capacity)
+            self._rebuild(2 * self.capacity)
         used, room = int(self.table.starts[self.size]), len(self.table.spelling)
         if used + num_bytes > room:
             spelling = np.zeros(max(2 * room, used + num_bytes), dtype=np.uint8)
@@ -53,13 +53,13 @@ class WordTable:
         self.size = max(self.size, number + 1)
         return number
 
-    def spelled(self) -> list[bytes]:
+    def all_words(self) -> list[bytes]:
         """The words, by number."""
         ends = self.table.starts[: self.size + 1].tolist()
         whole = self.table.spelling[: ends[-1]].tobytes()
         return [whole[begin:end] for begin, end in pairwise(ends)]
 
-    def _fit(self, num_words: int) -> None:
+    def _rebuild(self, num_words: int) -> None:
         slots = _LEAST_SLOTS
         while slots < 2 * num_words:
             slots *= 2

@@ -110,14 +110,14 @@ def create_app(settings: Settings, crew: Crew | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         services.engine.start()
-        services.keeper.start()  # not awaited: the application answers /health while models are loaded
+        services.reloader.start()  # not awaited: the application answers /health while models are loaded
         sweeping = asyncio.create_task(services.states.sweep())
         yield
         sweeping.cancel()
         await services.engine.close(drain_timeout_s=settings.drain_timeout_s)
-        await services.keeper.close(timeout_s=settings.drain_timeout_s)
+        await services.reloader.close(timeout_s=settings.drain_timeout_s)
         if copies is not None:  # the process may end by a signal, without what is done at an exit
-            copies.give_back()
+            copies.release()
         if tracing := getattr(app.state, "tracing", None):
             await asyncio.to_thread(tracing.shutdown)  # sends what is left
 
@@ -205,7 +205,7 @@ def _work(settings: Settings, crew: Crew, listening: socket.socket) -> None:
     if settings.pin_workers:
         crew.pin()
     app = create_app(settings, crew)
-    crew.board.composed(crew.number)
+    crew.status.mark_composed(crew.number)
     _hear_of_keys(app)
     _tell_default(app, listening)
     make_worker_server(app, settings, crew, listening).run()
@@ -221,24 +221,24 @@ def _tell_default(app: FastAPI, listening: socket.socket) -> None:
 def _hear_of_keys(app: FastAPI) -> None:
     """Read the keys again when the signal for it comes."""
     keys: KeyStore = app.state.keys
-    signal.signal(signal.SIGHUP, lambda *_: keys.look_again())
+    signal.signal(signal.SIGHUP, lambda *_: keys.force_reload())
 
 
 def _protect(app: FastAPI, settings: Settings, metrics: Metrics, crew: Crew | None) -> None:
     """Put around the routes what every request passes through; the last added is the outermost."""
     app.state.keys = keys = KeyStore(entries=settings.api_keys, file=settings.api_keys_file)
     if crew is not None:
-        app.state.siblings = siblings = {number: Sibling(crew.socket_of(number)) for number in crew.others}
+        app.state.peers = siblings = {number: Sibling(crew.socket_of(number)) for number in crew.peer_numbers}
         shared: dict[str, Any] = {
-            "crew": crew,
-            "siblings": siblings,
+            "pool": crew,
+            "peers": siblings,
             "metrics": metrics,
             "max_body_bytes": settings.max_body_bytes,
         }
         app.add_middleware(Together, **shared)
     app.add_middleware(HeadAsGet)
     app.add_middleware(Leases)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, keep_texts=settings.log_texts)
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, log_bodies=settings.log_texts)
     app.add_middleware(
         ForeignPages,
         keys=keys,
@@ -256,7 +256,7 @@ def _protect(app: FastAPI, settings: Settings, metrics: Metrics, crew: Crew | No
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
     if crew is not None:
-        app.add_middleware(Relay, private=PrivateRoutes(app.state.services), keys=keys, **shared)
+        app.add_middleware(Relay, peer_endpoints=PrivateRoutes(app.state.services), keys=keys, **shared)
 
 
 def _copies(settings: Settings) -> Copies | None:
@@ -276,7 +276,7 @@ def _compose(settings: Settings, crew: Crew | None, copies: Copies | None) -> Se
     keeper = Keeper(
         host,
         interval_s=settings.watch_interval_s,
-        others_started=(lambda: True) if crew is None else (lambda: crew.board.all_started),
+        peers_started=(lambda: True) if crew is None else (lambda: crew.status.all_started),
     )
     engine = _engine(settings, metrics)
     _watch_condition(metrics, host, keeper, engine.scheduler, follows=settings.watch_interval_s > 0)
@@ -288,7 +288,7 @@ def _compose(settings: Settings, crew: Crew | None, copies: Copies | None) -> Se
     )
     profiles = ProfileStore(settings.registry)
     users = UserStore(max_users=settings.max_users, bounds=Bounds(max_words=settings.max_user_words))
-    metrics.watch("autocomplete_users", "users whose accepted words are remembered", lambda: len(users))
+    metrics.add_gauge("autocomplete_users", "users whose accepted words are remembered", lambda: len(users))
     process = crew.process_name if crew is not None else settings.process_name or secrets.token_hex(4)
     kept_states = _state_store(settings, metrics, process)
     calibrations = CalibrationStore(settings.registry)
@@ -310,10 +310,10 @@ def _model_host(settings: Settings, metrics: Metrics, crew: Crew | None, copies:
         load=partial(load_checkpoint, shared=None if crew is None else crew.weights, copies=copies),
         observer=metrics,
     )
-    metrics.watch("models_loaded", "models that can answer", lambda: host.num_loaded)
-    metrics.watch_models("model_memory_bytes", "memory that a model takes", host.bytes_by_model)
+    metrics.add_gauge("models_loaded", "models that can answer", lambda: host.num_loaded)
+    metrics.add_model_gauge("model_memory_bytes", "memory that a model takes", host.bytes_by_model)
     for place, (name, what) in enumerate(_PREFIX_FIGURES.items()):
-        metrics.watch_models(name, what, partial(_prefix_figure, host, place))
+        metrics.add_model_gauge(name, what, partial(_prefix_figure, host, place))
     return host
 
 
@@ -323,8 +323,10 @@ def _engine(settings: Settings, metrics: Metrics) -> Engine:
         limits=SchedulerLimits(max_jobs=settings.max_queued_requests, max_tokens=settings.max_queued_tokens),
         observer=metrics,
     )
-    metrics.watch("num_requests_waiting", "requests without their first step", lambda: scheduler.num_waiting)
-    metrics.watch(
+    metrics.add_gauge(
+        "num_requests_waiting", "requests without their first step", lambda: scheduler.num_waiting
+    )
+    metrics.add_gauge(
         "num_requests_running",
         "requests that have had their first step",
         lambda: len(scheduler) - scheduler.num_waiting,
@@ -343,21 +345,23 @@ def _watch_condition(
     """Measure what those who run the service are told of: readiness, the registry's reach, memory there is."""
     metrics.describe(version=importlib.metadata.version("gramophone-lm"))
     ready = partial(condition, host, keeper, scheduler)
-    metrics.watch("ready", "1 while requests should be sent here", lambda: ready() == READY)
-    metrics.watch("draining", "1 while the service finishes what is under way", lambda: scheduler.draining)
+    metrics.add_gauge("ready", "1 while requests should be sent here", lambda: ready() == READY)
+    metrics.add_gauge(
+        "draining", "1 while the service finishes what is under way", lambda: scheduler.draining
+    )
     if follows:
-        metrics.watch(
+        metrics.add_gauge(
             "registry_look_age_seconds",
             "time since the registry could last be read",
             lambda: host.registry_look_age_s,
         )
     if is_told():
-        metrics.watch(
+        metrics.add_gauge(
             "memory_working_set_bytes",
             "memory in use in this container, or else on this machine, by all its processes",
             lambda: memory_use().used,
         )
-        metrics.watch("memory_limit_bytes", "memory there is for them", lambda: memory_use().limit)
+        metrics.add_gauge("memory_limit_bytes", "memory there is for them", lambda: memory_use().limit)
 
 
 def _state_store(settings: Settings, metrics: Metrics, process: str) -> StateStore:
@@ -367,10 +371,10 @@ def _state_store(settings: Settings, metrics: Metrics, process: str) -> StateSto
         max_bytes=settings.max_state_bytes,
         ttl_s=settings.state_ttl_s,
     )
-    metrics.watch("states", "states of texts that are kept for decoders", lambda: len(store))
-    metrics.watch("states_bytes", "memory that these states take", lambda: store.num_bytes)
+    metrics.add_gauge("states", "states of texts that are kept for decoders", lambda: len(store))
+    metrics.add_gauge("states_bytes", "memory that these states take", lambda: store.num_bytes)
     return store
 
 
 def _prefix_figure(host: ModelHost, place: int) -> dict[str, float]:
-    return {model: figures[place] for model, figures in host.prefix_figures().items()}
+    return {model: figures[place] for model, figures in host.prefix_cache_figures().items()}

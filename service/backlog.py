@@ -46,7 +46,7 @@ class Backlog:
         """Watch a connection until it is discarded, or nothing is taken from it."""
         if transport not in self._slow:
             self._slow[transport] = _Slow(_left_bytes(transport), self._timer(transport))
-            self._make_room()
+            self._enforce_limit()
 
     def discard(self, transport: asyncio.Transport) -> None:
         """Its client keeps up again, or has gone."""
@@ -54,16 +54,16 @@ class Backlog:
             slow.timer.cancel()
 
     def _timer(self, transport: asyncio.Transport) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(self._timeout_s, self._look, transport)
+        return asyncio.get_running_loop().call_later(self._timeout_s, self._check_progress, transport)
 
-    def _look(self, transport: asyncio.Transport) -> None:
+    def _check_progress(self, transport: asyncio.Transport) -> None:
         left_bytes, slow = _left_bytes(transport), self._slow[transport]
         if left_bytes >= slow.left_bytes:
             self._cut_off(transport)
         else:
             slow.left_bytes, slow.timer = left_bytes, self._timer(transport)
 
-    def _make_room(self) -> None:
+    def _enforce_limit(self) -> None:
         sizes = {transport: transport.get_write_buffer_size() for transport in self._slow}
         excess = sum(sizes.values()) - self._max_bytes
         for transport, size in [*sizes.items()][:-1]:

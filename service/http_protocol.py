@@ -42,68 +42,68 @@ class GuardedProtocol(HttpToolsProtocol):
     max_connections = 4096
     max_header_bytes = 32768
     receive_timeout_s = 30.0
-    backlog = Backlog(timeout_s=30.0, max_bytes=1 << 28)
+    slow_clients = Backlog(timeout_s=30.0, max_bytes=1 << 28)
 
     _framing_bytes = 0
     _head_done = False
-    _whole = False
-    _crowded = False
-    _is_deaf = False
+    _request_complete = False
+    _over_limit = False
+    _ignores_input = False
     _refusal: tuple[int, str] | None = None
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Count the connection, and give it only so much time to ask."""
         super().connection_made(transport)
-        self._crowded = len(self.connections) > self.max_connections
+        self._over_limit = len(self.connections) > self.max_connections
         if len(self.connections) > 2 * self.max_connections:
             transport.abort()
         else:
-            self._watch()
+            self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
-        self._unwatch()
-        self.backlog.discard(self.transport)
+        self._stop_timer()
+        self.slow_clients.discard(self.transport)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         """The client does not keep up."""
         super().pause_writing()
-        self.backlog.add(self.transport)
+        self.slow_clients.add(self.transport)
 
     def resume_writing(self) -> None:
         """It does again."""
         super().resume_writing()
         if not self.transport.is_closing():
-            self.backlog.discard(self.transport)
+            self.slow_clients.discard(self.transport)
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the client to take the last answer."""
         super().on_response_complete()
         if self.transport.is_closing():
-            self._watch_closing()
+            self._track_unsent()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close a connection that has been idle, whether or not its client has taken all."""
         super().timeout_keep_alive_handler()
-        self._watch_closing()
+        self._track_unsent()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # of uvicorn's, which closes whatever is asked
         """Keep the connection of a client that sends no more until all that it has asked is answered.
 
         One that has hung up looks the same, until something is sent to it.
         """
-        if not self._owes_answers() or _is_gone(self.transport):
+        if not self._has_unanswered_requests() or _is_gone(self.transport):
             return False
         self.cycle.keep_alive = False
-        self._unwatch()
-        self._timer = self.loop.call_later(_LOOK_S, self._look)
+        self._stop_timer()
+        self._timer = self.loop.call_later(_LOOK_S, self._check_hang_up)
         return True
 
     def data_received(self, data: bytes) -> None:
         """Parse what came; a head that outgrows its limit is refused before it is whole, and so are trailers."""
-        if self._is_deaf:
+        if self._ignores_input:
             return
         self._framing_bytes += len(data)
         self._unset_keepalive_if_required()
@@ -114,19 +114,19 @@ class GuardedProtocol(HttpToolsProtocol):
             self.send_400_response(_INVALID)
         if self.transport.is_closing():
             return
-        if self._whole and self.cycle is not None and not self.cycle.response_complete:
-            self._unwatch()
+        if self._request_complete and self.cycle is not None and not self.cycle.response_complete:
+            self._stop_timer()
         elif self._framing_bytes > self.max_header_bytes:
             self._refuse(*self._too_long())
         else:
-            self._watch()
+            self._start_timer()
 
     def on_message_begin(self) -> None:
         """Start with a request's head; what came with the end of the one before does not count."""
         self._framing_bytes = 0
-        self._head_done = self._whole = False
+        self._head_done = self._request_complete = False
         super().on_message_begin()
-        self.scope["state"][CROWDED] = self._crowded
+        self.scope["state"][CROWDED] = self._over_limit
 
     def on_headers_complete(self) -> None:
         """Look at the head before anything is done with it; what may come after the body is no part of it."""
@@ -162,7 +162,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """Know that no more of this request is to come."""
         if not self._head_done:  # but more is: all that stands after an offer
             return
-        self._whole = True
+        self._request_complete = True
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -200,7 +200,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refusal = refusal
             raise ValueError(refusal)
 
-    def _look(self) -> None:
+    def _check_hang_up(self) -> None:
         """Cut off a client that has gone, once it is seen to have; all others go on waiting for their answers."""
         if self.transport.is_closing():
             return
@@ -209,7 +209,7 @@ class GuardedProtocol(HttpToolsProtocol):
             return
         if not self.pipeline and not self.cycle.response_started and self.cycle.transport is self.transport:
             self._begin_answer()
-        self._timer = self.loop.call_later(_LOOK_S, self._look)
+        self._timer = self.loop.call_later(_LOOK_S, self._check_hang_up)
 
     def _begin_answer(self) -> None:
         """Send the byte with which any answer begins: the system of a client that has gone says so."""
@@ -224,10 +224,10 @@ class GuardedProtocol(HttpToolsProtocol):
         transport.write(b"H")
 
     def _refuse(self, status: int, message: str) -> None:
-        if self._owes_answers():  # they come first, and the end of the connection then
+        if self._has_unanswered_requests():  # they come first, and the end of the connection then
             self.cycle.keep_alive = False
-            self._is_deaf = True
-            self._unwatch()
+            self._ignores_input = True
+            self._stop_timer()
             return
         if self._is_answering():
             self._close()
@@ -243,17 +243,17 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.write(STATUS_LINE[status] + lines + b"\r\n" + body)
         self._close()
 
-    def _owes_answers(self) -> bool:
+    def _has_unanswered_requests(self) -> bool:
         """Whether whole requests are unanswered, and what is being read is none of them."""
         if self.cycle is None or self.cycle.response_complete:
             return False
-        return self._whole or not self._head_done
+        return self._request_complete or not self._head_done
 
     def _is_answering(self) -> bool:
         """Whether an answer is on its way, into which none may be written, or was given to what is still being read."""
         if self.cycle is None or not self.cycle.response_started:
             return False
-        return not self.cycle.response_complete or (self._head_done and not self._whole)
+        return not self.cycle.response_complete or (self._head_done and not self._request_complete)
 
     def _too_long(self) -> tuple[int, str]:
         return (
@@ -263,27 +263,27 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _close(self) -> None:
         self.transport.close()
-        self._watch_closing()
+        self._track_unsent()
 
-    def _watch_closing(self) -> None:
+    def _track_unsent(self) -> None:
         """A connection that was closed stays as long as there is something to send."""
         if self in self.connections:
-            self.backlog.add(self.transport)
+            self.slow_clients.add(self.transport)
 
-    def _watch(self) -> None:
+    def _start_timer(self) -> None:
         if self._timer is None:
-            self._timer = self.loop.call_later(self.receive_timeout_s, self._too_slow)
+            self._timer = self.loop.call_later(self.receive_timeout_s, self._on_receive_timeout)
 
-    def _unwatch(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _too_slow(self) -> None:
+    def _on_receive_timeout(self) -> None:
         """What is awaited has not come: a first request, the rest of a head or of a body."""
         self._timer = None
         if self.pipeline:  # nothing is read while requests before this one are answered
-            self._watch()
+            self._start_timer()
         elif self.headers is None or (
             self.cycle is not None and self.cycle.response_complete and self._head_done
         ):
@@ -330,6 +330,6 @@ def guarded(
         "max_connections": max_connections,
         "max_header_bytes": max_header_bytes,
         "receive_timeout_s": receive_timeout_s,
-        "backlog": Backlog(timeout_s=send_timeout_s, max_bytes=max_unsent_bytes),
+        "slow_clients": Backlog(timeout_s=send_timeout_s, max_bytes=max_unsent_bytes),
     }
     return type("Guarded", (GuardedProtocol,), limits)

@@ -34,22 +34,22 @@ class Listener:
         """Take no more."""
         if not self._is_closed:
             self._is_closed = True
-            self._rest(None)
+            self._pause(None)
             self._socket.close()
 
     async def wait_closed(self) -> None:
         """Nothing is left to wait for."""
 
     def _listen(self) -> None:
-        self._loop.add_reader(self._socket.fileno(), self._arrived)
+        self._loop.add_reader(self._socket.fileno(), self._on_readable)
 
-    def _rest(self, seconds: float | None) -> None:
+    def _pause(self, seconds: float | None) -> None:
         self._loop.remove_reader(self._socket.fileno())
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else self._loop.call_later(seconds, self._listen)
 
-    def _arrived(self) -> None:
+    def _on_readable(self) -> None:
         """A connection waits for whoever takes it."""
         try:
             accepted, _ = self._socket.accept()
@@ -57,6 +57,6 @@ class Listener:
             return  # another worker was quicker, or the client has gone
         except OSError as error:
             _log.error("a connection could not be taken", reason=str(error))
-            self._rest(_NO_ROOM_S)  # no descriptors are left, for instance
+            self._pause(_NO_ROOM_S)  # no descriptors are left, for instance
             return
         self._connect(accepted)

@@ -73,7 +73,7 @@ class DrainingServer(uvicorn.Server):
 
     def _connect(self, kind: Any, accepted: socket.socket) -> None:
         protocol = self._protocol(kind)
-        self._begin(asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, accepted))
+        self._spawn(asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, accepted))
 
     def _protocol(self, kind: Any = None) -> asyncio.Protocol:
         make: Any = kind or self.config.http_protocol_class
@@ -82,7 +82,7 @@ class DrainingServer(uvicorn.Server):
         )
         return protocol
 
-    def _begin(self, work: Any) -> None:
+    def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -48,7 +48,7 @@ def characters(letters):
 def weigh(model, tokenizer, text, **options):
     """What comes out for each batch of a text."""
     checker = Checker(tokenizer)
-    works = checker.weigh_all(model, list(checker.sentences(text)), CheckOptions(**options))
+    works = checker.rescore_all(model, list(checker.sentences(text)), CheckOptions(**options))
     return [result_of(model, work) for work in works]
 
 

@@ -57,11 +57,11 @@ def searched(kind, text, **options):
 
 def drive(search, model, state):
     """Answer what a search asks until it has no more to ask; the number of rows of each step."""
-    search.tell(state, model.next_log_probs(state))
+    search.update(state, model.next_log_probs(state))
     steps = []
-    while (asked := search.ask()) is not None:
+    while (asked := search.next_step()) is not None:
         assert len(asked.state) == len(asked.tokens)
         steps.append(len(asked.tokens))
         state = model.advance(asked.state, asked.tokens)
-        search.tell(state, model.next_log_probs(state))
+        search.update(state, model.next_log_probs(state))
     return steps

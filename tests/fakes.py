@@ -84,7 +84,7 @@ class FakeModel:
         np.save(directory / "weights.npy", self.table)
 
     @classmethod
-    def load(cls, directory, vocabulary, *, device="cpu", shelf=None):  # noqa: ARG003 - a loader's signature
+    def load(cls, directory, vocabulary, *, device="cpu", weight_cache=None):  # noqa: ARG003 - a loader's signature
         return cls(vocabulary, **json.loads(Path(directory, "config.json").read_text()))
 
 

@@ -68,7 +68,7 @@ class FeaturedModel:
     def features(self, state):
         return state.vectors
 
-    def features_along(self, state, tokens, lengths):
+    def features_per_token(self, state, tokens, lengths):
         along = np.zeros((*tokens.shape, self.feature_size), np.float32)
         for t in range(tokens.shape[1]):
             along[:, t] = state.vectors
@@ -78,7 +78,7 @@ class FeaturedModel:
 
     def score_with_features(self, state, tokens, lengths):
         log_probs = to_numpy(score_sequences(self, state, tokens, lengths))
-        return FeaturedScores(log_probs, self.features_along(state, tokens, lengths))
+        return FeaturedScores(log_probs, self.features_per_token(state, tokens, lengths))
 
     def read_with_features(self, state, tokens, lengths):
         scored = self.score_with_features(state, tokens, lengths)

@@ -44,13 +44,13 @@ class FlakyStore(MemoryStore):
         self._count()
         return super().chunks(key, num_bytes)
 
-    def put_new(self, key, content):
+    def put_if_absent(self, key, content):
         self._act()
-        return super().put_new(key, content)
+        return super().put_if_absent(key, content)
 
-    def put_if(self, key, content, tag):
+    def put_if_match(self, key, content, tag):
         self._act()
-        return super().put_if(key, content, tag)
+        return super().put_if_match(key, content, tag)
 
     def _count(self):
         if self.down:

@@ -46,7 +46,7 @@ def ask_ngram(model):
     _check_log_probs(detailed.log_probs)
     assert (detailed.orders >= 1).all()
     assert (detailed.orders <= model.order).all()
-    assert (model.context_lengths_along(states, tokens, lengths) < model.order).all()
+    assert (model.context_lengths_per_token(states, tokens, lengths) < model.order).all()
     log_probs = model.next_log_probs(states)
     for k in (1, size):
         top = model.top_k(states, k)

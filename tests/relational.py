@@ -41,7 +41,7 @@ def relational(engine, folder: Path, lines, *, backward=False, **settings) -> Au
         work.stage("windows", "w", lambda place: write_windows(place, tokenizer, lines, reading, SILENT))
         keys = {"vocabulary": "v", "windows": "w"}
         plan = Plan(work, lambda: engine, engine_name="test", keys=keys, progress=SILENT)
-        weighed = plan.weigh(wanted, size)
+        weighed = plan.estimate(wanted, size)
         work.stage("automaton", weighed.key, lambda place: assemble(weighed.tables, place, SILENT))
         return open_automaton(work.path("automaton"))
 

@@ -86,5 +86,5 @@ if __name__ == "__main__":
     patience_s = float(sys.argv[4]) if len(sys.argv) > 4 else PATIENCE_S
     with joined(torch.device("cpu"), patience_s=patience_s):
         done = fit(Path(sys.argv[1]), **json.loads(sys.argv[3] if len(sys.argv) > 3 else "{}"))
-        if Processes.current().leads:
+        if Processes.current().is_leader:
             save_file(weights(done), sys.argv[2])

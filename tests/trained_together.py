@@ -34,5 +34,5 @@ if __name__ == "__main__":
     with joined(torch.device("cpu")):
         for run, changes in RUNS.items():
             done = fit(state_file(sys.argv[1], run), **changes)
-            if Processes.current().leads:
+            if Processes.current().is_leader:
                 save_file(weights(done), weights_file(sys.argv[1], run))

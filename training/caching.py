@@ -175,14 +175,14 @@ def read_with_caches(
     weighing = Weighing.of(*grid, window=window)
     before, text = running_text(corpus)
     state = model.advance(model.empty_state(1), np.asarray([before]))
-    history = History.nothing(window=window, width=padded_size(width))
+    history = History.empty(window=window, width=padded_size(width))
     log_probs, shares, evidence = [], [], []
     progress.start(f"scoring with the {model.family} and a {kind} cache, stream context", corpus.num_tokens)
     for start in range(0, len(text), CHUNK_TOKENS):
         chunk = text[start : start + CHUNK_TOKENS]
         inner = _read(model, state, chunk)
         state = inner.state
-        reading = read(history, chunk, unit_vectors(inner.features[0]), weighing=weighing)
+        reading = read(history, chunk, unit_vectors(inner.features[0]), decay=weighing)
         history = reading.history
         predicted = chunk != BOS
         log_probs.append(inner.log_probs[0, predicted])

@@ -84,14 +84,14 @@ class LogProgress:
         self._description = ""
         self._total: float | None = None
         self._done = 0.0
-        self._began = self._said = 0.0
+        self._started_s = self._printed_s = 0.0
         self._first: tuple[float, float] | None = None  # when it advanced first, and what was done then
         self._note = ""
 
     def start(self, description: str, total: float | None) -> None:
         """Remember the stage; a short one is worth one line only."""
         self._description, self._total, self._done, self._note = description, total, 0.0, ""
-        self._began = self._said = time.monotonic()
+        self._started_s = self._printed_s = time.monotonic()
         self._first = None
 
     def advance(self, amount: float = 1, note: str = "") -> None:
@@ -100,20 +100,20 @@ class LogProgress:
         self._note = note or self._note
         now = time.monotonic()
         since, before = self._first = self._first or (now, self._done)
-        if now - self._said >= _LOG_EVERY_S:
-            self._said = now
+        if now - self._printed_s >= _LOG_EVERY_S:
+            self._printed_s = now
             rate = (self._done - before) / (now - since) if now > since else 0.0
             share = f"{self._done / self._total:4.0%}" if self._total else metric(self._done)
             speed = f" at {metric(rate)}/s" if rate >= _LEAST_RATE else ""
             left = f", {_duration((self._total - self._done) / rate)} left" if self._total and rate else ""
-            self._say(f"{share}{speed}{left}{' · ' + self._note if self._note else ''}")
+            self._print(f"{share}{speed}{left}{' · ' + self._note if self._note else ''}")
 
     def finish(self) -> None:
         """Say how long it took."""
         note = f" · {self._note}" if self._note else ""
-        self._say(f"done in {time.monotonic() - self._began:.1f} s{note}")
+        self._print(f"done in {time.monotonic() - self._started_s:.1f} s{note}")
 
-    def _say(self, what: str) -> None:
+    def _print(self, what: str) -> None:
         sys.stderr.write(f"{self._description}: {what}\n")
         sys.stderr.flush()
 

@@ -70,7 +70,7 @@ def dynamic_evaluation(
     network = _copied(model)
     follower = _Follower(network, settings)
     text = corpus.with_boundaries().astype(np.int64)
-    hidden = network.zero_hidden(1)
+    hidden = network.initial_hidden(1)
     log_probs: list[Tensor] = []
     num_scored = 0
     progress.start(f"dynamic evaluation of the {model.family}", corpus.num_tokens)
@@ -85,7 +85,7 @@ def dynamic_evaluation(
             scores = network.target_log_probs(outputs[predicted, 0], span[1:][predicted])
             log_probs.append(scores.detach())
             if entropies is not None:
-                entropies.take(network, outputs[predicted, 0].detach(), num_scored)
+                entropies.add(network, outputs[predicted, 0].detach(), num_scored)
             num_scored += len(scores)
             follower.learn(-scores.mean())
             progress.advance(len(scores))
@@ -104,10 +104,10 @@ class SampledEntropies:
     """
 
     def __init__(self, num_tokens: int, most: int) -> None:
-        self._places = sampled_places(num_tokens, most)
+        self._positions = sampled_places(num_tokens, most)
         self._values: list[Rows] = []
 
-    def take(self, network: Network, outputs: Tensor, first: int) -> None:
+    def add(self, network: Network, outputs: Tensor, first: int) -> None:
         """Take those at sampled places among predicted tokens.
 
         Args:
@@ -115,9 +115,9 @@ class SampledEntropies:
             outputs: its outputs before each [n, H].
             first: the number of the first of them in the text.
         """
-        start, end = np.searchsorted(self._places, [first, first + len(outputs)])
+        start, end = np.searchsorted(self._positions, [first, first + len(outputs)])
         if start < end:
-            chosen = torch.from_numpy(self._places[start:end] - first).to(outputs.device)
+            chosen = torch.from_numpy(self._positions[start:end] - first).to(outputs.device)
             with torch.no_grad():
                 log_probs = network.log_probs(outputs[chosen]).float().cpu().numpy()
             self._values.append(entropies_of(summing_to_one(log_probs)))

@@ -51,7 +51,7 @@ def _of_direction(recipe: "Recipe", source: str) -> None:
 
 
 def _of_networks(recipe: "Recipe", source: str) -> None:
-    for table, problem in (("neural", recipe.neural.idle_key()), ("train", recipe.train.idle_key())):
+    for table, problem in (("neural", recipe.neural.unused_key()), ("train", recipe.train.unused_key())):
         if problem is not None:
             raise InvalidInputError(
                 f"recipe {source}: {table}.{problem}", parameter=f"{table}.{problem.split()[0]}"

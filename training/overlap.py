@@ -81,7 +81,7 @@ class OverlapCounter:
         """
         for block in _blocks(sentences):
             for known, hashes in zip(self._sets, _parts(block), strict=True):
-                known.meet(hashes)
+                known.mark_seen(hashes)
             progress.advance(block.count("\n") + 1)
 
     def result(self) -> Overlap:
@@ -175,7 +175,7 @@ def _joined(parts: Sequence[Hashes]) -> Hashes:
 
 
 def _seen(known: HashSet, hashes: Hashes) -> Seen:
-    total, seen = len(hashes), known.num_met(hashes)
+    total, seen = len(hashes), known.num_seen(hashes)
     return Seen(total, seen, seen / total if total else None)
 
 

@@ -85,7 +85,7 @@ def corpus_context_lengths(model: Any, corpus: EncodedCorpus, *, context: Mixtur
             last = min(start + _SENTENCES, corpus.num_sentences)
             tokens, lengths = pad([corpus.sentence(index).tolist() for index in range(start, last)])
             tokens = np.pad(tokens, ((0, 0), (0, 1)))  # room for </s>, after which nothing is looked at
-            along = matcher.context_lengths_along(model.initial_state(len(tokens)), tokens, lengths + 1)
+            along = matcher.context_lengths_per_token(model.initial_state(len(tokens)), tokens, lengths + 1)
             found.append(along[np.arange(tokens.shape[1]) <= lengths[:, None]])
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
     before, text = running_text(corpus)
@@ -93,6 +93,6 @@ def corpus_context_lengths(model: Any, corpus: EncodedCorpus, *, context: Mixtur
     for start in range(0, len(text), CHUNK_TOKENS):
         chunk = text[None, start : start + CHUNK_TOKENS]
         lengths = np.asarray([chunk.shape[1]])
-        found.append(matcher.context_lengths_along(state, chunk, lengths)[chunk != BOS])
+        found.append(matcher.context_lengths_per_token(state, chunk, lengths)[chunk != BOS])
         state = consume(model, state, chunk, lengths)
     return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)

@@ -45,7 +45,7 @@ def part_recipe(mixture: Recipe, name: str) -> Recipe:
         raise InvalidInputError(
             f"mixture.recipes names {name!r}, which is itself a mixture", parameter="mixture.recipes"
         )
-    if recipe.reads == "backward":
+    if recipe.reading_direction == "backward":
         raise InvalidInputError(
             f"mixture.recipes names {name!r}, which reads backward; a mixture's parts read forward",
             parameter="mixture.recipes",

@@ -69,7 +69,7 @@ class NGramSettings(BaseModel):
 
     @field_validator("discounts")
     @classmethod
-    def _exist(cls, discounts: DiscountSource, info: ValidationInfo) -> DiscountSource:
+    def _check_discounts(cls, discounts: DiscountSource, info: ValidationInfo) -> DiscountSource:
         smoothing = info.data.get("smoothing", WITH_DISCOUNTS[0])  # a wrong one is told of by itself
         if discounts == "held-out" and smoothing not in WITH_DISCOUNTS:
             raise ValueError(
@@ -79,7 +79,7 @@ class NGramSettings(BaseModel):
 
     @field_validator("prune")
     @classmethod
-    def _fit_the_order(cls, prune: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+    def _check_thresholds(cls, prune: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
         problem = threshold_problem(prune, order=info.data.get("order", len(prune)))
         if problem is not None:
             raise ValueError(f"it {problem}")
@@ -116,14 +116,14 @@ class MixtureSettings(BaseModel):
 
     @field_validator("weights", "context", "cache")
     @classmethod
-    def _are_of_a_dynamic_mixture(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_dynamic_key(cls, value: Any, info: ValidationInfo) -> Any:
         if value not in {"global", None, False} and info.data.get("kind") == "static":
             raise ValueError("a static mixture is one n-gram model; use mixture.kind=dynamic")
         return value
 
     @field_validator("cache")
     @classmethod
-    def _has_something_to_remember(cls, cache: bool, info: ValidationInfo) -> bool:
+    def _check_cache(cls, cache: bool, info: ValidationInfo) -> bool:
         if cache and info.data.get("context") == "sentence":
             raise ValueError("with mixture.context=sentence a cache has nothing to remember; use stream")
         return cache
@@ -173,7 +173,7 @@ class Recipe(BaseModel):
     cache: CacheSettings = CacheSettings()
 
     @property
-    def reads(self) -> Direction:
+    def reading_direction(self) -> Direction:
         """In which order the model reads a text."""
         of_family = self.ngram.direction if self.family == "ngram" else "forward"
         return self.direction or of_family

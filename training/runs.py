@@ -38,7 +38,7 @@ class Runs:
         return self._folder / title / _STATE_FILE
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Keep other processes from training a model of this name for a while.
 
         Raises:
@@ -59,7 +59,7 @@ class Runs:
                 if not self._states():
                     shutil.rmtree(self._folder, ignore_errors=True)
 
-    def ended(self, stopped: str, *, notes: Sequence[str], seconds_before: float) -> None:
+    def record_end(self, stopped: str, *, notes: Sequence[str], seconds_before: float) -> None:
         """Take note of how a training ended."""
         self._interrupted |= stopped == "interrupted"
         self.notes += notes
@@ -72,7 +72,7 @@ class Runs:
         else:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def how_to_go_on(self) -> str:
+    def resume_hint(self) -> str:
         """What to do after a command was ended from outside."""
         if not self._states():
             return "nothing was saved yet, so the same command begins anew"

@@ -144,13 +144,13 @@ def fit_network(
         resume=runs is not None and runs.resume,
     )
     if runs is not None:
-        runs.ended(result.stopped, notes=result.notes, seconds_before=result.seconds_before)
+        runs.record_end(result.stopped, notes=result.notes, seconds_before=result.seconds_before)
     return result
 
 
 def in_reading_order(texts: EncodedTexts, recipe: Recipe) -> EncodedTexts:
     """Texts as a recipe's model reads them: for a backward one, every sentence from its last word to its first."""
-    if recipe.reads == "forward":
+    if recipe.reading_direction == "forward":
         return texts
     test = None if texts.test is None else texts.test.reversed()
     return EncodedTexts(texts.train.reversed(), texts.valid.reversed(), test)

@@ -63,7 +63,7 @@ class TokenizerSettings(BaseModel):
 
     @field_validator("pattern")
     @classmethod
-    def _compiles(cls, pattern: str | None) -> str | None:
+    def _check_pattern(cls, pattern: str | None) -> str | None:
         try:
             re.compile(pattern or "")
         except (re.error, OverflowError, RecursionError) as error:

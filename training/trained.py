@@ -47,7 +47,7 @@ class Trained(NamedTuple):
     @property
     def direction(self) -> Direction:
         """In which order the model reads a text."""
-        return self.recipe.reads
+        return self.recipe.reading_direction
 
     @property
     def context(self) -> Context:

@@ -27,7 +27,7 @@ class _Buffer:
         self._filled = 0
         self._lock = threading.Lock()  # states are values: threads may continue the same one
 
-    def take(self, begin: int, end: int) -> bool:
+    def claim(self, begin: int, end: int) -> bool:
         """Take the places [begin, end) if there are such and nobody has taken `begin` yet."""
         with self._lock:
             free = begin == self._filled and end <= len(self.tokens)
@@ -40,7 +40,7 @@ class _Buffer:
 class History:
     """At most `window` tokens and their features, the newest last. A value: nothing changes it.
 
-    Made by `nothing` and `extended`.
+    Made by `empty` and `appended`.
 
     Attributes:
         window: tokens remembered at most.
@@ -55,7 +55,7 @@ class History:
     end: int
 
     @classmethod
-    def nothing(cls, *, window: int, width: int) -> "History":
+    def empty(cls, *, window: int, width: int) -> "History":
         """Nothing remembered yet, of a text whose unit vectors have `width` numbers; 0 if there are none."""
         return cls(window, _Buffer(0, width), 0, 0)
 
@@ -77,25 +77,25 @@ class History:
         """Bytes that tokens and features take; other histories may share them."""
         return self.tokens.nbytes + self.features.nbytes
 
-    def extended(self, tokens: npt.NDArray[np.integer], features: FloatArray) -> "History":
+    def appended(self, tokens: npt.NDArray[np.integer], features: FloatArray) -> "History":
         """This history and more tokens [K] with their features [K, W]; what leaves the window is forgotten."""
         if len(tokens) == 0:
             return self
         tokens, features = tokens[-self.window :], features[-self.window :]
         end = self.end + len(tokens)
         after = History(self.window, self.buffer, max(self.begin, end - self.window), end)
-        if not self.buffer.take(self.end, end):
-            after = self._moved(len(after), len(tokens))
+        if not self.buffer.claim(self.end, end):
+            after = self._reallocated(len(after), len(tokens))
         added = slice(after.end - len(tokens), after.end)
         after.buffer.tokens[added] = tokens
         after.buffer.features[added] = features
         return after
 
-    def _moved(self, size: int, added: int) -> "History":
+    def _reallocated(self, size: int, added: int) -> "History":
         """A history of `size` tokens in a buffer of its own: the newest of this one, and room for those added."""
         capacity = min(max(2 * size, _SMALLEST), self.window + max(self.window // 4, _SMALLEST))
         buffer = _Buffer(capacity, self.buffer.features.shape[1])
-        buffer.take(0, size)
+        buffer.claim(0, size)
         kept = size - added
         buffer.tokens[:kept] = self.tokens[len(self) - kept :]
         buffer.features[:kept] = self.features[len(self) - kept :]

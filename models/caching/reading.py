@@ -33,10 +33,10 @@ class CacheReading(NamedTuple):
 def remember(history: History, tokens: TokenIds, features: FloatArray) -> History:
     """The history after tokens [T], each with the unit vector it followed [T, W]; `<s>` is never remembered."""
     kept = tokens != BOS
-    return history.extended(tokens[kept], features[kept])
+    return history.appended(tokens[kept], features[kept])
 
 
-def read(history: History, tokens: TokenIds, features: FloatArray, *, weighing: Weighing) -> CacheReading:
+def read(history: History, tokens: TokenIds, features: FloatArray, *, decay: Weighing) -> CacheReading:
     """Go along tokens that follow a history.
 
     Memory is bounded by the window and T together.
@@ -45,7 +45,7 @@ def read(history: History, tokens: TokenIds, features: FloatArray, *, weighing: 
         history: what is remembered before the first; its window is every token's.
         tokens: ids [T].
         features: the unit vectors that they follow [T, W]; W is 0 for a unigram cache.
-        weighing: of the history's window.
+        decay: of the history's window.
     """
     tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # as the kernels are compiled for
     kept = tokens != BOS
@@ -54,7 +54,7 @@ def read(history: History, tokens: TokenIds, features: FloatArray, *, weighing: 
     begins = np.maximum(ends - history.window, 0)
     new = np.ascontiguousarray(features[kept])
     remembered = np.concatenate([history.tokens, tokens[kept]], dtype=np.int32)
-    shape = (len(tokens), len(weighing.flatnesses), len(weighing.decays))
+    shape = (len(tokens), len(decay.flatnesses), len(decay.decays))
     shares, evidence = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.float32)
     together = min(_QUERIES, max(4, _COSINES // max(len(remembered), 1)))
     for start in range(0, len(tokens), together):
@@ -72,9 +72,9 @@ def read(history: History, tokens: TokenIds, features: FloatArray, *, weighing: 
             begins[cut] - first,
             ends[cut] - first,
             tokens[cut],
-            weighing.flatnesses,
-            weighing.decays,
+            decay.flatnesses,
+            decay.decays,
             shares[cut],
             evidence[cut],
         )
-    return CacheReading(shares, evidence, history.extended(tokens[kept], new))
+    return CacheReading(shares, evidence, history.appended(tokens[kept], new))

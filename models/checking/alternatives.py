@@ -146,7 +146,7 @@ class AlternativesList:
         self._tokens += tokens
         self._offsets.append(len(self._tokens))
 
-    def collected(self) -> Alternatives:
+    def build(self) -> Alternatives:
         """All of them."""
         columns = list(zip(*self._rows, strict=True)) if self._rows else [()] * 6
         slots, firsts, lasts, weights, edits, texts = columns

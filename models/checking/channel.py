@@ -23,7 +23,7 @@ class Channel:
 
     def __init__(self, settings: ErrorSettings) -> None:
         self.settings = settings
-        self.log_right = log(1 - settings.error_rate)
+        self.log_correct = log(1 - settings.error_rate)
         self.log_error = log(settings.error_rate)
         self.log_space_error = self.log_error + log(settings.space_share)
         self.log_unknown = log(settings.unknown_rate)
@@ -38,12 +38,12 @@ class Channel:
         fewest = self.settings.two_edits_letters if known else self.settings.two_edits_letters_unknown
         return 1 if len(word) < fewest else self.settings.max_edits
 
-    def among_words(self, edits: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    def known_word_log_probs(self, edits: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
         """Of a typed word of the vocabulary: for each word near it [N], ln P(typed | that was meant)."""
         spread: npt.NDArray[np.float64] = self.log_error + self._log_weights[edits] - self._log_neighbours
         return spread
 
-    def among_strings(
+    def unknown_word_log_probs(
         self, edits: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
         """Of a typed string that is no word: for each word near it [N] and its length, ln P(typed | that was meant)."""
@@ -52,7 +52,7 @@ class Channel:
         )
         return spread
 
-    def among_given(self, count: int) -> float:
+    def given_log_prob(self, count: int) -> float:
         """Of one of so many suggestions of a caller that has no error model: ln P(typed | that was meant)."""
         return self.log_error - log(count)
 

@@ -32,16 +32,18 @@ class Checker:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.cutter: Cutter = cutter_of(tokenizer)
+        self.splitter: Cutter = cutter_of(tokenizer)
         self._proposer: Proposer = (
-            WordProposer(self.cutter) if isinstance(self.cutter, WordCutter) else PieceProposer(self.cutter)
+            WordProposer(self.splitter)
+            if isinstance(self.splitter, WordCutter)
+            else PieceProposer(self.splitter)
         )
 
     def sentences(self, text: str, offset: int = 0) -> Iterator[Sentence]:
         """The sentences of a text that have a token; it begins so many characters into the whole text."""
-        return self.cutter.sentences(text, lookahead=self._proposer.right_tokens(), offset=offset)
+        return self.splitter.sentences(text, lookahead=self._proposer.right_tokens(), offset=offset)
 
-    def weigh_all(
+    def rescore_all(
         self, model: LanguageModel[Any], sentences: Sequence[Sentence], options: CheckOptions
     ) -> Iterator[Work[Weighed]]:
         """The works that weigh some sentences, a batch each, in order; each is done before the next is taken.
@@ -57,12 +59,12 @@ class Checker:
         def work(first: int, batch: Sequence[Sentence]) -> Work[Weighed]:
             context = Context(
                 Batch(batch),
-                channel=channel,
+                error_model=channel,
                 search=options.search,
                 dictionary=dictionary,
                 given={place: given[first + place] for place in range(len(batch)) if first + place in given},
             )
-            state = carried.pop() if batch[0].goes_on else None
+            state = carried.pop() if batch[0].continues_line else None
             weighed = yield from weigh(model, self._proposer, context, state=state, right_tokens=right_tokens)
             if weighed.state is not None:
                 carried.append(weighed.state)
@@ -87,7 +89,9 @@ def _batches(sentences: Sequence[Sentence]) -> Iterator[list[Sentence]]:
     batch: list[Sentence] = []
     size = 0
     for sentence in sentences:
-        if batch and (sentence.goes_on or size + len(sentence.ids) > _TOKENS_AT_ONCE or batch[-1].goes_on):
+        if batch and (
+            sentence.continues_line or size + len(sentence.ids) > _TOKENS_AT_ONCE or batch[-1].continues_line
+        ):
             yield batch
             batch, size = [], 0
         batch.append(sentence)

@@ -23,10 +23,10 @@ class Dictionary:
     def __contains__(self, word: str) -> bool:
         return bool(self._words) and word.lower() in self._words
 
-    def near(self, word: str, max_edits: int) -> Iterator[tuple[str, int]]:
+    def fuzzy_matches(self, word: str, max_edits: int) -> Iterator[tuple[str, int]]:
         """The words at 1 to `max_edits` edits from one, case aside, as the caller spells them, and how many edits."""
         if self._lexicon is None:
             self._lexicon = Lexicon(self._keys)
-        found = self._lexicon.near(word.lower(), max_edits)
+        found = self._lexicon.fuzzy_matches(word.lower(), max_edits)
         for place, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):
             yield self._words[self._keys[place]], edits

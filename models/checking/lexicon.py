@@ -47,23 +47,23 @@ class Lexicon:
         self._lengths = lengths[self._order]
         self._longest = int(lengths.max(initial=0))
         self._letters = _letter_sets(self._words, self._lengths)
-        self._remembered: OrderedDict[tuple[str, int], Near] = OrderedDict()
-        self._num_near = 0  # that are remembered
+        self._cached: OrderedDict[tuple[str, int], Near] = OrderedDict()
+        self._num_cached_matches = 0  # that are remembered
 
-    def near(self, word: str, max_edits: int) -> Near:
+    def fuzzy_matches(self, word: str, max_edits: int) -> Near:
         """The words at 1 to `max_edits` edits from a word, which need not be in the list itself."""
         if len(word) > self._longest + max_edits:
             return _NOTHING  # not remembered: what somebody sends as a word has no bound
         key = (word, max_edits)
-        found = self._remembered.get(key)
+        found = self._cached.get(key)
         if found is None:
-            found = self._remembered[key] = self._search(word, max_edits)
-            self._num_near += len(found.indices)
-            while len(self._remembered) > _REMEMBERED_WORDS or self._num_near > _REMEMBERED_NEAR:
-                _, forgotten = self._remembered.popitem(last=False)
-                self._num_near -= len(forgotten.indices)
+            found = self._cached[key] = self._search(word, max_edits)
+            self._num_cached_matches += len(found.indices)
+            while len(self._cached) > _REMEMBERED_WORDS or self._num_cached_matches > _REMEMBERED_NEAR:
+                _, forgotten = self._cached.popitem(last=False)
+                self._num_cached_matches -= len(forgotten.indices)
         else:
-            self._remembered.move_to_end(key)
+            self._cached.move_to_end(key)
         return found
 
     def _search(self, word: str, max_edits: int) -> Near:

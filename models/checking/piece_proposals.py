@@ -48,7 +48,7 @@ class PieceProposer(Proposer):
 
     def right_tokens(self) -> int:
         """Tokens after a word that its alternatives must explain too, of a model that remembers far."""
-        return _RIGHT_CHARACTERS if isinstance(self.cutter, CharacterCutter) else _RIGHT_PIECES
+        return _RIGHT_CHARACTERS if isinstance(self.splitter, CharacterCutter) else _RIGHT_PIECES
 
     def log_spelling(self, word: str) -> float:  # noqa: ARG002 - the model spells every word itself
         """Nothing: the model's own tokens spell a word."""
@@ -66,15 +66,15 @@ class PieceProposer(Proposer):
                     position + word.last - word.first,
                     word.known,
                     exempt=word.text in context.dictionary or not is_letters(word.text),
-                    log_weight=context.channel.log_right,
+                    log_weight=context.error_model.log_correct,
                 )
             )
         found = AlternativesList()
         yield from self.add_given(context, found)
         yield None
-        return found.collected()
+        return found.build()
 
-    def propose_more(
+    def propose_after_reading(
         self,
         context: Context,
         state: Any,  # noqa: ARG002 - models of words look at it
@@ -85,15 +85,15 @@ class PieceProposer(Proposer):
         found = AlternativesList()
         searched = self._most_surprising(context, log_probs)
         if not searched:
-            return found.collected()
+            return found.build()
         texts = sorted({word.text for word in context.words if is_letters(word.text)})
         elsewhere = Lexicon(texts)
         for number in sorted(searched):
-            self._add_near(context, number, (elsewhere, texts), found)
+            self._add_similar_strings(context, number, (elsewhere, texts), found)
             yield None
         for left in sorted({left for number in searched for left in (number - 1, number)}):
             self._add_joined(context, left, found)
-        return found.collected()
+        return found.build()
 
     def _most_surprising(self, context: Context, log_probs: Numbers) -> set[int]:
         """The numbers of words that are searched."""
@@ -110,7 +110,7 @@ class PieceProposer(Proposer):
         enough = [number for number, b in enumerate(bits) if b >= context.search.min_surprisal_bits]
         return set(sorted(enough, key=lambda number: -bits[number])[:most])
 
-    def _add_near(
+    def _add_similar_strings(
         self, context: Context, number: int, elsewhere: tuple[Lexicon, list[str]], found: AlternativesList
     ) -> None:
         """Strings near a word, and the word as two."""
@@ -118,9 +118,11 @@ class PieceProposer(Proposer):
         spellings = self._spellings(context, word, elsewhere)
         lengths = np.fromiter(map(len, spellings), np.int64, len(spellings))
         edits = np.fromiter(spellings.values(), np.uint8, len(spellings))
-        weights = dict(zip(spellings, context.channel.among_strings(edits, lengths).tolist(), strict=True))
+        weights = dict(
+            zip(spellings, context.error_model.unknown_word_log_probs(edits, lengths).tolist(), strict=True)
+        )
         for left, right in halves_of(word):
-            weights[f"{left} {right}"] = context.channel.log_space_error
+            weights[f"{left} {right}"] = context.error_model.log_space_error
         self._put(context, number, weights, spellings, found)
 
     def _add_joined(self, context: Context, left: int, found: AlternativesList) -> None:
@@ -136,7 +138,7 @@ class PieceProposer(Proposer):
             known = slot.known and following.known
             context.slots.append(slot._replace(end=following.end, last=following.last, known=known))
             text = words[left].text + words[left + 1].text
-            self._put(context, len(context.slots) - 1, {text: context.channel.log_space_error}, {}, found)
+            self._put(context, len(context.slots) - 1, {text: context.error_model.log_space_error}, {}, found)
 
     def _put(
         self,
@@ -150,7 +152,7 @@ class PieceProposer(Proposer):
         slot, batch = context.slots[number], context.batch
         place = int(batch.sentence_of[slot.first])
         sentence, base = batch.sentences[place], int(batch.bases[place])
-        replacer = Replacer(self.cutter, sentence, slot.start - sentence.offset, slot.end - sentence.offset)
+        replacer = Replacer(self.splitter, sentence, slot.start - sentence.offset, slot.end - sentence.offset)
         for text, weight in weights.items():
             change = None if context.is_given(slot.start, slot.end, text) else replacer.put(text)
             if change is not None:
@@ -167,10 +169,10 @@ class PieceProposer(Proposer):
             log_prob = self._spelling.log_prob
             strings.sort(key=lambda string: -log_prob(string.lower()))
         spellings = dict.fromkeys([*slips_of(word), *strings[:most]], 1)
-        max_edits = context.channel.max_edits(word, known=False)
+        max_edits = context.error_model.max_edits(word, known=False)
         lexicon, texts = elsewhere
-        near = lexicon.near(word, max_edits)
+        near = lexicon.fuzzy_matches(word, max_edits)
         for place, edits in zip(near.indices.tolist(), near.edits.tolist(), strict=True):
             spellings[texts[place]] = edits
-        spellings.update(context.dictionary.near(word, max_edits))
+        spellings.update(context.dictionary.fuzzy_matches(word, max_edits))
         return spellings

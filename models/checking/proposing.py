@@ -23,7 +23,7 @@ class Context:
 
     Args:
         batch: its sentences.
-        channel: the error model.
+        error_model: the error model.
         search: how far to look.
         dictionary: the caller's words.
         given: the caller's suggestions, by the number of the sentence.
@@ -38,12 +38,12 @@ class Context:
         self,
         batch: Batch,
         *,
-        channel: Channel,
+        error_model: Channel,
         search: SearchSettings,
         dictionary: Dictionary,
         given: Mapping[int, Sequence[GivenSpan]],
     ) -> None:
-        self.batch, self.channel, self.search = batch, channel, search
+        self.batch, self.error_model, self.search = batch, error_model, search
         self.dictionary, self.given = dictionary, given
         self._given_texts = {
             (span.start, span.end): frozenset(suggestion.text for suggestion in span.suggestions)
@@ -56,7 +56,7 @@ class Context:
         self.positions: Indices = firsts + np.repeat(batch.bases, counts)
         self.slots: list[Slot] = []
 
-    def is_right(self, word: str) -> bool:
+    def is_correct(self, word: str) -> bool:
         """Whether a word is in the caller's dictionary, punctuation aside."""
         if word in self.dictionary:
             return True
@@ -97,11 +97,11 @@ class Proposer(ABC):
     """Finds what may have been meant, for one tokenizer.
 
     Args:
-        cutter: of its texts.
+        splitter: of its texts.
     """
 
-    def __init__(self, cutter: Cutter) -> None:
-        self.cutter = cutter
+    def __init__(self, splitter: Cutter) -> None:
+        self.splitter = splitter
 
     @abstractmethod
     def right_tokens(self) -> int:
@@ -112,7 +112,7 @@ class Proposer(ABC):
         """Alternatives that can be told from the text alone; makes the words' slots."""
 
     @abstractmethod
-    def propose_more(
+    def propose_after_reading(
         self, context: Context, state: Any, rows: Indices, log_probs: Numbers
     ) -> Work[Alternatives]:
         """Further ones, once the model has read the text.
@@ -140,12 +140,12 @@ class Proposer(ABC):
                     context.slots.append(self._slot_of(context, sentence, base, span))
                 typed = sentence.text[span.start - sentence.offset : span.end - sentence.offset]
                 # numbers and the like, which nothing is proposed for, can be wrong if the caller says so
-                context.slots[place] = context.slots[place]._replace(exempt=context.is_right(typed))
+                context.slots[place] = context.slots[place]._replace(exempt=context.is_correct(typed))
                 self._add_span(context, found, (sentence, base, span), place)
                 yield None
 
     def _slot_of(self, context: Context, sentence: Sentence, base: int, span: GivenSpan) -> Slot:
-        inside = self.cutter.tokens_in(sentence, span.start - sentence.offset, span.end - sentence.offset)
+        inside = self.splitter.tokens_in(sentence, span.start - sentence.offset, span.end - sentence.offset)
         words = [word for word in sentence.words if word.start < span.end and word.end > span.start]
         spelled = sum(self.log_spelling(word.text) for word in words if not word.known)
         return Slot(
@@ -155,7 +155,7 @@ class Proposer(ABC):
             base + inside.stop,
             all(word.known for word in words),
             exempt=False,
-            log_weight=context.channel.log_right + spelled,
+            log_weight=context.error_model.log_correct + spelled,
         )
 
     def _add_span(
@@ -164,12 +164,12 @@ class Proposer(ABC):
         sentence, base, span = where
         start, end = span.start - sentence.offset, span.end - sentence.offset
         typed = sentence.text[start:end]
-        replacer = Replacer(self.cutter, sentence, start, end)
+        replacer = Replacer(self.splitter, sentence, start, end)
         for suggestion in span.suggestions:
             if suggestion.text == typed:
                 if suggestion.log_prob is not None:
                     slot = context.slots[place]
-                    unknown = slot.log_weight - context.channel.log_right
+                    unknown = slot.log_weight - context.error_model.log_correct
                     context.slots[place] = slot._replace(log_weight=suggestion.log_prob + unknown)
                 continue
             change = replacer.put(suggestion.text)
@@ -177,7 +177,7 @@ class Proposer(ABC):
                 continue
             log_prob = suggestion.log_prob
             if log_prob is None:
-                log_prob = context.channel.among_given(len(span.suggestions))
+                log_prob = context.error_model.given_log_prob(len(span.suggestions))
             found.add(
                 place,
                 (base + change.first, base + change.last),
@@ -191,5 +191,5 @@ class Proposer(ABC):
         """Logarithm of how probable the spellings of a suggestion's unknown words are."""
         if UNK not in tokens:
             return 0.0
-        sentence = self.cutter.sentence(text)
+        sentence = self.splitter.sentence(text)
         return sum(self.log_spelling(word.text) for word in sentence.words if not word.known)

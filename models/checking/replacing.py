@@ -42,7 +42,7 @@ class Replacer:
         if cutter.tokenizer.encode(text[left:right]) != ids:
             left, right, tokens = 0, len(text), slice(0, len(sentence.ids))
             ids = sentence.ids.tolist()
-        self._cutter = cutter
+        self._splitter = cutter
         self._before, self._behind = text[left:start], text[end:right]
         self._begin, self._ids = tokens.start, ids
 
@@ -52,7 +52,7 @@ class Replacer:
         An unknown word for another is a change, though the tokens are the same.
         """
         before = self._ids
-        after = self._cutter.tokenizer.encode(self._before + text + self._behind)
+        after = self._splitter.tokenizer.encode(self._before + text + self._behind)
         if before == after:
             if UNK not in before:
                 return None

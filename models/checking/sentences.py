@@ -61,7 +61,7 @@ class Sentence(NamedTuple):
         begins: where the first visible character of each lies in `text` [T], never falling.
         words: in order.
         after: tokens that follow: `</s>`, or the next of a long line.
-        goes_on: whether it follows the sentence before it in one line.
+        continues_line: whether it follows the sentence before it in one line.
     """
 
     text: str
@@ -70,7 +70,7 @@ class Sentence(NamedTuple):
     begins: Indices
     words: tuple[Word, ...]
     after: TokenIds
-    goes_on: bool = False
+    continues_line: bool = False
 
     @property
     def ends(self) -> bool:
@@ -150,7 +150,7 @@ class Cutter(ABC):
                 if begin <= word.first < end
             ),
             sentence.ids[end : end + lookahead] if end < size else _END_OF_LINE,
-            goes_on=begin > 0,
+            continues_line=begin > 0,
         )
 
 

@@ -30,7 +30,7 @@ class SpellingModel:
         codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         characters, counts = np.unique(codes, return_counts=True)
         common = characters[np.argsort(-counts, kind="stable")[:MAX_CHARACTERS]]
-        self._places = {chr(code): place for place, code in enumerate(common.tolist(), start=_OTHER + 1)}
+        self._indices = {chr(code): place for place, code in enumerate(common.tolist(), start=_OTHER + 1)}
         size = len(common) + 2
         lookup = np.full(int(codes.max(initial=0)) + 1, _OTHER, dtype=np.int64)
         lookup[common] = np.arange(_OTHER + 1, size)
@@ -43,7 +43,7 @@ class SpellingModel:
 
     def log_prob(self, word: str) -> float:
         """The natural logarithm of a string's probability; over all strings they sum to 1 or less."""
-        places, rows = self._places, self._log_probs
+        places, rows = self._indices, self._log_probs
         total, before = 0.0, _END
         for character in word:
             place = places.get(character, _OTHER)

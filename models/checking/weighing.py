@@ -81,7 +81,7 @@ def weigh(
     log_probs = np.maximum(told[:count].astype(np.float64), LOG_ZERO)
     before = _before(first, starts, told[count:], log_probs)
     kept = first.select(_promising(context, first, before))
-    more = yield from proposer.propose_more(context, reading.state, reading.rows, log_probs)
+    more = yield from proposer.propose_after_reading(context, reading.state, reading.rows, log_probs)
     alternatives = joined([kept, more])
     totals, stops = yield from _totals(batch, reading, alternatives, right_tokens)
     sums = np.concatenate([[0.0], np.cumsum(log_probs)])
@@ -165,7 +165,7 @@ def _of_unknown(context: Context, found: Alternatives, log_probs: Numbers) -> Nu
     A model whose vocabulary has every word of its training text has seen no unknown word, and expects none.
     """
     tokens = context.batch.tokens
-    missing = np.where(tokens == UNK, np.maximum(context.channel.log_unknown - log_probs, 0.0), 0.0)
+    missing = np.where(tokens == UNK, np.maximum(context.error_model.log_unknown - log_probs, 0.0), 0.0)
     sums = np.concatenate([[0.0], np.cumsum(missing)])
     typed = np.array([sums[slot.last] - sums[slot.first] for slot in context.slots])
     is_unknown = np.zeros(found.number, dtype=bool)

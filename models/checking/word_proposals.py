@@ -61,7 +61,7 @@ class WordProposer(Proposer):
         cutter: of a word tokenizer.
     """
 
-    cutter: WordCutter
+    splitter: WordCutter
 
     def __init__(self, cutter: WordCutter) -> None:
         super().__init__(cutter)
@@ -99,7 +99,7 @@ class WordProposer(Proposer):
                 yield None
             if context.slots[number].exempt:
                 continue
-            some = self._near(context, word)
+            some = self._nearby_words(context, word)
             if some.ids.size:
                 near.append(some)
                 log_weights.append(_weights(context, word, some))
@@ -108,7 +108,7 @@ class WordProposer(Proposer):
             if not word.known:
                 self._add_from_dictionary(context, number, found)
         yield from self.add_given(context, found)
-        others = found.collected()
+        others = found.build()
         if not near:
             return others
         slots = np.repeat(owners, [len(some.ids) for some in near])
@@ -119,11 +119,11 @@ class WordProposer(Proposer):
             np.concatenate(log_weights),
             np.concatenate([some.edits for some in near]),
         )
-        if self.cutter.lowercase:
+        if self.splitter.lowercase:
             self._restore_case(context, words)
-        return joined([_without(words, others, len(self.cutter.tokenizer.vocabulary)), others])
+        return joined([_without(words, others, len(self.splitter.tokenizer.vocabulary)), others])
 
-    def propose_more(
+    def propose_after_reading(
         self,
         context: Context,
         state: Any,
@@ -145,10 +145,10 @@ class WordProposer(Proposer):
             best = np.argpartition(-likely, count - 1, axis=1)[:, :count]
             for number, places in zip(some, best, strict=True):
                 self._add_expected(context, number, self._ids[places].tolist(), found)
-        return found.collected()
+        return found.build()
 
     def _key(self, word: str) -> str:
-        return word.lower() if self.cutter.lowercase else word
+        return word.lower() if self.splitter.lowercase else word
 
     def _slot(self, context: Context, number: int) -> Slot:
         word, position = context.words[number], int(context.positions[number])
@@ -160,20 +160,20 @@ class WordProposer(Proposer):
             position,
             position + 1,
             word.known,
-            exempt=found is None or context.is_right(word.text),
-            log_weight=context.channel.log_right + spelling,
+            exempt=found is None or context.is_correct(word.text),
+            log_weight=context.error_model.log_correct + spelling,
         )
 
     def _spelled(self, word: str) -> Spelled | None:
         return spelled(self._key(word))
 
-    def _near(self, context: Context, word: Word) -> _Near:
+    def _nearby_words(self, context: Context, word: Word) -> _Near:
         typed = self._spelled(word.text)
         if typed is None or typed.affixes not in self._members:
             return _NOTHING_NEAR
         group = self._group(typed.affixes)
-        max_edits = context.channel.max_edits(typed.core, known=word.known)
-        found = group.lexicon.near(typed.core, max_edits)
+        max_edits = context.error_model.max_edits(typed.core, known=word.known)
+        found = group.lexicon.fuzzy_matches(typed.core, max_edits)
         return _Near(group.ids[found.indices], found.edits, group.lengths[found.indices])
 
     def _group(self, affixes: tuple[str, str]) -> _Group:
@@ -188,13 +188,16 @@ class WordProposer(Proposer):
 
     def _add_spaces(self, context: Context, number: int, found: AlternativesList) -> None:
         """The word as two, and it and the next as one."""
-        word, log_weight = context.words[number], context.channel.log_space_error
+        word, log_weight = context.words[number], context.error_model.log_space_error
         key = self._key(word.text)
         if len(key) > 2 * self._longest:  # what is no word can be of any length
             return
         for left, right in halves_of(key):
             if left in self._id_of and right in self._id_of:
-                ids, text = (self._id_of[left], self._id_of[right]), self._shown(word, f"{left} {right}")
+                ids, text = (
+                    (self._id_of[left], self._id_of[right]),
+                    self._restored_case(word, f"{left} {right}"),
+                )
                 context.add_to_slot(found, number, ids, log_weight=log_weight, edits=1, text=text)
         if number + 1 == len(context.words) or context.slots[number + 1].exempt:
             return
@@ -208,7 +211,7 @@ class WordProposer(Proposer):
                 end=other.end,
                 last=other.last,
                 known=slot.known and other.known,
-                log_weight=slot.log_weight + other.log_weight - context.channel.log_right,
+                log_weight=slot.log_weight + other.log_weight - context.error_model.log_correct,
             )
         )
         text, last = word.text + following.text, len(context.slots) - 1
@@ -220,20 +223,24 @@ class WordProposer(Proposer):
         if not len(dictionary):
             return
         log_spelling = log(_DICTIONARY_SHARE / len(dictionary))
-        for text, edits in dictionary.near(word.text, context.channel.max_edits(word.text, known=False)):
+        for text, edits in dictionary.fuzzy_matches(
+            word.text, context.error_model.max_edits(word.text, known=False)
+        ):
             if self._key(text) not in self._id_of:
-                channel = float(context.channel.among_strings(np.array([edits]), np.array([len(text)]))[0])
+                channel = float(
+                    context.error_model.unknown_word_log_probs(np.array([edits]), np.array([len(text)]))[0]
+                )
                 log_weight = channel + log_spelling
                 context.add_to_slot(found, number, (UNK,), log_weight=log_weight, edits=edits, text=text)
 
     def _add_expected(self, context: Context, number: int, ids: list[int], found: AlternativesList) -> None:
         word = context.words[number]
-        key, near = self._key(word.text), set(self._near(context, word).ids.tolist())
-        log_weight = context.channel.log_far_error + self.log_spelling(word.text)
+        key, near = self._key(word.text), set(self._nearby_words(context, word).ids.tolist())
+        log_weight = context.error_model.log_far_error + self.log_spelling(word.text)
         for token in ids:
             if token not in near:
-                spelling = self.cutter.tokenizer.vocabulary[token]
-                edits, text = OSA.distance(key, spelling), self._shown(word, spelling)
+                spelling = self.splitter.tokenizer.vocabulary[token]
+                edits, text = OSA.distance(key, spelling), self._restored_case(word, spelling)
                 context.add_to_slot(found, number, (token,), log_weight=log_weight, edits=edits, text=text)
 
     def _restore_case(self, context: Context, words: Alternatives) -> None:
@@ -241,17 +248,17 @@ class WordProposer(Proposer):
         capital = [number for number, word in enumerate(context.words) if not word.text.islower()]
         for place in np.flatnonzero(np.isin(words.slots, capital)).tolist():
             typed, token = context.words[words.slots[place]], int(words.tokens[place])
-            words.texts[place] = self._shown(typed, self.cutter.tokenizer.vocabulary[token])
+            words.texts[place] = self._restored_case(typed, self.splitter.tokenizer.vocabulary[token])
 
-    def _shown(self, typed: Word, text: str) -> str:
+    def _restored_case(self, typed: Word, text: str) -> str:
         """A suggestion in the case of what was typed, where the vocabulary has lower case only."""
-        return as_typed(typed.text, text) if self.cutter.lowercase else text
+        return as_typed(typed.text, text) if self.splitter.lowercase else text
 
 
 def _weights(context: Context, word: Word, near: _Near) -> Numbers:
     if word.known:
-        return context.channel.among_words(near.edits)
-    return context.channel.among_strings(near.edits, near.lengths)
+        return context.error_model.known_word_log_probs(near.edits)
+    return context.error_model.unknown_word_log_probs(near.edits, near.lengths)
 
 
 def _without(words: Alternatives, others: Alternatives, vocab_size: int) -> Alternatives:

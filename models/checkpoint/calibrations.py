@@ -41,7 +41,7 @@ class CalibrationStore:
         content = self._documents.read(name)
         if content is None:
             return None
-        path = self._documents.place(name)
+        path = self._documents.display_path(name)
         hint = "measure again: gramophone evaluate --task check --save-calibration"
         if len(content) > MAX_DOCUMENT_BYTES:
             raise FormatError(path, f"has more than {MAX_DOCUMENT_BYTES} bytes: no calibration", hint=hint)
@@ -67,7 +67,7 @@ class CalibrationStore:
         """
         name = _file_name(calibration.model)
         self._documents.write(name, calibration.model_dump_json(indent=1).encode() + b"\n")
-        return self._documents.place(name)
+        return self._documents.display_path(name)
 
 
 def _file_name(address: str) -> str:

@@ -50,7 +50,7 @@ class Copy:
         """Whether the folder of its path is the one that is held."""
         return self.path.is_dir() and os.path.samestat(self.path.stat(), os.fstat(self._descriptor))
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Hold it no longer, and remove it if nobody else holds it. A second time nothing happens."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
@@ -89,7 +89,7 @@ class Copies:
         key = hashlib.sha256(what.encode()).hexdigest()
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            copy = self._taken(self._folder / f"{key}{_SUFFIX}", directory, manifest)
+            copy = self._acquire(self._folder / f"{key}{_SUFFIX}", directory, manifest)
         except OSError as error:
             _log.warning(
                 "%s is served without a copy, because %s cannot be written to (%s): copying files over it would kill "
@@ -102,18 +102,18 @@ class Copies:
         self._held.add(copy)
         return copy
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Hold none any longer: for a process that ends."""
         for copy in list(self._held):
-            copy.give_back()
+            copy.release()
 
-    def _taken(self, path: Path, directory: Path, manifest: Manifest) -> Copy:
+    def _acquire(self, path: Path, directory: Path, manifest: Manifest) -> Copy:
         while True:
             with held(self._folder):  # of several processes that want it, one copies
                 copy = Copy(path) if path.is_dir() else None
                 _remove_unused(self._folder)
                 if copy is None:
-                    self._lay(path, directory, manifest)
+                    self._create(path, directory, manifest)
                     return Copy(path)
             try:
                 verify_files(path, manifest)
@@ -130,9 +130,9 @@ class Copies:
                 if copy.is_in_place:
                     shutil.rmtree(copy.path)
         finally:
-            copy.give_back()
+            copy.release()
 
-    def _lay(self, path: Path, directory: Path, manifest: Manifest) -> None:
+    def _create(self, path: Path, directory: Path, manifest: Manifest) -> None:
         new = self._folder / f"{TEMPORARY}{uuid.uuid4().hex}"
         try:
             new.mkdir()

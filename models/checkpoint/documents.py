@@ -17,7 +17,7 @@ MAX_DOCUMENT_BYTES = 1 << 20
 class Documents(Protocol):
     """The files of one folder of a registry. Names are checked by whoever asks."""
 
-    def place(self, name: str) -> str | Path:
+    def display_path(self, name: str) -> str | Path:
         """What messages call a file."""
         ...
 
@@ -63,7 +63,7 @@ class FolderDocuments:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def place(self, name: str) -> Path:
+    def display_path(self, name: str) -> Path:
         """The file's path."""
         return self._folder / name
 
@@ -80,29 +80,29 @@ class FolderDocuments:
     def read(self, name: str) -> bytes | None:
         """See `Documents`."""
         try:
-            with self.place(name).open("rb") as file:
+            with self.display_path(name).open("rb") as file:
                 return file.read(MAX_DOCUMENT_BYTES + 1)
         except FileNotFoundError:
             self._check_registry()
             return None
         except OSError as error:
-            raise RegistryError(f"cannot read {self.place(name)}: {error.strerror}") from None
+            raise RegistryError(f"cannot read {self.display_path(name)}: {error.strerror}") from None
 
     def write(self, name: str, content: bytes) -> None:
         """See `Documents`."""
         try:
-            replace_file(self.place(name), content)
+            replace_file(self.display_path(name), content)
         except OSError as error:
             raise RegistryError(f"cannot write to {self._folder}: {error.strerror}") from error
 
     def delete(self, name: str) -> bool:
         """See `Documents`."""
         try:
-            self.place(name).unlink()
+            self.display_path(name).unlink()
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise RegistryError(f"cannot remove {self.place(name)}: {error.strerror}") from None
+            raise RegistryError(f"cannot remove {self.display_path(name)}: {error.strerror}") from None
         return True
 
     def _check_registry(self) -> None:

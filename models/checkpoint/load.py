@@ -108,12 +108,12 @@ def load_checkpoint(
     try:
         loaded = _loaded(copy.path, directory, manifest, device, precision, shared)
     except CheckpointError as error:
-        copy.give_back()
+        copy.release()
         raise type(error)(str(error).replace(str(copy.path), str(directory))) from error
     except BaseException:
-        copy.give_back()
+        copy.release()
         raise
-    weakref.finalize(loaded.model, copy.give_back)
+    weakref.finalize(loaded.model, copy.release)
     return loaded
 
 
@@ -215,7 +215,7 @@ def _build(
             f"{directory} holds a model of the family {manifest.family!r}; this version knows "
             f"{', '.join([*FAMILIES, *COMPOSITES])}: upgrade gramophone-lm"
         )
-    packing = {"shelf": shelves(directory)} if manifest.family in NEURAL else {}
+    packing = {"weight_cache": shelves(directory)} if manifest.family in NEURAL else {}
     loaded = _class_of(*FAMILIES[manifest.family]).load(directory, vocabulary, device=device, **packing)
     if manifest.family == NGRAM and device != "cpu":
         from models.ngram.device.placement import on_device_if_it_fits  # brings in torch

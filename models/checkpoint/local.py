@@ -135,7 +135,7 @@ class LocalRegistry(Registry):
             verify_files(temporary, read_manifest(temporary))
             forbid_writing(temporary)
             flush_tree(temporary)
-            self.keep_default(name)
+            self.pin_default(name)
             with held(versions):  # nobody deletes the newest while the next number is looked for
                 number = _rename_to_next_number(temporary, versions)
         return self.version(name, number)
@@ -178,12 +178,12 @@ class LocalRegistry(Registry):
         with writing(folder), held(folder):
             _write_aliases(folder, aliases)
 
-    def deleted(self, name: str) -> set[int]:
+    def deleted_numbers(self, name: str) -> set[int]:
         """Numbers of a model that were deleted, and are not used again."""
         tombstones = (self._folder(name) / "versions").glob(f"{_DELETED}*")
         return {int(number) for path in tombstones if is_number(number := path.name.removeprefix(_DELETED))}
 
-    def never_use(self, name: str, numbers: Iterable[int]) -> None:
+    def retire_numbers(self, name: str, numbers: Iterable[int]) -> None:
         """Have no later version of a model get one of some numbers.
 
         Raises:
@@ -222,7 +222,7 @@ class LocalRegistry(Registry):
         return removed
 
     @override
-    def stamps(self, names: Iterable[str] | None = None) -> dict[str, Stamp]:
+    def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, Stamp]:
         names = self._names() if names is None else names
         if not self.root.is_dir():
             raise RegistryError(f"cannot read the registry {self.root}: it is not there")

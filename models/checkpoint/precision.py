@@ -60,7 +60,7 @@ def in_int8(model: LanguageModel[Any]) -> LanguageModel[Any]:
     from models.neural.quantized.model import QuantizedModel
 
     network: Any = model
-    return QuantizedModel(network.network, model.vocabulary, shelf=network.shelf)
+    return QuantizedModel(network.network, model.vocabulary, shelf=network.weight_cache)
 
 
 def _cache_in_int8(cache: Any) -> LanguageModel[Any]:

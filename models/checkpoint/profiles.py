@@ -48,7 +48,7 @@ class ProfileStore:
         content = self._documents.read(name + _SUFFIX)
         if content is None:
             raise self._unknown(name)
-        path = self._documents.place(name + _SUFFIX)
+        path = self._documents.display_path(name + _SUFFIX)
         if len(content) > MAX_DOCUMENT_BYTES:
             raise FormatError(path, f"has more than {MAX_DOCUMENT_BYTES} bytes: no profile")
         try:
@@ -77,7 +77,7 @@ class ProfileStore:
                 parameter="profile",
             )
         self._documents.write(profile.name + _SUFFIX, content)
-        return self._documents.place(profile.name + _SUFFIX)
+        return self._documents.display_path(profile.name + _SUFFIX)
 
     def delete(self, name: str) -> None:
         """Remove a profile.

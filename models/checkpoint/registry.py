@@ -42,7 +42,7 @@ class Registry(ABC):
         """A local folder for what is not published yet, such as trainings that are to be resumed."""
 
     @property
-    def in_reach(self) -> bool:
+    def is_reachable(self) -> bool:
         """Whether the last answer was the registry's own, and not what is known from before."""
         return True
 
@@ -84,7 +84,7 @@ class Registry(ABC):
         """
         return resolve(self, address)
 
-    def resolve_known(self, address: str) -> Version:
+    def resolve_cached(self, address: str) -> Version:
         """As `resolve`, by what is known already: no remote registry is asked.
 
         Raises:
@@ -105,7 +105,7 @@ class Registry(ABC):
     def version(self, name: str, number: int) -> Version:
         """The version of this number, there or not."""
 
-    def place_of(self, version: Version) -> str:
+    def location_of(self, version: Version) -> str:
         """What messages call the place of a version."""
         return f"{self.location}/{version.name}/versions/{version.number}"
 
@@ -191,7 +191,7 @@ class Registry(ABC):
             RegistryError: the registry cannot be written to.
         """
 
-    def keep_default(self, coming: str) -> None:
+    def pin_default(self, coming: str) -> None:
         """Remember what the default has been so far, if a model of another name is about to be published.
 
         Raises:
@@ -216,7 +216,7 @@ class Registry(ABC):
         """
 
     @abstractmethod
-    def stamps(self, names: Iterable[str] | None = None) -> dict[str, Stamp]:
+    def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, Stamp]:
         """What tells cheaply that a model's versions or aliases have changed; nothing is read.
 
         Two changes at nearly the same time may have one stamp: look a second time.
@@ -238,7 +238,7 @@ class Registry(ABC):
             RegistryError: the registry cannot be written to.
         """
 
-    def without_location(self, message: str) -> str:
+    def redact_location(self, message: str) -> str:
         """A message without where the registry lies."""
         for place in (self.location, str(self.work_folder)):
             # as a whole: a folder may be called `.` or like a word of the message

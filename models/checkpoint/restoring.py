@@ -52,13 +52,13 @@ class _Thing(NamedTuple):
         name: for messages.
         here: what there is; None if it is missing or damaged.
         wanted: what the backup has.
-        lay: copies it beside, until the stack is left; what it returns puts it in its place.
+        stage: copies it beside, until the stack is left; what it returns puts it in its place.
     """
 
     name: str
     here: object
     wanted: object
-    lay: Callable[[ExitStack], Callable[[], None]]
+    stage: Callable[[ExitStack], Callable[[], None]]
 
 
 def restore(backup: Registry, target: Registry, *, differing: Differing, progress: Progress) -> Restored:
@@ -105,14 +105,14 @@ def restore(backup: Registry, target: Registry, *, differing: Differing, progres
     kept = other if differing == "keep" else []
     chosen = [thing for thing in things if thing.name not in {*same, *kept}]
     with ExitStack() as beside:
-        puts = [thing.lay(beside) for thing in chosen]
+        puts = [thing.stage(beside) for thing in chosen]
         for name in names:
-            target.keep_default(name)
+            target.pin_default(name)
         for put in puts:
             put()
     if isinstance(backup, LocalRegistry):
         for name in names:
-            target.never_use(name, backup.deleted(name) - {*target.versions(name)})
+            target.retire_numbers(name, backup.deleted_numbers(name) - {*target.versions(name)})
     return Restored([thing.name for thing in chosen], kept, same)
 
 
@@ -214,7 +214,7 @@ def _documents(backup: Registry, target: LocalRegistry) -> Iterator[_Thing]:
             content = from_.read(name)
             if content is not None and len(content) > MAX_DOCUMENT_BYTES:
                 raise ManifestError(
-                    f"{from_.place(name)} has more than {MAX_DOCUMENT_BYTES} bytes, the most that is read"
+                    f"{from_.display_path(name)} has more than {MAX_DOCUMENT_BYTES} bytes, the most that is read"
                 )
             if content is not None:
                 yield _Thing(f"{folder}/{name}", to.read(name), content, partial(_written, to, name, content))

@@ -68,12 +68,12 @@ class Findings:
         found = self._by_length[num_words - 1]
         found[text] = found.get(text, 0.0) + mass
 
-    def give_up(self, mass: float) -> None:
+    def discard(self, mass: float) -> None:
         """Take a mass that is open for one that will not be looked into."""
         self.open -= mass
         self.cut += mass
 
-    def least_told(self, limit: int) -> float:
+    def pruning_threshold(self, limit: int) -> float:
         """What a sequence must weigh to change the best of any length; 0 as long as there are too few of one."""
         least = float("inf")
         for found in self._by_length:
@@ -82,7 +82,7 @@ class Findings:
             least = min(least, nlargest(limit, found.values())[-1])
         return least
 
-    def told(self, limit: int, beginnings: Mapping[bytes, float]) -> Found:
+    def result(self, limit: int, beginnings: Mapping[bytes, float]) -> Found:
         """The best of each length, and the best beginnings of words where there are too few words.
 
         Args:

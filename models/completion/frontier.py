@@ -31,7 +31,7 @@ class Node:
         mass: how probable it is.
         text: what it spells, from where the current word begins.
         num_matched: bytes spelled of those that must be.
-        place: where it stands, as far as words go.
+        word_state: where it stands, as far as words go.
         num_words: that have ended.
     """
 
@@ -40,7 +40,7 @@ class Node:
     mass: float
     text: bytes = b""
     num_matched: int = 0
-    place: Place = field(default_factory=Place)
+    word_state: Place = field(default_factory=Place)
     num_words: int = 0
 
 
@@ -85,7 +85,7 @@ class _Siblings:
         """That of all that are left."""
         return self._sums[self._next]
 
-    def take(self) -> Child:
+    def pop(self) -> Child:
         """Take the first away."""
         at, self._next = self._next, self._next + 1
         return Child(self._parent, self._tokens[at], self._masses[at], self.num_words)
@@ -146,7 +146,7 @@ class Frontier:
         heappush(self._heap, (-siblings.best, next(self._numbers), siblings))
         self._num_children += len(siblings)
 
-    def keep(self, most: int) -> float:
+    def prune(self, most: int) -> float:
         """Where there are very many children, drop all but the most probable, which bounds memory.
 
         Args:
@@ -168,10 +168,10 @@ class Frontier:
         self._num_children = sum(len(siblings) for _, _, siblings in self._heap)
         return dropped
 
-    def take(self) -> Child:
+    def pop(self) -> Child:
         """Take the most probable child out; there is one."""
         _, number, siblings = self._heap[0]
-        child = siblings.take()
+        child = siblings.pop()
         self._num_children -= 1
         if siblings.best:
             heapreplace(self._heap, (-siblings.best, number, siblings))

@@ -81,7 +81,7 @@ def prefixes_near(
     near = []
     for text, (distance, mass) in texts.items():
         variant = (" " * spaced + text).encode()
-        reaching = float(np.exp(log_probs.take(order.beginning_with(variant))).sum())
+        reaching = float(np.exp(log_probs.take(order.with_prefix(variant))).sum())
         penalty = EDIT_PENALTY**distance * (1.0 if text[0] == typed[0] else FIRST_LETTER_PENALTY)
         near.append(NearPrefix(variant, distance, penalty, penalty * max(mass, reaching)))
     return nlargest(limit, near, key=lambda prefix: prefix.weight)

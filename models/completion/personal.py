@@ -117,14 +117,14 @@ class PersonalModel:
         """The words with the highest counts."""
         return heapq.nlargest(limit, self._words, key=self._words.__getitem__)
 
-    def beginning(self, prefix: str, *, ignore_case: bool = False) -> list[str]:
+    def words_with_prefix(self, prefix: str, *, ignore_case: bool = False) -> list[str]:
         """The words that begin so, the prefix itself included."""
         if not ignore_case:
             return [word for word in self._words if word.startswith(prefix)]
         folded = prefix.casefold()
         return [word for word in self._words if word.casefold().startswith(folded)]
 
-    def learnt(self, sentences: Iterable[Sentence], bounds: Bounds) -> "PersonalModel":
+    def updated(self, sentences: Iterable[Sentence], bounds: Bounds) -> "PersonalModel":
         """The model once these sentences have been written too."""
         words, followers, unit = dict(self._words), dict(self._followers), self._unit
         own: set[str] = set()  # whose followers are copies by now
@@ -144,7 +144,7 @@ class PersonalModel:
                     after: dict[str, float] = followers[previous]  # type: ignore[assignment]  # a copy of ours
                     after[word] = after.get(word, 0.0) + unit
                 previous = word
-        return PersonalModel(words, followers, unit).within(bounds)
+        return PersonalModel(words, followers, unit).limited_to(bounds)
 
     def export(self) -> tuple[list[WordCount], list[PairCount]]:
         """All that is remembered, as `restored` takes it; what has faded to nothing is left out."""
@@ -157,7 +157,7 @@ class PersonalModel:
         ]
         return [WordCount(*item) for item in words.items()], pairs
 
-    def within(self, bounds: Bounds) -> "PersonalModel":
+    def limited_to(self, bounds: Bounds) -> "PersonalModel":
         """What of it the bounds allow, its unit a moderate number."""
         words, followers = self._words, self._followers
         if len(words) > bounds.max_words:

@@ -85,20 +85,24 @@ class PersonalWords:
             return alone
         return (self._after.get(word, 0.0) + self._novelty * alone) / (self._num_after + self._novelty)
 
-    def beginning(self, prefix: str, *, ignore_case: bool, limit: int) -> Beginning:
+    def words_with_prefix(self, prefix: str, *, ignore_case: bool, limit: int) -> Beginning:
         """The words that begin so, the prefix itself included; with no prefix any."""
         if not prefix:
             likeliest = (word for model in self._models for word in model.likeliest(limit))
             words = {*self._after, *likeliest}
             return Beginning(float(bool(self)), best(self._rated(words), limit))
-        words = {word for model in self._models for word in model.beginning(prefix, ignore_case=ignore_case)}
+        words = {
+            word
+            for model in self._models
+            for word in model.words_with_prefix(prefix, ignore_case=ignore_case)
+        }
         rated = self._rated(words)
         return Beginning(math.fsum(one.probability for one in rated), best(rated, limit))
 
     def _rated(self, words: Iterable[str]) -> list[Likely]:
         return [Likely(word, self.probability(word)) for word in words]
 
-    def near(self, prefix: str, edits: int, *, ignore_case: bool) -> dict[str, int]:
+    def fuzzy_matches(self, prefix: str, edits: int, *, ignore_case: bool) -> dict[str, int]:
         """The words that begin so after at most so many corrections, and how many.
 
         Distance: inserted, deleted, changed and swapped neighbouring characters, none touched twice.

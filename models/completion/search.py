@@ -62,7 +62,7 @@ class Asked(NamedTuple):
 class CompletionSearch:
     """A search for what a text goes on as.
 
-    First `tell` it the distribution after the context; then step the model and `tell`, as long as it has something
+    First `update` it the distribution after the context; then step the model and `update`, as long as it has something
     to `ask`. `result` may be asked for at any time.
 
     Args:
@@ -80,11 +80,11 @@ class CompletionSearch:
         self._is_joined = self._prefix.decode(errors="replace").endswith(tuple(JOINERS))
         self._findings = Findings(settings.max_words)
         self._frontier = Frontier()
-        self._asked: list[Child] = []
-        self._num_asked = 0
+        self._pending: list[Child] = []
+        self._num_requested = 0
         self._first: FloatArray | None = None
 
-    def tell(self, state: Any, log_probs: Array) -> None:
+    def update(self, state: Any, log_probs: Array) -> None:
         """Look at what may come next.
 
         Args:
@@ -92,38 +92,38 @@ class CompletionSearch:
             log_probs: of the next token [1 or R, V].
         """
         rows = to_numpy(log_probs)
-        look = self._look_at_words if self._tokens.whole_words else self._look
+        look = self._expand_words if self._tokens.whole_words else self._expand
         if self._first is None:
             self._first = rows[0]
             self._findings.open = 1.0
             look(Node(state, 0, 1.0), rows[0])
-        for number, child in enumerate(self._asked):
-            look(self._grown(child, state, number), rows[number])
-        self._asked = []
+        for number, child in enumerate(self._pending):
+            look(self._child_node(child, state, number), rows[number])
+        self._pending = []
 
-    def ask(self) -> Asked | None:
+    def next_step(self) -> Asked | None:
         """What to find out next; None if the search is over."""
-        self._findings.cut += self._frontier.keep(self._room())
+        self._findings.cut += self._frontier.prune(self._capacity())
         self._findings.open = self._frontier.mass  # rounding has added up, and 0 must be 0
-        if self._is_settled():
+        if self._is_converged():
             return None
         by_states: dict[int, list[Child]] = {}
-        for child in self._best():
+        for child in self._pop_best():
             by_states.setdefault(id(child.parent.states), []).append(child)
         if not by_states:
             return None
-        self._asked = [child for children in by_states.values() for child in children]
-        self._num_asked += len(self._asked)
+        self._pending = [child for children in by_states.values() for child in children]
+        self._num_requested += len(self._pending)
         first, *others = (
             children[0].parent.states.select(np.array([child.parent.row for child in children]))
             for children in by_states.values()
         )
-        tokens = [child.token for child in self._asked]
+        tokens = [child.token for child in self._pending]
         return Asked(first.concatenate(others) if others else first, np.array(tokens))
 
     def result(self) -> Found:
         """What has been found so far."""
-        return self._findings.told(self._settings.limit, self._beginnings())
+        return self._findings.result(self._settings.limit, self._partial_words())
 
     @property
     def words(self) -> dict[str, float]:
@@ -137,99 +137,103 @@ class CompletionSearch:
             return self._findings.words.get(spelled, 0.0)
         if self._first is None or not self._key(spelled).startswith(self._prefix):
             return 0.0
-        ids = self._tokens.exact.exactly(_SPACE + spelled)
+        ids = self._tokens.exact.equal_to(_SPACE + spelled)
         return sum(float(np.exp(self._first[token])) for token in ids)
 
-    def _is_settled(self) -> bool:
+    def _is_converged(self) -> bool:
         """Whether what is not looked into cannot change the best any more, or little."""
         settings, findings = self._settings, self._findings
         return (
             findings.open <= settings.settled * findings.live
-            and self._frontier.best < findings.least_told(settings.limit)
+            and self._frontier.best < findings.pruning_threshold(settings.limit)
         )
 
-    def _room(self) -> int:
+    def _capacity(self) -> int:
         """Children that are kept: no more than the steps left could be looked into, or told as beginnings."""
-        return max(self._settings.max_steps - self._num_asked, self._settings.limit)
+        return max(self._settings.max_steps - self._num_requested, self._settings.limit)
 
-    def _best(self) -> list[Child]:
+    def _pop_best(self) -> list[Child]:
         """The most probable children, taken out: as many as the model may be asked for at once."""
         settings = self._settings
-        room = min(settings.rows_per_step, settings.max_steps - self._num_asked)
+        room = min(settings.rows_per_step, settings.max_steps - self._num_requested)
         max_bytes = len(self._prefix) + settings.max_word_bytes * settings.max_words
         best: list[Child] = []
         while self._frontier and len(best) < room:
-            child = self._frontier.take()
+            child = self._frontier.pop()
             num_bytes = len(child.parent.text) + len(self._tokens.token_bytes[child.token])
             if num_bytes <= max_bytes:
                 best.append(child)
             elif not child.num_words:
-                self._findings.give_up(child.mass)
+                self._findings.discard(child.mass)
         return best
 
-    def _grown(self, child: Child, states: Any, row: int) -> Node:
+    def _child_node(self, child: Child, states: Any, row: int) -> Node:
         """A node of a child whose next token's distribution has become known."""
         parent = child.parent
-        spelled = self._after(parent, child.token)
+        spelled = self._added_bytes(parent, child.token)
         num_matched = min(len(self._spelled), parent.num_matched + len(self._spellings[child.token]))
-        place = parent.place if self._tokens.whole_words else read(parent.place, spelled).place or Place()
+        place = (
+            parent.word_state
+            if self._tokens.whole_words
+            else read(parent.word_state, spelled).word_state or Place()
+        )
         return Node(states, row, child.mass, parent.text + spelled, num_matched, place, child.num_words)
 
-    def _after(self, node: Node, token: int) -> bytes:
+    def _added_bytes(self, node: Node, token: int) -> bytes:
         """What a token adds to the text of a node."""
         spelled = self._tokens.token_bytes[token]
         if node.num_matched == 0 and self._spelled.startswith(_SPACE):
             return spelled[len(_SPACE) :]
         return spelled
 
-    def _look_at_words(self, node: Node, row: FloatArray) -> None:
+    def _expand_words(self, node: Node, row: FloatArray) -> None:
         """Complete a phrase by each word, where each token is one."""
         findings = self._findings
-        ids = self._sorted.ids if node.num_words else self._sorted.beginning_with(self._spelled)
+        ids = self._sorted.ids if node.num_words else self._sorted.with_prefix(self._spelled)
         masses = _masses(node, row, ids)
         num_words = node.num_words + 1
         if num_words == 1:
             findings.open, findings.completed = 0.0, float(masses.sum())
         for place in _largest(masses, self._settings.limit).tolist():
             if masses[place] > 0:
-                text = node.text + self._after(node, int(ids[place]))
+                text = node.text + self._added_bytes(node, int(ids[place]))
                 findings.add(text, num_words, float(masses[place]))
         if num_words < self._settings.max_words:
-            self._grow(node, num_words, ids, masses)
+            self._push_children(node, num_words, ids, masses)
 
-    def _look(self, node: Node, row: FloatArray) -> None:
+    def _expand(self, node: Node, row: FloatArray) -> None:
         """Go through what each token does after a node."""
         if not node.num_words:
             self._findings.open -= node.mass
         rest = self._spelled[node.num_matched :]
         moves = (
-            self._tokens.moves_along(node.place, rest, self._sorted)
+            self._tokens.transitions_along(node.word_state, rest, self._sorted)
             if rest
-            else self._tokens.moves(node.place)
+            else self._tokens.transitions(node.word_state)
         )
         num_words = node.num_words + 1
         if len(moves.ending):
-            word = node.text[: len(node.text) - len(node.place.pending)]
+            word = node.text[: len(node.text) - len(node.word_state.pending)]
             self._complete(word, num_words, float(_masses(node, row, moves.ending).sum()))
-        self._grow(node, node.num_words, moves.inside, _masses(node, row, moves.inside))
-        self._cross(node, row, moves.crossing)
+        self._push_children(node, node.num_words, moves.inside, _masses(node, row, moves.inside))
+        self._expand_crossing(node, row, moves.crossing)
         if num_words < self._settings.max_words:
-            self._grow(node, num_words, moves.onward, _masses(node, row, moves.onward))
-            self._cross(node, row, moves.leaping, num_noted=1)
+            self._push_children(node, num_words, moves.onward, _masses(node, row, moves.onward))
+            self._expand_crossing(node, row, moves.leaping, num_noted=1)
 
-    def _grow(self, node: Node, num_words: int, ids: TokenIds, masses: Masses) -> None:
+    def _push_children(self, node: Node, num_words: int, ids: TokenIds, masses: Masses) -> None:
         """Put those children of a node into the frontier that are worth it; the others are given up."""
         findings, settings = self._findings, self._settings
         total = float(masses.sum())
         if not num_words:
             findings.open += total
         worth = np.flatnonzero(masses > settings.floor * findings.live)
-        worth = worth[_largest(masses[worth], self._room())]
+        worth = worth[_largest(masses[worth], self._capacity())]
         if not num_words:
-            findings.give_up(total - float(masses[worth].sum()))
+            findings.discard(total - float(masses[worth].sum()))
         self._frontier.add(node, num_words, ids[worth], masses[worth])
 
-    def _cross(self, node: Node, row: FloatArray, ids: TokenIds, *, num_noted: int = 0) -> None:
+    def _expand_crossing(self, node: Node, row: FloatArray, ids: TokenIds, *, num_noted: int = 0) -> None:
         """Read tokens one by one that end words inside of them, or parts of characters.
 
         Args:
@@ -246,12 +250,12 @@ class CompletionSearch:
         if not node.num_words + num_noted:
             findings.cut += float(masses.sum() - masses[worth].sum())
         going: dict[int, list[tuple[int, float]]] = {}
-        text = node.text[: len(node.text) - len(node.place.pending)]
+        text = node.text[: len(node.text) - len(node.word_state.pending)]
         for token, mass in zip(ids[worth].tolist(), masses[worth].tolist(), strict=True):
-            spelled = self._after(node, token)
-            ends, place = read(node.place, spelled)
+            spelled = self._added_bytes(node, token)
+            ends, place = read(node.word_state, spelled)
             for number, end in enumerate(ends[num_noted : max_words - node.num_words], start=num_noted):
-                word = text + (node.place.pending + spelled)[:end]
+                word = text + (node.word_state.pending + spelled)[:end]
                 self._complete(word, node.num_words + number + 1, mass)
             num_words = node.num_words + len(ends)
             if place is not None and num_words < max_words:
@@ -276,15 +280,19 @@ class CompletionSearch:
         """Bytes as they are compared with what was typed."""
         return folded(spelled) if self._settings.ignore_case else spelled
 
-    def _beginnings(self) -> dict[bytes, float]:
+    def _partial_words(self) -> dict[bytes, float]:
         """Where too few words were found, beginnings of others, with the masses of their sequences."""
         masses: dict[bytes, float] = {}
         words = self._findings.words
         if len(words) >= self._settings.limit:
             return masses
         for child in self._frontier.first(4 * self._settings.limit):
-            node = self._grown(child, None, 0)
-            is_whole = node.place.begun and not node.place.pending and node.num_matched == len(self._spelled)
+            node = self._child_node(child, None, 0)
+            is_whole = (
+                node.word_state.begun
+                and not node.word_state.pending
+                and node.num_matched == len(self._spelled)
+            )
             if not is_whole or len(self._key(node.text)) <= len(self._prefix):
                 continue
             if node.text in masses or not any(word.startswith(node.text) for word in words):

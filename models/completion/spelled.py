@@ -55,11 +55,11 @@ class Sorted:
             self._exactly.setdefault(spelling, []).append(token)
         self.longest = max(map(len, self._spellings), default=0)
 
-    def exactly(self, spelled: bytes) -> Sequence[int]:
+    def equal_to(self, spelled: bytes) -> Sequence[int]:
         """The tokens that spell just this."""
         return self._exactly.get(spelled, ())
 
-    def beginning_with(self, spelled: bytes) -> TokenIds:
+    def with_prefix(self, spelled: bytes) -> TokenIds:
         """The tokens that begin with some bytes, in order [n]."""
         first = bisect_left(self._spellings, spelled)
         stem = spelled.rstrip(b"\xff")
@@ -68,7 +68,7 @@ class Sorted:
         past = bisect_left(self._spellings, stem[:-1] + bytes([stem[-1] + 1]), first)
         return self.ids[first:past]
 
-    def within(self, spelled: bytes) -> TokenIds:
+    def proper_prefixes_of(self, spelled: bytes) -> TokenIds:
         """The tokens that are a beginning of some bytes and shorter than they."""
         lengths = range(1, min(len(spelled), self.longest + 1))
         return np.array([i for n in lengths for i in self._exactly.get(spelled[:n], ())], np.int64)
@@ -118,7 +118,7 @@ class SpelledTokens:
             self._letters[key] = LetterTable(ids, [texts[i][spaced:] for i in ids])
         return self._letters[key]
 
-    def moves(self, place: Place) -> Moves:
+    def transitions(self, place: Place) -> Moves:
         """What each token does at a place in a text."""
         kinds = self._kinds
         if not place.pending:
@@ -127,7 +127,7 @@ class SpelledTokens:
             return kinds.after_joiner
         return kinds.in_character if place.begun else kinds.in_first_character
 
-    def moves_along(self, place: Place, spelled: bytes, tokens: Sorted) -> Moves:
+    def transitions_along(self, place: Place, spelled: bytes, tokens: Sorted) -> Moves:
         """What those tokens do at a place that spell, or go on to spell, some bytes.
 
         Args:
@@ -135,8 +135,8 @@ class SpelledTokens:
             spelled: at least one byte; if the first is a space, the word begins after it.
             tokens: in the order by which bytes are compared.
         """
-        reaching, kinds = tokens.beginning_with(spelled), self._kinds
-        within = tokens.within(spelled)
+        reaching, kinds = tokens.with_prefix(spelled), self._kinds
+        within = tokens.proper_prefixes_of(spelled)
         if place.pending and not is_joiner(place.pending):
             return Moves(inside=within, crossing=reaching)
         inside, crossing = kinds.after_space if spelled.startswith(_SPACE) else kinds.directly
@@ -234,7 +234,7 @@ class _Flags:
 
 def _leads_on(seen: Read) -> bool:
     """Whether there is a word, or may be one."""
-    return bool(seen.ends) or seen.place is not None
+    return bool(seen.ends) or seen.word_state is not None
 
 
 def _with_end(flags: npt.NDArray[np.bool_]) -> TokenIds:

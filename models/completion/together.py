@@ -26,16 +26,16 @@ class AskedTogether:
         self.state = first.concatenate(others) if others else first
         self.tokens = np.concatenate([asked.tokens for _, asked in searches])
 
-    def tell(self, state: Any, log_probs: Array) -> None:
+    def update(self, state: Any, log_probs: Array) -> None:
         """Tell each search its rows of the state after the tokens [R], and of what may come next [R, V]."""
         begin = 0
         for search, asked in self._searches:
             end = begin + len(asked.tokens)
-            search.tell(state.select(np.arange(begin, end)), log_probs[begin:end])
+            search.update(state.select(np.arange(begin, end)), log_probs[begin:end])
             begin = end
 
 
 def ask_together(searches: Sequence[CompletionSearch]) -> AskedTogether | None:
     """What searches ask next; None when all are over."""
-    asking = [(search, asked) for search in searches if (asked := search.ask()) is not None]
+    asking = [(search, asked) for search in searches if (asked := search.next_step()) is not None]
     return AskedTogether(asking) if asking else None

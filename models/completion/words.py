@@ -48,11 +48,11 @@ class Read(NamedTuple):
     Attributes:
         ends: where words end, in bytes from where the pending bytes before these begin. Words are told as
             long as a single space stands between two.
-        place: where the text goes on; None if no word goes on or begins there.
+        word_state: where the text goes on; None if no word goes on or begins there.
     """
 
     ends: tuple[int, ...]
-    place: Place | None
+    word_state: Place | None
 
 
 def read(place: Place, spelled: bytes) -> Read:

@@ -24,7 +24,7 @@ class BannedSequences:
         self._complete = [False]
         for sequence in sequences:
             self._add(sequence)
-        self._shorter = self._link()
+        self._failure_links = self._link()
         self._banned: dict[int, npt.NDArray[np.int32]] = {}
 
     def advance(self, node: int, token: int) -> int:
@@ -32,7 +32,7 @@ class BannedSequences:
         while token not in self._next[node]:
             if node == self.START:
                 return node
-            node = self._shorter[node]
+            node = self._failure_links[node]
         return self._next[node][token]
 
     def banned(self, node: int) -> npt.NDArray[np.int32]:
@@ -44,7 +44,7 @@ class BannedSequences:
                 ids |= {token for token, child in self._next[end].items() if self._complete[child]}
                 if end == self.START:
                     break
-                end = self._shorter[end]
+                end = self._failure_links[end]
             self._banned[node] = np.fromiter(sorted(ids), np.int32, len(ids))
         return self._banned[node]
 

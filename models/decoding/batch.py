@@ -77,7 +77,7 @@ class Batch:
             self.lengths,
         )
 
-    def draws(self) -> Doubles:
+    def uniform_numbers(self) -> Doubles:
         """The number in [0, 1) that each row's next token is drawn by [R]."""
         return draws(self.seeds, self.lengths)
 
@@ -100,7 +100,7 @@ class Batch:
             history, own = _widened(history, width), _widened(own, width)
         history[everyone, self.lengths] = tokens
         own[everyone, self.lengths] = log_probs
-        lengths, nodes = self.lengths + 1, self._advanced(tokens)
+        lengths, nodes = self.lengths + 1, self._advance_nodes(tokens)
         return replace(self, history=history, log_probs=own, lengths=lengths, nodes=nodes)
 
     def select(self, rows: TokenIds) -> Self:
@@ -121,7 +121,7 @@ class Batch:
         width = max(batch.history.shape[1] for batch in every)
         return replace(
             self,
-            table=RuleTable([rules for batch in every for rules in batch.table.of_rows]),
+            table=RuleTable([rules for batch in every for rules in batch.table.row_rules]),
             seeds=np.concatenate([batch.seeds for batch in every]),
             history=np.concatenate([_widened(batch.history, width) for batch in every]),
             log_probs=np.concatenate([_widened(batch.log_probs, width) for batch in every]),
@@ -129,18 +129,18 @@ class Batch:
             nodes=np.concatenate([batch.nodes for batch in every]),
         )
 
-    def _advanced(self, tokens: TokenIds) -> Int64s:
-        if not self.table.bans:
+    def _advance_nodes(self, tokens: TokenIds) -> Int64s:
+        if not self.table.has_bans:
             return self.nodes
-        rows = zip(self.table.of_rows, self.nodes.tolist(), tokens.tolist(), strict=True)
+        rows = zip(self.table.row_rules, self.nodes.tolist(), tokens.tolist(), strict=True)
         nodes = [rules.banned.advance(node, token) if rules.banned else node for rules, node, token in rows]
         return np.array(nodes, np.int64)
 
     def _banned(self) -> Spread:
         """The tokens that would complete a banned sequence of each row."""
-        if not self.table.bans:
+        if not self.table.has_bans:
             return Spread(_NONE_BANNED, np.zeros((len(self), 2), np.int64))
-        rows = zip(self.table.of_rows, self.nodes.tolist(), strict=True)
+        rows = zip(self.table.row_rules, self.nodes.tolist(), strict=True)
         return spread([rules.banned.banned(node) if rules.banned else _NONE_BANNED for rules, node in rows])
 
 

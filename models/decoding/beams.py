@@ -35,9 +35,9 @@ class Told(NamedTuple):
 class Link(NamedTuple):
     """A token and what stands before it."""
 
-    before: "Link | None"
+    previous: "Link | None"
     token: int
-    told: Told
+    info: Told
 
 
 _NOTHING = Tail()
@@ -75,12 +75,12 @@ class Finished(NamedTuple):
     eos: Told | None
     full: bool
 
-    def links(self) -> list[Link]:
+    def nodes(self) -> list[Link]:
         """Its tokens in order, `</s>` aside."""
         links, link = [], self.end
         while link is not None:
             links.append(link)
-            link = link.before
+            link = link.previous
         return links[::-1]
 
 
@@ -128,7 +128,7 @@ class BeamSearch:
                 continue
             shunned = {token: self._parameters.diversity_penalty * times for token, times in taken.items()}
             taken.update(self._extend(group, log_probs, rows, tops, shunned if any(shunned.values()) else {}))
-            if self._over(group):
+            if self._is_done(group):
                 group.live = []
 
     def best(self) -> list[Finished]:
@@ -136,7 +136,7 @@ class BeamSearch:
         every = sorted((f for group in self._groups for f in group.finished), key=lambda f: -f.score)
         seen: dict[tuple[int, ...], Finished] = {}
         for finished in every:
-            seen.setdefault(tuple(link.token for link in finished.links()), finished)
+            seen.setdefault(tuple(link.token for link in finished.nodes()), finished)
         return list(seen.values())[: self._parameters.n]
 
     def _extend(
@@ -160,7 +160,7 @@ class BeamSearch:
             members=[beam.row for beam in group.live],
             totals=[beam.total for beam in group.live],
             count=2 * self._size,
-            shunned=shunned,
+            penalties=shunned,
         )
         before, group.live = group.live, []
         taken = []
@@ -196,14 +196,14 @@ class BeamSearch:
         group.finished.sort(key=lambda finished: -finished.score)
         del group.finished[self._size :]
 
-    def _over(self, group: _Group) -> bool:
+    def _is_done(self, group: _Group) -> bool:
         """Whether no beam of a group can become better than those finished, or that is not asked for."""
         parameters = self._parameters
         if len(group.finished) < self._size:
             return False
         if parameters.early_stopping or parameters.beams == 1:
             return True
-        if not parameters.only_lowers:
+        if not parameters.never_raises_scores:
             return False
         best = max((beam.total for beam in group.live), default=0.0)
         # a total only falls, so it is best divided by the most, or the least, that it can come to be divided by

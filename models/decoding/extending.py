@@ -36,7 +36,7 @@ def best_extensions(
     members: Sequence[int],
     totals: Sequence[float],
     count: int,
-    shunned: Mapping[int, float],
+    penalties: Mapping[int, float],
 ) -> Extensions:
     """The best extensions of M beams by any token.
 
@@ -46,7 +46,7 @@ def best_extensions(
         members: each beam's row [M].
         totals: each beam's score so far [M].
         count: how many extensions, if so many are possible.
-        shunned: what to subtract from the score of a token while ranking; the totals given have it not.
+        penalties: what to subtract from the score of a token while ranking; the totals given have it not.
     """
     places = np.empty(count, np.int64)
     ranks = np.full(count, -np.inf)
@@ -56,15 +56,15 @@ def best_extensions(
         rows,
         np.array(members, np.int64),
         np.array(totals),
-        np.fromiter(shunned.keys(), np.int64, len(shunned)),
-        np.fromiter(shunned.values(), np.float64, len(shunned)),
+        np.fromiter(penalties.keys(), np.int64, len(penalties)),
+        np.fromiter(penalties.values(), np.float64, len(penalties)),
         room_for(width),
         places,
         ranks,
     )
     possible = ranks > -np.inf
     beams, tokens = np.divmod(places[possible], width)
-    back = np.array([shunned.get(token, 0.0) for token in tokens.tolist()]) if shunned else 0.0
+    back = np.array([penalties.get(token, 0.0) for token in tokens.tolist()]) if penalties else 0.0
     return Extensions(beams, tokens, ranks[possible] + back)
 
 

@@ -17,12 +17,12 @@ class Next(NamedTuple):
 
     Attributes:
         chosen: a token a row.
-        in_full: rows whose whole distributions were computed, ascending [F].
+        full_rows: rows whose whole distributions were computed, ascending [F].
         log_probs: these [F, V].
     """
 
     chosen: Chosen
-    in_full: TokenIds
+    full_rows: TokenIds
     log_probs: FloatArray
 
 
@@ -42,7 +42,7 @@ def next_tokens(
     """
     if not can(model, Weigher):
         return _all_in_full(model, state, batch)
-    by_weight = batch.table.plain & ~in_full
+    by_weight = batch.table.unfiltered & ~in_full
     if not by_weight.any():
         return _all_in_full(model, state, batch)
     if by_weight.all():
@@ -56,13 +56,13 @@ def next_tokens(
     if not len(rest):
         return Next(chosen, _NO_ROWS, _NO_LOG_PROBS)
     log_probs, part = to_numpy(model.next_log_probs(state.select(rest))), batch.select(rest)
-    _put(chosen, rest, choose(log_probs, part.rows(), part.draws()))
+    _put(chosen, rest, choose(log_probs, part.rows(), part.uniform_numbers()))
     return Next(chosen, rest, log_probs)
 
 
 def _all_in_full(model: LanguageModel[Any], state: Any, batch: Batch) -> Next:
     log_probs = to_numpy(model.next_log_probs(state))
-    return Next(choose(log_probs, batch.rows(), batch.draws()), np.arange(len(batch)), log_probs)
+    return Next(choose(log_probs, batch.rows(), batch.uniform_numbers()), np.arange(len(batch)), log_probs)
 
 
 def _put(chosen: Chosen, rows: TokenIds, some: Chosen) -> None:

@@ -198,17 +198,17 @@ class DecodingParameters:
         return self.num_beams if self.num_beams is not None else max(DEFAULT_BEAMS, self.n)
 
     @property
-    def drawn(self) -> int:
+    def num_samples(self) -> int:
         """Continuations of each prompt that are drawn: `best_of`, or `n`."""
         return self.n if self.best_of is None else self.best_of
 
     @property
-    def penalises(self) -> bool:
+    def has_penalties(self) -> bool:
         """Whether scores depend on the tokens before."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
     @property
-    def only_lowers(self) -> bool:
+    def never_raises_scores(self) -> bool:
         """Whether no score is ever above the model's own log-probability, or at least never above 0."""
         biases = (bias for _, bias in self.logit_bias)
         return (

@@ -58,7 +58,7 @@ class Room(NamedTuple):
         weights: [V']; likewise 0.
         keys: [V'].
         ids: [V'].
-        places: [V'].
+        indices: [V'].
         counts: [V]; all 0 between rows.
         histogram: [2048].
         sums: of each block [V' / 512].
@@ -68,7 +68,7 @@ class Room(NamedTuple):
     weights: FloatArray
     keys: FloatArray
     ids: Int32s
-    places: Int32s
+    indices: Int32s
     counts: Int32s
     histogram: Doubles
     sums: Doubles

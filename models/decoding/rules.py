@@ -32,7 +32,7 @@ class Rules:
         bias_values: what is added to each [E].
         prompt_ids: tokens of the prompt, each once [P]; none where nothing depends on them.
         banned: sequences that are never completed; None if there are none.
-        plain: whether tokens are drawn at a temperature, not too low, from all that the model says but for control
+        unfiltered: whether tokens are drawn at a temperature, not too low, from all that the model says but for control
             tokens: no rule looks at a whole distribution, or at what was generated.
     """
 
@@ -41,7 +41,7 @@ class Rules:
     bias_values: FloatArray
     prompt_ids: Int32s
     banned: BannedSequences | None
-    plain: bool
+    unfiltered: bool
 
 
 def rules_of(
@@ -68,7 +68,7 @@ def rules_of(
         np.array(values, np.float32),
         np.unique(prompt).astype(np.int32) if looks_back else _NO_IDS,
         banned,
-        plain=_is_plain(parameters) and banned is None,
+        unfiltered=_is_plain(parameters) and banned is None,
     )
 
 
@@ -79,7 +79,7 @@ def _is_plain(parameters: DecodingParameters) -> bool:
         or parameters.typical_p < 1
         or parameters.min_p > 0
     )
-    changes = parameters.penalises or bool(parameters.logit_bias)
+    changes = parameters.has_penalties or bool(parameters.logit_bias)
     return not (truncates or changes or parameters.greedy) and parameters.temperature >= _LEAST_TEMPERATURE
 
 
@@ -99,20 +99,20 @@ class RuleTable:
     """The rules of R rows. A value.
 
     Args:
-        of_rows: of each [R].
+        row_rules: of each [R].
     """
 
-    def __init__(self, of_rows: Sequence[Rules]) -> None:
-        self.of_rows = of_rows
+    def __init__(self, row_rules: Sequence[Rules]) -> None:
+        self.row_rules = row_rules
 
     def select(self, rows: TokenIds) -> "RuleTable":
         """The rules of some of the rows, which may repeat."""
-        return RuleTable([self.of_rows[row] for row in rows.tolist()])
+        return RuleTable([self.row_rules[row] for row in rows.tolist()])
 
     @cached_property
     def numbers(self) -> Doubles:
         """As `Rows.rules` [R, 9]."""
-        return np.concatenate([rules.numbers for rules in self.of_rows]).reshape(len(self.of_rows), -1)
+        return np.concatenate([rules.numbers for rules in self.row_rules]).reshape(len(self.row_rules), -1)
 
     @cached_property
     def bias_ids(self) -> Spread:
@@ -130,17 +130,17 @@ class RuleTable:
         return self._spread(lambda rules: rules.prompt_ids)
 
     @cached_property
-    def plain(self) -> npt.NDArray[np.bool_]:
+    def unfiltered(self) -> npt.NDArray[np.bool_]:
         """Which rows are drawn at a temperature from all that the model says, but for control tokens [R]."""
-        return np.array([rules.plain for rules in self.of_rows])
+        return np.array([rules.unfiltered for rules in self.row_rules])
 
     @cached_property
-    def bans(self) -> bool:
+    def has_bans(self) -> bool:
         """Whether any row has sequences that are never completed."""
-        return any(rules.banned is not None for rules in self.of_rows)
+        return any(rules.banned is not None for rules in self.row_rules)
 
     def _spread(self, part_of: Callable[[Rules], npt.NDArray[Any]]) -> Spread:
-        return spread([part_of(rules) for rules in self.of_rows])
+        return spread([part_of(rules) for rules in self.row_rules])
 
 
 def spread(parts: Sequence[npt.NDArray[Any]]) -> Spread:

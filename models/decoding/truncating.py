@@ -121,7 +121,13 @@ def _keep_least(room: Any, count: Any, target: Any, each: Any) -> Any:
     Returns:
         How many are kept.
     """
-    scores, weights, ids, places, histogram = room.scores, room.weights, room.ids, room.places, room.histogram
+    scores, weights, ids, places, histogram = (
+        room.scores,
+        room.weights,
+        room.ids,
+        room.indices,
+        room.histogram,
+    )
     keys = room.keys.view(np.uint32)  # floats of at least 0 are ordered as their bits are
     below = 0.0
     histogram[:] = 0

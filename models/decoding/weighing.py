@@ -43,11 +43,18 @@ def draw_by_weight(model: Weigher[Any], state: Any, batch: Batch) -> Chosen:
     """
     rules, everyone = batch.table.numbers, np.arange(len(batch))
     temperatures = rules[:, TEMPERATURE].astype(np.float32)
-    weighed, scales = model.weigh(state, temperatures), _ONE / temperatures
+    weighed, scales = model.block_sums(state, temperatures), _ONE / temperatures
     endless = batch.lengths < rules[:, END_AFTER]
     blocks, targets = np.zeros(len(batch), np.int64), np.empty(len(batch))
     _draw_blocks(
-        weighed.sums, weighed.first, weighed.highest, scales, endless, batch.draws(), blocks, targets
+        weighed.sums,
+        weighed.first,
+        weighed.highest,
+        scales,
+        endless,
+        batch.uniform_numbers(),
+        blocks,
+        targets,
     )
     logits = model.logits(weighed, everyone, blocks)
     places = np.empty(len(batch), np.int64)

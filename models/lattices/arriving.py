@@ -18,14 +18,14 @@ class Arriving(NamedTuple):
     Attributes:
         parents: the token before [C].
         arcs: [C].
-        places: of what was found of both [C].
+        score_indices: of what was found of both [C].
         states: after the way [C].
         totals: of the way [C].
     """
 
     parents: Indices
     arcs: Indices
-    places: Indices
+    score_indices: Indices
     states: Indices
     totals: Scores
 

@@ -41,7 +41,7 @@ class LiveStates:
         self._pool = self._pool.concatenate([state]) if begin else state
         self._rows.append(np.where(rows < 0, rows, begin + rows))
 
-    def keep(self, tokens: Indices) -> None:
+    def retain(self, tokens: Indices) -> None:
         """Forget the states of all other tokens."""
         used, self._rows[tokens] = np.unique(self._rows[tokens], return_inverse=True)
         self._pool = self._pool.select(used)

@@ -75,7 +75,7 @@ class _Found(NamedTuple):
 
 def pass_ngram_tokens(model: NGramModel, joined: Joined, spelling: Spelling, search: Search) -> TokenGraph:
     """Walk all lattices from their starts to their ends; see `token_passing.pass_tokens`."""
-    labels = spelling.alike[joined.labels]
+    labels = spelling.canonical[joined.labels]
     by_target = np.argsort(joined.targets, kind="stable")
     by_source = np.lexsort((labels, joined.sources))
     places = np.arange(joined.num_nodes + 1)
@@ -124,7 +124,7 @@ def _gathered(
     parents, arcs, places = (
         with_room(room.parents, most),
         with_room(room.arcs, most),
-        with_room(room.places, most),
+        with_room(room.score_indices, most),
     )
     states, sums = with_room(room.states, most), with_room(room.totals, most)
     remainder, ended = graph.remainders[node], graph.out_starts[node] == graph.out_starts[node + 1]
@@ -171,7 +171,7 @@ def _add_ways(
     scores: Scores,
 ) -> None:
     """Write those ways that are kept."""
-    way_parents, way_arcs, places = ways.parents, ways.arcs, ways.places
+    way_parents, way_arcs, places = ways.parents, ways.arcs, ways.score_indices
     found_log_probs, found_scores = found.log_probs, found.scores
     for number in range(len(kept)):
         way = kept[number]

@@ -28,12 +28,12 @@ class Path(NamedTuple):
     Attributes:
         text: words, with spaces between.
         total: weighted sum of the path's features.
-        ways: places of its ways in the graph, from the start on.
+        edges: places of its ways in the graph, from the start on.
     """
 
     text: str
     total: float
-    ways: Indices
+    edges: Indices
 
 
 def best_paths(rescored: RescoredLattice, count: int) -> list[Path]:
@@ -50,7 +50,7 @@ def candidates_of(rescored: RescoredLattice, count: int) -> CandidateList:
     """The best paths as an n-best list, with the features that `Weights` weighs."""
     features = rescored.features()
     candidates = tuple(
-        Candidate(path.text, {name: float(values[path.ways].sum()) for name, values in features.items()})
+        Candidate(path.text, {name: float(values[path.edges].sum()) for name, values in features.items()})
         for path in best_paths(rescored, count)
     )
     return CandidateList(rescored.lattice.name, "", candidates)
@@ -88,13 +88,13 @@ class _Openings(NamedTuple):
 
     Attributes:
         ending: it.
-        ways: by word [E].
+        edges: by word [E].
         totals: of the best path to the end that begins with the way [E].
         nexts: the step after it [E].
     """
 
     ending: _Ending
-    ways: Indices
+    edges: Indices
     totals: Scores
     nexts: Indices
 
@@ -105,7 +105,7 @@ class _Graph:
     def __init__(self, rescored: RescoredLattice) -> None:
         self.tokens, self.labels = rescored.tokens, rescored.labels()
         self._last = rescored.num_tokens - 1
-        self._step_ways, self._step_nexts = Growing(np.int64), Growing(np.int64)
+        self._step_edges, self._step_nexts = Growing(np.int64), Growing(np.int64)
         silent = np.flatnonzero(self.labels == NO_WORD)
         self._is_silent = np.zeros(
             rescored.num_tokens, dtype=np.bool_
@@ -119,16 +119,16 @@ class _Graph:
 
     def openings(self, ending: _Ending) -> _Openings:
         """What may come before an ending."""
-        ways, places = self._ways_to(ending.tokens)
+        ways, places = self._edges_to(ending.tokens)
         spoken = np.flatnonzero(self.labels[ways] != NO_WORD)
         spoken = spoken[np.argsort(self.labels[ways[spoken]], kind="stable")]
         ways, places = ways[spoken], places[spoken]
-        totals = self.tokens.ways.scores[ways] + ending.totals[places]
+        totals = self.tokens.edges.scores[ways] + ending.totals[places]
         return _Openings(ending, ways, totals, ending.steps[places])
 
     def longer(self, openings: _Openings, run: slice) -> _Ending:
         """An ending with the word of a run of openings before it."""
-        ways = openings.ways[run]
+        ways = openings.edges[run]
         ending = self._best_by_token(ways, openings.totals[run], openings.nexts[run])
         word = int(self.labels[ways[0]])
         return self._with_silence(ending._replace(word=word, rest=openings.ending))
@@ -137,7 +137,7 @@ class _Graph:
         """The ways of a path from a step on."""
         ways = []
         while step >= 0:
-            ways.append(int(self._step_ways[step]))
+            ways.append(int(self._step_edges[step]))
             step = int(self._step_nexts[step])
         return np.array(ways, dtype=np.int64)
 
@@ -145,29 +145,29 @@ class _Graph:
         """The same words, begun after ways without a word too."""
         fresh = np.flatnonzero(self._is_silent[ending.tokens])
         while fresh.size:
-            ways, places = self._ways_to(ending.tokens[fresh])
+            ways, places = self._edges_to(ending.tokens[fresh])
             silent = np.flatnonzero(self.labels[ways] == NO_WORD)
             ways, places = ways[silent], fresh[places[silent]]
             found = self._best_by_token(
-                ways, self.tokens.ways.scores[ways] + ending.totals[places], ending.steps[places]
+                ways, self.tokens.edges.scores[ways] + ending.totals[places], ending.steps[places]
             )
             ending, is_new = _joined(ending, found)
             fresh = np.flatnonzero(is_new & self._is_silent[ending.tokens])
         return ending
 
-    def _ways_to(self, tokens: Indices) -> tuple[Indices, Indices]:
+    def _edges_to(self, tokens: Indices) -> tuple[Indices, Indices]:
         """All ways to some tokens, and to which of them each leads."""
         begins, ends = self.tokens.offsets[tokens], self.tokens.offsets[tokens + 1]
         return ranges(begins, ends), np.repeat(np.arange(len(tokens)), ends - begins)
 
     def _best_by_token(self, ways: Indices, totals: Scores, nexts: Indices) -> _Ending:
         """The best of some ways from each token, as steps."""
-        parents = self.tokens.ways.parents[ways]
+        parents = self.tokens.edges.parents[ways]
         order = np.lexsort((-totals, parents))
         tokens, firsts = np.unique(parents[order], return_index=True)
         best = order[firsts]
-        steps = len(self._step_ways) + np.arange(len(best))
-        self._step_ways.append(ways[best])
+        steps = len(self._step_edges) + np.arange(len(best))
+        self._step_edges.append(ways[best])
         self._step_nexts.append(nexts[best])
         return _Ending(NO_WORD, None, tokens, totals[best], steps)
 
@@ -198,10 +198,10 @@ def _in_order(rescored: RescoredLattice) -> Iterator[Path]:
             total = float(ending.totals[0])
             heapq.heappush(heap, (-total, next(serial), Path(text, total, graph.path(int(ending.steps[0])))))
         openings = graph.openings(ending)
-        if not openings.ways.size:
+        if not openings.edges.size:
             return
-        before = rescored.tokens.forward[rescored.tokens.ways.parents[openings.ways]]
-        labels = graph.labels[openings.ways]
+        before = rescored.tokens.forward[rescored.tokens.edges.parents[openings.edges]]
+        labels = graph.labels[openings.edges]
         begins = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
         best = np.maximum.reduceat(before + openings.totals, begins)
         ends = np.append(begins[1:], len(labels))

@@ -44,15 +44,15 @@ class RescoredLattice:
 
     def labels(self) -> Indices:
         """The label of each way in the lattice's words [E]; the end of the sentence has none."""
-        return np.append(self.lattice.labels, 0)[self.tokens.ways.arcs]
+        return np.append(self.lattice.labels, 0)[self.tokens.edges.arcs]
 
     def features(self) -> dict[str, Scores]:
         """Each way's features by name [E], those that `Weights` weighs."""
-        arcs, labels = self.tokens.ways.arcs, self.labels()
+        arcs, labels = self.tokens.edges.arcs, self.labels()
         return {
             "am": np.append(self.lattice.am, 0.0)[arcs],
             "old_lm": np.append(self.lattice.old_lm, 0.0)[arcs],
-            "lm": self.tokens.ways.log_probs,
+            "lm": self.tokens.edges.log_probs,
             "words": (labels > 0).astype(np.float64),
             "unk": self.unknown[labels].astype(np.float64),
         }
@@ -64,14 +64,14 @@ class RescoredLattice:
         words included.
         """
         tokens, lattice, weights = self.tokens, self.lattice, self.weights
-        arcs, labels, features = tokens.ways.arcs, self.labels(), self.features()
+        arcs, labels, features = tokens.edges.arcs, self.labels(), self.features()
         scale = weights.lm + weights.old_lm
         lm = features["lm"] * weights.lm + features["old_lm"] * weights.old_lm + features["unk"] * weights.unk
         words = lattice.words
         alignments = (*lattice.alignments, "") if lattice.alignments else ()
         variants = None if lattice.variants is None else np.append(lattice.variants, NO_VARIANT)[arcs]
         columns = Arcs(
-            tokens.ways.parents,
+            tokens.edges.parents,
             np.repeat(np.arange(self.num_tokens), np.diff(tokens.offsets)),
             [words[label] for label in labels.tolist()],
             features["am"],
@@ -113,7 +113,7 @@ def rescore(
     if not lattices:
         return []
     words = joint_words(lattices)
-    spelling = speller.spell(list(words))
+    spelling = speller.label_tokens(list(words))
     joined = join(lattices, weights, words, spelling)
     graphs = apart(_walked(model, joined, spelling, search), joined)
     return [
@@ -147,7 +147,7 @@ def apart(graph: TokenGraph, joined: Joined) -> list[TokenGraph]:
     for lattice, (begin, end) in enumerate(itertools.pairwise(firsts.tolist())):
         tokens = order[begin:end]
         counts = graph.offsets[tokens + 1] - graph.offsets[tokens]
-        ways = graph.ways.select(ranges(graph.offsets[tokens], graph.offsets[tokens + 1]))
+        ways = graph.edges.select(ranges(graph.offsets[tokens], graph.offsets[tokens + 1]))
         own = Ways(numbers[ways.parents], joined.own_arcs[ways.arcs], ways.log_probs, ways.scores)
         offsets = np.concatenate([[0], np.cumsum(counts)])
         nodes = graph.nodes[tokens] - joined.starts[lattice]

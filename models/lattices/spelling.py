@@ -28,14 +28,14 @@ class Spelling:
         lengths: how many of them a label has [W]; that without a word has none.
         num_words: words of each label, 0 or 1 [W].
         num_unknown: tokens of each that are `<unk>` [W].
-        alike: the first label with the same tokens as each [W]: to the model, it is the same word.
+        canonical: the first label with the same tokens as each [W]: to the model, it is the same word.
     """
 
     tokens: TokenIds
     lengths: TokenIds
     num_words: Indices
     num_unknown: Indices
-    alike: Indices
+    canonical: Indices
 
     @property
     def end(self) -> int:
@@ -59,7 +59,7 @@ class Speller:
         if across is not None:
             raise self._dependent(f"its token {across.decode(errors='replace')!r} reaches beyond a space")
 
-    def spell(self, words: Sequence[str]) -> Spelling:
+    def label_tokens(self, words: Sequence[str]) -> Spelling:
         """The tokens of words, of which the first is empty and stands for none.
 
         Raises:

@@ -73,7 +73,7 @@ def pass_tokens(model: LanguageModel[Any], joined: Joined, spelling: Spelling, s
     walk = _Walk(model, joined, spelling, search)
     walk.begin()
     for level in range(1, joined.num_levels):
-        walk.go_on(level)
+        walk.advance_level(level)
     return walk.tokens.graph()
 
 
@@ -83,8 +83,8 @@ class _Walk:
     def __init__(self, model: LanguageModel[Any], joined: Joined, spelling: Spelling, search: Search) -> None:
         self._model, self._joined, self._spelling, self._search = model, joined, spelling, search
         self._states = LiveStates(model, spelling)
-        self._states_tell = futures_of(self._states.initial) is not None
-        num_words = 0 if self._states_tell else search.recombination_order or joined.num_levels
+        self._states_are_keys = futures_of(self._states.initial) is not None
+        num_words = 0 if self._states_are_keys else search.recombination_order or joined.num_levels
         self.tokens = Tokens(joined.num_nodes, num_words=num_words)
         self._live = np.zeros(0, dtype=np.int64)  # tokens that have arcs still to go
         self._begins = np.zeros(
@@ -97,16 +97,16 @@ class _Walk:
         """Put a token on each start."""
         starts = self._joined.starts
         self.tokens.add_starts(starts)
-        self._leave(0, self._states.initial, np.zeros(len(starts), dtype=np.int64))
+        self._score_outgoing(0, self._states.initial, np.zeros(len(starts), dtype=np.int64))
 
-    def go_on(self, level: int) -> None:
+    def advance_level(self, level: int) -> None:
         """Let tokens arrive at the nodes of a level and be merged, and score the words that follow."""
-        ways, totals = self._arriving(level)
+        ways, totals = self._incoming_edges(level)
         nodes = self._joined.targets[ways.arcs]
-        labels = self._spelling.alike[self._joined.labels[ways.arcs]]
+        labels = self._spelling.canonical[self._joined.labels[ways.arcs]]
         ended = self._joined.last_use[nodes] < 0
         futures = words = self.tokens.words_after(ways.parents, labels)
-        if self._states_tell:
+        if self._states_are_keys:
             state, rows = self._states.after(ways.parents, labels)
             futures = cast("Indices", futures_of(state))[rows]
         futures = np.where(ended[:, None], 0, futures)  # behind the end all are alike
@@ -114,26 +114,26 @@ class _Walk:
         self.tokens.add(ways, totals, nodes, words, merged)
         going = ~ended[merged.best]
         best = merged.best[going]
-        if self._states_tell:
+        if self._states_are_keys:
             used, places = np.unique(rows[best], return_inverse=True)
             state = state.select(used)
         else:
             state, places = self._shared_states(ways.select(best), totals[best], words[best])
         rows = np.full(len(going), NO_STATE)
         rows[going] = places
-        self._leave(level, state, rows)
+        self._score_outgoing(level, state, rows)
 
     def _shared_states(self, ways: Ways, totals: Scores, words: Indices) -> tuple[Any, Indices]:
         """The states after ways, one for all of a lattice whose last words are equal: that of the best of them."""
         lattices = self._joined.lattice_of[self._joined.sources[ways.arcs]]
         alike = merge(lattices, words, totals, max_tokens_per_node=len(totals))
-        labels = self._spelling.alike[self._joined.labels[ways.arcs[alike.best]]]
+        labels = self._spelling.canonical[self._joined.labels[ways.arcs[alike.best]]]
         state, rows = self._states.after(ways.parents[alike.best], labels)
         places = np.empty(len(totals), dtype=np.int64)
         places[alike.candidates] = np.repeat(rows, np.diff(alike.offsets))
         return state, places
 
-    def _arriving(self, level: int) -> tuple[Ways, Scores]:
+    def _incoming_edges(self, level: int) -> tuple[Ways, Scores]:
         """The ways to the nodes of a level and their totals, without those outside the beam."""
         joined, tokens = self._joined, self.tokens
         arcs = joined.by_target.of(level)
@@ -149,7 +149,7 @@ class _Walk:
         inside = np.flatnonzero(totals + joined.remainders[nodes] >= threshold[joined.lattice_of[nodes]])
         return ways.select(inside), totals[inside]
 
-    def _leave(self, level: int, state: Any, rows: Indices) -> None:
+    def _score_outgoing(self, level: int, state: Any, rows: Indices) -> None:
         """Score the words that follow the tokens of a level, which are the newest.
 
         Args:
@@ -164,7 +164,7 @@ class _Walk:
         counts = tokens.count[joined.sources[arcs]]
         first = tokens.first[joined.sources[arcs]]
         parents, gone = ranges(first, first + counts), np.repeat(arcs, counts)
-        labels = self._spelling.alike[joined.labels[gone]]
+        labels = self._spelling.canonical[joined.labels[gone]]
         log_probs = word_log_probs(self._model, state, rows[parents - begin], labels, self._spelling)
         log_probs[np.isneginf(log_probs)] = LOG_ZERO
         lattices = joined.lattice_of[joined.sources[gone]]
@@ -178,4 +178,4 @@ class _Walk:
             np.maximum.at(self._best, (joined.levels[nodes], lattices), estimates)
         self._live = np.concatenate([self._live, np.arange(begin, len(tokens))])
         self._live = self._live[joined.last_use[tokens.nodes(self._live)] > level]
-        self._states.keep(self._live)
+        self._states.retain(self._live)

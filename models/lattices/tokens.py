@@ -36,13 +36,13 @@ class TokenGraph(NamedTuple):
         nodes: where the tokens are [T]; those before a token come before it.
         forward: total of the best way to each [T].
         offsets: where each token's ways begin, and E at the end [T + 1].
-        ways: by token.
+        edges: by token.
     """
 
     nodes: Indices
     forward: Scores
     offsets: Indices
-    ways: Ways
+    edges: Ways
 
 
 class Tokens:
@@ -62,7 +62,7 @@ class Tokens:
         self.count = np.zeros(num_nodes, dtype=np.int64)
         self._nodes, self._forward = Growing(np.int64), Growing(np.float64)
         self._words = Growing(np.int64, num_words)
-        self._num_ways = Growing(np.int64)
+        self._num_edges = Growing(np.int64)
         self._parents, self._arcs = Growing(np.int64), Growing(np.int64)
         self._log_probs, self._scores = Growing(np.float64), Growing(np.float64)
 
@@ -112,7 +112,7 @@ class Tokens:
 
     def graph(self) -> TokenGraph:
         """All tokens and their ways."""
-        offsets = np.concatenate([[0], np.cumsum(self._num_ways[:])])
+        offsets = np.concatenate([[0], np.cumsum(self._num_edges[:])])
         ways = Ways(self._parents[:], self._arcs[:], self._log_probs[:], self._scores[:])
         return TokenGraph(self._nodes[:], self._forward[:], offsets, ways)
 
@@ -123,4 +123,4 @@ class Tokens:
         self._nodes.append(nodes)
         self._forward.append(totals)
         self._words.append(words)
-        self._num_ways.append(num_ways)
+        self._num_edges.append(num_ways)

@@ -117,7 +117,7 @@ class NetworkConfig(BaseModel):
         tokens = self.window if self.cell == "feed-forward" else 1
         return (tokens * self.embedding_size, *[self.hidden_size] * (self.layers - 1))
 
-    def idle_key(self) -> str | None:
+    def unused_key(self) -> str | None:
         """A key that was set and would do nothing, with the reason; None if there is none."""
         for key, (other, values) in ACTS_WITH.items():
             given = getattr(self, other)

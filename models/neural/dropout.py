@@ -13,7 +13,7 @@ class Dropout(nn.Module):
         variational: whether a row drops the same values at each of the T steps (Gal and Ghahramani 2016).
 
     Attributes:
-        part: which of how many equal parts of a batch the rows are; others may be in other processes, and
+        shard: which of how many equal parts of a batch the rows are; others may be in other processes, and
             masks are those of the whole batch.
     """
 
@@ -21,13 +21,13 @@ class Dropout(nn.Module):
         super().__init__()
         self.share = share
         self.variational = variational
-        self.part = (0, 1)
+        self.shard = (0, 1)
 
     def forward(self, values: Tensor) -> Tensor:
         """The values [T, B, W], some of them 0 in training mode."""
         if not self.training or not self.share:
             return values
-        number, count = self.part
+        number, count = self.shard
         if count == 1 and not self.variational:
             return functional.dropout(values, self.share)
         times, rows, width = values.shape

@@ -36,7 +36,7 @@ class NeuralModel(NetworkModel[NeuralState]):
         network: its parameters; moved to the device and switched to evaluation.
         vocabulary: the tokens that ids stand for.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
-        shelf: where packed weights lie; None for this process's memory. Whoever goes on training the network
+        weight_cache: where packed weights lie; None for this process's memory. Whoever goes on training the network
             gives none.
 
     Raises:
@@ -44,10 +44,15 @@ class NeuralModel(NetworkModel[NeuralState]):
     """
 
     def __init__(
-        self, network: Network, vocabulary: Vocabulary, *, device: str = "cpu", shelf: Shelf | None = None
+        self,
+        network: Network,
+        vocabulary: Vocabulary,
+        *,
+        device: str = "cpu",
+        weight_cache: Shelf | None = None,
     ) -> None:
         super().__init__(network, vocabulary)
-        self.shelf = shelf
+        self.weight_cache = weight_cache
         self._device = resolve_device(device)
         self._network = network.to(self._device).eval()
         recordable = self._device.type == "cuda" and self._config.attention == "none"
@@ -63,12 +68,12 @@ class NeuralModel(NetworkModel[NeuralState]):
         """What computes; packed when it is first asked, so that whoever trains the network does so before."""
         if BEST is None or self._device.type != "cpu":
             return self._network
-        return packed(self._network, BEST, self.shelf)
+        return packed(self._network, BEST, self.weight_cache)
 
     @torch.inference_mode()
     def empty_state(self, batch: int) -> NeuralState:
         """The state after nothing."""
-        return NeuralState(self._network.zero_hidden(batch))
+        return NeuralState(self._network.initial_hidden(batch))
 
     @torch.inference_mode()
     def advance(self, state: NeuralState, tokens: TokenIds) -> NeuralState:
@@ -166,7 +171,7 @@ class NeuralModel(NetworkModel[NeuralState]):
         return features if features.is_cuda else features.numpy()
 
     @torch.inference_mode()
-    def features_along(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+    def features_per_token(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
         """The vector before each of given tokens [B, T, E]; see `prefill` for the arguments."""
         return features_ragged(self._served, state, tokens, lengths)
 
@@ -190,7 +195,12 @@ class NeuralModel(NetworkModel[NeuralState]):
 
     @classmethod
     def load(
-        cls, directory: Path, vocabulary: Vocabulary, *, device: str = "cpu", shelf: Shelf | None = None
+        cls,
+        directory: Path,
+        vocabulary: Vocabulary,
+        *,
+        device: str = "cpu",
+        weight_cache: Shelf | None = None,
     ) -> "NeuralModel":
         """Rebuild from what `save` wrote: a `WeighingModel` where the processor has a faster way to multiply.
 
@@ -198,7 +208,7 @@ class NeuralModel(NetworkModel[NeuralState]):
             directory: a checkpoint.
             vocabulary: the one it was saved with.
             device: see the class.
-            shelf: for what is packed from these very files.
+            weight_cache: for what is packed from these very files.
 
         Raises:
             ManifestError: a file is not what `save` writes, or does not fit the vocabulary.
@@ -206,7 +216,7 @@ class NeuralModel(NetworkModel[NeuralState]):
         """
         network = read_network(directory, vocab_size=len(vocabulary))
         kind = WeighingModel if _weighs(network, device) else NeuralModel
-        return kind(network, vocabulary, device=device, shelf=shelf)
+        return kind(network, vocabulary, device=device, weight_cache=weight_cache)
 
     def _ids(self, tokens: TokenIds) -> Tensor:
         return torch.as_tensor(tokens, dtype=torch.int64, device=self._device)
@@ -219,17 +229,17 @@ class WeighingModel(NeuralModel):
         network: with a softmax over the whole vocabulary.
         vocabulary: see `NeuralModel`.
         device: a processor for which there is a packing.
-        shelf: see `NeuralModel`.
+        weight_cache: see `NeuralModel`.
 
     Raises:
         InvalidInputError: as `NeuralModel`.
     """
 
     @torch.inference_mode()
-    def weigh(self, state: NeuralState, temperatures: FloatArray) -> Weighed:
+    def block_sums(self, state: NeuralState, temperatures: FloatArray) -> Weighed:
         """What the next token of each row is drawn by; see `Weigher`."""
         features = self._served.features(state.top)
-        return self._softmax.weigh(features, np.ascontiguousarray(temperatures, dtype=np.float32))
+        return self._softmax.block_sums(features, np.ascontiguousarray(temperatures, dtype=np.float32))
 
     def logits(self, weighed: Weighed, rows: TokenIds, blocks: TokenIds) -> FloatArray:
         """The logits [N, 64] of single blocks of tokens; see `Weigher`."""

@@ -33,7 +33,7 @@ class Network(nn.Module):
         InvalidInputError: the configuration's cutoffs do not fit the vocabulary.
     """
 
-    takes_any_shape = False
+    accepts_any_shape = False
 
     def __init__(self, config: NetworkConfig, vocab_size: int) -> None:
         super().__init__()
@@ -56,18 +56,18 @@ class Network(nn.Module):
         if self.config.tied and isinstance(self.output, Softmax):
             self.output.weight = cast("nn.Parameter", self.embedding.weight)
 
-    def zero_hidden(self, batch: int) -> Hidden:
+    def initial_hidden(self, batch: int) -> Hidden:
         """What is carried before any token: no output, and what the body starts with, mostly zeros."""
         return (next(self.parameters()).new_zeros(1, batch, self.body.width), *self.body.start(batch))
 
-    def carry_on(self, hidden: Hidden, kept: Tensor) -> Hidden:
+    def detach_and_reset(self, hidden: Hidden, kept: Tensor) -> Hidden:
         """What a training step starts from: cut off from the past's gradients, and in some rows begun anew.
 
         Args:
             hidden: what the step before left.
             kept: which rows go on, booleans [B].
         """
-        begun = self.zero_hidden(len(kept))
+        begun = self.initial_hidden(len(kept))
         mask = kept[None, :, None]
         return tuple(torch.where(mask, part.detach(), new) for part, new in zip(hidden, begun, strict=True))
 

@@ -69,7 +69,7 @@ class RecordedSteps:
 
     def _bind(self, rows: int, like: Tensor) -> "_Bound":
         tokens = like.new_zeros(rows)
-        hidden = tuple(part.clone() for part in self._network.zero_hidden(rows))
+        hidden = tuple(part.clone() for part in self._network.initial_hidden(rows))
         return _Bound(tokens, hidden, self._record(lambda: self._network.step(tokens, hidden)))
 
 

@@ -128,7 +128,7 @@ def choose(network: Network, outputs: Tensor, rows: TokenIds, ids: TokenIds) -> 
         ids: that may come next.
     """
     held = LOGITS_ON_CUDA if outputs.is_cuda else CHOICE_LOGITS
-    size = _MANY if network.output.holds_few_logits else max(1, held // network.vocab_size)
+    size = _MANY if network.output.streams_logits else max(1, held // network.vocab_size)
     scores = np.empty(len(ids), dtype=np.float32)
     for start in range(0, len(outputs), size):
         cut = slice(*np.searchsorted(rows, [start, start + size]))
@@ -169,7 +169,7 @@ def _read_rows(
     device = state.top.device
     tokens, lengths = tokens[rows, : lengths[rows[0]]], lengths[rows]
     batch, width = tokens.shape
-    padding = 0 if network.takes_any_shape else -width % _STEPS_MULTIPLE
+    padding = 0 if network.accepts_any_shape else -width % _STEPS_MULTIPLE
     padded = np.full((batch, width + padding), EOS, dtype=np.int64)
     is_given = np.arange(width) < lengths[:, None]
     padded[:, :width][is_given] = tokens[is_given]  # what lies past a row's length may be no id
@@ -192,7 +192,7 @@ def _read_rows(
 
 
 def _steps_at_once(network: Network, batch: int) -> int:
-    return max(1, min(STEPS, _POSITIONS // batch)) if network.takes_any_shape else STEPS
+    return max(1, min(STEPS, _POSITIONS // batch)) if network.accepts_any_shape else STEPS
 
 
 def _read_through(
@@ -208,8 +208,8 @@ def _read_through(
     device, lengths = state.top.device, lengths[rows]
     ids = torch.as_tensor(tokens[rows, : lengths[0]].T.astype(np.int64), device=device)
     hidden = tuple(part.clone() for part in state.hidden)
-    any_width = ids.is_cuda or network.takes_any_shape
-    held = _POSITIONS if network.takes_any_shape else len(rows) * STEPS
+    any_width = ids.is_cuda or network.accepts_any_shape
+    held = _POSITIONS if network.accepts_any_shape else len(rows) * STEPS
     contexts: list[Tensor] = []
     size = begin = 0
     for start, end, alive in stretches(lengths, any_width=any_width, most=STEPS):
@@ -274,7 +274,7 @@ def _score_positions(network: Network, outputs: Tensor, ids: Tensor, *, normalis
     of_targets = network.target_log_probs if normalised else network.target_logits
     held = LOGITS_ON_CUDA if ids.is_cuda else LOGITS
     size = max(1, held // (network.vocab_size if normalised else outputs.shape[1]))
-    if normalised and network.output.holds_few_logits:
+    if normalised and network.output.streams_logits:
         size = _MANY
     scores = torch.empty(len(ids), device=ids.device)
     for start in range(0, len(ids), size):

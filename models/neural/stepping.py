@@ -32,7 +32,7 @@ def step(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
     Returns:
         What is carried on, of the same shapes.
     """
-    if tokens.is_cuda or (tokens.shape[0] > PLAIN_CELL_ROWS and not network.takes_any_shape):
+    if tokens.is_cuda or (tokens.shape[0] > PLAIN_CELL_ROWS and not network.accepts_any_shape):
         return run(network, tokens[None], hidden)[1]
     return network.step(tokens, hidden)
 
@@ -50,7 +50,7 @@ def run(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tensor, Hidde
     """
     hidden = tuple(part.contiguous() for part in hidden)  # cuDNN takes no other
     rows = tokens.shape[1]
-    extra = 0 if tokens.is_cuda or network.takes_any_shape else _rounded_up(rows) - rows
+    extra = 0 if tokens.is_cuda or network.accepts_any_shape else _rounded_up(rows) - rows
     if extra:
         tokens = torch.cat([tokens, tokens.new_zeros(tokens.shape[0], extra)], dim=1)
         hidden = tuple(
@@ -75,7 +75,7 @@ def run_ragged(network: Network, tokens: Tensor, lengths: Tensor, hidden: Hidden
         What is carried on, of the same shapes.
     """
     after = tuple(part.clone() for part in hidden)
-    any_width = tokens.is_cuda or network.takes_any_shape
+    any_width = tokens.is_cuda or network.accepts_any_shape
     for start, end, alive in stretches(lengths.numpy(), any_width=any_width, most=len(tokens)):
         before = tuple(part[:, :alive] for part in after)
         stretch = tokens[start:end, :alive]

@@ -270,7 +270,7 @@ class NGramModel:
         """How many of the last tokens each row's future depends on [B]."""
         return contexts.context_lengths(self.automaton, state.ids)
 
-    def context_lengths_along(
+    def context_lengths_per_token(
         self, state: NGramState, tokens: TokenIds, lengths: TokenIds
     ) -> npt.NDArray[np.int64]:
         """The same before each of tokens [B, T], of which row b has lengths[b]; 0 past a row's length.

@@ -27,7 +27,7 @@ class ScoreRanges:
                         self._ranges[name] = min(low, value), max(high, value)
             yield one
 
-    def doubts(self) -> Iterator[str]:
+    def warnings(self) -> Iterator[str]:
         """A sentence for each score all of whose values lie above 0 and up to 1, and not all at 1."""
         for name, (low, high) in sorted(self._ranges.items()):
             if 0 < low < 1 and high <= 1 and _SCORE.fullmatch(name.lower()):

@@ -212,5 +212,5 @@ def rerank(
         device,
         precision,
     )
-    lists = source.lists(reserved=lambda name: is_reserved(name, asked.models.further))
+    lists = source.lists(reserved=lambda name: is_reserved(name, asked.models.extra))
     reranking.rerank_file(asked, lists, file=source.file, target=output, output_format=output_format)

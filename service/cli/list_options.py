@@ -83,11 +83,11 @@ def good_lists(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
     complaints, any_good = Complaints(), False
     for item in items:
         if isinstance(item, BadLine):
-            complaints.tell(str(item))
+            complaints.warn(str(item))
         else:
             any_good = True
             yield item
-    complaints.tell_rest(file, "more bad lines")
+    complaints.warn_rest(file, "more bad lines")
     if complaints.count and not any_good:
         raise FormatError(file, "has no list that can be read", hint="is --format right?")
 
@@ -119,7 +119,7 @@ class ListSource(NamedTuple):
         )
         ranges = ScoreRanges()
         yield from ranges.watch(good_lists(items, self.file))
-        for doubt in ranges.doubts():
+        for doubt in ranges.warnings():
             typer.echo(f"gramophone: {self.file}: {doubt}", err=True)
 
 

@@ -41,7 +41,7 @@ def convert(
 
     def watched(lists: Iterable[CandidateList]) -> Iterator[CandidateList]:
         for one in lists:
-            lost.update(form.leaves_out(one, streamed=target == "-"))
+            lost.update(form.dropped_fields(one, streamed=target == "-"))
             yield one
 
     to = binary_stream(sys.stdout, "output") if target == "-" else Path(target)

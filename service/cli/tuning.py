@@ -117,7 +117,7 @@ def tune(
         device=device,
         precision=precision,
     )
-    lists = list(source.lists(reserved=lambda name: is_reserved(name, asked.models.further)))
+    lists = list(source.lists(reserved=lambda name: is_reserved(name, asked.models.extra)))
     if not lists:
         raise InvalidInputError(f"{source.file} has no lists", parameter="file")
     progress = TuningProgress()

@@ -30,14 +30,14 @@ class LoadProgress:
 
     def __init__(self) -> None:
         self._on_terminal = sys.stderr.isatty()
-        self._said_s = time.perf_counter()
+        self._printed_s = time.perf_counter()
 
     def __call__(self, recording: Recording) -> None:
         """Show how far a run is."""
         now_s = time.perf_counter()
-        if not self._on_terminal and now_s - self._said_s < _LOG_EVERY_S:
+        if not self._on_terminal and now_s - self._printed_s < _LOG_EVERY_S:
             return
-        self._said_s = now_s
+        self._printed_s = now_s
         share, left = _progress(recording, now_s)
         count = len(recording.observations)
         errors = f", {', '.join(sorted(recording.examples))}" if recording.examples else ""
@@ -60,7 +60,7 @@ def _progress(recording: Recording, now_s: float) -> tuple[float, str]:
     """The share that is done, and the time that is left in words."""
     terms = recording.terms
     if terms.duration_s is not None:
-        left_s = max(recording.began_s + terms.duration_s - now_s, 0.0)
+        left_s = max(recording.window_start_s + terms.duration_s - now_s, 0.0)
         return 1 - left_s / (terms.warmup_s + terms.duration_s), f", {left_s:.0f} s left"
     return recording.num_due / (terms.num_requests or 1), ""
 

@@ -23,17 +23,17 @@ class TuningProgress:
 
     def __init__(self) -> None:
         self._on_terminal = sys.stderr.isatty()
-        self._what = ""
-        self._began_s = self._said_s = time.monotonic()
+        self._description = ""
+        self._began_s = self._printed_s = time.monotonic()
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Tell what is being done, how much of it is done, and how much there is."""
         now_s = time.monotonic()
-        if what != self._what:
-            self._what, self._began_s = what, now_s
-        if not done or now_s - self._said_s < _SAY_EVERY_S[self._on_terminal]:
+        if what != self._description:
+            self._description, self._began_s = what, now_s
+        if not done or now_s - self._printed_s < _SAY_EVERY_S[self._on_terminal]:
             return
-        self._said_s = now_s
+        self._printed_s = now_s
         left_s = (now_s - self._began_s) * (total - done) / done
         line = f"{what}: {done / total:.0%}, {left_s:,.0f} s left"
         sys.stderr.write(f"\r\x1b[K{line}" if self._on_terminal else f"{line}\n")

@@ -39,7 +39,7 @@ class Admission:
         """Those admitted, in no order; not to be kept."""
         return self._jobs
 
-    def check_room(self, tokens: int = 0) -> None:
+    def check_capacity(self, tokens: int = 0) -> None:
         """Refuse what `admit` would refuse now.
 
         Raises:
@@ -69,7 +69,7 @@ class Admission:
         Raises:
             DrainingError, OverloadedError: as `check_room`.
         """
-        self.check_room(job.tokens)
+        self.check_capacity(job.tokens)
         self._jobs.add(job)
         self.tokens += job.tokens
         self.num_waiting += 1
@@ -89,7 +89,7 @@ class Admission:
             self._observer.ended(how)
         self.start(job)
 
-    def late(self, now_s: float) -> list[Job]:
+    def expired(self, now_s: float) -> list[Job]:
         """The jobs whose time is out."""
         if now_s < self._next_deadline_s:
             return []

@@ -49,7 +49,7 @@ class QuickCall(ModelCall):
         """The answers to calls of one kind, each what it would be alone."""
 
     @staticmethod
-    def pool() -> "QuickPool":
+    def batch() -> "QuickPool":
         """Calls that are answered together."""
         return QuickPool()
 
@@ -57,10 +57,10 @@ class QuickCall(ModelCall):
 class QuickPool(Pool[QuickCall, QuickCall]):
     """Calls that are answered together, as many as memory allows."""
 
-    def _begun(self, call: QuickCall) -> QuickCall:
+    def _start(self, call: QuickCall) -> QuickCall:
         return call
 
-    def _slice(self, under_way: Mapping[QuickCall, QuickCall], count: int) -> Done:
+    def _run(self, under_way: Mapping[QuickCall, QuickCall], count: int) -> Done:
         calls: list[QuickCall] = []
         rows = 0
         for call in under_way:
@@ -174,10 +174,10 @@ def alone(call: ModelCall) -> Any:
     """The answer to one call."""
     if isinstance(call, QuickCall):
         return type(call).answers([call])[0]
-    pool = call.pool()
-    pool.join(call)
+    pool = call.batch()
+    pool.add(call)
     while True:
-        if answers := pool.go_on(call.size).answers:
+        if answers := pool.run_slice(call.size).answers:
             return answers[0][1]
 
 

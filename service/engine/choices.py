@@ -40,7 +40,7 @@ class ScoreChoices(ModelCall):
         return False
 
     @staticmethod
-    def pool() -> "ChoicePool":
+    def batch() -> "ChoicePool":
         """Rows whose choices are scored together."""
         return ChoicePool()
 
@@ -48,10 +48,10 @@ class ScoreChoices(ModelCall):
 class ChoicePool(Pool[ScoreChoices, "_Choosing"]):
     """Choices after the rows of several requests, a bounded number of rows at a time."""
 
-    def _begun(self, call: ScoreChoices) -> "_Choosing":
+    def _start(self, call: ScoreChoices) -> "_Choosing":
         return _Choosing(call)
 
-    def _slice(self, under_way: Mapping[ScoreChoices, "_Choosing"], count: int) -> Done:
+    def _run(self, under_way: Mapping[ScoreChoices, "_Choosing"], count: int) -> Done:
         calls = list(under_way.values())
         left = [one.left for one in calls]
         shares = [
@@ -65,7 +65,7 @@ class ChoicePool(Pool[ScoreChoices, "_Choosing"]):
             model = next(iter(under_way)).model
             told = sound(scored(model, state, rows, np.concatenate([tokens for _, _, tokens in parts])))
             for (one, share), (_, _, tokens) in zip(shares, parts, strict=True):
-                one.went_on(share, told[: len(tokens)])
+                one.record(share, told[: len(tokens)])
                 told = told[len(tokens) :]
         done = [(call, one.scores) for call, one in under_way.items() if not one.left]
         return Done(int(firsts[-1]), int(firsts[-1]), done)
@@ -95,7 +95,7 @@ class _Choosing:
             self._call.tokens[cut],
         )
 
-    def went_on(self, count: int, scores: FloatArray) -> None:
+    def record(self, count: int, scores: FloatArray) -> None:
         """The choices of the next so many rows were scored."""
         self.scores[self._choices(count)] = scores
         self.left -= count

@@ -38,7 +38,7 @@ class Decode(ModelCall):
         return True
 
     @staticmethod
-    def pool() -> "DecodePool":
+    def batch() -> "DecodePool":
         """Rows that take their steps together."""
         return DecodePool()
 
@@ -48,30 +48,30 @@ class DecodePool(Pool[Decode, Member]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._formation: Formation | None = None
+        self._batch: Formation | None = None
 
-    def _begun(self, call: Decode) -> Member:
+    def _start(self, call: Decode) -> Member:
         return Member(call.state, count=call.count, top=call.top, last=call.last)
 
-    def _slice(self, under_way: Mapping[Decode, Member], count: int) -> Done:
+    def _run(self, under_way: Mapping[Decode, Member], count: int) -> Done:
         model = next(iter(under_way)).model
         room = min(count, MAX_ENTRIES // len(model.vocabulary))
-        formation = self._formation = self._formed(_fitting(list(under_way.values()), room))
+        formation = self._batch = self._form_batch(_fitting(list(under_way.values()), room))
         num_rows = len(formation)
         stepped = formation.step(model)
-        self._formation = stepped.formation
+        self._batch = stepped.batch
         answers = []
         if stepped.done:
-            answers = [(call, member.drawn) for call, member in under_way.items() if member.done]
+            answers = [(call, member.result) for call, member in under_way.items() if member.done]
         return Done(num_rows, num_rows, answers)
 
-    def _formed(self, members: list[Member]) -> Formation:
-        formation = self._formation
+    def _form_batch(self, members: list[Member]) -> Formation:
+        formation = self._batch
         if formation is None:
             return Formation.of(members)
-        if members[: len(formation.members)] == formation.members:
-            return formation.joined_by(members[len(formation.members) :])
-        formation.disperse()
+        if members[: len(formation.slots)] == formation.slots:
+            return formation.with_slots(members[len(formation.slots) :])
+        formation.dissolve()
         return Formation.of(members)
 
 
@@ -92,5 +92,5 @@ def decode(
 
 def _fitting(members: Sequence[Member], room: int) -> list[Member]:
     """The first of some members, as many rows as there is room for, and at least one member."""
-    ends = accumulate(len(member.places) for member in members)
+    ends = accumulate(len(member.indices) for member in members)
     return [member for member, end in zip(members, ends, strict=True) if end <= room] or [members[0]]

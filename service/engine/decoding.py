@@ -44,10 +44,10 @@ class Drawn(NamedTuple):
         tokens: of each row [R]; `</s>` is the last where it came.
         log_probs: the model's own of each token [R].
         tops: the most probable tokens in the place of each [R], if asked for; else empty.
-        decoding: of the rows that have not ended, in their order; None if nothing goes on.
+        unfinished: of the rows that have not ended, in their order; None if nothing goes on.
     """
 
     tokens: list[list[int]]
     log_probs: list[list[float]]
     tops: list[list[TopTokens]]
-    decoding: Rows | None
+    unfinished: Rows | None

@@ -22,10 +22,10 @@ class DefaultModel:
     """
 
     def __init__(self, following: Following, said: str | None) -> None:
-        self._following = following
-        self._said = said
+        self._watcher = following
+        self._configured = said
         self._remembered = following.default
-        self.address = next(iter(following.followed))  # until there is a table to choose from
+        self.address = next(iter(following.watched))  # until there is a table to choose from
         self.reason = ""
         self.is_guess = False
 
@@ -38,23 +38,28 @@ class DefaultModel:
         Raises:
             ModelNotFoundError: what the settings say is not served.
         """
-        if self._said:
-            address, self.reason = self._said, f"GRAMOPHONE_DEFAULT_MODEL is {self._said}"
+        if self._configured:
+            address, self.reason = self._configured, f"GRAMOPHONE_DEFAULT_MODEL is {self._configured}"
         else:
-            self._remembered = self._following.default
-            names = sorted({one.name for one in self._following.followed.values()})
+            self._remembered = self._watcher.default
+            names = sorted({one.name for one in self._watcher.watched.values()})
             address, self.reason, self.is_guess = choose_default(names, self._remembered)
-        self.address = self._followed(address, find)
+        self.address = self._watched_address(address, find)
 
-    def follow(self, find: Callable[[str], HostedModel]) -> bool:
+    def update(self, find: Callable[[str], HostedModel]) -> bool:
         """Choose again, if the registry remembers another by now and that can answer.
 
         Returns:
             Whether another was chosen.
         """
-        remembered = self._following.default
-        names = {one.name for one in self._following.followed.values()}
-        if self._said or remembered == self._remembered or remembered is None or remembered not in names:
+        remembered = self._watcher.default
+        names = {one.name for one in self._watcher.watched.values()}
+        if (
+            self._configured
+            or remembered == self._remembered
+            or remembered is None
+            or remembered not in names
+        ):
             return False
         if find(remembered).loaded is None:
             return False
@@ -62,12 +67,12 @@ class DefaultModel:
         self.choose(find)
         return self.address != before
 
-    def _followed(self, address: str, find: Callable[[str], HostedModel]) -> str:
-        followed = self._following.followed
+    def _watched_address(self, address: str, find: Callable[[str], HostedModel]) -> str:
+        followed = self._watcher.watched
         if address in followed:
             return address
         means = find(address).address
-        if self._said and self._following.meaning(address) == means:
-            return self._following.begin(address).address
+        if self._configured and self._watcher.resolved_address(address) == means:
+            return self._watcher.watch(address).address
         # a bare name that nobody asked to follow: what of it is here
         return next(one.address for one in followed.values() if one.target == means)

@@ -64,11 +64,11 @@ class Engine:
         # tokens, each of which lets the thread look for work once; much faster than threading.Event
         self._work_arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
-        self._post = _Outbox()
-        self._thread = threading.Thread(target=self._serve, name="model", daemon=True)
+        self._callbacks = _Outbox()
+        self._thread = threading.Thread(target=self._run_thread, name="model", daemon=True)
 
     @property
-    def hangs(self) -> bool:
+    def is_hung(self) -> bool:
         """Whether a model computes without end, or the model thread has died: only another process helps."""
         began_s = self._turn_began_s
         return 0 < self._hang_timeout_s < (0.0 if began_s is None else self._clock() - began_s)
@@ -91,14 +91,14 @@ class Engine:
         self._work_arrived.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    def run_here(self, work: Work[Any, R]) -> R:
+    def run_inline(self, work: Work[Any, R]) -> R:
         """Do work at once on the caller's thread: for what takes less than handing it over.
 
         Raises:
             OverloadedError, DrainingError: the work is not taken.
             LanguageModelError: the work's own.
         """
-        self.scheduler.check_room()
+        self.scheduler.check_capacity()
         return result_of(work)
 
     def run(self, work: Work[Any, R], terms: Terms = _COMMON) -> asyncio.Future[R]:
@@ -112,7 +112,7 @@ class Engine:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        job = self._submit(work, _ResultOnly(self._post, future), terms)
+        job = self._submit(work, _ResultOnly(self._callbacks, future), terms)
         future.add_done_callback(lambda ended: self._cancel(job) if ended.cancelled() else None)
         return future
 
@@ -125,10 +125,10 @@ class Engine:
             LanguageModelError: the work's own, or the engine cannot do it.
         """
         loop = asyncio.get_running_loop()
-        events = _Events(self._post)
+        events = _Events(self._callbacks)
         job = self._submit(work, events, terms)
         # a resting job takes no steps, so its deadline must be looked at on purpose, and not before it
-        timer = loop.call_later(job.deadline_s - self._clock() + _GRAIN_S, self._look)
+        timer = loop.call_later(job.deadline_s - self._clock() + _GRAIN_S, self._wake)
         try:
             while True:
                 item, last = await events.queue.get()
@@ -138,14 +138,14 @@ class Engine:
                     yield item
                 if last:
                     return
-                if self.scheduler.take(job):
-                    self._look()
+                if self.scheduler.event_taken(job):
+                    self._wake()
         finally:
             timer.cancel()
             self._cancel(job)
 
     def _submit(self, work: Work[Any, Any], listener: "_ResultOnly | _Events", terms: Terms) -> Job:
-        self._post.bind(asyncio.get_running_loop())
+        self._callbacks.bind(asyncio.get_running_loop())
         timeout_s = self._request_timeout_s
         if terms.timeout_s is not None:
             timeout_s = min(timeout_s, terms.timeout_s)
@@ -158,34 +158,34 @@ class Engine:
             tokens=terms.tokens,
         )
         self.scheduler.submit(job)
-        self._look()
+        self._wake()
         return job
 
     def _cancel(self, job: Job) -> None:
         self.scheduler.cancel(job)
-        self._look()
+        self._wake()
 
-    def _look(self) -> None:
+    def _wake(self) -> None:
         self._work_arrived.put(None)
 
-    def _serve(self) -> None:
+    def _run_thread(self) -> None:
         while not self._stopping:
             self._turn_began_s = self._clock()
             interactive = self.scheduler.serve_interactive()
-            self._post.send()  # before the slice: who has typed waits for no more of it
+            self._callbacks.flush()  # before the slice: who has typed waits for no more of it
             bulk = self.scheduler.serve_bulk()
-            self._post.send()
+            self._callbacks.flush()
             if not (interactive or bulk):
                 self._turn_began_s = None
                 self._work_arrived.get()
         self._turn_began_s = None
         self.scheduler.abort(DrainingError("the service shut down before the request was done"))
-        self._post.send()
+        self._callbacks.flush()
 
 
 class _Letter(NamedTuple):
-    receive: Callable[[Any], None]
-    content: Any
+    function: Callable[[Any], None]
+    argument: Any
 
 
 class _Outbox:
@@ -203,7 +203,7 @@ class _Outbox:
         """Have `receive(content)` called on the loop."""
         self._letters.append(_Letter(receive, content))
 
-    def send(self) -> None:
+    def flush(self) -> None:
         """Send what has gathered."""
         if self._letters and self._loop is not None:
             letters, self._letters = self._letters, []
@@ -213,14 +213,14 @@ class _Outbox:
 
 def _deliver(letters: list[_Letter]) -> None:
     for letter in letters:
-        letter.receive(letter.content)
+        letter.function(letter.argument)
 
 
 class _ResultOnly:
     """Carries one result or error to a future of the event loop."""
 
     def __init__(self, post: _Outbox, future: asyncio.Future[Any]) -> None:
-        self._post = post
+        self._callbacks = post
         self._future = future
 
     def event(self, event: object) -> bool:  # noqa: ARG002 - a listener's signature
@@ -229,13 +229,13 @@ class _ResultOnly:
 
     def result(self, result: object) -> None:
         """Settle the future."""
-        self._post.put(self._settle, result)
+        self._callbacks.put(self._resolve, result)
 
     def error(self, error: Exception) -> None:
         """Settle the future."""
-        self._post.put(self._settle, error)
+        self._callbacks.put(self._resolve, error)
 
-    def _settle(self, outcome: object) -> None:
+    def _resolve(self, outcome: object) -> None:
         if self._future.done():  # cancelled while the outcome was on its way
             return
         if isinstance(outcome, Exception):
@@ -248,18 +248,18 @@ class _Events:
     """Carries events, then the outcome, to a queue of the event loop, as (item, whether it is the last)."""
 
     def __init__(self, post: _Outbox) -> None:
-        self._post = post
+        self._callbacks = post
         self.queue: asyncio.Queue[tuple[Any, bool]] = asyncio.Queue()  # bounded by the scheduler
 
     def event(self, event: object) -> bool:
         """Queue it."""
-        self._post.put(self.queue.put_nowait, (event, False))
+        self._callbacks.put(self.queue.put_nowait, (event, False))
         return True
 
     def result(self, result: object) -> None:
         """Queue it as the last."""
-        self._post.put(self.queue.put_nowait, (result, True))
+        self._callbacks.put(self.queue.put_nowait, (result, True))
 
     def error(self, error: Exception) -> None:
         """Queue it as the last."""
-        self._post.put(self.queue.put_nowait, (error, True))
+        self._callbacks.put(self.queue.put_nowait, (error, True))

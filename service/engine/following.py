@@ -20,14 +20,14 @@ class Followed:
         version: what it means in the registry; None as long as that could never be found out.
         serving: the own address of the model that answers for it; None until one does.
         problem: why the registry cannot say what it means now.
-        given_up: the own address of what it meant when that was to be loaded by hand and could not be.
+        failed_target: the own address of what it meant when that was to be loaded by hand and could not be.
     """
 
     address: str
     version: Version | None = None
     serving: str | None = None
     problem: str | None = None
-    given_up: str | None = None
+    failed_target: str | None = None
 
     @property
     def name(self) -> str:
@@ -40,7 +40,7 @@ class Followed:
         return self.address if self.version is None else self.version.address
 
     @property
-    def leads_to(self) -> str:
+    def serving_or_target(self) -> str:
         """The own address of what does, or else will."""
         return self.serving or self.target
 
@@ -59,38 +59,38 @@ class Following:
 
     def __init__(self, registry: Registry, addresses: Sequence[str]) -> None:
         self._registry = registry
-        self._every = not addresses
+        self._watches_all = not addresses
         self._names = registry.models()
         addresses = list(addresses) or self._names
         if not addresses:
             raise RegistryError(f"the registry {registry.location} holds no model: train or import one first")
-        self.followed: dict[str, Followed] = {}
+        self.watched: dict[str, Followed] = {}
         self.aliases: dict[str, dict[str, int]] = {}
         self.default = registry.default()
         self._stamps: dict[str, Stamp] = {}
-        self._moving: set[str] = set()
+        self._recheck: set[str] = set()
         for address in addresses:
-            self._begin(address)
+            self._watch_at_start(address)
 
-    def begin(self, address: str) -> Followed:
+    def watch(self, address: str) -> Followed:
         """Follow an address from now on, if it is not followed yet.
 
         Raises:
             ModelNotFoundError, CheckpointError, RegistryError: the registry cannot say what it means.
         """
-        followed = self.followed.get(address) or Followed(address)
-        self._aim(followed)
-        self.followed[address] = followed
+        followed = self.watched.get(address) or Followed(address)
+        self._resolve(followed)
+        self.watched[address] = followed
         return followed
 
-    def meaning(self, address: str) -> str | None:
+    def resolved_address(self, address: str) -> str | None:
         """The own address of what an address means in the registry; None if that cannot be found out."""
         try:
             return self._registry.resolve(address).address
         except (CheckpointError, ModelNotFoundError, RegistryError):
             return None
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Find out what followed addresses mean by now, where anything has changed; with every model, also new ones.
 
         What the registry cannot say is told in the log, and stays as it was.
@@ -100,63 +100,65 @@ class Following:
         """
         try:
             changed = self._changed()
-            names = self._registry.models() if self._every else []
+            names = self._registry.models() if self._watches_all else []
             self.default = self._registry.default()
         except RegistryError as error:
             _log.warning("registry cannot be watched", reason=str(error))
             return False
-        for followed in list(self.followed.values()):
+        for followed in list(self.watched.values()):
             if followed.name in changed or followed.problem is not None:
-                self._aim_or_tell(followed)
+                self._resolve_or_log(followed)
         for name in names:
             if name not in self._names:
                 self._names.append(name)
-                self._aim_or_tell(self.followed.setdefault(name, Followed(name)))
-        if not self._registry.in_reach:
-            self._moving |= changed  # what they mean was known from before: ask again at the next look
-        return self._registry.in_reach
+                self._resolve_or_log(self.watched.setdefault(name, Followed(name)))
+        if not self._registry.is_reachable:
+            self._recheck |= changed  # what they mean was known from before: ask again at the next look
+        return self._registry.is_reachable
 
-    def served_by(self, own: str) -> list[str]:
+    def addresses_of(self, own: str) -> list[str]:
         """The addresses that lead to a model."""
-        return [address for address, followed in self.followed.copy().items() if followed.leads_to == own]
+        return [
+            address for address, followed in self.watched.copy().items() if followed.serving_or_target == own
+        ]
 
-    def leads(self) -> dict[str, str]:
+    def targets(self) -> dict[str, str]:
         """The own address of the model that each address leads to."""
-        return {address: followed.leads_to for address, followed in self.followed.items()}
+        return {address: followed.serving_or_target for address, followed in self.watched.items()}
 
-    def without_root(self, error: BaseException) -> str:
+    def redact_root(self, error: BaseException) -> str:
         """A reason as clients may see it: where the registry lies is no business of theirs."""
-        return self._registry.without_location(str(error))
+        return self._registry.redact_location(str(error))
 
-    def _begin(self, address: str) -> None:
+    def _watch_at_start(self, address: str) -> None:
         try:
-            self.begin(address)
+            self.watch(address)
         except (CheckpointError, ModelNotFoundError) as error:
             # one whose aliases are damaged, or point to nothing, must not stop the others
             if isinstance(error, ModelNotFoundError) and address not in self._names:
                 raise
-            self.followed[address] = Followed(address, problem=self.without_root(error))
-            _log.error("model failed", model=address, reason=self.followed[address].problem)
+            self.watched[address] = Followed(address, problem=self.redact_root(error))
+            _log.error("model failed", model=address, reason=self.watched[address].problem)
 
-    def _aim(self, followed: Followed) -> None:
+    def _resolve(self, followed: Followed) -> None:
         version = self._registry.resolve(followed.address)
         self.aliases[followed.name] = self._registry.aliases(followed.name)
         followed.version, followed.problem = version, None
 
-    def _aim_or_tell(self, followed: Followed) -> None:
+    def _resolve_or_log(self, followed: Followed) -> None:
         try:
-            self._aim(followed)
+            self._resolve(followed)
         except (CheckpointError, ModelNotFoundError, RegistryError) as error:
-            problem = self.without_root(error)
+            problem = self.redact_root(error)
             if problem != followed.problem:
                 _log.warning("model cannot be followed", model=followed.address, reason=problem)
             followed.problem = problem
 
     def _changed(self) -> set[str]:
         """Names of models whose versions or aliases may have changed since the last look."""
-        names = None if self._every else {followed.name for followed in self.followed.values()}
-        stamps = self._registry.stamps(names)
+        names = None if self._watches_all else {followed.name for followed in self.watched.values()}
+        stamps = self._registry.change_stamps(names)
         changed = {name for name, stamp in stamps.items() if self._stamps.get(name) != stamp}
-        looked_at = changed | self._moving  # again: what came within the same tick has the same stamp
-        self._stamps, self._moving = stamps, changed
+        looked_at = changed | self._recheck  # again: what came within the same tick has the same stamp
+        self._stamps, self._recheck = stamps, changed
         return looked_at

@@ -32,31 +32,31 @@ class Member:
 
     Attributes:
         rows: where those of its rows stand that go on, while it is in no formation.
-        places: which of its rows they are.
+        indices: which of its rows they are.
         left: how many steps they have to take.
-        drawn: what was generated of each row that has ended or taken all steps.
+        result: what was generated of each row that has ended or taken all steps.
     """
 
     def __init__(self, decoding: Any, *, count: int, top: int, last: bool) -> None:
         num_rows = len(decoding)
         self.rows = decoding if isinstance(decoding, Rows) else whole(decoding)
-        self.places = list(range(num_rows))
+        self.indices = list(range(num_rows))
         self.count, self.left = count, count
         self.top, self.last = top, last
-        self.drawn = Drawn(
+        self.result = Drawn(
             [[]] * num_rows, [[]] * num_rows, [[] for _ in range(num_rows if top else 0)], None
         )
 
     @property
     def done(self) -> bool:
         """Whether nothing is left to do."""
-        return not (self.left and self.places)
+        return not (self.left and self.indices)
 
     def add_tops(self, log_probs: FloatArray) -> None:
         """Note the most probable tokens in the place of the next one, by log-probabilities of its rows [R, V]."""
         ids, values = top_of_rows(log_probs, self.top)
-        for place, row_ids, row_values in zip(self.places, ids, values, strict=True):
-            self.drawn.tops[place].append(TopTokens(row_ids, row_values))
+        for place, row_ids, row_values in zip(self.indices, ids, values, strict=True):
+            self.result.tops[place].append(TopTokens(row_ids, row_values))
 
     def end_step(self, batch: Batch, first: int, goes_on: Sequence[bool], stands: Rows | None) -> None:
         """Note what a step brought about in which a row ended, or which was the last.
@@ -67,13 +67,13 @@ class Member:
             goes_on: which of them have not ended.
             stands: where those stand now.
         """
-        for row, (place, stays) in enumerate(zip(self.places, goes_on, strict=True), first):
+        for row, (place, stays) in enumerate(zip(self.indices, goes_on, strict=True), first):
             if not stays or not self.left:
                 told = batch.last(row, self.count - self.left)
-                self.drawn.tokens[place], self.drawn.log_probs[place] = told
-        self.places = [place for place, stays in zip(self.places, goes_on, strict=True) if stays]
-        if self.places and not self.left and not self.last:
-            self.drawn = self.drawn._replace(decoding=stands)
+                self.result.tokens[place], self.result.log_probs[place] = told
+        self.indices = [place for place, stays in zip(self.indices, goes_on, strict=True) if stays]
+        if self.indices and not self.left and not self.last:
+            self.result = self.result._replace(unfinished=stands)
 
 
 class Stepped(NamedTuple):
@@ -81,61 +81,61 @@ class Stepped(NamedTuple):
 
     Attributes:
         done: members that have left, as they want no more of it.
-        formation: of those that go on together; None if none do, or each for itself.
+        batch: of those that go on together; None if none do, or each for itself.
     """
 
     done: list[Member]
-    formation: "Formation | None"
+    batch: "Formation | None"
 
 
 class Formation:
     """Members whose rows lie one after the other in one `Decoding`.
 
     Args:
-        members: at least one.
+        slots: at least one.
         decoding: of their rows.
     """
 
-    def __init__(self, members: list[Member], decoding: Decoding) -> None:
-        counts = [len(member.places) for member in members]
-        self.members = members
+    def __init__(self, slots: list[Member], decoding: Decoding) -> None:
+        counts = [len(member.indices) for member in slots]
+        self.slots = slots
         self._decoding = decoding
         self._spans = [slice(end - count, end) for count, end in zip(counts, accumulate(counts), strict=True)]
         self._starts = np.array([span.start for span in self._spans])
-        self._owners = np.repeat(np.arange(len(members)), counts)
-        self._left = np.array([member.left for member in members])
-        self._last = np.array([member.last for member in members])
-        self._with_tops = [number for number, member in enumerate(members) if member.top]
-        self._tell_tops = np.isin(self._owners, self._with_tops)
+        self._owners = np.repeat(np.arange(len(slots)), counts)
+        self._left = np.array([member.left for member in slots])
+        self._last = np.array([member.last for member in slots])
+        self._with_tops = [number for number, member in enumerate(slots) if member.top]
+        self._wants_tops = np.isin(self._owners, self._with_tops)
 
     @classmethod
     def of(cls, members: Sequence[Member]) -> "Formation":
         """Members that are in no formation. If their rows are all of one state, nothing is copied."""
-        state = members[0].rows.whole
-        order = sorted(members, key=lambda member: (member.rows.whole is not state, member.rows.rows[0]))
+        state = members[0].rows.base
+        order = sorted(members, key=lambda member: (member.rows.base is not state, member.rows.rows[0]))
         return cls(order, gathered([member.rows for member in order]))
 
     def __len__(self) -> int:
         return len(self._owners)
 
-    def joined_by(self, members: Sequence[Member]) -> "Formation":
+    def with_slots(self, members: Sequence[Member]) -> "Formation":
         """These members and others that are in no formation."""
         if not members:
             return self
-        self._note_left()
+        self._store_left()
         decoding = gathered([whole(self._decoding), *(member.rows for member in members)])
-        return Formation([*self.members, *members], decoding)
+        return Formation([*self.slots, *members], decoding)
 
-    def disperse(self) -> None:
+    def dissolve(self) -> None:
         """Let each member go on by itself, or in another formation."""
-        self._note_left()
-        for member, span in zip(self.members, self._spans, strict=True):
+        self._store_left()
+        for member, span in zip(self.slots, self._spans, strict=True):
             member.rows = Rows(self._decoding, np.arange(span.start, span.stop))
 
     def step(self, model: LanguageModel[Any]) -> Stepped:
         """Generate a token of each row; if that raises, nothing has changed. Rows that end leave."""
         before = self._decoding
-        told = next_tokens(model, before.state, before.batch, in_full=self._tell_tops)
+        told = next_tokens(model, before.state, before.batch, in_full=self._wants_tops)
         chosen = told.chosen
         sound(chosen.log_probs)
         ended, over = chosen.tokens == EOS, self._left == 1
@@ -144,8 +144,8 @@ class Formation:
         after = _advanced(model, before, chosen, grown, stays)
         for number in self._with_tops:
             span = self._spans[number]
-            first = int(np.searchsorted(told.in_full, span.start))
-            self.members[number].add_tops(told.log_probs[first : first + span.stop - span.start])
+            first = int(np.searchsorted(told.full_rows, span.start))
+            self.slots[number].add_tops(told.log_probs[first : first + span.stop - span.start])
         self._left -= 1
         if ended.any() or over.any():
             return self._end_step(grown, after, ended, stays)
@@ -154,26 +154,26 @@ class Formation:
 
     def _end_step(self, grown: Batch, after: Decoding, ended: _Mask, stays: _Mask) -> Stepped:
         """What came of a step in which a row ended or a member took its last."""
-        self._note_left()
+        self._store_left()
         stands = np.cumsum(stays)  # one past where a row that stays stands
         for number in np.flatnonzero(
             (self._left == 0) | np.logical_or.reduceat(ended, self._starts)
         ).tolist():
-            member, span = self.members[number], self._spans[number]
+            member, span = self.slots[number], self._spans[number]
             here = Rows(after, stands[span][stays[span]] - 1)
             member.end_step(grown, span.start, (~ended[span]).tolist(), here)
-        done = [member for member in self.members if member.done]
-        on = [number for number, member in enumerate(self.members) if not member.done]
-        going_on = [self.members[number] for number in on]
-        if going_on and sum(len(member.places) for member in going_on) == len(after):
+        done = [member for member in self.slots if member.done]
+        on = [number for number, member in enumerate(self.slots) if not member.done]
+        going_on = [self.slots[number] for number in on]
+        if going_on and sum(len(member.indices) for member in going_on) == len(after):
             return Stepped(done, Formation(going_on, after))
         for number, member in zip(on, going_on, strict=True):
             span = self._spans[number]
             member.rows = Rows(after, stands[span][stays[span]] - 1)
         return Stepped(done, None)
 
-    def _note_left(self) -> None:
-        for member, left in zip(self.members, self._left.tolist(), strict=True):
+    def _store_left(self) -> None:
+        for member, left in zip(self.slots, self._left.tolist(), strict=True):
             member.left = left
 
 

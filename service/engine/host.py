@@ -88,36 +88,36 @@ class ModelHost:
             prefix_cache_bytes=prefix_cache_bytes,
             clock=clock,
         )
-        self._following = Following(registry, addresses)
-        self._looked_s = clock()
-        self._reached = True
+        self._watcher = Following(registry, addresses)
+        self._last_read_s = clock()
+        self._was_reachable = True
         self._retries = Retries(clock)
         self._models: dict[str, HostedModel] = {}
-        self._leaving: tuple[Leaving, ...] = ()
+        self._unloading: tuple[Leaving, ...] = ()
         self._stopping = False
-        self.default_model = DefaultModel(self._following, default)
-        self._routes: Routes | None = None
-        self._settle()
+        self.default_model = DefaultModel(self._watcher, default)
+        self._address_table: Routes | None = None
+        self._reconcile()
         self.default_model.choose(self.find)
-        self._settle()
+        self._reconcile()
 
     # --- what any thread may ask --------------------------------------------------------------------
 
     @property
-    def routes(self) -> Routes:
+    def address_table(self) -> Routes:
         """What addresses mean now."""
-        assert self._routes is not None  # noqa: S101 - made with the host
-        return self._routes
+        assert self._address_table is not None  # noqa: S101 - made with the host
+        return self._address_table
 
     @property
     def models(self) -> Mapping[str, HostedModel]:
         """All that is hosted, by `name@number`."""
-        return self.routes.models
+        return self.address_table.models
 
     @property
     def default(self) -> HostedModel:
         """The one meant by a request that names none."""
-        return self.routes.default
+        return self.address_table.default
 
     @property
     def num_loaded(self) -> int:
@@ -133,26 +133,26 @@ class ModelHost:
     def bytes_in_use(self) -> int:
         """Bytes of the host's memory that models take, those that are leaving included."""
         hosted = sum(model.size.host for model in self.models.values() if model.size is not None)
-        return hosted + sum(leaving.size.host for leaving in self.leaving)
+        return hosted + sum(leaving.size.host for leaving in self.unloading)
 
     @property
-    def leaving(self) -> list[Leaving]:
+    def unloading(self) -> list[Leaving]:
         """Models that were unloaded while requests still had them."""
-        return [leaving for leaving in self._leaving if leaving.is_there]
+        return [leaving for leaving in self._unloading if leaving.in_memory]
 
     @property
-    def is_unreaped(self) -> bool:
+    def needs_reaping(self) -> bool:
         """Whether models were unloaded whose memory has not been given back."""
-        return bool(self._leaving)
+        return bool(self._unloading)
 
     @property
     def registry_look_age_s(self) -> float:
         """How long ago the registry could last be read; it grows while that is out of reach, or does not answer."""
-        return self._clock() - self._looked_s
+        return self._clock() - self._last_read_s
 
-    def prefix_figures(self) -> dict[str, tuple[int, int, int]]:
+    def prefix_cache_figures(self) -> dict[str, tuple[int, int, int]]:
         """Of each loaded model that keeps states of texts: how often it was asked, how often it knew one, and bytes."""
-        kept = {m.address: m.loaded.prefixes for m in self.models.values() if m.loaded is not None}
+        kept = {m.address: m.loaded.prefix_cache for m in self.models.values() if m.loaded is not None}
         return {
             name: (prefixes.queries, prefixes.hits, prefixes.num_bytes)
             for name, prefixes in kept.items()
@@ -188,13 +188,13 @@ class ModelHost:
             ModelNotFoundError: there is none.
             RegistryError: it is not here, and the registry cannot be asked.
         """
-        now = self.routes
+        now = self.address_table
         hosted = now.by_address.get(address)
         if hosted is not None:
             return hosted
         here = ", ".join(sorted(now.models))
         try:
-            published = self.registry.resolve_known(address)  # on the event loop: no time to ask far away
+            published = self.registry.resolve_cached(address)  # on the event loop: no time to ask far away
         except RegistryError:
             raise
         except LanguageModelError:
@@ -203,13 +203,13 @@ class ModelHost:
             ) from None
         raise ModelNotFoundError(f"{published.address} is published but not loaded; this service has: {here}")
 
-    def follows(self, model: HostedModel) -> list[str]:
+    def followed_addresses(self, model: HostedModel) -> list[str]:
         """The addresses that the service was told to serve and for which a model answers."""
-        return self._following.served_by(model.address)
+        return self._watcher.addresses_of(model.address)
 
-    def without_root(self, error: BaseException) -> str:
+    def redact_root(self, error: BaseException) -> str:
         """A reason as clients may see it: where the registry lies is no business of theirs."""
-        return self._following.without_root(error)
+        return self._watcher.redact_root(error)
 
     def stop(self) -> None:
         """Load nothing more."""
@@ -236,14 +236,14 @@ class ModelHost:
             ModelNotFoundError: the registry does not hold it.
             CheckpointError: the registry cannot say what it means.
         """
-        known = address in self._following.followed
-        followed = self._following.begin(address)
+        known = address in self._watcher.watched
+        followed = self._watcher.watch(address)
         target = followed.target
-        self._settle()
+        self._reconcile()
         if self._models[target].loaded is None:
             self._load(self._models[target])
             if not known and self._models[target].loaded is None:
-                followed.given_up = target
+                followed.failed_target = target
         return self.models[target]
 
     def unload(self, address: str) -> HostedModel:
@@ -260,17 +260,17 @@ class ModelHost:
                 "another version, or name another by `gramophone models default` or GRAMOPHONE_DEFAULT_MODEL",
                 parameter="model",
             )
-        ending = self.follows(model)
+        ending = self.followed_addresses(model)
         if not ending:
-            followed = self._following.followed.values()
+            followed = self._watcher.watched.values()
             moving = next((one.address for one in followed if one.target == model.address), address)
             raise InvalidInputError(
                 f"{model.address} is what {moving} is to mean: point the alias elsewhere, or unload {moving}",
                 parameter="model",
             )
         for gone in ending:
-            del self._following.followed[gone]
-        self._settle()
+            del self._watcher.watched[gone]
+        self._reconcile()
         return model
 
     def refresh(self) -> None:
@@ -279,19 +279,19 @@ class ModelHost:
         What answered before goes on answering until the new version can. Loads that failed are tried again,
         less and less often.
         """
-        reached = self._following.look()
+        reached = self._watcher.poll()
         if reached:
-            self._looked_s = self._clock()
-            if not self._reached:
-                self._retries.all_due()  # its absence may be what they failed for
-        self._reached = reached
-        self._settle()
-        followed = self._following.followed.values()
-        for own in {one.target for one in followed if one.target != one.given_up}:
+            self._last_read_s = self._clock()
+            if not self._was_reachable:
+                self._retries.make_all_due()  # its absence may be what they failed for
+        self._was_reachable = reached
+        self._reconcile()
+        followed = self._watcher.watched.values()
+        for own in {one.target for one in followed if one.target != one.failed_target}:
             model = self._models[own]
             if model.version is not None and model.loaded is None and self._retries.is_due(own):
                 self._load(model)
-        if self.default_model.follow(self.find):
+        if self.default_model.update(self.find):
             self._publish()
             _log.info("default model changed", model=self.default.address, reason=self.default_model.reason)
 
@@ -301,9 +301,9 @@ class ModelHost:
         Returns:
             Whether some are still leaving.
         """
-        staying = tuple(self.leaving)
-        if len(staying) < len(self._leaving):
-            self._leaving = staying
+        staying = tuple(self.unloading)
+        if len(staying) < len(self._unloading):
+            self._unloading = staying
             give_back()
         return bool(staying)
 
@@ -317,12 +317,12 @@ class ModelHost:
         self._publish()
         started_s = self._clock()
         try:
-            arrival = self._loader.load(model.version, in_use=self.bytes_in_use, others=self._others())
+            arrival = self._loader.load(model.version, in_use=self.bytes_in_use, others=self._unloadable())
         except FAILURES as error:
             outcome = "refused" if isinstance(error, MemoryBudgetError) else "failed"
-            self._models[own] = replace(model, failure=self.without_root(error))
-            self._retries.failed(own)
-            _log.error("model failed", model=own, reason=self.without_root(error))
+            self._models[own] = replace(model, failure=self.redact_root(error))
+            self._retries.record_failure(own)
+            _log.error("model failed", model=own, reason=self.redact_root(error))
         else:
             outcome = "loaded"
             self._models[own] = replace(
@@ -344,41 +344,41 @@ class ModelHost:
                 bytes=arrival.size.host,
             )
         self._observer.model_load(outcome, self._clock() - started_s)
-        self._settle()
+        self._reconcile()
 
-    def _settle(self) -> None:
+    def _reconcile(self) -> None:
         """Let addresses lead to what is there by now, drop what none leads to any more, and publish that."""
         needed = set()
-        for followed in self._following.followed.values():
+        for followed in self._watcher.watched.values():
             if followed.version is not None:
                 place = HostedModel(followed.target, followed.version)
                 if self._models.setdefault(followed.target, place).loaded is not None:
-                    followed.serving, followed.given_up = followed.target, None
+                    followed.serving, followed.failed_target = followed.target, None
             elif followed.serving is None:
                 self._models[followed.address] = HostedModel(followed.address, None, failure=followed.problem)
-            needed |= {followed.target, followed.leads_to}
+            needed |= {followed.target, followed.serving_or_target}
         gone = [self._models.pop(own) for own in list(self._models) if own not in needed]
         self._publish()
         for model in gone:
             self._retries.forget(model.address)
             if model.loaded is not None and model.size is not None:
-                self._leaving = (*self._leaving, Leaving.of(model.loaded, model.size))
+                self._unloading = (*self._unloading, Leaving.of(model.loaded, model.size))
                 _log.info("model unloaded", model=model.address, requests=model.loaded.use.in_flight)
 
     def _publish(self) -> None:
-        self._routes = routes(
+        self._address_table = routes(
             {own: replace(model, failure=self._problem(model)) for own, model in self._models.items()},
-            followed=self._following.leads(),
-            aliases=self._following.aliases,
+            followed=self._watcher.targets(),
+            aliases=self._watcher.aliases,
             default=self.default_model.address,
-            before=self._routes,
+            before=self._address_table,
         )
 
     def _problem(self, model: HostedModel) -> str | None:
         """Why a model cannot answer, or, of one that does, why it is not another that does."""
         if model.loaded is None:
             return model.failure
-        for followed in self._following.followed.values():
+        for followed in self._watcher.watched.values():
             if followed.serving == model.address:
                 after = self._models.get(followed.target)
                 if followed.problem is not None:
@@ -387,7 +387,7 @@ class ModelHost:
                     return f"{followed.address} means {after.address}, which could not be loaded: {after.failure}"
         return None
 
-    def _others(self) -> Iterator[Room]:
+    def _unloadable(self) -> Iterator[Room]:
         for model in self.models.values():
             if model.size is not None and model.address != self.default.address:
                 yield Room(model.address, model.size.host)

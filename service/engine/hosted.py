@@ -55,15 +55,15 @@ class LoadedModel:
     Attributes:
         address: `name@number`.
         checkpoint: what was loaded.
-        prefixes: states after texts that were read lately; None where none are kept.
-        looks: what it said after texts that people are typing after; None where nothing is kept.
+        prefix_cache: states after texts that were read lately; None where none are kept.
+        next_token_cache: what it said after texts that people are typing after; None where nothing is kept.
         use: by whom it is used.
     """
 
     address: str
     checkpoint: Checkpoint
-    prefixes: PrefixCache | None = None
-    looks: Looks | None = field(default=None, compare=False, repr=False)
+    prefix_cache: PrefixCache | None = None
+    next_token_cache: Looks | None = field(default=None, compare=False, repr=False)
     use: Use = field(default_factory=Use, compare=False, repr=False)
 
     @property
@@ -87,7 +87,7 @@ class LoadedModel:
         return tuple(self.tokenizer.surface(i) for i in range(self.vocab_size))
 
     @cached_property
-    def spelled_tokens(self) -> SpelledTokens:
+    def token_trie(self) -> SpelledTokens:
         """Its tokens by what they spell; slow to make, so that it is done when the model is warmed up."""
         return SpelledTokens(self.tokenizer)
 

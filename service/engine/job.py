@@ -83,7 +83,7 @@ class Job:
         started: whether it has been given its first step.
         cancelled: whether nobody waits for it any more.
         parked: whether it waits for its listener to take events.
-        untaken: events delivered and not yet taken.
+        pending_events: events delivered and not yet taken.
         answer: what the work is resumed with.
     """
 
@@ -97,5 +97,5 @@ class Job:
     started: bool = field(default=False, init=False)
     cancelled: bool = field(default=False, init=False)
     parked: bool = field(default=False, init=False)
-    untaken: int = field(default=0, init=False)
+    pending_events: int = field(default=0, init=False)
     answer: Any = field(default=None, init=False)

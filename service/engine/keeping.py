@@ -22,14 +22,14 @@ class Keeper:
     Args:
         host: what it keeps.
         interval_s: how often it looks at the registry; 0 is never.
-        others_started: whether the same can be said of all other processes that serve on the same port.
+        peers_started: whether the same can be said of all other processes that serve on the same port.
     """
 
     def __init__(
-        self, host: ModelHost, *, interval_s: float, others_started: Callable[[], bool] = lambda: True
+        self, host: ModelHost, *, interval_s: float, peers_started: Callable[[], bool] = lambda: True
     ) -> None:
         self._host = host
-        self._others_started = others_started
+        self._others_started = peers_started
         self._interval_s = interval_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -37,17 +37,17 @@ class Keeper:
         self._closing = False
         self.queued: tuple[str, ...] = ()
         """Addresses that are to be loaded and were not yet begun with, or are being loaded."""
-        self.has_loaded = False
+        self.initial_load_done = False
         """Whether every model that was named at start has been loaded here, or has failed to."""
 
     @property
     def started(self) -> bool:
         """Whether that is so in every process that serves on the same port."""
-        return self.has_loaded and self._others_started()
+        return self.initial_load_done and self._others_started()
 
     def start(self) -> None:
         """Load all models, then watch."""
-        self._begin(self._keep())
+        self._spawn(self._watch())
 
     async def close(self, *, timeout_s: float) -> None:
         """Stop watching; a load under way is waited for, no longer than this."""
@@ -65,7 +65,7 @@ class Keeper:
             What it means, loaded or failed, to come; or the errors of `ModelHost.load`. Nobody need wait.
         """
         self.queued = (*self.queued, address)
-        future = self._do(partial(self._host.load, address))
+        future = self._submit(partial(self._host.load, address))
 
         def forget(ended: asyncio.Future[HostedModel]) -> None:
             left = list(self.queued)
@@ -79,24 +79,24 @@ class Keeper:
 
     def unload(self, address: str) -> asyncio.Future[HostedModel]:
         """Serve a model no longer; see `ModelHost.unload`."""
-        return self._do(partial(self._host.unload, address))
+        return self._submit(partial(self._host.unload, address))
 
     def refresh(self) -> asyncio.Future[None]:
         """Look at the registry now; see `ModelHost.refresh`."""
-        return self._do(self._host.refresh)
+        return self._submit(self._host.refresh)
 
-    def _do(self, change: Callable[[], R]) -> asyncio.Future[R]:
+    def _submit(self, change: Callable[[], R]) -> asyncio.Future[R]:
         future = asyncio.wrap_future(self._thread.submit(change))
         future.add_done_callback(lambda _: self._reap())
         return future
 
-    async def _keep(self) -> None:
-        await self._looked_at(self._do(self._load_all))
+    async def _watch(self) -> None:
+        await self._log_failure(self._submit(self._load_all))
         while self._interval_s > 0:
             await asyncio.sleep(self._interval_s)
-            await self._looked_at(self.refresh())
+            await self._log_failure(self.refresh())
 
-    async def _looked_at(self, change: asyncio.Future[None]) -> None:
+    async def _log_failure(self, change: asyncio.Future[None]) -> None:
         """Wait for a change; a fault of ours in one is told, and the next may go well."""
         await asyncio.wait([change])
         error = change.exception()
@@ -106,11 +106,11 @@ class Keeper:
     def _load_all(self) -> None:
         self._host.load_all()
         overlook_what_is_there()
-        self.has_loaded = True
+        self.initial_load_done = True
 
     def _reap(self) -> None:
-        if self._host.is_unreaped and not self._reaping and not self._closing:
-            self._begin(self._reap_all())
+        if self._host.needs_reaping and not self._reaping and not self._closing:
+            self._spawn(self._reap_all())
 
     async def _reap_all(self) -> None:
         self._reaping = True
@@ -120,7 +120,7 @@ class Keeper:
         finally:
             self._reaping = False
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

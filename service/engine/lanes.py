@@ -16,11 +16,11 @@ class SliceSize(NamedTuple):
 
     Attributes:
         seconds: that it should take.
-        least_tokens: however slow the model is; a network reads few tokens hardly faster than many.
+        min_tokens: however slow the model is; a network reads few tokens hardly faster than many.
     """
 
     seconds: float
-    least_tokens: int
+    min_tokens: int
 
 
 class Lane:
@@ -28,15 +28,15 @@ class Lane:
 
     Args:
         clock: seconds, monotonic.
-        paces: of all kinds, shared with other lanes.
+        cost_model: of all kinds, shared with other lanes.
         observer: told what is done together.
     """
 
-    def __init__(self, *, clock: Callable[[], float], paces: Paces, observer: Observer) -> None:
+    def __init__(self, *, clock: Callable[[], float], cost_model: Paces, observer: Observer) -> None:
         self._clock = clock
-        self._paces = paces
+        self._cost_model = cost_model
         self._observer = observer
-        self._pools: OrderedDict[Hashable, _Pooled] = OrderedDict()
+        self._batches: OrderedDict[Hashable, _Pooled] = OrderedDict()
         self._calls: dict[Job, ModelCall] = {}
 
     def __len__(self) -> int:
@@ -49,41 +49,41 @@ class Lane:
         return self._calls.keys()
 
     @property
-    def num_pools(self) -> int:
+    def num_batches(self) -> int:
         """Pools that have something to do."""
-        return len(self._pools)
+        return len(self._batches)
 
-    def join(self, job: Job, call: ModelCall) -> None:
+    def add(self, job: Job, call: ModelCall) -> None:
         """A job waits for the answer to a call."""
         self._calls[job] = call
         key = _key(job, call)
-        if key not in self._pools:
-            self._pools[key] = _Pooled(call.pool(), {})
-        pooled = self._pools[key]
-        pooled.pool.join(call)
+        if key not in self._batches:
+            self._batches[key] = _Pooled(call.batch(), {})
+        pooled = self._batches[key]
+        pooled.batch.add(call)
         pooled.jobs[call] = job
 
-    def leave(self, job: Job) -> None:
+    def remove(self, job: Job) -> None:
         """A job has ended; it may not have waited."""
         if (call := self._calls.get(job)) is not None:
-            self._pools[_key(job, call)].pool.leave(call)
+            self._batches[_key(job, call)].batch.remove(call)
             self._forget(job)
 
-    def go_on(self, size: SliceSize) -> list[tuple[Job, Any]]:
+    def run_slice(self, size: SliceSize) -> list[tuple[Job, Any]]:
         """Give the pool whose turn it is a slice, if there is any; the jobs that have their answers.
 
         Raises:
             Exception: the model's; `blame` is to be asked then.
         """
-        if not self._pools:
+        if not self._batches:
             return []
-        key = next(iter(self._pools))
-        self._pools.move_to_end(key)
-        pool, jobs = self._pools[key]
+        key = next(iter(self._batches))
+        self._batches.move_to_end(key)
+        pool, jobs = self._batches[key]
         first = next(iter(jobs))
         began = self._clock()
-        done = pool.go_on(max(self._paces.tokens(first.kind, size.seconds), size.least_tokens))
-        self._paces.learn(first.kind, done.tokens, self._clock() - began)
+        done = pool.run_slice(max(self._cost_model.tokens(first.kind, size.seconds), size.min_tokens))
+        self._cost_model.update(first.kind, done.tokens, self._clock() - began)
         if done.rows:
             self._observer.answered(type(first).__name__.lower(), done.rows)
         answers = [(jobs[call], answer) for call, answer in done.answers]
@@ -91,10 +91,10 @@ class Lane:
             self._forget(job)
         return answers
 
-    def blame(self) -> Job | None:
+    def isolate_failure(self) -> Job | None:
         """The job whose call made the last slice fail; None if that is yet to be found out."""
-        pool, jobs = next(reversed(self._pools.values()))
-        call = pool.blame()
+        pool, jobs = next(reversed(self._batches.values()))
+        call = pool.isolate_failure()
         if call is None:
             return None
         job = jobs[call]
@@ -105,18 +105,18 @@ class Lane:
         """A job waits no more; its call has left its pool."""
         call = self._calls.pop(job)
         key = _key(job, call)
-        jobs = self._pools[key].jobs
+        jobs = self._batches[key].jobs
         del jobs[call]
         if not jobs:
-            del self._pools[key]
+            del self._batches[key]
 
 
 class _Pooled(NamedTuple):
     """A pool and who waits for each of its calls."""
 
-    pool: Pool[Any, Any]
+    batch: Pool[Any, Any]
     jobs: dict[ModelCall, Job]
 
 
 def _key(job: Job, call: ModelCall) -> Hashable:
-    return call.kind if call.gains_by_company else job
+    return call.kind if call.merges else job

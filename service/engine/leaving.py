@@ -28,6 +28,6 @@ class Leaving(NamedTuple):
         return cls(loaded.address, weakref.ref(loaded.model), loaded.use, size)
 
     @property
-    def is_there(self) -> bool:
+    def in_memory(self) -> bool:
         """Whether it is still in memory."""
         return self.model() is not None

@@ -126,7 +126,7 @@ class Loader:
         loaded = self._with_caches(version, checkpoint)
         loaded_s = self._clock()
         warm_up(checkpoint.model)
-        loaded.spelled_tokens.folded  # noqa: B018 - made now, not when somebody types
+        loaded.token_trie.folded  # noqa: B018 - made now, not when somebody types
         ready_s = self._clock()
         return Arrival(loaded, size, ready_s - started_s, ready_s - loaded_s)
 

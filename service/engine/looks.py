@@ -40,31 +40,31 @@ class Looks:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._looks: OrderedDict[str, tuple[Look, int]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[Look, int]] = OrderedDict()
         self.num_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._looks)
+        return len(self._entries)
 
     def find(self, text: str) -> Look | None:
         """The look after a text; None if it is not known."""
         with self._lock:
-            found = self._looks.get(text)
+            found = self._entries.get(text)
             if found is None:
                 return None
-            self._looks.move_to_end(text)
+            self._entries.move_to_end(text)
             return found[0]
 
-    def keep(self, text: str, look: Look) -> None:
+    def put(self, text: str, look: Look) -> None:
         """Remember a look, unless it is larger than all of them may be."""
         size = 4 * len(text) + num_bytes(look.state) + look.log_probs.nbytes + _OVERHEAD_BYTES
         if size > self._max_bytes:
             return
         with self._lock:
-            if (before := self._looks.pop(text, None)) is not None:
+            if (before := self._entries.pop(text, None)) is not None:
                 self.num_bytes -= before[1]
-            self._looks[text] = (look, size)
+            self._entries[text] = (look, size)
             self.num_bytes += size
             while self.num_bytes > self._max_bytes:
-                _, (_, dropped) = self._looks.popitem(last=False)
+                _, (_, dropped) = self._entries.popitem(last=False)
                 self.num_bytes -= dropped

@@ -24,7 +24,7 @@ def measure(*objects: object) -> ModelBytes:
     in compiled code do not count.
     """
     survey = _Survey()
-    survey.look_at(objects)
+    survey.walk(objects)
     return ModelBytes(survey.own, survey.mapped, survey.device)
 
 
@@ -38,7 +38,7 @@ class _Survey:
         torch: Any = sys.modules.get("torch")
         self._tensor: type = torch.Tensor if torch is not None else _NoTensor
 
-    def look_at(self, objects: tuple[object, ...]) -> None:
+    def walk(self, objects: tuple[object, ...]) -> None:
         self._left.extend(objects)
         while self._left:
             one = self._left.pop()

@@ -131,11 +131,11 @@ class Metrics:
         self.model_loads.labels(outcome).inc()
         self.load_seconds.observe(seconds)
 
-    def watch_models(self, name: str, description: str, read: Callable[[], Mapping[str, float]]) -> None:
+    def add_model_gauge(self, name: str, description: str, read: Callable[[], Mapping[str, float]]) -> None:
         """Add a gauge by model that is read when it is asked for; models that are gone have none."""
         self._registry.register(_ByModel(f"gramophone_{name}", description, read))
 
-    def watch(self, name: str, description: str, read: Callable[[], float]) -> None:
+    def add_gauge(self, name: str, description: str, read: Callable[[], float]) -> None:
         """Add a gauge that is read when it is asked for."""
         gauge = Gauge(name, description, namespace="gramophone", registry=self._registry)
         gauge.set_function(read)

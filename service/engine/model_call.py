@@ -32,7 +32,7 @@ class ModelCall(ABC):
         """How many tokens are read, or distributions computed."""
 
     @property
-    def gains_by_company(self) -> bool:
+    def merges(self) -> bool:
         """Whether doing several together costs less: not for tables, where it only costs copies."""
         return self.model.family != "ngram"
 
@@ -43,5 +43,5 @@ class ModelCall(ABC):
 
     @staticmethod
     @abstractmethod
-    def pool() -> Pool[Any, Any]:
+    def batch() -> Pool[Any, Any]:
         """A pool for calls of one kind."""

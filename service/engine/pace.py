@@ -14,18 +14,18 @@ class Paces:
     """Seconds a token, by kind of call."""
 
     def __init__(self) -> None:
-        self._seconds_each: dict[Hashable, float] = {}
+        self._seconds_per_token: dict[Hashable, float] = {}
 
     def tokens(self, kind: Hashable, seconds: float) -> int:
         """How many are done in so many seconds, roughly."""
-        return int(seconds / self._seconds_each.get(kind, _FIRST_GUESS_S))
+        return int(seconds / self._seconds_per_token.get(kind, _FIRST_GUESS_S))
 
-    def learn(self, kind: Hashable, tokens: int, seconds: float) -> None:
+    def update(self, kind: Hashable, tokens: int, seconds: float) -> None:
         """So many took so long."""
         if not tokens or seconds <= 0:
             return
         each = seconds / tokens
-        before = self._seconds_each.get(kind, each)
-        if len(self._seconds_each) > _KINDS:  # of models long gone
-            self._seconds_each.clear()
-        self._seconds_each[kind] = _MEMORY * before + (1 - _MEMORY) * each
+        before = self._seconds_per_token.get(kind, each)
+        if len(self._seconds_per_token) > _KINDS:  # of models long gone
+            self._seconds_per_token.clear()
+        self._seconds_per_token[kind] = _MEMORY * before + (1 - _MEMORY) * each

@@ -53,7 +53,7 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def longest(self, ids: TokenIds) -> Known:
+    def longest_match(self, ids: TokenIds) -> Known:
         """The longest beginning of ids [T] that is known."""
         self.queries += 1
         hashes = _hashes(ids)
@@ -66,7 +66,7 @@ class PrefixCache:
                 return Known(count, entry.state)
         return Known(0, None)
 
-    def keep(self, ids: TokenIds, state: Any) -> None:
+    def put(self, ids: TokenIds, state: Any) -> None:
         """Remember the state after ids [T], one row; T is at least 1."""
         state = alone(state)
         size = num_bytes(state) + ids.nbytes + _OVERHEAD_BYTES

@@ -30,7 +30,7 @@ class ScoreRagged(QuickCall):
         return len(self.tokens)
 
     @property
-    def gains_by_company(self) -> bool:
+    def merges(self) -> bool:
         """Never: nothing is padded, so that company spares nothing."""
         return False
 

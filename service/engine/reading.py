@@ -23,17 +23,17 @@ class Block(NamedTuple):
         rows: their numbers [N], the shortest first.
         left: tokens of each that are to be read [N].
         state: after the columns before `at`.
-        at: the next column.
+        column: the next column.
     """
 
     rows: TokenIds
     left: TokenIds
     state: Rows
-    at: int
+    column: int
 
     def cut(self, some: slice) -> "Block":
         """Some of the texts."""
-        return Block(self.rows[some], self.left[some], self.state.select(some), self.at)
+        return Block(self.rows[some], self.left[some], self.state.select(some), self.column)
 
 
 class Reading:
@@ -63,31 +63,31 @@ class Reading:
         texts = Block(order, lengths[order], shared.select(order), 0)
         self._num_left = int(np.count_nonzero(lengths))
         num_empty = len(lengths) - self._num_left
-        self._to_read = [texts.cut(slice(num_empty, None))] if self._num_left else []
+        self._pending = [texts.cut(slice(num_empty, None))] if self._num_left else []
         self._read = [texts.cut(slice(num_empty))]
         self._next: list[Block] = []
 
     @property
     def done(self) -> bool:
         """Whether all is read."""
-        return not self._to_read
+        return not self._pending
 
     @property
     def wanted(self) -> int:
         """Tokens of a slice that it can use, at most."""
         return min(self.left, STRIDE_TOKENS * self._num_left)
 
-    def next_blocks(self, share: int) -> list[Block]:
+    def next_segments(self, share: int) -> list[Block]:
         """The texts that go on next: so many that a share of a slice lets each make its stride, and at least one.
 
         Args:
             share: tokens.
         """
         if share >= self.wanted:
-            self._next = self._to_read
+            self._next = self._pending
             return self._next
         self._next = []
-        for block in self._to_read:
+        for block in self._pending:
             strides = np.minimum(block.left, STRIDE_TOKENS).cumsum()
             count = int(strides.searchsorted(share, side="right"))
             if not count and self._next:
@@ -98,7 +98,7 @@ class Reading:
             share -= int(strides[-1])
         return self._next
 
-    def went_on(
+    def record(
         self, columns: int, states: Sequence[Rows | None], scores: Sequence[FloatArray | None]
     ) -> None:
         """The next blocks were read, so many columns further or to their ends.
@@ -108,22 +108,22 @@ class Reading:
             states: after them, a block; None where all have ended and none is wanted.
             scores: of what was read, a block [N, columns]; None where none are wanted.
         """
-        rest = self._rest()
-        self._to_read = []
+        rest = self._remaining()
+        self._pending = []
         for block, state, told in zip(self._next, states, scores, strict=True):
             width = min(columns, int(block.left[-1]))
             if self.scores is not None and told is not None:
-                self.scores[block.rows, block.at : block.at + width] = told[:, :width]
+                self.scores[block.rows, block.column : block.column + width] = told[:, :width]
             self.left -= int(np.minimum(block.left, columns).sum())
             if state is not None:
-                self._divide(Block(block.rows, block.left - columns, state, block.at + width))
-        self._to_read += rest
+                self._sort_in(Block(block.rows, block.left - columns, state, block.column + width))
+        self._pending += rest
         self._next = []
-        self._num_left = sum(len(block.rows) for block in self._to_read)
+        self._num_left = sum(len(block.rows) for block in self._pending)
 
-    def settle(self, state: Any) -> None:
+    def detach(self, state: Any) -> None:
         """Keep alive no other rows of a state than those of these texts."""
-        self._to_read = [_settled(block, state) for block in self._to_read]
+        self._pending = [_settled(block, state) for block in self._pending]
         self._read = [_settled(block, state) for block in self._read]
 
     def state(self) -> Rows:
@@ -133,20 +133,20 @@ class Reading:
         state = concatenated([block.state for block in parts])
         return state if is_range(rows, len(rows)) else state.select(np.argsort(rows))
 
-    def _rest(self) -> list[Block]:
+    def _remaining(self) -> list[Block]:
         """The blocks that do not go on next."""
-        last, taken = self._to_read[len(self._next) - 1], len(self._next[-1].rows)
+        last, taken = self._pending[len(self._next) - 1], len(self._next[-1].rows)
         cut = [last.cut(slice(taken, None))] if taken < len(last.rows) else []
-        return cut + self._to_read[len(self._next) :]
+        return cut + self._pending[len(self._next) :]
 
-    def _divide(self, block: Block) -> None:
+    def _sort_in(self, block: Block) -> None:
         """Put the texts of a block that was read where they belong."""
         num_ended = int(block.left.searchsorted(0, side="right"))
         if num_ended and self._keep:
             self._read.append(block.cut(slice(num_ended)))
         if num_ended < len(block.rows):
-            self._to_read.append(block.cut(slice(num_ended, None)) if num_ended else block)
+            self._pending.append(block.cut(slice(num_ended, None)) if num_ended else block)
 
 
 def _settled(block: Block, state: Any) -> Block:
-    return block._replace(state=whole(block.state.alone)) if block.state.whole is state else block
+    return block._replace(state=whole(block.state.materialized)) if block.state.base is state else block

@@ -53,13 +53,13 @@ class Read(ModelCall):
     @property
     def urgent(self) -> bool:
         """Whether it is short for its model; so are two short rows, which take a network no longer than one."""
-        if not self.gains_by_company:
+        if not self.merges:
             return self.size <= _FEW_LOOKUPS
         rows, longest = len(self.lengths), int(self.lengths.max(initial=0))
         return self.size <= FEW_TOKENS or (rows == 2 and longest <= FEW_TOKENS)
 
     @staticmethod
-    def pool() -> "ReadPool":
+    def batch() -> "ReadPool":
         """Texts that are read side by side."""
         return ReadPool()
 
@@ -72,15 +72,15 @@ class ReadPool(Pool[Read, Reading]):
         self._last: list[Reading] = []
         self._joint: Any = None
 
-    def _begun(self, call: Read) -> Reading:
+    def _start(self, call: Read) -> Reading:
         scored, keep = call.scorer is not None, call.keep or call.scorer is None
         return Reading(call.state, call.tokens, call.lengths, scored=scored, keep=keep)
 
-    def _slice(self, under_way: Mapping[Read, Reading], count: int) -> Done:
+    def _run(self, under_way: Mapping[Read, Reading], count: int) -> Done:
         readings = list(under_way.values())
         shares = fair_shares([some.wanted for some in readings], [some.left for some in readings], count)
         chosen = [
-            (some, some.next_blocks(share)) for some, share in zip(readings, shares, strict=True) if share
+            (some, some.next_segments(share)) for some, share in zip(readings, shares, strict=True) if share
         ]
         rows = tokens = 0
         if chosen:
@@ -106,10 +106,10 @@ class ReadPool(Pool[Read, Reading]):
         first = 0
         for reading, some in chosen:
             cut = slice(first, first + len(some))
-            reading.went_on(width, states[cut], told[cut])
+            reading.record(width, states[cut], told[cut])
             first = cut.stop
         for reading in self._last:  # those who did not go on now rest, and keep no others' rows alive
-            reading.settle(self._joint)
+            reading.detach(self._joint)
         self._last, self._joint = [reading for reading, _ in chosen if not reading.done], after
         return len(left), int(lengths.sum())
 
@@ -140,7 +140,7 @@ def _stacked(chosen: Sequence[tuple[Reading, list[Block]]], width: int, num_rows
     row = 0
     for reading, blocks in chosen:
         for block in blocks:
-            part = reading.tokens[block.rows, block.at : block.at + width]
+            part = reading.tokens[block.rows, block.column : block.column + width]
             tokens[row : row + len(part), : part.shape[1]] = part
             row += len(part)
     return tokens

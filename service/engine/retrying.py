@@ -8,8 +8,8 @@ LONGEST_RETRY_S = 600.0
 
 
 class _Failed(NamedTuple):
-    times: int
-    again_s: float
+    attempts: int
+    retry_at_s: float
 
 
 class Retries:
@@ -23,17 +23,17 @@ class Retries:
         self._clock = clock
         self._failed: dict[str, _Failed] = {}
 
-    def failed(self, address: str) -> None:
+    def record_failure(self, address: str) -> None:
         """It has failed once more; the wait is twice as long as the last."""
-        times = self._failed[address].times + 1 if address in self._failed else 1
+        times = self._failed[address].attempts + 1 if address in self._failed else 1
         wait_s = min(FIRST_RETRY_S * 2.0 ** min(times - 1, 30), LONGEST_RETRY_S)
         self._failed[address] = _Failed(times, self._clock() + wait_s)
 
-    def all_due(self) -> None:
+    def make_all_due(self) -> None:
         """Whatever waits may be tried now: what it failed for may be over."""
         now_s = self._clock()
         for address, failed in self._failed.items():
-            self._failed[address] = failed._replace(again_s=now_s)
+            self._failed[address] = failed._replace(retry_at_s=now_s)
 
     def forget(self, address: str) -> None:
         """It is there, or nobody wants it."""
@@ -42,4 +42,4 @@ class Retries:
     def is_due(self, address: str) -> bool:
         """Whether it may be tried now."""
         failed = self._failed.get(address)
-        return failed is None or self._clock() >= failed.again_s
+        return failed is None or self._clock() >= failed.retry_at_s

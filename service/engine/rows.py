@@ -15,14 +15,14 @@ class Rows:
     nothing is copied: `gathered` finds that all rows are asked for in their order.
 
     Args:
-        whole: a state.
+        base: a state.
         rows: which of its rows [R]; they may repeat.
     """
 
-    __slots__ = ("rows", "whole")
+    __slots__ = ("base", "rows")
 
-    def __init__(self, whole: Any, rows: TokenIds) -> None:
-        self.whole = whole
+    def __init__(self, base: Any, rows: TokenIds) -> None:
+        self.base = base
         self.rows = rows
 
     def __len__(self) -> int:
@@ -30,32 +30,32 @@ class Rows:
 
     def select(self, rows: TokenIds | slice) -> "Rows":
         """Rows of these rows; nothing is copied yet."""
-        return Rows(self.whole, self.rows[rows])
+        return Rows(self.base, self.rows[rows])
 
     def concatenate(self, others: Sequence[Any]) -> "Rows":
         """These rows, then those of others."""
         return concatenated([self, *others])
 
     @property
-    def alone(self) -> Any:
+    def materialized(self) -> Any:
         """A state of these rows and no others."""
-        if is_range(self.rows, len(self.whole)):
-            return self.whole
-        return self.whole.select(self.rows)
+        if is_range(self.rows, len(self.base)):
+            return self.base
+        return self.base.select(self.rows)
 
 
 def alone(state: Any) -> Any:
     """A state that shares no memory with the rows of other requests."""
-    return state.alone if isinstance(state, Rows) else state
+    return state.materialized if isinstance(state, Rows) else state
 
 
 def concatenated(states: Sequence[Any]) -> Rows:
     """The rows of each, one after the other; of states that are one already without copying them."""
     shared = [state if isinstance(state, Rows) else whole(state) for state in states]
     first = shared[0]
-    if all(state.whole is first.whole for state in shared):
-        return Rows(first.whole, np.concatenate([state.rows for state in shared]))
-    parts = [state.alone for state in _joined(shared)]
+    if all(state.base is first.base for state in shared):
+        return Rows(first.base, np.concatenate([state.rows for state in shared]))
+    parts = [state.materialized for state in _joined(shared)]
     return whole(parts[0].concatenate(parts[1:]))
 
 
@@ -63,7 +63,7 @@ def gathered(states: Sequence[Any]) -> Any:
     """One state of all rows, as a model takes it."""
     if len(states) == 1:
         return alone(states[0])
-    return concatenated(states).alone
+    return concatenated(states).materialized
 
 
 def whole(state: Any) -> Rows:
@@ -88,9 +88,9 @@ def _joined(states: Sequence[Rows]) -> list[Rows]:
     joined: list[Rows] = []
     run: list[Rows] = []
     for state in states:
-        if run and state.whole is not run[0].whole:
-            joined.append(Rows(run[0].whole, np.concatenate([part.rows for part in run])))
+        if run and state.base is not run[0].base:
+            joined.append(Rows(run[0].base, np.concatenate([part.rows for part in run])))
             run = []
         run.append(state)
-    joined.append(Rows(run[0].whole, np.concatenate([part.rows for part in run])))
+    joined.append(Rows(run[0].base, np.concatenate([part.rows for part in run])))
     return joined

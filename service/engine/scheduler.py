@@ -44,27 +44,27 @@ class SchedulerLimits:
     Attributes:
         max_jobs: jobs waiting or under way.
         max_tokens: tokens that they are expected to read and generate together; one job alone may have more.
-        max_untaken_events: events of one job that nobody has taken yet; past it the job rests.
+        max_pending_events: events of one job that nobody has taken yet; past it the job rests.
         retry_after_s: what is told to those who are turned away.
         slice_s: how long interactive jobs wait for texts of others like them at most, roughly.
         bulk_slice_s: how long they wait for bulk.
         late_bulk_slice_s: how long they wait at most for bulk that is late; it is done the faster the longer.
         bulk_tokens_per_s: a bulk job is late that took longer than its own tokens at so many a second.
-        leisure_slice_s: how long the first of them waits that comes after a pause; bulk is done the faster the longer.
-        leisure_after_s: how long a pause is.
+        idle_slice_s: how long the first of them waits that comes after a pause; bulk is done the faster the longer.
+        idle_after_s: how long a pause is.
         round_s: how long they may go on before that has its slice.
     """
 
     max_jobs: int
     max_tokens: int = 1 << 40
-    max_untaken_events: int = 32
+    max_pending_events: int = 32
     retry_after_s: float = 1.0
     slice_s: float = 0.01
     bulk_slice_s: float = 0.0012
     late_bulk_slice_s: float = 0.005
     bulk_tokens_per_s: float = 5000.0
-    leisure_slice_s: float = 0.03
-    leisure_after_s: float = 1.0
+    idle_slice_s: float = 0.03
+    idle_after_s: float = 1.0
     round_s: float = 0.0075
 
 
@@ -95,10 +95,10 @@ class Scheduler:
         self._cancelled: list[Job] = []
         # of the model's thread alone
         paces = Paces()
-        lanes = (Lane(clock=clock, paces=paces, observer=self._observer) for _ in range(3))
+        lanes = (Lane(clock=clock, cost_model=paces, observer=self._observer) for _ in range(3))
         self._urgent, self._long, self._bulk = lanes
         self._slice = SliceSize(limits.slice_s, _LEAST_TOKENS)
-        self._leisure_slice = SliceSize(limits.leisure_slice_s, _LEAST_TOKENS)
+        self._idle_slice = SliceSize(limits.idle_slice_s, _LEAST_TOKENS)
         self._next_turn: list[Job] = []
         self._interactive_s = -math.inf
         self._bulk_next = False
@@ -122,13 +122,13 @@ class Scheduler:
         """Whether new jobs are refused."""
         return self._admission.draining
 
-    def check_room(self) -> None:
+    def check_capacity(self) -> None:
         """Refuse what `submit` would refuse now.
 
         Raises:
             DrainingError, OverloadedError: as `submit`.
         """
-        self._admission.check_room()
+        self._admission.check_capacity()
 
     def submit(self, job: Job) -> None:
         """Admit a job; its place is taken from now until it ends.
@@ -154,14 +154,14 @@ class Scheduler:
             if not job.started:
                 self._admission.release(job, "cancelled")
 
-    def take(self, job: Job) -> bool:
+    def event_taken(self, job: Job) -> bool:
         """The job's listener has taken one event; a job that rested for that goes on.
 
         Returns:
             Whether it had rested.
         """
         with self._lock:
-            job.untaken -= 1
+            job.pending_events -= 1
             rested, job.parked = job.parked, False
             if rested:
                 self._enqueue(job)
@@ -196,11 +196,11 @@ class Scheduler:
         worked = False
         while True:  # a keystroke asks twice or thrice: there is no slice of others' work between
             self._end_cancelled()
-            self._end_late()
-            ready = self._there(answered) + self._popped(self._ready)
+            self._end_expired()
+            ready = self._alive(answered) + self._pop(self._ready)
             for job in ready:
-                self._go_on(job)
-            answered = self._answered(self._urgent, self._slice, pieces=self._urgent.num_pools)
+                self._resume(job)
+            answered = self._run_slices(self._urgent, self._slice, pieces=self._urgent.num_batches)
             if not (ready or answered or len(self._urgent)):
                 break
             worked, self._interactive_s = True, until
@@ -218,7 +218,7 @@ class Scheduler:
         worked = not long_first and self._serve_bulk_jobs()
         if not worked and len(self._long):
             worked = True
-            for job in self._answered(self._long, self._slice):
+            for job in self._run_slices(self._long, self._slice):
                 self._requeue(job)
         self._begin_next_turn()
         return worked
@@ -226,39 +226,39 @@ class Scheduler:
     def _serve_bulk_jobs(self) -> bool:
         """Let some bulk jobs go on to their next calls, then give what they ask a slice; whether there was any."""
         until = self._clock() + self._limits.bulk_slice_s / 2
-        jobs = self._popped(self._ready_bulk, _BULK_JOBS_AT_ONCE - len(self._bulk))
+        jobs = self._pop(self._ready_bulk, _BULK_JOBS_AT_ONCE - len(self._bulk))
         for place, job in enumerate(jobs):
             if place and self._clock() >= until:
-                self._put_back(jobs[place:])
+                self._requeue_bulk(jobs[place:])
                 return True
-            self._go_on(job)
+            self._resume(job)
         if not len(self._bulk):
             return bool(jobs)
-        for job in self._answered(self._bulk, self._bulk_slice()):
+        for job in self._run_slices(self._bulk, self._bulk_slice()):
             self._requeue(job)
         return True
 
     def _bulk_slice(self) -> SliceSize:
         """A slice of bulk now; of such as is late a longer one, which costs less a token."""
         limits, now_s = self._limits, self._clock()
-        if not len(self._long) and now_s - self._interactive_s > limits.leisure_after_s:
-            return self._leisure_slice
+        if not len(self._long) and now_s - self._interactive_s > limits.idle_after_s:
+            return self._idle_slice
         slowness_s = max(
             (now_s - job.submitted_s) / max(job.tokens, _LEAST_LATE_TOKENS) for job in self._bulk.jobs
         )
         seconds = limits.bulk_slice_s * max(1.0, slowness_s * limits.bulk_tokens_per_s)
         return SliceSize(min(seconds, limits.late_bulk_slice_s), _LEAST_BULK_TOKENS)
 
-    def _popped(self, queue: deque[Job], most: int | None = None) -> list[Job]:
+    def _pop(self, queue: deque[Job], most: int | None = None) -> list[Job]:
         with self._lock:
             count = len(queue) if most is None else min(most, len(queue))
-            return self._there(queue.popleft() for _ in range(count))
+            return self._alive(queue.popleft() for _ in range(count))
 
-    def _there(self, jobs: Iterable[Job]) -> list[Job]:
+    def _alive(self, jobs: Iterable[Job]) -> list[Job]:
         """Those that have not ended."""
         return [job for job in jobs if job in self._admission]
 
-    def _go_on(self, job: Job) -> None:
+    def _resume(self, job: Job) -> None:
         """Let a job work up to what it asks, says or ends with."""
         if not job.started:
             with self._lock:
@@ -275,26 +275,26 @@ class Scheduler:
             self._fail(job, error)
         else:
             if isinstance(told, ModelCall):
-                self._lane_of(job, told).join(job, told)
+                self._queue_of(job, told).add(job, told)
                 return
             if told is not None and not job.cancelled and job.listener.event(told):
                 with self._lock:
-                    job.untaken += 1
+                    job.pending_events += 1
             self._requeue(job)
 
-    def _lane_of(self, job: Job, call: ModelCall) -> Lane:
+    def _queue_of(self, job: Job, call: ModelCall) -> Lane:
         if job.bulk:
             return self._bulk
         return self._urgent if call.urgent else self._long
 
-    def _answered(self, lane: Lane, size: SliceSize, *, pieces: int = 1) -> list[Job]:
+    def _run_slices(self, lane: Lane, size: SliceSize, *, pieces: int = 1) -> list[Job]:
         """Go on with some pools of a lane; the jobs that have their answers."""
         answered = []
         for _ in range(pieces):
             try:
-                answers = lane.go_on(size)
+                answers = lane.run_slice(size)
             except Exception as error:  # noqa: BLE001 - the engine's step: one request's fault must not stop the others
-                at_fault = lane.blame()
+                at_fault = lane.isolate_failure()
                 if at_fault is not None:
                     self._fail(at_fault, error)
                 continue
@@ -309,9 +309,9 @@ class Scheduler:
         for job in cancelled:
             self._end(job, "cancelled")
 
-    def _end_late(self) -> None:
+    def _end_expired(self) -> None:
         with self._lock:
-            late = self._admission.late(self._clock())
+            late = self._admission.expired(self._clock())
         for job in late:
             self._end(job, "deadline")
             allowed_ms = 1000 * (job.deadline_s - job.submitted_s)
@@ -331,7 +331,7 @@ class Scheduler:
     def _requeue(self, job: Job) -> None:
         """A job has had its turn; unless too many of its events are untaken it goes on in the next one."""
         with self._lock:
-            if job.untaken >= self._limits.max_untaken_events and not job.cancelled:
+            if job.pending_events >= self._limits.max_pending_events and not job.cancelled:
                 job.parked = True
             else:
                 self._next_turn.append(job)
@@ -342,7 +342,7 @@ class Scheduler:
             for job in rested:
                 self._enqueue(job)
 
-    def _put_back(self, jobs: Sequence[Job]) -> None:
+    def _requeue_bulk(self, jobs: Sequence[Job]) -> None:
         with self._lock:
             self._ready_bulk.extendleft(reversed(jobs))
 
@@ -351,7 +351,7 @@ class Scheduler:
 
     def _end(self, job: Job, how: str) -> None:
         for lane in (self._urgent, self._long, self._bulk):
-            lane.leave(job)
+            lane.remove(job)
         job.work.close()
         job.answer = None
         with self._lock:

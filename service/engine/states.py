@@ -59,7 +59,7 @@ class KeptState:
 class _Entry:
     """A kept state, whose it is, and when it was last used."""
 
-    kept: KeptState
+    stored: KeptState
     owner: str
     num_bytes: int
     used_s: float
@@ -105,7 +105,7 @@ class StateStore:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # the longest unused first
         self._loadings: dict[int, _Loading] = {}
         self._unloaded: OrderedDict[str, str] = OrderedDict()
-        self._leaving: weakref.WeakValueDictionary[int, LoadedModel] = weakref.WeakValueDictionary()
+        self._unloaded_models: weakref.WeakValueDictionary[int, LoadedModel] = weakref.WeakValueDictionary()
         self._num_bytes = 0
 
     def __len__(self) -> int:
@@ -134,15 +134,15 @@ class StateStore:
             entries = [self._entries.get(handle) for handle in handles]
             for place, entry in enumerate(entries):
                 if entry is None or entry.owner != owner:
-                    raise self._nowhere(handles[place], _placed(parameter, place))
+                    raise self._unknown_state(handles[place], _placed(parameter, place))
             now_s = self._clock()
             for handle, entry in zip(handles, entries, strict=True):
                 if entry is not None:
                     entry.used_s = now_s
                     self._entries.move_to_end(handle)
-            return [entry.kept for entry in entries if entry is not None]
+            return [entry.stored for entry in entries if entry is not None]
 
-    def check_room(self, count: int, size: int = 0) -> None:
+    def check_capacity(self, count: int, size: int = 0) -> None:
         """Refuse so many more states of so many bytes together, where `keep` would.
 
         Raises:
@@ -150,7 +150,7 @@ class StateStore:
         """
         with self._lock:
             self._expire()
-            self._check_room(count, size)
+            self._check_capacity(count, size)
 
     def keep(self, owner: str, states: Sequence[KeptState]) -> list[str]:
         """Keep states, all or none; each must share no memory with rows of other requests, as `rows.alone` sees to.
@@ -165,10 +165,10 @@ class StateStore:
         sizes = [kept.num_bytes for kept in states]
         with self._lock:
             for kept in states:
-                if self._leaving.get(id(kept.loaded)) is kept.loaded:
+                if self._unloaded_models.get(id(kept.loaded)) is kept.loaded:
                     raise ModelNotFoundError(f"{kept.loaded.address} was unloaded while the text was read")
             self._expire()
-            self._check_room(len(states), sum(sizes))
+            self._check_capacity(len(states), sum(sizes))
             return [self._insert(owner, kept, size) for kept, size in zip(states, sizes, strict=True)]
 
     def free(self, owner: str, handles: Sequence[str]) -> int:
@@ -184,7 +184,7 @@ class StateStore:
                 self._remove(handle)
             return len(owned)
 
-    def check_here(self, handles: Sequence[str], *, parameter: str) -> None:
+    def check_process(self, handles: Sequence[str], *, parameter: str) -> None:
         """Refuse handles of other processes; see `find` for the arguments.
 
         Raises:
@@ -196,14 +196,14 @@ class StateStore:
     def free_version(self, loaded: LoadedModel) -> None:
         """Forget all states of a version that is unloaded, and keep no more; who asks for one is told so."""
         with self._lock:
-            self._leaving[id(loaded)] = loaded
+            self._unloaded_models[id(loaded)] = loaded
             loading = self._loadings.get(id(loaded))
             if loading is None:
                 return
             self._unloaded[loading.tag] = loaded.address
             while len(self._unloaded) > _UNLOADED:
                 self._unloaded.popitem(last=False)
-            for handle in [h for h, entry in self._entries.items() if entry.kept.loaded is loaded]:
+            for handle in [h for h, entry in self._entries.items() if entry.stored.loaded is loaded]:
                 self._remove(handle)
 
     def expire(self) -> None:
@@ -231,7 +231,7 @@ class StateStore:
     def _remove(self, handle: str) -> None:
         entry = self._entries.pop(handle)
         self._num_bytes -= entry.num_bytes
-        place = id(entry.kept.loaded)
+        place = id(entry.stored.loaded)
         self._loadings[place].count -= 1
         if not self._loadings[place].count:
             del self._loadings[place]
@@ -244,7 +244,7 @@ class StateStore:
                 return
             self._remove(handle)
 
-    def _check_room(self, count: int, size: int) -> None:
+    def _check_capacity(self, count: int, size: int) -> None:
         if len(self._entries) + count > self._max_states:
             raise StatesFullError(
                 f"{len(self._entries)} states are kept and {count} are to be added; this service keeps "
@@ -256,7 +256,7 @@ class StateStore:
                 f"this service has {self._max_bytes} for them: free those that are no longer needed"
             )
 
-    def _nowhere(self, handle: str, parameter: str) -> UnknownStateError:
+    def _unknown_state(self, handle: str, parameter: str) -> UnknownStateError:
         self._check_process(handle, parameter)
         form = _HANDLE.fullmatch(handle)
         address = self._unloaded.get(form["tag"]) if form is not None else None

@@ -54,11 +54,11 @@ class UserStore:
 
     def learn(self, owner: str, user: str, sentences: Sequence[Sentence]) -> PersonalModel:
         """A user has written sentences; what is known of them by now."""
-        return self.put(owner, user, self.get(owner, user).learnt(sentences, self.bounds))
+        return self.put(owner, user, self.get(owner, user).updated(sentences, self.bounds))
 
     def put(self, owner: str, user: str, model: PersonalModel) -> PersonalModel:
         """Know this of a user instead of whatever was known; what of it the bounds allow."""
-        model = model.within(self.bounds)
+        model = model.limited_to(self.bounds)
         self._models[owner, user] = model
         self._models.move_to_end((owner, user))
         while len(self._models) > self._max_users:

@@ -32,7 +32,7 @@ def warm_up(model: LanguageModel[Any]) -> None:
             model.top_k(state, min(_TOP, vocab_size))
         if can(model, Weigher):
             rows = np.arange(batch)
-            model.logits(model.weigh(state, np.ones(batch, np.float32)), rows, np.zeros(batch, np.int64))
+            model.logits(model.block_sums(state, np.ones(batch, np.float32)), rows, np.zeros(batch, np.int64))
         score_sequences(model, state, tokens, lengths)
         consume(model, state.select(np.arange(batch)[::-1].copy()), tokens, lengths)
     model.next_log_probs(model.empty_state(1))

@@ -23,15 +23,15 @@ class Dropped:
 
     def add(self, handle: str) -> None:
         """A handle that nobody needs."""
-        self._of_the_process(handle).append(handle)
+        self._queue_of(handle).append(handle)
 
-    def taken(self, asked: str) -> AbstractContextManager[list[str]]:
+    def batch_for(self, asked: str) -> AbstractContextManager[list[str]]:
         """Some handles, for what is asked meanwhile to free; if it fails they are gathered still.
 
         Args:
             asked: the handle that it is asked about, whose process keeps the states.
         """
-        return _some(self._of_the_process(asked))
+        return _some(self._queue_of(asked))
 
     def free(self, states: States) -> None:
         """Free all of them; what another process keeps than the one that answers ends there by itself.
@@ -47,7 +47,7 @@ class Dropped:
             except StateElsewhereError:
                 del self._by_process[process]
 
-    def _of_the_process(self, handle: str) -> deque[str]:
+    def _queue_of(self, handle: str) -> deque[str]:
         return self._by_process.setdefault(handle.partition(".")[0], deque())
 
 

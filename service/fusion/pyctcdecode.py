@@ -81,8 +81,8 @@ class PyCTCDecodeLM:
 
     def score_partial_token(self, partial_token: str) -> float:
         """What is charged for the beginning of a word; 0 where some known word begins so."""
-        self._tree.mention(partial_token)
-        if not self._known or self._begins_a_word(partial_token):
+        self._tree.add_recent(partial_token)
+        if not self._known or self._is_word_prefix(partial_token):
             return 0.0
         return self.unk_score_offset * max(len(partial_token) / _USUAL_LENGTH, 1.0)
 
@@ -91,7 +91,7 @@ class PyCTCDecodeLM:
         ends = is_last_word and self.score_boundary
         if not word:  # a recording that ends in a space: its last word has been scored
             return self.alpha * (self._tree.end(prev_state) if ends else 0.0), prev_state
-        text = self._tree.longer(prev_state, word, eos=ends)
+        text = self._tree.extend(prev_state, word, eos=ends)
         log_prob = text.said.logprob
         if text.said.is_oov or (self._known and word not in self._known):
             log_prob += self.unk_score_offset * _LN_10
@@ -126,6 +126,6 @@ class PyCTCDecodeLM:
         """Free the states that the decoder has dropped."""
         self._tree.close()
 
-    def _begins_a_word(self, beginning: str) -> bool:
+    def _is_word_prefix(self, beginning: str) -> bool:
         place = bisect_left(self._sorted, beginning)
         return place < len(self._sorted) and self._sorted[place].startswith(beginning)

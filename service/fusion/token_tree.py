@@ -59,7 +59,7 @@ class TokenTree:
         reply = self._states.open(self._context, model=self._model, bos=bos)
         return TokenText(0.0, held=Held(reply.states[0].state, self._dropped))
 
-    def longer(self, text: TokenText, index: int) -> TokenText:
+    def extend(self, text: TokenText, index: int) -> TokenText:
         """A text and the token of one more index."""
         return TokenText(self._row(text)[index], origin=(text, index))
 
@@ -74,17 +74,17 @@ class TokenTree:
     def _row(self, text: TokenText) -> list[float]:
         """Log-probabilities of what follows a text: of each index, and last of `</s>`."""
         if text.row is None:
-            text.row = self._asked(text)
+            text.row = self._query(text)
         return text.row
 
-    def _asked(self, text: TokenText) -> list[float]:
+    def _query(self, text: TokenText) -> list[float]:
         asked: ContinuationOptions
         if text.origin is None:
             asked = {"state": self._handle(text), "keep": False}
         else:
             before, index = text.origin
             asked = {"state": self._handle(before), "token_ids": [self._ids[index]]}
-        with self._dropped.taken(asked["state"]) as free:
+        with self._dropped.batch_for(asked["state"]) as free:
             (result,) = self._states.advance([asked], next_token_ids=[*self._ids, _EOS], free=free).results
         if result.state is not None:
             text.held, text.origin = Held(result.state, self._dropped), None

@@ -30,7 +30,7 @@ class _Texts(Protocol[T]):
     """Texts that grow by one of the decoder's indices."""
 
     def start(self, *, bos: bool) -> T: ...
-    def longer(self, text: T, index: int) -> tuple[T, float]: ...
+    def extend(self, text: T, index: int) -> tuple[T, float]: ...
     def end(self, text: T) -> float: ...
     def close(self) -> None: ...
 
@@ -90,7 +90,7 @@ class TorchaudioLM:
         """The state after one more word or token, and the score of that."""
         after = state.child(usr_token_idx)
         if after not in self._reached:
-            self._reached[after] = self._texts.longer(self._reached[state][0], usr_token_idx)
+            self._reached[after] = self._texts.extend(self._reached[state][0], usr_token_idx)
         return after, self._scale * self._reached[after][1]
 
     def finish(self, state: Any) -> tuple[Any, float]:
@@ -119,8 +119,8 @@ class _Words:
     def start(self, *, bos: bool) -> Text:
         return self._tree.start(bos=bos)
 
-    def longer(self, text: Text, index: int) -> tuple[Text, float]:
-        longer = self._tree.longer(text, self._words[index])
+    def extend(self, text: Text, index: int) -> tuple[Text, float]:
+        longer = self._tree.extend(text, self._words[index])
         return longer, longer.said.logprob
 
     def end(self, text: Text) -> float:
@@ -139,8 +139,8 @@ class _Tokens:
     def start(self, *, bos: bool) -> TokenText:
         return self._tree.start(bos=bos)
 
-    def longer(self, text: TokenText, index: int) -> tuple[TokenText, float]:
-        longer = self._tree.longer(text, index)
+    def extend(self, text: TokenText, index: int) -> tuple[TokenText, float]:
+        longer = self._tree.extend(text, index)
         return longer, longer.logprob
 
     def end(self, text: TokenText) -> float:

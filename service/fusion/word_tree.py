@@ -27,20 +27,20 @@ class Text:
     Attributes:
         said: of its last word.
         eos_logprob: of `</s>` after it; None while nobody asked.
-        later: longer texts by their last word, whose states the service keeps.
-        told: what was said of words that are not among those.
+        children: longer texts by their last word, whose states the service keeps.
+        estimates: what was said of words that are not among those.
         first: the same of the words of the tree, where it is the start.
     """
 
-    __slots__ = ("_held", "_origin", "eos_logprob", "first", "later", "said", "told")
+    __slots__ = ("_held", "_origin", "children", "eos_logprob", "estimates", "first", "said")
 
     def __init__(
         self, said: Said, *, held: Held | None = None, origin: "tuple[Text, str] | None" = None
     ) -> None:
         self.said = said
         self.eos_logprob = said.eos_logprob
-        self.later: dict[str, Text] = {}
-        self.told: dict[str, Said] = {}
+        self.children: dict[str, Text] = {}
+        self.estimates: dict[str, Said] = {}
         self.first: dict[str, Said] = {}
         self._held = held
         self._origin = origin
@@ -56,13 +56,13 @@ class Text:
         assert self._origin is not None  # noqa: S101 - a text has the one or the other
         return self._origin
 
-    def settle(self, held: Held) -> None:
+    def set_state(self, held: Held) -> None:
         """From now on the service keeps its state."""
         self._held, self._origin = held, None
 
-    def knows(self, word: str) -> bool:
+    def has_estimate(self, word: str) -> bool:
         """Whether a word was asked about after it."""
-        return word in self.later or word in self.told or word in self.first
+        return word in self.children or word in self.estimates or word in self.first
 
 
 class WordTree:
@@ -106,7 +106,7 @@ class WordTree:
             text.first = self._first_words(reply.model, text, bos=bos).said
         return text
 
-    def mention(self, word: str) -> None:
+    def add_recent(self, word: str) -> None:
         """A word has come up: it may soon be asked about."""
         name = self._name(word)
         self._recent[name] = word
@@ -114,7 +114,7 @@ class WordTree:
         if len(self._recent) > self._companions:
             self._recent.popitem(last=False)
 
-    def longer(self, text: Text, word: str, *, eos: bool = False) -> Text:
+    def extend(self, text: Text, word: str, *, eos: bool = False) -> Text:
         """A text and one more word.
 
         Args:
@@ -123,14 +123,14 @@ class WordTree:
             eos: whether `end` will be asked of it next.
         """
         name = self._name(word)
-        longer = text.later.get(name)
+        longer = text.children.get(name)
         if longer is None:
-            said = text.told.get(name) or text.first.get(name)
+            said = text.estimates.get(name) or text.first.get(name)
             if said is None or (eos and said.eos_logprob is None):
-                longer = self._asked(text, word, eos=eos)
+                longer = self._query(text, word, eos=eos)
             else:  # not put into `later`: see `Text`
                 longer = Text(said, origin=(text, word))
-        self.mention(word)
+        self.add_recent(word)
         return longer
 
     def end(self, text: Text) -> float:
@@ -150,15 +150,15 @@ class WordTree:
         """Free the states that were let go of."""
         self._dropped.free(self._states)
 
-    def _asked(self, text: Text, word: str, *, eos: bool) -> Text:
+    def _query(self, text: Text, word: str, *, eos: bool) -> Text:
         """A text and a word that was not asked about after it, which is told of other words too."""
         name, handle = self._name(word), self._handle(text)
-        others = {o: w for o, w in self._recent.items() if o != name and not text.knows(o)}
+        others = {o: w for o, w in self._recent.items() if o != name and not text.has_estimate(o)}
         asked: list[ContinuationOptions] = [{"state": handle, "text": word, "eos": eos}]
         asked += [{"state": handle, "text": other, "keep": False} for other in others.values()]
         result, *results = self._advanced(asked)
-        text.told.update({other: Said.of(told) for other, told in zip(others, results, strict=True)})
-        longer = text.later[name] = Text(Said.of(result), held=self._held(result))
+        text.estimates.update({other: Said.of(told) for other, told in zip(others, results, strict=True)})
+        longer = text.children[name] = Text(Said.of(result), held=self._held(result))
         return longer
 
     def _name(self, word: str) -> str:
@@ -179,11 +179,11 @@ class WordTree:
             before, word = text.origin
             asked: ContinuationOptions = {"state": self._handle(before), "text": word}
             (result,) = self._advanced([asked])
-            text.settle(self._held(result))
+            text.set_state(self._held(result))
         return text.handle or ""
 
     def _advanced(self, asked: Sequence[ContinuationOptions]) -> list[AdvancedState]:
-        with self._dropped.taken(asked[0]["state"]) as free:
+        with self._dropped.batch_for(asked[0]["state"]) as free:
             return self._states.advance(asked, free=free).results
 
     def _held(self, result: AdvancedState) -> Held:

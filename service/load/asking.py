@@ -25,23 +25,23 @@ class Asker:
         self._timeout_s = terms.timeout_s
         self._pool = Pool(target, load.clients if isinstance(load, ClosedLoop) else terms.max_connections)
 
-    async def ask(self, intended_s: float, data: bytes, num_items: int) -> bool:
+    async def send(self, intended_s: float, data: bytes, num_items: int) -> bool:
         """Send the bytes of a request that was due at a time; whether there was an answer of any kind."""
         seen = Observation(intended_s, time.perf_counter(), num_items)
         try:
             async with asyncio.timeout(self._timeout_s), self._pool.connection() as connection:
                 seen.sent_s = time.perf_counter()
-                self._answered(seen, await connection.exchange(data))
+                self._record_reply(seen, await connection.exchange(data))
         except TimeoutError:  # an OSError too, so it comes first
-            self._failed(seen, TIMEOUT, f"no answer within {self._timeout_s:g} s")
+            self._record_failure(seen, TIMEOUT, f"no answer within {self._timeout_s:g} s")
         except ExchangeError as error:
-            self._failed(seen, error.kind, str(error))
+            self._record_failure(seen, error.kind, str(error))
         except ConnectionRefusedError as error:
-            self._failed(seen, "refused", str(error))
+            self._record_failure(seen, "refused", str(error))
         except OSError as error:
-            self._failed(seen, "connect", str(error))
+            self._record_failure(seen, "connect", str(error))
         except asyncio.CancelledError:  # left out, it would be missing among the slow ones
-            self._failed(seen, "unfinished", "under way when the load was ended early")
+            self._record_failure(seen, "unfinished", "under way when the load was ended early")
             self._recording.add(seen)
             raise
         self._recording.add(seen)
@@ -52,19 +52,19 @@ class Asker:
         self._pool.close()
         self._recording.num_waited = self._pool.num_waited
 
-    def _answered(self, seen: Observation, reply: Reply) -> None:
+    def _record_reply(self, seen: Observation, reply: Reply) -> None:
         seen.ended_s = reply.ended_s
         seen.status = reply.status
         seen.num_tokens, seen.token_times_s = reply.num_tokens, reply.token_times_s
         if not 200 <= reply.status < 300:
-            self._note(seen, f"http_{reply.status}", message_of(reply.body))
+            self._record_error(seen, f"http_{reply.status}", message_of(reply.body))
         elif reply.error is not None:
-            self._note(seen, "stream", reply.error)
+            self._record_error(seen, "stream", reply.error)
 
-    def _failed(self, seen: Observation, kind: str, message: str) -> None:
+    def _record_failure(self, seen: Observation, kind: str, message: str) -> None:
         seen.ended_s = time.perf_counter()
-        self._note(seen, kind, message)
+        self._record_error(seen, kind, message)
 
-    def _note(self, seen: Observation, kind: str, message: str) -> None:
+    def _record_error(self, seen: Observation, kind: str, message: str) -> None:
         seen.error = kind
         self._recording.examples.setdefault(kind, message)

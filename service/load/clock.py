@@ -30,7 +30,7 @@ class Clock:
             if file < 0:
                 raise OSError(ctypes.get_errno(), "no timer can be had")
             self._file = file
-            asyncio.get_running_loop().add_reader(file, self._ring)
+            asyncio.get_running_loop().add_reader(file, self._wake)
         return self
 
     def __exit__(
@@ -52,7 +52,7 @@ class Clock:
         _LIBC.timerfd_settime(self._file, 0, ctypes.byref(spec), None)
         await self._waiter
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
         if self._file is None or self._waiter is None:
             return
         try:

@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
         """Whether another request can be sent."""
         return self._transport is not None and self._done is None and self._keeps_alive
 
-    async def ask(self, request: Request) -> Reply:
+    async def send(self, request: Request) -> Reply:
         """Send a request; its whole reply.
 
         Raises:

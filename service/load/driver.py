@@ -48,7 +48,7 @@ async def record(target: Target, requests: Sequence[Request], recording: Recordi
     asker = Asker(target, recording)
     encoded = itertools.cycle([(target.encode(request), request.num_items) for request in requests])
     recording.started_s, cpu_s = time.perf_counter(), time.thread_time()
-    recording.began_s = recording.started_s + recording.terms.warmup_s
+    recording.window_start_s = recording.started_s + recording.terms.warmup_s
     try:
         if isinstance(recording.load, OpenLoop):
             await _open_loop(asker, encoded, recording.load, recording)
@@ -84,7 +84,7 @@ async def _open_loop(
             for offset_s in scheduled(arrivals, recording.terms):
                 intended_s = recording.started_s + offset_s
                 await clock.sleep_until(intended_s)
-                tasks.create_task(asker.ask(intended_s, *next(encoded)))
+                tasks.create_task(asker.send(intended_s, *next(encoded)))
 
 
 def scheduled(arrivals: Iterator[float], terms: Terms) -> Iterator[float]:
@@ -106,15 +106,15 @@ async def _closed_loop(
     tickets = itertools.count() if terms.num_requests is None else iter(range(terms.num_requests))
 
     def goes_on(now_s: float) -> bool:
-        if now_s < recording.began_s:
+        if now_s < recording.window_start_s:
             return True
-        if terms.duration_s is not None and now_s >= recording.began_s + terms.duration_s:
+        if terms.duration_s is not None and now_s >= recording.window_start_s + terms.duration_s:
             return False
         return next(tickets, None) is not None
 
     async def client() -> None:
         while goes_on(now_s := time.perf_counter()):
-            if not await asker.ask(now_s, *next(encoded)):
+            if not await asker.send(now_s, *next(encoded)):
                 await asyncio.sleep(_AFTER_NO_ANSWER_S)
 
     async with asyncio.TaskGroup() as tasks:

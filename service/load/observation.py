@@ -67,7 +67,7 @@ class Recording:
         load: that was put on.
         terms: how long, and with what.
         started_s: when it began.
-        began_s: when what is measured begins, after the warm-up.
+        window_start_s: when what is measured begins, after the warm-up.
         ended_s: when the last answer was there.
         observations: of all requests that ended, those of the warm-up among them.
         examples: of each kind of error, what the first one said.
@@ -80,7 +80,7 @@ class Recording:
     load: Load
     terms: Terms
     started_s: float = 0.0
-    began_s: float = 0.0
+    window_start_s: float = 0.0
     ended_s: float = 0.0
     observations: list[Observation] = field(default_factory=list)
     examples: dict[str, str] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Recording:
     def add(self, seen: Observation) -> None:
         """Take in what was seen of a request that has ended."""
         self.observations.append(seen)
-        self.num_due += seen.intended_s >= self.began_s
+        self.num_due += seen.intended_s >= self.window_start_s
 
     @property
     def cpu_share(self) -> float:
@@ -105,5 +105,5 @@ class Recording:
         """When what is measured ends: after the time that was asked for, else with the last answer."""
         if self.terms.duration_s is None:
             return self.ended_s
-        until_s = self.began_s + self.terms.duration_s
+        until_s = self.window_start_s + self.terms.duration_s
         return min(self.ended_s, until_s) if self.interrupted else until_s

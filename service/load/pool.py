@@ -22,7 +22,7 @@ class Pool:
     def __init__(self, target: Target, max_connections: int) -> None:
         self.num_waited = 0
         self._target = target
-        self._places = asyncio.Semaphore(max_connections)
+        self._slots = asyncio.Semaphore(max_connections)
         self._idle: list[Connection] = []
 
     @contextlib.asynccontextmanager
@@ -32,9 +32,9 @@ class Pool:
         Raises:
             OSError: nobody answers there.
         """
-        self.num_waited += self._places.locked()
-        async with self._places:
-            connection = self._take() or await Connection.open(self._target)
+        self.num_waited += self._slots.locked()
+        async with self._slots:
+            connection = self._pop_idle() or await Connection.open(self._target)
             try:
                 yield connection
             finally:
@@ -45,10 +45,10 @@ class Pool:
 
     def close(self) -> None:
         """Hang up."""
-        while (connection := self._take()) is not None:
+        while (connection := self._pop_idle()) is not None:
             connection.close()
 
-    def _take(self) -> Connection | None:
+    def _pop_idle(self) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()
             if connection.is_idle:  # the server has not closed it meanwhile

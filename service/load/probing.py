@@ -33,6 +33,6 @@ async def _ask(target: Target, request: Request, timeout_s: float) -> Reply:
     async with asyncio.timeout(timeout_s):
         connection = await Connection.open(target)
         try:
-            return await connection.ask(request)
+            return await connection.send(request)
         finally:
             connection.close()

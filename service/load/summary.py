@@ -125,7 +125,7 @@ def summarise(recording: Recording, objectives: Sequence[Objective] = ()) -> Sum
     Rates are of what happened between the end of the warm-up and the end of the time that was asked for; the
     rest is of the requests that were due then, however long their answers took.
     """
-    began_s, until_s = recording.began_s, recording.window_end_s
+    began_s, until_s = recording.window_start_s, recording.window_end_s
     duration_s = max(until_s - began_s, 0.0)
     per_s = 1 / duration_s if duration_s else 0.0
     due = [seen for seen in recording.observations if began_s <= seen.intended_s]

@@ -132,7 +132,7 @@ def load_models(registry: Address, choice: ModelChoice, device: str, precision: 
             raise InvalidInputError("name the model", parameter="model")
         return load(registry, address, device, precision)
 
-    return choice.resolved(loaded)
+    return choice.resolve(loaded)
 
 
 def features_of(models: ScoringModels, lists: Sequence[CandidateList]) -> ListFeatures:

@@ -16,13 +16,13 @@ class Complaints:
     def __init__(self) -> None:
         self.count = 0
 
-    def tell(self, message: str) -> None:
+    def warn(self, message: str) -> None:
         """Tell one more, unless there were too many."""
         self.count += 1
         if self.count <= MOST:
             typer.echo(f"gramophone: {message}", err=True)
 
-    def tell_rest(self, file: str, what: str) -> None:
+    def warn_rest(self, file: str, what: str) -> None:
         """Tell how many were not told, such as `more bad lines` of a file."""
         if self.count > MOST:
             typer.echo(f"gramophone: {file}: {self.count - MOST:,} {what}", err=True)

@@ -38,7 +38,7 @@ def details(root: Address, address: str) -> dict[str, Any]:
     version = registry.resolve(address)
     return {
         "model": version.address,
-        "path": registry.place_of(version),
+        "path": registry.location_of(version),
         "manifest": registry.manifest(version).model_dump(mode="json"),
         **{name: _json(registry, version, f"{name}.json") for name in ("metrics", "provenance")},
     }

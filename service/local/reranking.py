@@ -78,13 +78,13 @@ def _ranked(asked: RerankAsked, lists: Iterable[CandidateList], file: str) -> It
     for outcome in rerank_lists(asked.models, items(), asked.options):
         name = names.popleft()
         if isinstance(outcome, LanguageModelError):
-            complaints.tell(f"{file}: {name}: {outcome}")
+            complaints.warn(f"{file}: {name}: {outcome}")
         else:
             any_good = True
             yield outcome
     if complaints.count and not any_good:
         raise InvalidInputError(f"{file}: no list can be re-ranked")
-    complaints.tell_rest(file, "more lists failed")
+    complaints.warn_rest(file, "more lists failed")
 
 
 class _WordErrors:

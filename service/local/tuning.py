@@ -98,7 +98,7 @@ def tune_lists(
     """
     command = asked.settings.command(tuple(lists))
     _, told = with_references(lists)
-    check_given(told, models=asked.models.further)
+    check_given(told, models=asked.models.extra)
     folds = _folds(told, folds=command.settings.folds, seed=command.settings.seed)
     scorers = asked.fold_models or (asked.models,)
     computed = _features(scorers, told, folds if asked.fold_models else np.zeros_like(folds), watch)

@@ -28,7 +28,7 @@ async def list_all_models(request: Request) -> Response:
     services = services_of(request)
     host = services.host
     published = await _from_registry(host, Registry.published)
-    return _reply(admin_models(host, published, services.keeper.queued))
+    return _reply(admin_models(host, published, services.reloader.queued))
 
 
 @router.post("/admin/models/load", responses=replies_of(AdminModel), openapi_extra=body_of(LoadRequest))
@@ -40,7 +40,7 @@ async def load_model(request: Request) -> Response:
     services = services_of(request)
     wire = parse_json(LoadRequest, await request.body())
     version = await _from_registry(services.host, lambda registry: registry.resolve(wire.model))
-    loading = services.keeper.load(wire.model)
+    loading = services.reloader.load(wire.model)
     if not wire.wait:
         model = services.host.models.get(version.address)
         if model is not None and model.state is LoadState.LOADED:
@@ -60,7 +60,7 @@ async def unload_model(request: Request) -> Response:
     """
     services = services_of(request)
     wire = parse_json(UnloadRequest, await request.body())
-    model = await asyncio.shield(services.keeper.unload(wire.model))
+    model = await asyncio.shield(services.reloader.unload(wire.model))
     if model.loaded is not None:
         services.states.free_version(model.loaded)
     in_flight = model.loaded.use.in_flight if model.loaded is not None else 0
@@ -100,10 +100,10 @@ async def _followed(
 ) -> Response:
     """Have the host look at what was changed; say what answers."""
     services = services_of(request)
-    following = services.keeper.refresh()
+    following = services.reloader.refresh()
     if wait:
         await asyncio.shield(following)
-    serving = services.host.routes.by_address.get(f"{name}@{alias}")
+    serving = services.host.address_table.by_address.get(f"{name}@{alias}")
     return _reply(
         AliasReply(name, alias, version, previous, serving.address if serving and serving.loaded else None)
     )
@@ -119,7 +119,7 @@ async def _from_registry(host: ModelHost, ask: Callable[[Registry], R]) -> R:
     try:
         return await asyncio.to_thread(ask, host.registry)
     except ModelNotFoundError as error:
-        raise ModelNotFoundError(host.without_root(error)) from None
+        raise ModelNotFoundError(host.redact_root(error)) from None
 
 
 def _reply(reply: object, status: int = 200) -> Response:

@@ -41,7 +41,7 @@ class Authentication:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        demand = self._table.demand(scope["path"])
+        demand = self._table.rule(scope["path"])
         if demand is not None:
             note(scope, route=demand.route)
         refusal = self._refusal(scope, demand)

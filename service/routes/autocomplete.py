@@ -51,7 +51,7 @@ async def complete(request: Request) -> Response:
     quick = not steps and not wire.fuzzy and (look is not None or is_quick(loaded, body))
 
     def work() -> Work[None, bytes]:
-        done = yield from autocomplete(loaded, command, services.limits, user=personal, look=look)
+        done = yield from autocomplete(loaded, command, services.limits, user=personal, cached=look)
         return to_json(autocomplete_reply(loaded, done))
 
     # never bulk, however long the text: somebody is typing it
@@ -59,7 +59,7 @@ async def complete(request: Request) -> Response:
     if wire.session is not None:
         services.sessions.supersede(owner, wire.session)  # first, since it makes room
     if quick or wire.session is None:
-        return await run(request, work(), bytes, terms, quick=quick)
+        return await run(request, work(), bytes, terms, inline=quick)
     answer = services.engine.run(work(), terms)
     with services.sessions.newest(owner, wire.session, answer):
         return json_response(await while_connected(request.receive, answer))

@@ -108,7 +108,7 @@ async def _payloads(
                 yield to_json(usage_event(loaded, stamp, item))
             continue
         if item.num_generated:
-            times.token_of(item.choice)
+            times.record(item.choice)
         yield to_json(completion_event(loaded, stamp, item))
 
 

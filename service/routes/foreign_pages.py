@@ -67,9 +67,9 @@ class ForeignPages:
             await self._app(scope, receive, send)
             return
         asked = (header(scope, b"host") or b"").decode("latin-1")
-        if not self._is_known(_name_of(asked)):
+        if not self._is_allowed_host(_name_of(asked)):
             await self._refuse(_misdirected(asked), HTTPStatus.MISDIRECTED_REQUEST, scope, receive, send)
-        elif not self._keys and scope["method"] not in _READING and not self._is_own(scope, asked):
+        elif not self._keys and scope["method"] not in _READING and not self._is_same_origin(scope, asked):
             await self._refuse(_FOREIGN, HTTPStatus.FORBIDDEN, scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -80,7 +80,7 @@ class ForeignPages:
         self._metrics.auth_failures.labels(body.code).inc()
         await error_response(status.value, body)(scope, receive, send)
 
-    def _is_known(self, name: str) -> bool:
+    def _is_allowed_host(self, name: str) -> bool:
         """Whether no stranger can have given the service this name."""
         if self._allowed:
             return ANY in self._allowed or name in self._allowed or _is_address(name)
@@ -89,7 +89,7 @@ class ForeignPages:
         # a name without a dot belongs to this machine or network: nobody can register one
         return "." not in name or name.endswith(".localhost") or _is_address(name)
 
-    def _is_own(self, scope: Scope, asked: str) -> bool:
+    def _is_same_origin(self, scope: Scope, asked: str) -> bool:
         """Whether the service's own page sent it, one that is allowed to, or no page at all."""
         origin = header(scope, b"origin")
         if ANY in self._origins or (origin is not None and origin.decode("latin-1") in self._origins):

@@ -38,7 +38,7 @@ async def generate_text(request: Request) -> Response:
     command = wire.command(services.limits)
     loaded = resolve(request, command.model)
     work = generate(loaded, command, services.limits)
-    rows = command.parameters.beams * command.parameters.drawn
+    rows = command.parameters.beams * command.parameters.num_samples
     terms = terms_of(request, wire, body, Sequences(rows, predicted_each=wire.max_tokens))
     if not wire.stream:
 
@@ -63,7 +63,7 @@ async def _payloads(
     held: Continuation | None = None  # the end of the last choice, which is told with the usage
     async for item in stream:
         if isinstance(item, Piece):
-            times.token_of(item.choice)
+            times.record(item.choice)
             yield to_json(piece_event(loaded, item, alternatives=alternatives))
         elif isinstance(item, Generated):
             _count(metrics, loaded, item)

@@ -15,7 +15,7 @@ router = APIRouter()
 @router.get("/health/live", responses=replies_of(Health))
 async def live(request: Request) -> Response:
     """Whether the process is alive: 503 once a model has computed without end, which only another process ends."""
-    if services_of(request).engine.hangs:
+    if services_of(request).engine.is_hung:
         return json_response(to_json(Health("hung")), 503)
     return json_response(to_json(Health("ok")))
 
@@ -28,7 +28,7 @@ async def ready(request: Request) -> Response:
     Later versions that are loaded, or fail to, change nothing: the old ones answer.
     """
     services = services_of(request)
-    status = condition(services.host, services.keeper, services.engine.scheduler)
+    status = condition(services.host, services.reloader, services.engine.scheduler)
     models = {model.address: model.state.value for model in services.host.models.values()}
     code = 200 if status == READY else 503
     return json_response(to_json(Health(status, models)), code)

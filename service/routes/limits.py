@@ -33,13 +33,13 @@ class BodyLimit:
     Args:
         app: what answers.
         max_bytes: the size at most.
-        keep_texts: note the body's beginning for the log.
+        log_bodies: note the body's beginning for the log.
     """
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int, keep_texts: bool = False) -> None:
+    def __init__(self, app: ASGIApp, *, max_bytes: int, log_bodies: bool = False) -> None:
         self._app = app
         self._max_bytes = max_bytes
-        self._keep_texts = keep_texts
+        self._log_bodies = log_bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -67,7 +67,7 @@ class BodyLimit:
                 raise self._too_large(seen)
             if not whole and scope["state"].get(LATE):
                 raise _too_slow(seen, scope["state"][LATE])
-            if self._keep_texts and body and seen == len(body):
+            if self._log_bodies and body and seen == len(body):
                 note(scope, body=body[:_SHOWN_BYTES].decode(errors="replace"))
             return message
 

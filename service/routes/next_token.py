@@ -71,7 +71,7 @@ async def next_token(request: Request) -> Response:
                 entries=len(results) * command.top_k,
             ),
             terms,
-            quick=few and is_quick(loaded, body),
+            inline=few and is_quick(loaded, body),
         )
     rows = services.engine.stream(distributions(loaded, command, services.limits), terms)
     return await rows_response(request, loaded, rows, shape=(len(command.contexts), loaded.vocab_size))

@@ -87,7 +87,7 @@ def operations_in(document: Json) -> Iterator[tuple[str, str, Json]]:
 
 def _request_schemas() -> Json:
     """The schemas of all that is read, lines of streams included, by name."""
-    lines = {kinds.asked.__name__: kinds.asked for kinds in LINES.values()}
+    lines = {kinds.request.__name__: kinds.request for kinds in LINES.values()}
     inputs = [(kind, "validation") for kind in (_requests | lines).values()]
     _, schemas = models_json_schema(inputs, ref_template=_REFERENCE)  # type: ignore[arg-type]  # literals
     found: Json = schemas["$defs"]

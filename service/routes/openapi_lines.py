@@ -23,14 +23,14 @@ class Lines(NamedTuple):
     """What an operation reads and answers line by line.
 
     Attributes:
-        asked: each line of the body.
-        answered: each line of the reply that is no error.
+        request: each line of the body.
+        reply: each line of the reply that is no error.
         options: whose fields stand in the query string; what they mean is told by the JSON body's.
         pairs: options that are objects in JSON, and how they are written in a query string.
     """
 
-    asked: type[BaseModel]
-    answered: type
+    request: type[BaseModel]
+    reply: type
     options: type[BaseModel]
     pairs: Mapping[str, str] = {}
 
@@ -79,7 +79,7 @@ def add_media_types(path: str, operation: Json, schemas: Json) -> None:
     kinds = LINES.get(path)
     if kinds is not None:
         _add_lines(operation, kinds, schemas)
-        content[LINES_TYPE] = {"schema": _one_of(kinds.answered.__name__, "Each line.")}
+        content[LINES_TYPE] = {"schema": _one_of(kinds.reply.__name__, "Each line.")}
     for media_type in FOREIGN.get(path, ()):
         operation["requestBody"]["content"][media_type] = {"schema": {"type": "string"}}
     if EVENTS_TYPE in content:
@@ -110,7 +110,7 @@ def _add_lines(operation: Json, kinds: Lines, schemas: Json) -> None:
     """Tell that a body may be lines, and that options then stand in the query string."""
     content = operation["requestBody"]["content"]
     body = schemas[content[JSON_TYPE]["schema"]["$ref"].removeprefix(_SCHEMAS)]
-    content[LINES_TYPE] = {"schema": {"$ref": _SCHEMAS + kinds.asked.__name__, "description": "Each line."}}
+    content[LINES_TYPE] = {"schema": {"$ref": _SCHEMAS + kinds.request.__name__, "description": "Each line."}}
     operation["parameters"] = [
         *operation.get("parameters", ()),
         *(

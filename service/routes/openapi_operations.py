@@ -140,7 +140,7 @@ def _told(schema: Json, schemas: Json) -> str:
 
 def _security(path: str) -> list[Json]:
     """What a key needs; alternatives, of which an empty one means none."""
-    demand = _access.demand(path)
+    demand = _access.rule(path)
     if demand is None or demand.scope is None:
         return []
     asked: Json = {"key": [str(demand.scope)]}

@@ -73,19 +73,19 @@ async def rerank_lists(request: Request) -> Response:
     work = rerank(models, items, options, services.limits, states=states)
     terms = terms_of(request, wire, body, _read_beside(items, options))
     tables = bool(models.all) and all(is_quick(loaded, body) for loaded in models.all)
-    quick = tables and not options.compares and not terms.bulk
+    quick = tables and not options.is_pairwise and not terms.bulk
     return await run(
         request,
         work,
         lambda ranked: reply_pieces(ranked, models, options, services.limits),
         terms,
-        quick=quick,
+        inline=quick,
     )
 
 
 async def _ready(options: RerankOptions) -> RerankOptions:
     """The same, once the compiled code that comparing needs is there; the first time others go on meanwhile."""
-    if options.compares:
+    if options.is_pairwise:
         await asyncio.to_thread(load_compiled)
     return options
 
@@ -95,7 +95,7 @@ def _read_beside(items: Sequence[RerankItem], options: RerankOptions) -> Sequenc
     lists = [item.given for item in items]
     around = max((len(one.context) + len(one.continuation or "") for one in lists), default=0)
     longest = max((len(one.candidates) for one in lists), default=0)
-    compared = longest // _COMPARED_PER_TOKEN if options.compares else 0
+    compared = longest // _COMPARED_PER_TOKEN if options.is_pairwise else 0
     return Sequences(sum(len(one.candidates) for one in lists), around // BYTES_PER_TOKEN + compared)
 
 
@@ -108,7 +108,7 @@ async def _rerank_stream(request: Request, services: Services, form: str) -> Res
     if form == _OUR_LINES:
         lines = rerank_items(body, services.limits)
     else:
-        lines = items_in(body, form, services.limits, reserved=lambda name: is_reserved(name, models.further))
+        lines = items_in(body, form, services.limits, reserved=lambda name: is_reserved(name, models.extra))
 
     def write(outcome: Outcome) -> Iterator[bytes]:
         if isinstance(outcome, RankedList):
@@ -137,7 +137,7 @@ async def _profile(services: Services, settings: RerankSettings) -> Profile | No
 
 
 def _models(request: Request, settings: RerankSettings, profile: Profile | None) -> ScoringModels:
-    models = settings.choice(profile).resolved(lambda address: resolve(request, address))
+    models = settings.choice(profile).resolve(lambda address: resolve(request, address))
     if models.parts:
         note(request, model=models.parts[0].address)
     return models

@@ -67,7 +67,7 @@ async def score_texts(request: Request) -> Response:
     work = score(loaded, items, options, services.limits)
     around = len(items[0].context) // BYTES_PER_TOKEN  # is read with each, since they are tokenised together
     terms = terms_of(request, wire, body, Sequences(len(items), work_each=around))
-    return await run(request, work, write, terms, quick=is_quick(loaded, body) and not terms.bulk)
+    return await run(request, work, write, terms, inline=is_quick(loaded, body) and not terms.bulk)
 
 
 async def _score_lines(request: Request, services: Services) -> Response:

@@ -60,7 +60,7 @@ class Services:
     """What an application's routes share."""
 
     host: ModelHost
-    keeper: Keeper
+    reloader: Keeper
     engine: Engine
     states: StateStore
     profiles: ProfileStore
@@ -217,7 +217,7 @@ async def run(
     write: Callable[[R], bytes | Iterator[bytes]],
     terms: Terms,
     *,
-    quick: bool = False,
+    inline: bool = False,
 ) -> Response:
     """Do the work and write its result; give up when the client is gone.
 
@@ -226,7 +226,7 @@ async def run(
         work: what to do, on the model thread.
         write: makes JSON of its result, there too, whole or in pieces between which others have their turn.
         terms: of the work.
-        quick: whether to do it here instead, at once.
+        inline: whether to do it here instead, at once.
     """
 
     def written() -> Work[Any, bytes]:
@@ -241,8 +241,8 @@ async def run(
         return b"".join(pieces)
 
     engine = services_of(request).engine
-    if quick:
-        return json_response(engine.run_here(written()))
+    if inline:
+        return json_response(engine.run_inline(written()))
     return json_response(await while_connected(request.receive, engine.run(written(), terms)))
 
 

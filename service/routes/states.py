@@ -77,7 +77,7 @@ async def open_(request: Request) -> Response:
 
     work = open_states(loaded, command, place, services.limits)
     terms = terms_of(request, wire, body)
-    return await run(request, work, write, terms, quick=is_quick(loaded, body))
+    return await run(request, work, write, terms, inline=is_quick(loaded, body))
 
 
 @router.post("/v1/states/advance", responses=replies_of(AdvanceReply), openapi_extra=body_of(AdvanceRequest))
@@ -92,7 +92,7 @@ async def advance(request: Request) -> Response:
     wire = parse_json(AdvanceRequest, body)
     wire.check(services.limits)
     owner = owner_of(request)
-    services.states.check_here(wire.free, parameter="free[]")
+    services.states.check_process(wire.free, parameter="free[]")
     found = services.states.find(owner, wire.handles, parameter="continuations[].state")
     loaded = one_version(found, parameter="continuations[].state")
     take(request, loaded)
@@ -108,7 +108,7 @@ async def advance(request: Request) -> Response:
     count = len(found)
     few = count <= _QUICK and not wire.next_token_ids and len(body) <= _QUICK * 256
     quick = few and loaded.model.family == "ngram"
-    return await run(request, work, write, _terms(request, wire, body, count), quick=quick)
+    return await run(request, work, write, _terms(request, wire, body, count), inline=quick)
 
 
 @router.post(
@@ -145,7 +145,7 @@ async def free(request: Request) -> Response:
     services = services_of(request)
     wire = parse_json(FreeRequest, await request.body())
     wire.check(services.limits)
-    services.states.check_here(wire.states, parameter="states[]")
+    services.states.check_process(wire.states, parameter="states[]")
     freed = services.states.free(owner_of(request), wire.states)
     return json_response(to_json(FreeReply(freed)))
 

@@ -19,7 +19,7 @@ class TokenTimes:
         self._begun_s = time.perf_counter()
         self._before_s: dict[int, float] = {}
 
-    def token_of(self, choice: int) -> None:
+    def record(self, choice: int) -> None:
         """A token of this choice is sent."""
         now_s = time.perf_counter()
         before_s = self._before_s.get(choice)

@@ -27,7 +27,7 @@ async def tune_weights(request: Request) -> Response:
     services = services_of(request)
     body = await request.body()
     wire = parse_json(TuneRequest, body)
-    models = wire.choice().resolved(lambda address: resolve(request, address))
+    models = wire.choice().resolve(lambda address: resolve(request, address))
 
     def written() -> Work[None, bytes]:
         command = wire.command((yield from wire.given()))

@@ -54,7 +54,7 @@ def admin_models(host: ModelHost, published: Sequence[Version], queued: Sequence
     hosted = dict(host.models)
     rows = [admin_model(host, hosted.pop(version.address, None), version.address) for version in published]
     rows += [admin_model(host, model, address) for address, model in hosted.items()]
-    rows += [_leaving(leaving) for leaving in host.leaving]
+    rows += [_leaving(leaving) for leaving in host.unloading]
     return AdminModels("list", rows, list(queued), MemoryUse(host.bytes_in_use, host.budget))
 
 
@@ -69,7 +69,7 @@ def admin_model(host: ModelHost, model: HostedModel | None, address: str) -> Adm
         reason=model.failure,
         is_default=model.address == host.default.address,
         aliases=list(model.aliases),
-        serves=host.follows(model),
+        serves=host.followed_addresses(model),
         memory=_memory(model.size),
         requests_in_flight=use.in_flight if use is not None else 0,
         last_used=use.last_s if use is not None else None,

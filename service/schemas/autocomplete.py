@@ -99,7 +99,7 @@ class AutocompleteRequest(TimedRequest):
             edits=self.fuzzy,
             dictionary=tuple(map(_weighted, self.dictionary)),
             max_steps=self.max_steps,
-            telling=Telling(
+            options=Telling(
                 limit=self.limit,
                 min_probability=self.min_probability,
                 by_savings=self.rank == "savings",

@@ -58,7 +58,7 @@ class CandidateSpan(WireModel):
     """Texts to stand there instead; empty to leave it out."""
 
     @model_validator(mode="after")
-    def _some_characters(self) -> Self:
+    def _not_empty(self) -> Self:
         if self.end <= self.start:
             raise PydanticCustomError("empty_span", "end must be greater than start")
         return self

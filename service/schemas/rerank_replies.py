@@ -32,7 +32,7 @@ def reply_pieces(
         limits.check_entries(
             int(sum(one.feature_values[:, one.feature_names.index(TOKENS)].sum() for one in lists)),
             parameter="detail",
-            asked=f"detail is {options.detail.value!r} for all candidates of {len(lists)} lists",
+            description=f"detail is {options.detail.value!r} for all candidates of {len(lists)} lists",
             instead="send lines, application/x-ndjson, for more",
         )
     yield _head(models, options)
@@ -75,7 +75,7 @@ def _head(models: ScoringModels, options: RerankOptions) -> bytes:
     """All that stands before the lists."""
     about = {
         "model": address_of(models),
-        "models": {name: loaded.address for name, loaded in models.further.items()},
+        "models": {name: loaded.address for name, loaded in models.extra.items()},
         "weights": dict(options.weighting.weights),
         "length_exponent": options.weighting.length_exponent,
         "posterior_scale": options.posterior_scale,

@@ -151,7 +151,7 @@ class NextRequest(TimedRequest):
         limits.check_entries(
             len(self.states) * each,
             parameter="token_ids",
-            asked=f"{each} tokens after {len(self.states)} states",
+            description=f"{each} tokens after {len(self.states)} states",
             instead="accept application/octet-stream for more",
         )
 

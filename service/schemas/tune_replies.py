@@ -127,7 +127,7 @@ def tune_reply(tuned: Tuned, models: ScoringModels, *, main: str | None, created
             outcome.posteriors.cross_entropy, outcome.posteriors.cross_entropy_uniform
         ),
         model=main,
-        models={name: loaded.address for name, loaded in models.further.items()},
+        models={name: loaded.address for name, loaded in models.extra.items()},
         features=list(data.problem.names),
         ignored_features=list(data.ignored),
         profile={},
@@ -180,7 +180,7 @@ def _models(weights: Mapping[str, float], models: ScoringModels) -> list[dict[st
         if "" in needed
     ]
     further = [
-        {"name": name, "address": loaded.address} for name, loaded in models.further.items() if name in needed
+        {"name": name, "address": loaded.address} for name, loaded in models.extra.items() if name in needed
     ]
     return [*main, *further]
 

@@ -74,7 +74,7 @@ class AccessTable:
             (_pattern(route), Demand(route, scope)) for route, scope in routes.items() if "{" in route
         ]
 
-    def demand(self, path: str) -> Demand | None:
+    def rule(self, path: str) -> Demand | None:
         """What a path demands; None if nothing is there."""
         found = self._fixed.get(path)
         if found is not None:

@@ -45,7 +45,7 @@ class KeyStore:
         self._clock = clock
         self._keys = self._fixed
         self._stamp: _FileStamp | None = None
-        self._look_next_s = clock() + _LOOK_EVERY_S
+        self._next_check_s = clock() + _LOOK_EVERY_S
         if file is not None:
             self._stamp = _stamp(file)
             self._keys = (*self._fixed, *self._read(file))
@@ -57,14 +57,14 @@ class KeyStore:
     def find(self, presented: bytes) -> ApiKey | None:
         """The key that was presented, if it is good."""
         now_s = self._clock()
-        if self._file is not None and now_s >= self._look_next_s:
-            self._look_next_s = now_s + _LOOK_EVERY_S
+        if self._file is not None and now_s >= self._next_check_s:
+            self._next_check_s = now_s + _LOOK_EVERY_S
             self._refresh(self._file)
         return find_key(self._keys, presented)
 
-    def look_again(self) -> None:
+    def force_reload(self) -> None:
         """Look at the file with the next request, whatever it looks like; a signal handler may call this."""
-        self._look_next_s = self._clock()
+        self._next_check_s = self._clock()
         self._stamp = _NEVER_SEEN
 
     def _refresh(self, file: Path) -> None:

@@ -47,7 +47,7 @@ class AutocompleteCommand:
         edits: mistakes in the prefix that are looked past.
         dictionary: words, or phrases, and how much each counts.
         max_steps: rows that the model may be asked for.
-        telling: what is told of what is found.
+        options: what is told of what is found.
     """
 
     text: str
@@ -56,7 +56,7 @@ class AutocompleteCommand:
     edits: int
     dictionary: tuple[tuple[str, float], ...]
     max_steps: int
-    telling: Telling
+    options: Telling
 
 
 class Autocompleted(NamedTuple):
@@ -77,13 +77,17 @@ class Autocompleted(NamedTuple):
 
 def steps_at_most(loaded: LoadedModel, command: AutocompleteCommand) -> int:
     """Rows that the model may be asked for beside the one after the context: none where tokens are words."""
-    one_look = loaded.spelled_tokens.whole_words and command.max_words == 1
+    one_look = loaded.token_trie.whole_words and command.max_words == 1
     return 0 if one_look else command.max_steps
 
 
 def known_look(loaded: LoadedModel, command: AutocompleteCommand) -> Look | None:
     """What may come after the context, if that was asked before: then the model is asked for steps alone."""
-    return None if loaded.looks is None else loaded.looks.find(cut(loaded.tokenizer, command.text).context)
+    return (
+        None
+        if loaded.next_token_cache is None
+        else loaded.next_token_cache.find(cut(loaded.tokenizer, command.text).context)
+    )
 
 
 def autocomplete(
@@ -92,7 +96,7 @@ def autocomplete(
     limits: Limits,
     *,
     user: PersonalModel | None = None,
-    look: Look | None = None,
+    cached: Look | None = None,
 ) -> Work[Any, Autocompleted]:
     """Complete a text; a use case.
 
@@ -101,7 +105,7 @@ def autocomplete(
         command: how.
         limits: of one request.
         user: what the user has accepted, if one was named.
-        look: what may come after the context, if that is known.
+        cached: what may come after the context, if that is known.
 
     Raises:
         ContextLengthError: the text is too long.
@@ -111,9 +115,9 @@ def autocomplete(
     check_reads_forward(loaded)
     limits.check_characters(command.text, parameter="text")
     typed = cut(loaded.tokenizer, command.text)
-    if look is None:
-        look = yield from look_after(loaded, typed.context, limits, parameter="text")
-    limits.check_length(look.num_tokens, parameter="text")
+    if cached is None:
+        cached = yield from look_after(loaded, typed.context, limits, parameter="text")
+    limits.check_length(cached.num_tokens, parameter="text")
     typing = Typing(
         typed.prefix,
         previous_word(command.text[: typed.start]),
@@ -123,10 +127,10 @@ def autocomplete(
         command.max_words,
     )
     personal = yield from _personal(command, user)
-    meanings = _meanings(loaded, command, typed, typing, look)
+    meanings = _meanings(loaded, command, typed, typing, cached)
     yield from go_through(loaded, [meaning.search for meaning in meanings])
     found = found_by(meanings, typing, personal, _wanted(command, typed))
-    offers, unexplored_mass = told(found, typing, command.telling)
+    offers, unexplored_mass = told(found, typing, command.options)
     return Autocompleted(typed.prefix, typed.start, offers, unexplored_mass)
 
 
@@ -147,8 +151,8 @@ def _meanings(
             max_steps=max_steps,
             ignore_case=typing.ignore_case,
         )
-        search = CompletionSearch(loaded.spelled_tokens, one.spelled, settings)
-        search.tell(whole(look.state), look.log_probs)
+        search = CompletionSearch(loaded.token_trie, one.spelled, settings)
+        search.update(whole(look.state), look.log_probs)
         prefix = one.spelled.decode(errors="replace").removeprefix(" ")
         meanings.append(Meaning(prefix, one.edits, one.penalty, search))
     return meanings
@@ -159,7 +163,7 @@ def _near(loaded: LoadedModel, typed: Typed, typing: Typing, look: Look) -> list
     if not typing.edits:
         return []
     found = prefixes_near(
-        loaded.spelled_tokens,
+        loaded.token_trie,
         typed.spelled,
         look.log_probs[0],
         typing.edits,
@@ -176,8 +180,8 @@ def _near(loaded: LoadedModel, typed: Typed, typing: Typing, look: Look) -> list
 def _wanted(command: AutocompleteCommand, typed: Typed) -> int:
     """Completions to search for: some may not be told, and some may be told alike."""
     prefix = typed.prefix.casefold()
-    blocked = sum(entry.startswith(prefix) for entry in command.telling.blocklist)
-    return command.telling.limit * (2 if command.ignore_case else 1) + 1 + min(blocked, _MOST_SPARE)
+    blocked = sum(entry.startswith(prefix) for entry in command.options.blocklist)
+    return command.options.limit * (2 if command.ignore_case else 1) + 1 + min(blocked, _MOST_SPARE)
 
 
 def _personal(command: AutocompleteCommand, user: PersonalModel | None) -> Work[Any, list[PersonalModel]]:

@@ -70,7 +70,7 @@ class Masses:
     of_model: float = 0.0
     of_user: float = 0.0
 
-    def added(self, other: "Masses") -> "Masses":
+    def merged_with(self, other: "Masses") -> "Masses":
         """Of two completions that are told alike."""
         likelier = min(self, other, key=lambda one: one.edits)
         of_model, of_user = self.of_model + other.of_model, self.of_user + other.of_user
@@ -166,7 +166,7 @@ def _user_share(words: WordsAfter, typing: Typing, limit: int) -> _UserShare:
     edits: dict[str, int] = {}
     next_words = words.after(typing.previous)
     if typing.edits:
-        edits = next_words.near(typing.prefix, typing.edits, ignore_case=typing.ignore_case)
+        edits = next_words.fuzzy_matches(typing.prefix, typing.edits, ignore_case=typing.ignore_case)
         rated = [
             Likely(word, _penalty(word, n, typing) * next_words.probability(word))
             for word, n in edits.items()
@@ -174,7 +174,9 @@ def _user_share(words: WordsAfter, typing: Typing, limit: int) -> _UserShare:
         mass = math.fsum(one.probability for one in rated)
         likeliest = best(rated, limit)
     else:
-        mass, likeliest = next_words.beginning(typing.prefix, ignore_case=typing.ignore_case, limit=limit)
+        mass, likeliest = next_words.words_with_prefix(
+            typing.prefix, ignore_case=typing.ignore_case, limit=limit
+        )
     longer = phrases(words, likeliest, typing.max_words, limit)
     return _UserShare(mass, [one.text for one in [*likeliest, *longer]], edits)
 

@@ -90,7 +90,7 @@ def _mixed(found: Found, typing: Typing, *, weight: float, live: float) -> list[
     for text, masses in found.masses.items():
         written = recased(typing.prefix, text, corrected=masses.edits > 0) if typing.ignore_case else text
         before = alike.get((written, masses.is_complete))
-        alike[written, masses.is_complete] = masses if before is None else before.added(masses)
+        alike[written, masses.is_complete] = masses if before is None else before.merged_with(masses)
     offers = []
     for (text, is_complete), masses in alike.items():
         of_model, of_user = (1 - weight) * masses.of_model / live, weight * masses.of_user / live

@@ -52,7 +52,7 @@ def _search(task: Task, prompts: Sequence[Prompt]) -> Work[Piece | Continuation,
         for row, beam in enumerate(live):
             beam.row = row
         batch = batch.select(before).append(
-            tokens, np.array([link.told.logprob for link in links], np.float32)
+            tokens, np.array([link.info.logprob for link in links], np.float32)
         )
         state, log_probs = yield from step(model, state.select(before), tokens)
 
@@ -77,7 +77,7 @@ def _write(
         prompt=prompt.number,
         continues=prompt.continues,
     )
-    for _, token, (logprob, top) in finished.links():
+    for _, token, (logprob, top) in finished.nodes():
         text = writer.push([token], [logprob], [] if top is None else [top])
         if task.stream:
             yield Piece(choice, text, token, logprob, top)

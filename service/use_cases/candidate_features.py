@@ -134,20 +134,20 @@ def score_candidates(
     if models.parts:
         main = yield from _mixed(models, distinct, limits, options, kept)
         columns |= _columns(main, "")
-    for number, (name, loaded) in enumerate(models.further.items(), start=len(models.parts)):
+    for number, (name, loaded) in enumerate(models.extra.items(), start=len(models.parts)):
         texts = yield from tokenised(loaded, distinct, limits, eos=options.eos, starts=kept[number])
         columns |= _columns((yield from _told(loaded, texts, distinct, options, kept[number])), name)
     words = None if main is None else main.texts.words
     if words is None:
         words = np.array([count_words(text) for text in distinct.texts])
     columns[WORDS] = words.astype(np.float64)
-    values = np.column_stack(list(columns.values()))[distinct.places]
+    values = np.column_stack(list(columns.values()))[distinct.text_of]
     features = ListFeatures(tuple(columns), values, offsets_of(lists))
     if main is None:
         return CandidateScores(features, None)
     told, first = main, models.parts[0]
     return CandidateScores(
-        features, lambda row: _tokens(told, first, int(distinct.places[row]), ends=options.eos)
+        features, lambda row: _tokens(told, first, int(distinct.text_of[row]), ends=options.eos)
     )
 
 

@@ -53,7 +53,7 @@ class DistinctTexts(NamedTuple):
         settings: that occur.
         setting_of: which of those each text stands in [U].
         list_of: the list in which it occurs first, never falling [U].
-        places: which of the texts each candidate is [N].
+        text_of: which of the texts each candidate is [N].
         names: tells what a text is called in messages.
     """
 
@@ -61,7 +61,7 @@ class DistinctTexts(NamedTuple):
     settings: list[Setting]
     setting_of: Indices
     list_of: Indices
-    places: Indices
+    text_of: Indices
     names: Callable[[int], str]
 
 
@@ -208,13 +208,13 @@ def _encoded_one_by_one(
     def encoded(text: int) -> Sequence:
         candidate, setting = distinct.texts[text], distinct.settings[distinct.setting_of[text]]
         if setting.start is not None:
-            return shared.share(Sequence(_NOTHING, ids_after(starts[setting.start], candidate)))
+            return shared.intern(Sequence(_NOTHING, ids_after(starts[setting.start], candidate)))
         before, after = setting.context, candidate
         if setting.continuation is not None:
             before, after = _spaced(before, candidate) + candidate, setting.continuation
         before, after = _apart(loaded, before, after)
         # a text is never refused here, so that nobody needs to find out what it is called
-        return shared.share(encode_after(loaded, before, after, parameter="candidates"))
+        return shared.intern(encode_after(loaded, before, after, parameter="candidates"))
 
     def size(text: int) -> int:
         context, continuation, _ = distinct.settings[distinct.setting_of[text]]

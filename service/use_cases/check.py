@@ -93,14 +93,14 @@ def check(loaded: LoadedModel, command: CheckCommand, limits: Limits) -> Work[An
     limits.check_entries(
         sum(len(sentence.words) for sentence in sentences),
         parameter="text",
-        asked="text has a word reported for each of its words",
+        description="text has a word reported for each of its words",
         instead="send it in parts",
     )
     tokens = loaded.tokenizer.vocabulary.tokens
     words: list[CheckedWord] = []
     issues: list[Issue] = []
     log_prob, num_ends = 0.0, 0
-    for work in checker.weigh_all(loaded.model, sentences, command.options):
+    for work in checker.rescore_all(loaded.model, sentences, command.options):
         weighed = yield from _through_engine(loaded.model, work)
         words += _words(weighed)
         issues += issues_of(

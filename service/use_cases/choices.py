@@ -96,7 +96,7 @@ class Writer:
         prompt: int,
         continues: bool,
     ) -> None:
-        self.written = Continuation(choice, prompt)
+        self.continuation = Continuation(choice, prompt)
         self._max_tokens = parameters.max_tokens
         self._stops = StopStrings(parameters.stop)
         self._detokenizer = Detokenizer(loaded.tokenizer, continues=continues)
@@ -109,7 +109,7 @@ class Writer:
             logprobs: the model's own of each [T].
             tops: the most probable tokens in the place of each [T]; none if not asked for.
         """
-        written = self.written
+        written = self.continuation
         written.token_ids += tokens
         written.logprobs += logprobs
         written.tops += tops
@@ -120,11 +120,11 @@ class Writer:
     @property
     def full(self) -> bool:
         """Whether no token may be added: a stop string has come, or there are `max_tokens`."""
-        return self._stops.stopped or len(self.written.token_ids) == self._max_tokens
+        return self._stops.stopped or len(self.continuation.token_ids) == self._max_tokens
 
     def end(self) -> Continuation:
         """The continuation, which a stop string or `max_tokens` has ended, or nothing else was possible."""
-        written = self.written
+        written = self.continuation
         if not self._stops.stopped:
             written.rest = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
             written.text += written.rest
@@ -135,7 +135,7 @@ class Writer:
 
     def end_by_eos(self, logprob: float, top: TopTokens | None) -> Continuation:
         """The continuation, which `</s>` has ended."""
-        self.written.eos_logprob, self.written.eos_top = finite(logprob), top
+        self.continuation.eos_logprob, self.continuation.eos_top = finite(logprob), top
         self.end()
-        self.written.finish_reason = STOP
-        return self.written
+        self.continuation.finish_reason = STOP
+        return self.continuation

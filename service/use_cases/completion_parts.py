@@ -74,7 +74,7 @@ class ReadPrompt:
     entries: TokenEntries = field(default_factory=TokenEntries)
 
     @property
-    def begins(self) -> bool:
+    def starts_with_bos(self) -> bool:
         """Whether the first id is the `<s>` that the model starts after."""
         return not self.after_bos and len(self.ids) > 0 and self.ids[0] == BOS
 
@@ -98,25 +98,25 @@ class Choices:
 
     def echo(self, choice: int, finish_reason: str | None) -> Part:
         """The prompt of a choice."""
-        prompt = self._of(choice)
-        return Part(choice, prompt.text, self._asked(prompt.entries), finish_reason, 0)
+        prompt = self._prompt_of(choice)
+        return Part(choice, prompt.text, self._if_wanted(prompt.entries), finish_reason, 0)
 
-    def piece(self, piece: Piece) -> Part:
+    def token(self, piece: Piece) -> Part:
         """One token."""
         return Part(piece.choice, piece.text, self._entries_of(piece), None, 1)
 
     def last(self, piece: Piece | None, done: Continuation) -> Part:
         """A choice's last token, if it was not told yet, and its end."""
-        entries = self._entries_of(piece) if piece is not None else self._asked(TokenEntries())
+        entries = self._entries_of(piece) if piece is not None else self._if_wanted(TokenEntries())
         if entries is not None:
             self._add_end(entries, done)
         text = (piece.text if piece is not None else "") + done.rest
         count = (piece is not None) + done.ended_by_eos
         return Part(done.choice, text, entries, done.finish_reason, count)
 
-    def whole(self, done: Continuation) -> Part:
+    def complete_choice(self, done: Continuation) -> Part:
         """A choice, with its prompt if that was asked for."""
-        prompt = self._of(done.choice)
+        prompt = self._prompt_of(done.choice)
         text, entries = done.text, None
         if self._command.logprobs is not None:
             speller = self._speller(done.choice)
@@ -127,10 +127,10 @@ class Choices:
             entries = prompt.entries + entries if entries is not None else None
         return Part(done.choice, text, entries, done.finish_reason, num_generated(done))
 
-    def _of(self, choice: int) -> ReadPrompt:
+    def _prompt_of(self, choice: int) -> ReadPrompt:
         return self._prompts[choice // self._command.n]
 
-    def _asked(self, entries: TokenEntries) -> TokenEntries | None:
+    def _if_wanted(self, entries: TokenEntries) -> TokenEntries | None:
         return entries if self._command.logprobs is not None else None
 
     def _entries_of(self, piece: Piece) -> TokenEntries | None:
@@ -147,7 +147,7 @@ class Choices:
     def _speller(self, choice: int) -> Speller:
         speller = self._spellers.get(choice)
         if speller is None:
-            prompt = self._of(choice)
+            prompt = self._prompt_of(choice)
             offset = len(prompt.text) if self._command.echo else 0
             speller = self._spellers[choice] = Speller(
                 self._loaded, continues=prompt.continues, offset=offset, as_ids=self._command.as_ids

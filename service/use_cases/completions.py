@@ -73,10 +73,10 @@ def complete(
             yield choices.echo(choice, None)
     continuing: Work[Any, list[Continuation]] = continue_prompts(
         loaded,
-        [prompt.ids[1:] if prompt.begins else prompt.ids for prompt in prompts],
+        [prompt.ids[1:] if prompt.starts_with_bos else prompt.ids for prompt in prompts],
         command.parameters,
         continues=[prompt.continues for prompt in prompts],
-        bos=[prompt.after_bos or prompt.begins for prompt in prompts],
+        bos=[prompt.after_bos or prompt.starts_with_bos for prompt in prompts],
         limits=limits,
         top=command.logprobs or None,
         stream=stream,
@@ -89,7 +89,7 @@ def complete(
     for continuation in [] if stream else done:
         if parts:
             yield None
-        parts.append(choices.whole(continuation))
+        parts.append(choices.complete_choice(continuation))
     generated = sum(num_generated(continuation) for continuation in done)
     return Completed(parts, num_prompt_tokens, generated, [one.finish_reason for one in done])
 
@@ -123,7 +123,7 @@ def _check_entries(prompts: Sequence[ReadPrompt], command: CompletionCommand, li
     limits.check_entries(
         tokens * command.n * max(command.logprobs, 1),
         parameter="logprobs",
-        asked=f"logprobs is {command.logprobs} for {tokens * command.n} tokens",
+        description=f"logprobs is {command.logprobs} for {tokens * command.n} tokens",
         instead="ask for fewer prompts at once",
     )
 
@@ -167,7 +167,7 @@ def _streamed(continuing: Work[Any, list[Continuation]], choices: Choices) -> Wo
 
     def release() -> Iterator[Part]:
         for piece in held.values():
-            yield choices.piece(piece)
+            yield choices.token(piece)
         held.clear()
 
     answer: Any = None
@@ -182,7 +182,7 @@ def _streamed(continuing: Work[Any, list[Continuation]], choices: Choices) -> Wo
             answer = None
             if isinstance(told, Piece):
                 if told.choice in held:
-                    yield choices.piece(held.pop(told.choice))
+                    yield choices.token(held.pop(told.choice))
                 held[told.choice] = told
             elif isinstance(told, Continuation):
                 yield choices.last(held.pop(told.choice, None), told)

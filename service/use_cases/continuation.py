@@ -65,7 +65,7 @@ def continue_prompts(
     limits.check_entries(
         choices * parameters.max_tokens * max(1, top or 0),
         parameter="max_tokens",
-        asked=f"max_tokens is {parameters.max_tokens} for {choices} choices"
+        description=f"max_tokens is {parameters.max_tokens} for {choices} choices"
         + (f" with {top} alternatives a token" if top else ""),
         instead="ask in several requests",
     )
@@ -93,7 +93,7 @@ def check_streams(parameters: DecodingParameters) -> None:
     Raises:
         InvalidInputError: `best_of` is above `n`.
     """
-    if parameters.drawn > parameters.n:
+    if parameters.num_samples > parameters.n:
         raise InvalidInputError(
             f"best_of is {parameters.best_of} and n is {parameters.n}: which are the best is known at the end, so "
             "they cannot be streamed",
@@ -123,11 +123,11 @@ def _banned(
 
 def _best(drawn: list[Continuation], parameters: DecodingParameters) -> list[Continuation]:
     """Of `best_of` continuations a prompt the `n` best ones, numbered anew."""
-    if parameters.drawn == parameters.n:
+    if parameters.num_samples == parameters.n:
         return drawn
     kept = []
-    for first in range(0, len(drawn), parameters.drawn):
-        ranked = sorted(drawn[first : first + parameters.drawn], key=lambda one: -one.score)
+    for first in range(0, len(drawn), parameters.num_samples):
+        ranked = sorted(drawn[first : first + parameters.num_samples], key=lambda one: -one.score)
         kept += ranked[: parameters.n]
     for choice, one in enumerate(kept):
         one.choice = choice

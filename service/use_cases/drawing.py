@@ -29,7 +29,7 @@ def draw(task: Task, prompts: Sequence[Prompt]) -> Work[Piece | Continuation, li
     Returns:
         All that was drawn, in order of prompts.
     """
-    rows = [_Row(prompt, sample) for prompt in prompts for sample in range(task.parameters.drawn)]
+    rows = [_Row(prompt, sample) for prompt in prompts for sample in range(task.parameters.num_samples)]
     done: list[Continuation] = []
     for part in task.parts(rows, 1):
         done += yield from _draw(task, part)
@@ -40,7 +40,7 @@ def _draw(task: Task, rows: Sequence[_Row]) -> Work[Piece | Continuation, list[C
     """Step R rows together; those that end leave."""
     model, most = task.loaded.model, task.parameters.max_tokens
     writers = [_writer(task, row) for row in rows]
-    done = [writer.written for writer in writers]
+    done = [writer.continuation for writer in writers]
     state = yield from begin(task, [row.prompt for row in rows])
     decoding: Any = Decoding(state, _batch(task, rows))
     # a text that is told, or may be stopped, is looked at after every token; of all others the end is waited for
@@ -51,10 +51,10 @@ def _draw(task: Task, rows: Sequence[_Row]) -> Work[Piece | Continuation, list[C
         yield from _written(task, writers, drawn)
         going_on = [writer for writer, tokens in zip(writers, drawn.tokens, strict=True) if tokens[-1] != EOS]
         live = [row for row, writer in enumerate(going_on) if not writer.full]
-        if drawn.decoding is None or not live:
+        if drawn.unfinished is None or not live:
             break
         writers = [going_on[row] for row in live]
-        decoding = drawn.decoding.select(np.array(live))
+        decoding = drawn.unfinished.select(np.array(live))
     return done
 
 
@@ -67,7 +67,7 @@ def _written(task: Task, writers: Sequence[Writer], drawn: Drawn) -> Iterator[Pi
         count = len(tokens) - (tokens[-1] == EOS)
         text = writer.push(tokens[:count], logprobs[:count], tops[:count])
         if task.stream and count:
-            yield Piece(writer.written.choice, text, tokens[0], logprobs[0], tops[0] if tops else None)
+            yield Piece(writer.continuation.choice, text, tokens[0], logprobs[0], tops[0] if tops else None)
         if count < len(tokens):
             ended = writer.end_by_eos(logprobs[-1], tops[-1] if tops else None)
         elif writer.full:
@@ -91,7 +91,7 @@ def _writer(task: Task, row: _Row) -> Writer:
     return Writer(
         task.loaded,
         task.parameters,
-        choice=row.prompt.number * task.parameters.drawn + row.sample,
+        choice=row.prompt.number * task.parameters.num_samples + row.sample,
         prompt=row.prompt.number,
         continues=row.prompt.continues,
     )

@@ -43,13 +43,13 @@ class Limits:
                 parameter=parameter,
             )
 
-    def check_entries(self, count: int, *, parameter: str, asked: str, instead: str) -> None:
+    def check_entries(self, count: int, *, parameter: str, description: str, instead: str) -> None:
         """Refuse a reply of more entries than the limit.
 
         Args:
             count: entries that the reply would have.
             parameter: what asks for them.
-            asked: how it does, such as `top_k is 4000 for 100 contexts`.
+            description: how it does, such as `top_k is 4000 for 100 contexts`.
             instead: the way to have so many.
 
         Raises:
@@ -57,7 +57,7 @@ class Limits:
         """
         if count > self.max_reply_entries:
             raise InvalidInputError(
-                f"{asked}: {count} entries; a reply has at most {self.max_reply_entries} ({instead})",
+                f"{description}: {count} entries; a reply has at most {self.max_reply_entries} ({instead})",
                 parameter=parameter,
             )
 

@@ -22,7 +22,7 @@ def look_after(loaded: LoadedModel, context: str, limits: Limits, *, parameter: 
 
     A text that has too many tokens is remembered too: it is not tokenised at every key to be refused.
     """
-    look = loaded.looks.find(context) if loaded.looks is not None else None
+    look = loaded.next_token_cache.find(context) if loaded.next_token_cache is not None else None
     if look is None:
         ids = encode(loaded, context, parameter=parameter)
         look = Look(len(ids))
@@ -30,12 +30,12 @@ def look_after(loaded: LoadedModel, context: str, limits: Limits, *, parameter: 
             state = yield from prefill(loaded, [ids], bos=True)
             log_probs = yield from next_log_probs(loaded.model, state)
             look = Look(len(ids), alone(state), np.array(log_probs))
-        if loaded.looks is not None:
-            loaded.looks.keep(context, look)
+        if loaded.next_token_cache is not None:
+            loaded.next_token_cache.put(context, look)
     return look
 
 
 def go_through(loaded: LoadedModel, searches: Sequence[CompletionSearch]) -> Work[Any, None]:
     """Go on with searches, all together, until each is over."""
     while (asked := ask_together(searches)) is not None:
-        asked.tell(*(yield from step(loaded.model, asked.state, asked.tokens)))
+        asked.update(*(yield from step(loaded.model, asked.state, asked.tokens)))

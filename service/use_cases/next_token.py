@@ -91,7 +91,7 @@ def check_candidates(command: NextTokenCommand, limits: Limits, *, instead: str)
     limits.check_entries(
         count * command.top_k,
         parameter="top_k",
-        asked=f"top_k is {command.top_k} for {count} contexts",
+        description=f"top_k is {command.top_k} for {count} contexts",
         instead=instead,
     )
 

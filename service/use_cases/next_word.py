@@ -49,7 +49,7 @@ class NextWords(NamedTuple):
 
 def steps_at_most(loaded: LoadedModel) -> int:
     """Rows that the model may be asked for after a context: none where tokens are words."""
-    return 0 if loaded.spelled_tokens.whole_words else _STEPS
+    return 0 if loaded.token_trie.whole_words else _STEPS
 
 
 def next_words(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -> Work[Any, list[NextWords]]:
@@ -85,10 +85,8 @@ def _after(
     typed = cut(loaded.tokenizer, f"{context} " if context and not context[-1].isspace() else context)
     look = yield from look_after(loaded, typed.context, limits, parameter=parameter)
     limits.check_length(look.num_tokens, parameter=parameter)
-    search = CompletionSearch(
-        loaded.spelled_tokens, typed.spelled, SearchSettings(limit=count, max_steps=_STEPS)
-    )
-    search.tell(whole(look.state), look.log_probs)
+    search = CompletionSearch(loaded.token_trie, typed.spelled, SearchSettings(limit=count, max_steps=_STEPS))
+    search.update(whole(look.state), look.log_probs)
     yield from go_through(loaded, [search])
     found = search.result()
     words = (NextWord(one.text, math.log(one.mass)) for one in found.completions if one.is_complete)

@@ -40,7 +40,7 @@ def prefill(loaded: LoadedModel, contexts: Sequence[TokenIds], *, bos: bool) -> 
     Returns:
         A state of B rows, in the order of the contexts.
     """
-    known = loaded.prefixes
+    known = loaded.prefix_cache
     if known is None or len(contexts) > _FEW_CONTEXTS:
         return (yield from _read_all(loaded.model, contexts, bos=bos))
     states = []
@@ -56,7 +56,7 @@ def _read_one(loaded: LoadedModel, known: PrefixCache, context: TokenIds, *, bos
     if not len(context):
         return model.initial_state(1) if bos else model.empty_state(1)
     ids = np.concatenate([[BOS], context]) if bos else np.asarray(context)
-    count, state = known.longest(ids)
+    count, state = known.longest_match(ids)
     if count == 0:
         count = int(bos)
         state = model.initial_state(1) if bos else model.empty_state(1)
@@ -65,14 +65,14 @@ def _read_one(loaded: LoadedModel, known: PrefixCache, context: TokenIds, *, bos
     if count < word and len(ids) - count <= FEW_TOKENS:
         tokens, lengths = np.tile(ids[count:], (2, 1)), np.array([word, len(ids)]) - count
         after = yield from consume(model, state.select(np.zeros(2, np.int64)), tokens, lengths)
-        known.keep(ids[:word], after.select(np.zeros(1, np.int64)))
+        known.put(ids[:word], after.select(np.zeros(1, np.int64)))
         state = alone(after.select(np.ones(1, np.int64)))
-        known.keep(ids, state)
+        known.put(ids, state)
         return state
     for end in (word, len(ids)):
         if end > count:
             state = yield from consume(model, state, ids[None, count:end], np.array([end - count]))
-            known.keep(ids[:end], state)
+            known.put(ids[:end], state)
             count = end
     return state
 

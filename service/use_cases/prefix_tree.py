@@ -35,13 +35,13 @@ class Level(NamedTuple):
         rows: of each choice, the beginning that it follows, never falling [C].
         tokens: of each choice [C].
         choices: of each text, its choice; −1 where it has ended [N].
-        going_on: choices that something follows, which are the beginnings of the next level.
+        continued: choices that something follows, which are the beginnings of the next level.
     """
 
     rows: Indices
     tokens: TokenIds
     choices: Indices
-    going_on: Indices
+    continued: Indices
 
 
 def tree_of(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[Any, list[Level]]:
@@ -58,7 +58,7 @@ def tree_of(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[Any,
         level = _level(nodes, tokens[:, depth], lengths - depth)
         levels.append(level)
         after = np.full(len(level.tokens), -1, dtype=np.int64)
-        after[level.going_on] = np.arange(len(level.going_on))
+        after[level.continued] = np.arange(len(level.continued))
         nodes = after[level.choices]
         yield None
     return levels
@@ -66,7 +66,7 @@ def tree_of(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[Any,
 
 def spares_work(levels: list[Level], num_contexts: int, lengths: TokenIds) -> bool:
     """Whether reading beginnings once, level by level, costs less than reading all texts side by side."""
-    beginnings = num_contexts + sum(len(level.going_on) for level in levels)
+    beginnings = num_contexts + sum(len(level.continued) for level in levels)
     return bool(_BEGINNING_COST * beginnings + _LEVEL_COST * len(levels) <= lengths.sum())
 
 
@@ -87,8 +87,8 @@ def score_tree(
         waiting.append(_Waiting(depth, state, level.rows, level.tokens, level.choices))
         while sum(len(some.state) for some in waiting) >= ROWS_AT_ONCE:
             waiting = yield from _scored(model, waiting, scores)
-        if level.going_on.size:
-            parents, read = level.rows[level.going_on], level.tokens[level.going_on]
+        if level.continued.size:
+            parents, read = level.rows[level.continued], level.tokens[level.continued]
             state = yield from _advanced(model, state, parents, read)
     while waiting:
         waiting = yield from _scored(model, waiting, scores)

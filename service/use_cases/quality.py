@@ -30,7 +30,7 @@ class QualityItem:
     name: str | None
     text: str
 
-    def scored(self) -> ScoreItem:
+    def score_item(self) -> ScoreItem:
         """The text as it is scored: between `<s>` and `</s>`."""
         return ScoreItem(self.parameter, self.text, "")
 
@@ -75,7 +75,7 @@ def quality(
     Raises:
         InvalidInputError: a text has nothing to score, or is too long.
     """
-    scored = [item.scored() for item in items]
+    scored = [item.score_item() for item in items]
     own = yield from score(loaded, scored, _OPTIONS, limits)
     others: Sequence[SequenceScore | None] = [None] * len(own)
     if against is not None:
@@ -98,7 +98,7 @@ def quality_lines(
         Events: what became of the next lines, in order; an error where a line is wrong.
     """
     while batch := list(islice(lines, _LINES_AT_ONCE)):
-        scored = [line.scored() if isinstance(line, QualityItem) else line for line in batch]
+        scored = [line.score_item() if isinstance(line, QualityItem) else line for line in batch]
         own = yield from _scores(loaded, scored, limits)
         others: Sequence[SequenceScore | InvalidInputError | None] = [None] * len(own)
         if against is not None:

@@ -65,7 +65,7 @@ class RerankOptions:
     commit_eos: bool = False
 
     @property
-    def compares(self) -> bool:
+    def is_pairwise(self) -> bool:
         """Whether each candidate of a list is compared with each other one."""
         made = (name for name in self.weighting.weights if name.startswith(derived.CONSENSUS))
         return self.mbr is not None or self.confidences or any(made)
@@ -207,11 +207,11 @@ def _checked(
     name: Callable[[int], str],
 ) -> dict[str, Floats]:
     """The given features that have weights; what could not be weighed is refused before anything is scored."""
-    options.weighting.check(models.further)
-    check_given(lists, models=models.further, place=name)
+    options.weighting.check(models.extra)
+    check_given(lists, models=models.extra, place=name)
     longest = max(range(len(lists)), key=lambda i: len(lists[i].candidates))
     count = len(lists[longest].candidates)
-    if options.compares and count > MAX_COMPARED:
+    if options.is_pairwise and count > MAX_COMPARED:
         raise InvalidInputError(
             f"{name(longest)}candidates has {count} entries; where each is compared with each (mbr, confidences, "
             f"consensus), at most {MAX_COMPARED} are accepted in a list",
@@ -253,7 +253,7 @@ def _ranked(
         one = yield from _one(given, indices, features, totals[first:end], first, scores, options)
         ranked.append(one)
         done += len(indices)
-        if options.compares or done > CANDIDATES_PER_STEP:
+        if options.is_pairwise or done > CANDIDATES_PER_STEP:
             done = 0
             yield None
     return ranked

@@ -108,7 +108,7 @@ def carry(
     numbers: dict[Turn, int] = {}
     of_lists = [None if turn is None else numbers.setdefault(turn, len(numbers)) for turn in turns]
     names = {of_lists[i]: name(i) for i in reversed(range(len(turns)))}
-    place.store.check_room(len(models.all) * sum(turn.commit is not None for turn in numbers))
+    place.store.check_capacity(len(models.all) * sum(turn.commit is not None for turn in numbers))
     found = [_found(models, turn, place, names[n], bos=bos) for turn, n in numbers.items()]
     of_models = []
     for number, loaded in enumerate(models.all):

@@ -104,7 +104,7 @@ def score(
         limits.check_entries(
             sum(len(one.sequence.text) for one in prepared),
             parameter="detail",
-            asked=f"detail is {options.detail.value!r} for {len(prepared)} sequences",
+            description=f"detail is {options.detail.value!r} for {len(prepared)} sequences",
             instead="send lines, application/x-ndjson, for more",
         )
     return (yield from _score(loaded, prepared, options))
@@ -165,7 +165,7 @@ def _prepare(
     if not len(text):
         raise InvalidInputError(f"{item.parameter} has no token to score", parameter=item.parameter)
     limits.check_length(len(context) + len(text), parameter=item.parameter)
-    sequence = contexts.share(Sequence(context, text))
+    sequence = contexts.intern(Sequence(context, text))
     return _Prepared(sequence, _num_bytes(loaded, item, sequence))
 
 

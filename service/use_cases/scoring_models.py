@@ -21,7 +21,7 @@ class ScoringModels:
         parts: the main model, whose score is the feature `lm`; or several, whose probabilities are mixed at every
             token. Without any there are no such features.
         mixture_weights: of the parts; positive, summing to 1.
-        further: by the names that they are called in features, such as `lm:old`.
+        extra: by the names that they are called in features, such as `lm:old`.
 
     Raises:
         InvalidInputError: there are too many models; the weights are no distribution over the parts; the parts do not
@@ -30,11 +30,11 @@ class ScoringModels:
 
     parts: tuple[LoadedModel, ...]
     mixture_weights: tuple[float, ...] = (1.0,)
-    further: Mapping[str, LoadedModel] = field(default_factory=dict)
+    extra: Mapping[str, LoadedModel] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_numbers(len(self.parts), len(self.further))
-        check_model_names(list(self.further), parameter="models")
+        check_numbers(len(self.parts), len(self.extra))
+        check_model_names(list(self.extra), parameter="models")
         if len(self.parts) > 1:
             check_mixture_weights(self.mixture_weights)
             for place, part in enumerate(self.parts[1:], start=1):
@@ -43,7 +43,7 @@ class ScoringModels:
     @property
     def all(self) -> tuple[LoadedModel, ...]:
         """Every model, the parts first."""
-        return (*self.parts, *self.further.values())
+        return (*self.parts, *self.extra.values())
 
     def check_score_mode(self, mode: str) -> None:
         """Refuse unnormalised scores of models that were not trained for them, and of mixtures.
@@ -73,22 +73,22 @@ class ModelChoice:
 
     Attributes:
         main: parts of the main model, each with its weight; None for the service's default model.
-        further: names of further models and their addresses.
+        extra: names of further models and their addresses.
 
     Raises:
         InvalidInputError: there are too many, weights are no distribution, or a name cannot be one.
     """
 
     main: tuple[tuple[str | None, float], ...] = ((None, 1.0),)
-    further: tuple[tuple[str, str], ...] = ()
+    extra: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        check_numbers(len(self.main), len(self.further))
-        check_model_names([name for name, _ in self.further], parameter="models")
+        check_numbers(len(self.main), len(self.extra))
+        check_model_names([name for name, _ in self.extra], parameter="models")
         if self.main:
             check_mixture_weights([weight for _, weight in self.main])
 
-    def resolved(self, resolve: Callable[[str | None], LoadedModel]) -> ScoringModels:
+    def resolve(self, resolve: Callable[[str | None], LoadedModel]) -> ScoringModels:
         """The models themselves.
 
         Args:
@@ -99,7 +99,7 @@ class ModelChoice:
         """
         parts = tuple(resolve(address) for address, _ in self.main)
         weights = tuple(weight for _, weight in self.main)
-        return ScoringModels(parts, weights, {name: resolve(address) for name, address in self.further})
+        return ScoringModels(parts, weights, {name: resolve(address) for name, address in self.extra})
 
 
 def check_numbers(num_parts: int, num_further: int) -> None:

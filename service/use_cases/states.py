@@ -136,7 +136,7 @@ def open_states(
         StatesFullError: there is no room for the states; none is kept.
     """
     check_reads_forward(loaded)
-    place.store.check_room(len(command.contexts))
+    place.store.check_capacity(len(command.contexts))
     contexts = yield from encode_each(loaded, command.contexts, limits)
     handles: list[str] = []
     whole = False
@@ -168,7 +168,7 @@ def advance_states(
     next_ids = loaded.check_ids(command.next_token_ids, parameter="next_token_ids")
     to_keep = [i for i, one in enumerate(given) if one.keep]
     if to_keep:
-        place.store.check_room(len(to_keep), sum(given[i].before.num_bytes for i in to_keep))
+        place.store.check_capacity(len(to_keep), sum(given[i].before.num_bytes for i in to_keep))
 
     def prepare(one: Continuation) -> TokenIds:
         limits.check_characters(one.given, parameter=one.parameter)
@@ -180,7 +180,7 @@ def advance_states(
     limits.check_entries(
         sum(map(len, texts)) + len(given) * len(next_ids),
         parameter="next_token_ids" if len(next_ids) else "continuations",
-        asked=f"{len(given)} continuations of {sum(map(len, texts))} tokens, asked about {len(next_ids)} after each",
+        description=f"{len(given)} continuations of {sum(map(len, texts))} tokens, asked about {len(next_ids)} after each",
         instead="POST /v1/states/next gives whole distributions as application/octet-stream",
     )
     ends = [i for i, one in enumerate(given) if one.eos]

@@ -34,7 +34,7 @@ class SharedContexts:
     def __init__(self) -> None:
         self._seen: dict[bytes, TokenIds] = {}
 
-    def share(self, sequence: Sequence) -> Sequence:
+    def intern(self, sequence: Sequence) -> Sequence:
         """The same sequence, with the array of an equal context that was seen before."""
         context = self._seen.setdefault(sequence.context.tobytes(), sequence.context)
         return sequence._replace(context=context)

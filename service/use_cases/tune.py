@@ -140,7 +140,7 @@ def _check(
     """Refuse lists that cannot be tuned on; `numbers` are what messages call them by."""
     for begin in range(0, len(lists), _LISTS_AT_ONCE):
         some, named = lists[begin : begin + _LISTS_AT_ONCE], numbers[begin : begin + _LISTS_AT_ONCE]
-        check_given(some, models=models.further, place=partial(_place, named))
+        check_given(some, models=models.extra, place=partial(_place, named))
         yield None
     compares = any(name.startswith(CONSENSUS) and is_derived(name) for name in command.features or ())
     longest = max(len(one.candidates) for one in lists)

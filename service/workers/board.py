@@ -23,34 +23,34 @@ class Board:
             cells[row * size : (row + 1) * size] for row in range(rows)
         )
         for worker in range(size):
-            self.stopped(worker)
+            self.mark_stopped(worker)
 
     # --- what a worker tells ------------------------------------------------------------------------
 
-    def composed(self, worker: int) -> None:
+    def mark_composed(self, worker: int) -> None:
         """A worker could be put together as its settings say."""
         self._composed[worker] = 1
 
-    def started(self, worker: int) -> None:
+    def mark_started(self, worker: int) -> None:
         """A worker has loaded what is to be served, or has failed to."""
         self._started[worker] = 1
 
-    def connected(self, worker: int, connections: int) -> None:
+    def set_connections(self, worker: int, connections: int) -> None:
         """A worker listens, and has so many connections."""
         self._connections[worker] = connections
 
-    def stopped(self, worker: int) -> None:
+    def mark_stopped(self, worker: int) -> None:
         """A worker listens no more; its supervisor says so of one that has died."""
         self._connections[worker] = _NOT_LISTENING
         self._beats[worker] = 0
 
-    def beat(self, worker: int) -> None:
+    def heartbeat(self, worker: int) -> None:
         """A worker is alive and at work, or has none."""
         self._beats[worker] += 1
 
     # --- what the supervisor tells ------------------------------------------------------------------
 
-    def restarted(self, worker: int) -> None:
+    def mark_restarted(self, worker: int) -> None:
         """A worker is started once more."""
         self._restarts[worker] += 1
 
@@ -71,7 +71,7 @@ class Board:
         return [None if count == _NOT_LISTENING else count for count in self._connections]
 
     @property
-    def beats(self) -> list[int]:
+    def heartbeats(self) -> list[int]:
         """How often each worker has said that it is alive; 0 of one that has not begun to."""
         return list(self._beats)
 

@@ -15,7 +15,7 @@ class Crew:
         number: of this worker, from 0.
         size: how many there are.
         name: of the service in handles of states; a worker's is this and its number.
-        board: what all tell all.
+        status: what all tell all.
         folder: of the workers' own sockets; nobody else's user may enter it.
         weights: where what models compute from their weights lies, for all workers.
         lifeline: descriptor of a pipe that ends when the supervisor does.
@@ -25,7 +25,7 @@ class Crew:
     number: int
     size: int
     name: str
-    board: Board
+    status: Board
     folder: Path
     weights: Path
     lifeline: int
@@ -46,7 +46,7 @@ class Crew:
         return self.folder / f"{number}.sock"
 
     @property
-    def others(self) -> list[int]:
+    def peer_numbers(self) -> list[int]:
         """The numbers of all but this one."""
         return [number for number in range(self.size) if number != self.number]
 

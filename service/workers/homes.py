@@ -49,28 +49,28 @@ class Homes:
         """The number of the worker that a request to a path that is remembering should go to; None if any will do."""
         path = scope["path"]
         if path.startswith(_USERS):
-            return self._falls_to(path[len(_USERS) :].partition("/")[0].encode())
+            return self._hash(path[len(_USERS) :].partition("/")[0].encode())
         if path == _AUTOCOMPLETE:
             named = _USER.search(body) or _SESSION.search(body)
-            return None if named is None else self._falls_to(_unescaped(named[1]))
+            return None if named is None else self._hash(_unescaped(named[1]))
         if path == _OPEN:
-            return self._of_client(scope)
-        keeper = self._keeper(body) if path != _RERANK or b'"session"' in body else None
+            return self._worker_of_client(scope)
+        keeper = self._state_owner(body) if path != _RERANK or b'"session"' in body else None
         if keeper is None and path == _RERANK and b'"commit"' in body:  # a session begins
-            return self._of_client(scope)
+            return self._worker_of_client(scope)
         return keeper
 
-    def _keeper(self, body: bytes) -> int | None:
+    def _state_owner(self, body: bytes) -> int | None:
         """Who keeps the first state of ours that is named."""
         names = (found[1] for found in _HANDLE.finditer(body))
         return next((self._by_name[name] for name in names if name in self._by_name), None)
 
-    def _of_client(self, scope: Scope) -> int:
+    def _worker_of_client(self, scope: Scope) -> int:
         client = scope.get("client")
         address = b"" if client is None else client[0].encode()
-        return self._falls_to(header(scope, _AFFINITY) or address)
+        return self._hash(header(scope, _AFFINITY) or address)
 
-    def _falls_to(self, name: bytes) -> int:
+    def _hash(self, name: bytes) -> int:
         return zlib.crc32(name) % self._size
 
 

@@ -25,13 +25,13 @@ async def take_over(services: Services, siblings: Mapping[int, Sibling]) -> None
     """Load what was loaded by hand, unload what was unloaded, as the first sibling that answers says."""
     for sibling in siblings.values():
         try:
-            theirs = json.loads((await sibling.ask(SERVED)).body)
+            theirs = json.loads((await sibling.get(SERVED)).body)
         except CutError:
             continue  # it is being started again, too, or hangs
         ours = served(services)
-        changes = [(services.keeper.load, address) for address in theirs["served"] if address not in ours]
+        changes = [(services.reloader.load, address) for address in theirs["served"] if address not in ours]
         # what ours has and theirs has not may be new in the registry: only what was unloaded goes
-        changes += [(services.keeper.unload, address) for address in theirs["unloaded"] if address in ours]
+        changes += [(services.reloader.unload, address) for address in theirs["unloaded"] if address in ours]
         for change, address in changes:
             try:
                 await change(address)

@@ -34,12 +34,12 @@ class CutError(Exception):
     """A worker did not answer, or not to the end.
 
     Attributes:
-        begun: whether some of the answer had come.
+        reply_begun: whether some of the answer had come.
     """
 
-    def __init__(self, message: str, *, begun: bool) -> None:
+    def __init__(self, message: str, *, reply_begun: bool) -> None:
         super().__init__(message)
-        self.begun = begun
+        self.reply_begun = reply_begun
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class Sibling:
         self._socket = str(socket)
         self._idle: list[_Link] = []
 
-    async def ask(self, path: str) -> Answer:
+    async def get(self, path: str) -> Answer:
         """The whole answer to a GET that is answered at once.
 
         Raises:
@@ -104,9 +104,11 @@ class Sibling:
             async with asyncio.timeout(_ANSWER_S):
                 await self.exchange(request, answer.send)
         except TimeoutError:
-            raise CutError(f"{self._socket}: no answer in {_ANSWER_S:g} s", begun=answer.status > 0) from None
+            raise CutError(
+                f"{self._socket}: no answer in {_ANSWER_S:g} s", reply_begun=answer.status > 0
+            ) from None
         if answer.status != HTTPStatus.OK:
-            raise CutError(f"{self._socket}: its answer has the status {answer.status}", begun=True)
+            raise CutError(f"{self._socket}: its answer has the status {answer.status}", reply_begun=True)
         return answer
 
     async def exchange(self, request: bytes, send: Send) -> None:
@@ -120,19 +122,19 @@ class Sibling:
             CutError: nobody listens, or the answer was not whole.
         """
         while True:
-            kept = self._kept()
+            kept = self._idle_connection()
             link = kept or await self._connect()
             try:
                 await link.exchange(request, send)
             except CutError as error:
-                if kept is None or error.begun:
+                if kept is None or error.reply_begun:
                     raise
                 continue  # it was closed for having been idle, or its worker has died: the next is fresh, or refused
             finally:
-                link.keep_or_close(self._idle)
+                link.release(self._idle)
             return
 
-    def _kept(self) -> "_Link | None":
+    def _idle_connection(self) -> "_Link | None":
         while self._idle:
             link = self._idle.pop()
             if link.is_open:
@@ -143,7 +145,7 @@ class Sibling:
         try:
             _, link = await asyncio.get_running_loop().create_unix_connection(_Link, self._socket)
         except OSError as error:
-            raise CutError(f"{self._socket}: {error.strerror or error}", begun=False) from None
+            raise CutError(f"{self._socket}: {error.strerror or error}", reply_begun=False) from None
         return link
 
 
@@ -156,7 +158,7 @@ class _Link(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._messages: list[Message] = []
         self._arrived: asyncio.Future[None] | None = None
-        self._begun = self._whole = self._keeps_alive = False
+        self._begun = self._complete = self._keeps_alive = False
         self._waiting_bytes = 0
         self._problem: str | None = None
 
@@ -167,16 +169,16 @@ class _Link(asyncio.Protocol):
 
     async def exchange(self, request: bytes, send: Send) -> None:
         """See `Sibling.exchange`."""
-        self._begun = self._whole = False
+        self._begun = self._complete = False
         if not self.is_open:
-            raise CutError("the connection was closed", begun=False)
+            raise CutError("the connection was closed", reply_begun=False)
         self._transport.write(request)
         while True:
             if not self._messages:
-                if self._whole:
+                if self._complete:
                     return
                 if self._problem is not None:
-                    raise CutError(self._problem, begun=self._begun)
+                    raise CutError(self._problem, reply_begun=self._begun)
                 self._arrived = asyncio.get_running_loop().create_future()
                 await self._arrived
                 continue
@@ -186,9 +188,9 @@ class _Link(asyncio.Protocol):
             for message in messages:
                 await send(message)
 
-    def keep_or_close(self, idle: "list[_Link]") -> None:
+    def release(self, idle: "list[_Link]") -> None:
         """Be kept for another request, if nothing of the last answer is to come, or waits to be passed on."""
-        if self._whole and not self._messages and self.is_open and self._keeps_alive:
+        if self._complete and not self._messages and self.is_open and self._keeps_alive:
             idle.append(self)
         elif self._transport is not None:
             self._transport.abort()
@@ -238,7 +240,7 @@ class _Link(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """It is whole."""
-        self._whole = True
+        self._complete = True
         self._keeps_alive = self._parser.should_keep_alive()  # it knows now only
         last = self._messages[-1] if self._messages else None
         if last is not None and last["type"] == "http.response.body":

@@ -33,56 +33,56 @@ class FairListener(Listener):
         connect: Callable[[socket.socket], None],
     ) -> None:
         self._number = crew.number
-        self._board = crew.board
+        self._status = crew.status
         self._is_closed = False
-        self._turns = 0
-        self._in_vain: dict[int, int] = {}  # workers that were waited for, and their connections then
+        self._deferrals = 0
+        self._unresponsive: dict[int, int] = {}  # workers that were waited for, and their connections then
         self._connections = 0
-        self._tell()
+        self._publish_count()
 
         def counted(accepted: socket.socket) -> None:
             self._connections += 1
-            self._tell()
+            self._publish_count()
             connect(accepted)
 
         super().__init__(listening, counted)
 
-    def ended(self) -> None:
+    def connection_ended(self) -> None:
         """One of the connections is no more."""
         self._connections -= 1
-        self._tell()
+        self._publish_count()
 
     def close(self) -> None:
         """Take no more."""
         if not self._is_closed:
-            self._board.stopped(self._number)
+            self._status.mark_stopped(self._number)
         super().close()
 
-    def _arrived(self) -> None:
+    def _on_readable(self) -> None:
         """A connection waits for whoever takes it."""
-        if self._is_for_another():
-            self._rest(_TURN_S)
+        if self._is_deferred():
+            self._pause(_TURN_S)
             return
-        self._turns = 0
-        super()._arrived()
+        self._deferrals = 0
+        super()._on_readable()
 
-    def _is_for_another(self) -> bool:
+    def _is_deferred(self) -> bool:
         """Whether one with fewer connections is to take it, and is not known to take none."""
         fewer = {
             worker: count
-            for worker, count in enumerate(self._board.connections)
-            if count is not None and count < self._connections and self._in_vain.get(worker) != count
+            for worker, count in enumerate(self._status.connections)
+            if count is not None and count < self._connections and self._unresponsive.get(worker) != count
         }
         if not fewer:
-            self._turns = 0
+            self._deferrals = 0
             return False
-        self._turns += 1
-        if self._turns <= _PATIENCE_TURNS:
+        self._deferrals += 1
+        if self._deferrals <= _PATIENCE_TURNS:
             return True
-        self._in_vain.update(fewer)
-        self._turns = 0
+        self._unresponsive.update(fewer)
+        self._deferrals = 0
         return False
 
-    def _tell(self) -> None:
+    def _publish_count(self) -> None:
         if not self._is_closed:
-            self._board.connected(self._number, self._connections)
+            self._status.set_connections(self._number, self._connections)

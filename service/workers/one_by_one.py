@@ -23,7 +23,7 @@ class OneByOne:
         self._path = crew.folder / _LOCK
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def hold(self) -> AsyncIterator[None]:
         """Wait for the turn, and have it while the block runs.
 
         Each has a descriptor of its own, so that requests of one worker wait for one another as well.

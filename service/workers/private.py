@@ -24,8 +24,8 @@ REFRESH = PRIVATE + "refresh"
 def served(services: Services) -> set[str]:
     """The addresses that a worker serves or is to serve."""
     host = services.host
-    here = {address for model in host.models.values() for address in host.follows(model)}
-    return here | set(services.keeper.queued)
+    here = {address for model in host.models.values() for address in host.followed_addresses(model)}
+    return here | set(services.reloader.queued)
 
 
 class PrivateRoutes:
@@ -37,7 +37,7 @@ class PrivateRoutes:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._at_first = served(services)
+        self._at_start = served(services)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -46,7 +46,7 @@ class PrivateRoutes:
             reply = Response(self._services.metrics.exposition(), media_type="text/plain")
         elif path == SERVED:
             now = served(self._services)
-            told = {"served": sorted(now), "unloaded": sorted(self._at_first - now)}
+            told = {"served": sorted(now), "unloaded": sorted(self._at_start - now)}
             reply = Response(json.dumps(told), media_type="application/json")
         elif path == REFRESH:
             reply = await self._refresh(parse_qs(scope["query_string"].decode()))
@@ -55,9 +55,9 @@ class PrivateRoutes:
         await reply(scope, receive, send)
 
     async def _refresh(self, query: dict[str, list[str]]) -> Response:
-        following = self._services.keeper.refresh()
+        following = self._services.reloader.refresh()
         if "wait" in query:
             await asyncio.shield(following)
-        model = self._services.host.routes.by_address.get(query["address"][0])
+        model = self._services.host.address_table.by_address.get(query["address"][0])
         serving = model.address if model is not None and model.loaded is not None else None
         return Response(json.dumps({"serving": serving}), media_type="application/json")

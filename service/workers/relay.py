@@ -39,9 +39,9 @@ class Relay:
 
     Args:
         app: what answers.
-        crew: the workers.
-        siblings: the others, by number.
-        private: answers what workers ask of one another.
+        pool: the workers.
+        peers: the others, by number.
+        peer_endpoints: answers what workers ask of one another.
         keys: of which one is asked for before a body is read.
         metrics: where relays are counted.
         max_body_bytes: a longer body is refused here.
@@ -51,55 +51,55 @@ class Relay:
         self,
         app: ASGIApp,
         *,
-        crew: Crew,
-        siblings: Mapping[int, Sibling],
-        private: ASGIApp,
+        pool: Crew,
+        peers: Mapping[int, Sibling],
+        peer_endpoints: ASGIApp,
         keys: KeyStore,
         metrics: Metrics,
         max_body_bytes: int,
     ) -> None:
         self._app = app
-        self._number = crew.number
-        self._siblings = siblings
-        self._private = private
+        self._number = pool.number
+        self._peers = peers
+        self._peer_endpoints = peer_endpoints
         self._keys = keys
         self._metrics = metrics
         self._relayed = metrics.relayed_requests
         self._max_body_bytes = max_body_bytes
-        self._homes = Homes(crew)
+        self._affinity = Homes(pool)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or have it answered."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-        elif is_remembering(scope["path"]) and not is_private(scope) and self._is_welcome(scope):
-            await self._at_home(scope, receive, send)
+        elif is_remembering(scope["path"]) and not is_private(scope) and self._is_acceptable(scope):
+            await self._pass_on_to_owner(scope, receive, send)
         elif scope["path"].startswith(PRIVATE) and is_private(scope):
-            await self._private(scope, receive, send)
+            await self._peer_endpoints(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _is_welcome(self, scope: Scope) -> bool:
+    def _is_acceptable(self, scope: Scope) -> bool:
         """Whether it will not be refused whatever it says; what will be is refused here."""
         if scope["method"] not in _METHODS or scope["state"].get(CROWDED):
             return False
         return not self._keys or self._keys.find(presented_key(scope)) is not None
 
-    async def _at_home(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass_on_to_owner(self, scope: Scope, receive: Receive, send: Send) -> None:
         body, receive = await read_whole(scope, receive, max_bytes=self._max_body_bytes)
-        home = None if body is None else self._homes.of(scope, body)
+        home = None if body is None else self._affinity.of(scope, body)
         if body is None or home is None or home == self._number:
             await self._app(scope, receive, send)
             return
         self._relayed.inc()
-        exchange = asyncio.ensure_future(self._siblings[home].exchange(encode_again(scope, body), send))
+        exchange = asyncio.ensure_future(self._peers[home].exchange(encode_again(scope, body), send))
         try:
             await while_connected(receive, exchange)
         except ClientDisconnect:
             return  # the link is closed, and with it the other's work ends
         except CutError as error:
             _log.warning("a worker did not answer", other=home, reason=str(error))
-            if not error.begun:  # else the server sees that the answer is not whole, and hangs up
+            if not error.reply_begun:  # else the server sees that the answer is not whole, and hangs up
                 await RequestRecord(_gone(home), metrics=self._metrics)(scope, receive, send)
 
 

@@ -31,7 +31,7 @@ class Signals:
         return []
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def blocked(self) -> Iterator[None]:
         """While the block runs, none arrives: a child that is forked there would write its own into our pipe."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, self._kinds)
         try:

@@ -21,11 +21,11 @@ class Silence:
     """
 
     def __init__(self, board: Board, size: int, *, patience_s: float, clock: Callable[[], float]) -> None:
-        self._board = board
+        self._status = board
         self._every_s = max(patience_s / _LOOKS, BEAT_S) if patience_s else 0.0
         self._clock = clock
-        self._heard = [0] * size
-        self._looks = [0] * size  # that found nothing new
+        self._last_heartbeats = [0] * size
+        self._missed = [0] * size  # that found nothing new
         self._due_s = clock() + self._every_s
 
     @property
@@ -33,7 +33,7 @@ class Silence:
         """When to look next; None where nobody is to."""
         return self._due_s if self._every_s else None
 
-    def hung(self) -> list[int]:
+    def hung_workers(self) -> list[int]:
         """Look, if it is time to; the workers that have been silent for too long, each told once.
 
         One that has never spoken is being started, which may take its time.
@@ -42,10 +42,10 @@ class Silence:
             return []
         self._due_s = self._clock() + self._every_s
         found = []
-        for worker, count in enumerate(self._board.beats):
-            is_silent = count > 0 and count == self._heard[worker]
-            self._looks[worker] = self._looks[worker] + 1 if is_silent else 0
-            self._heard[worker] = count
-            if self._looks[worker] == _LOOKS:
+        for worker, count in enumerate(self._status.heartbeats):
+            is_silent = count > 0 and count == self._last_heartbeats[worker]
+            self._missed[worker] = self._missed[worker] + 1 if is_silent else 0
+            self._last_heartbeats[worker] = count
+            if self._missed[worker] == _LOOKS:
                 found.append(worker)
         return found

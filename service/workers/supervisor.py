@@ -45,14 +45,14 @@ class _Place:
         since_s: when it was started.
         due_s: when the next is to be started.
         delay_s: how long that was put off last.
-        lives: how many there have been.
+        starts: how many there have been.
     """
 
     pid: int | None = None
     since_s: float = 0.0
     due_s: float | None = None
     delay_s: float = 0.0
-    lives: int = 0
+    starts: int = 0
 
 
 class Supervisor:
@@ -80,9 +80,9 @@ class Supervisor:
                 parameter="GRAMOPHONE_PROCESS_NAME",
             )
         self._patience_s = patience_s
-        self._board = Board(size)
-        self._silence = Silence(self._board, size, patience_s=hang_timeout_s, clock=time.monotonic)
-        self._places = [_Place() for _ in range(size)]
+        self._status = Board(size)
+        self._watchdog = Silence(self._status, size, patience_s=hang_timeout_s, clock=time.monotonic)
+        self._slots = [_Place() for _ in range(size)]
         self._stopping: int | None = None
         self._kill_s: float | None = None
         self._exit_code = 0
@@ -109,11 +109,11 @@ class Supervisor:
         for number in range(self._size):
             if crew := self._start(number):
                 return crew
-        _log.info("workers started", pids=[place.pid for place in self._places])
-        while any(place.pid is not None for place in self._places) or self._stopping is None:
+        _log.info("workers started", pids=[place.pid for place in self._slots])
+        while any(place.pid is not None for place in self._slots) or self._stopping is None:
             for number in self._signals.wait(self._next_s()):
                 self._on_signal(number)
-            self._end_hung()
+            self._kill_hung()
             self._reap()
             if crew := self._start_due():
                 return crew
@@ -123,13 +123,13 @@ class Supervisor:
 
     def _start(self, number: int) -> Crew | None:
         """Fork a worker; in that, which one it is."""
-        place = self._places[number]
-        with self._signals.held():
+        place = self._slots[number]
+        with self._signals.blocked():
             pid = os.fork()
             if not pid:
                 return self._as_worker(number)
         place.pid, place.since_s, place.due_s = pid, time.monotonic(), None
-        place.lives += 1
+        place.starts += 1
         return None
 
     def _as_worker(self, number: int) -> Crew:
@@ -142,16 +142,16 @@ class Supervisor:
             number=number,
             size=self._size,
             name=self._name,
-            board=self._board,
+            status=self._status,
             folder=self._folder.path,
             weights=self._weights.path,
             lifeline=self._lifeline,
-            is_restarted=self._places[number].lives > 0,
+            is_restarted=self._slots[number].starts > 0,
         )
 
     def _start_due(self) -> Crew | None:
         now_s = time.monotonic()
-        for number, place in enumerate(self._places):
+        for number, place in enumerate(self._slots):
             if place.due_s is not None and now_s >= place.due_s and self._stopping is None:
                 try:
                     crew = self._start(number)
@@ -164,14 +164,14 @@ class Supervisor:
                     continue
                 if crew is not None:
                     return crew
-                self._board.restarted(number)
+                self._status.mark_restarted(number)
                 _log.info("worker started again", of=number, pid=place.pid)
         return None
 
     def _next_s(self) -> float | None:
         """How long there is nothing to do; None if only a signal can bring about anything."""
-        dues = [place.due_s for place in self._places if place.due_s is not None]
-        if (look_s := self._silence.due_s) is not None:
+        dues = [place.due_s for place in self._slots if place.due_s is not None]
+        if (look_s := self._watchdog.due_s) is not None:
             dues.append(look_s)
         if self._stopping is not None:
             dues = [] if self._kill_s is None else [self._kill_s]
@@ -181,36 +181,36 @@ class Supervisor:
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
-            self._pass_on(signal.SIGHUP)
+            self._signal_all(signal.SIGHUP)
         elif number in _STOP and self._stopping is None:
             self._stop(number)
         elif number in _STOP:
-            self._pass_on(signal.SIGKILL)
+            self._signal_all(signal.SIGKILL)
 
     def _stop(self, number: int) -> None:
         """Have all workers finish what is under way."""
         self._stopping = number
         self._listening.close()
         self._kill_s = time.monotonic() + self._patience_s
-        self._pass_on(signal.SIGTERM)
+        self._signal_all(signal.SIGTERM)
 
-    def _pass_on(self, kind: signal.Signals) -> None:
-        for place in self._places:
+    def _signal_all(self, kind: signal.Signals) -> None:
+        for place in self._slots:
             if place.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(place.pid, kind)
 
-    def _end_hung(self) -> None:
+    def _kill_hung(self) -> None:
         """Kill who is there and does nothing; the next one takes its place as that of any that has died."""
-        for number in self._silence.hung():
-            pid = self._places[number].pid
+        for number in self._watchdog.hung_workers():
+            pid = self._slots[number].pid
             if self._stopping is None and pid is not None:
                 _log.error("worker hangs, and is killed", of=number, pid=pid)
                 os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
 
     def _reap(self) -> None:
         """See who has died; kill who should have."""
-        for number, place in enumerate(self._places):
+        for number, place in enumerate(self._slots):
             if place.pid is not None:
                 pid, status = os.waitpid(place.pid, os.WNOHANG)
                 if pid:
@@ -218,16 +218,16 @@ class Supervisor:
         if self._kill_s is not None and time.monotonic() >= self._kill_s:
             _log.error("workers did not stop in time", seconds=self._patience_s)
             self._kill_s = None
-            self._pass_on(signal.SIGKILL)
+            self._signal_all(signal.SIGKILL)
 
     def _died(self, number: int, code: int) -> None:
-        place = self._places[number]
+        place = self._slots[number]
         pid, place.pid = place.pid, None
-        self._board.stopped(number)
+        self._status.mark_stopped(number)
         if self._stopping is not None:
             return
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        if not self._board.was_composed(number):
+        if not self._status.was_composed(number):
             _log.error("worker ended while it started, and so does the service", of=number, pid=pid, how=how)
             self._exit_code = code if code > 0 else 1
             self._stop(0)

@@ -34,8 +34,8 @@ class Together:
 
     Args:
         app: what answers for this worker alone.
-        crew: the workers.
-        siblings: the others, by number.
+        pool: the workers.
+        peers: the others, by number.
         metrics: of this one.
         max_body_bytes: of a request that changes something.
     """
@@ -44,15 +44,15 @@ class Together:
         self,
         app: ASGIApp,
         *,
-        crew: Crew,
-        siblings: Mapping[int, Sibling],
+        pool: Crew,
+        peers: Mapping[int, Sibling],
         metrics: Metrics,
         max_body_bytes: int,
     ) -> None:
         self._app = app
-        self._crew = crew
-        self._changes = OneByOne(crew)
-        self._siblings = siblings
+        self._pool = pool
+        self._changes = OneByOne(pool)
+        self._peers = peers
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
 
@@ -71,16 +71,16 @@ class Together:
 
     async def _exposition(self) -> bytes:
         """What all workers have counted that answer soon."""
-        texts = {self._crew.number: self._metrics.exposition()}
+        texts = {self._pool.number: self._metrics.exposition()}
 
         async def add(number: int, sibling: Sibling) -> None:
             try:
-                texts[number] = (await sibling.ask(METRICS)).body
+                texts[number] = (await sibling.get(METRICS)).body
             except CutError as error:
                 _log.warning("a worker told no metrics", other=number, reason=str(error))
 
-        await asyncio.gather(*(add(number, sibling) for number, sibling in self._siblings.items()))
-        whole = of_the_whole(answering=len(texts), restarts=self._crew.board.restarts)
+        await asyncio.gather(*(add(number, sibling) for number, sibling in self._peers.items()))
+        whole = of_the_whole(answering=len(texts), restarts=self._pool.status.restarts)
         return merged([texts[number] for number in sorted(texts)] + [whole])
 
     # --- changes --------------------------------------------------------------------------------------
@@ -90,34 +90,34 @@ class Together:
         if body is None:
             await self._app(scope, receive, send)
             return
-        async with self._changes.turn():  # else two opposite ones could end differently in each worker
+        async with self._changes.hold():  # else two opposite ones could end differently in each worker
             if _ALIASES in scope["path"]:
-                answer = await self._followed(scope, receive, body)
+                answer = await self._change_alias(scope, receive, body)
             else:
-                answer = await self._made_by_all(scope, receive, body)
+                answer = await self._apply_everywhere(scope, receive, body)
         await _reply(answer, send)
 
-    async def _made_by_all(self, scope: Scope, receive: Receive, body: bytes) -> Answer:
+    async def _apply_everywhere(self, scope: Scope, receive: Receive, body: bytes) -> Answer:
         own = Answer()
         request = encode_again(_with_id(scope), body)
         answers = await asyncio.gather(
             self._app(scope, receive, own.send),
-            *(self._passed_on(number, request) for number in self._siblings),
+            *(self._forward(number, request) for number in self._peers),
         )
-        theirs = dict(zip(self._siblings, answers[1:], strict=True))
+        theirs = dict(zip(self._peers, answers[1:], strict=True))
         told = {number: answer for number, answer in theirs.items() if answer is not None}
-        return _joint(own, self._crew.number, told)
+        return _joint(own, self._pool.number, told)
 
-    async def _passed_on(self, number: int, request: bytes) -> Answer | None:
+    async def _forward(self, number: int, request: bytes) -> Answer | None:
         answer = Answer()
         try:
-            await self._siblings[number].exchange(request, answer.send)
+            await self._peers[number].exchange(request, answer.send)
         except CutError as error:
             _log.warning("a worker was not told of a change", other=number, reason=str(error))
             return None
         return answer
 
-    async def _followed(self, scope: Scope, receive: Receive, body: bytes) -> Answer:
+    async def _change_alias(self, scope: Scope, receive: Receive, body: bytes) -> Answer:
         """Change an alias, which is one file for all, then have the others look at it."""
         own = Answer()
         await self._app(scope, receive, own.send)
@@ -129,7 +129,7 @@ class Together:
             query["wait"] = "1"
         target = f"{REFRESH}?{urlencode(query)}".encode()
         request = encode_again({**scope, "raw_path": target, "query_string": b"", "method": "POST"}, b"")
-        answers = await asyncio.gather(*(self._passed_on(number, request) for number in self._siblings))
+        answers = await asyncio.gather(*(self._forward(number, request) for number in self._peers))
         told = [answer for answer in answers if answer is not None and answer.status < _FAILURE]
         serving = [json.loads(answer.body)["serving"] for answer in told]
         behind = [address for address in serving if address != reply["serving"]]

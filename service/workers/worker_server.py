@@ -39,7 +39,7 @@ class WorkerServer(DrainingServer):
         listening: the socket that all share.
         is_loaded: whether all models are loaded that are to be.
         hangs: whether what this worker does has not moved for too long.
-        take_over: makes what is served here what the others serve.
+        sync_with_peers: makes what is served here what the others serve.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class WorkerServer(DrainingServer):
         listening: socket.socket,
         is_loaded: Callable[[], bool],
         hangs: Callable[[], bool],
-        take_over: Callable[[], Awaitable[None]],
+        sync_with_peers: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__(config, on_signal=on_signal, drain=drain)
-        self._crew = crew
+        self._pool = crew
         self._changes = OneByOne(crew)
         self._listening = listening
         self._is_loaded = is_loaded
         self._hangs = hangs
-        self._take_over = take_over
+        self._sync_with_peers = sync_with_peers
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop when the supervisor says so; Ctrl-C is for it, and it says so.
@@ -75,18 +75,18 @@ class WorkerServer(DrainingServer):
         """Start the application, then listen."""
         await super().startup(sockets=[])
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._crew.lifeline, self._orphaned)
-        own = self._crew.socket_of(self._crew.number)
+        loop.add_reader(self._pool.lifeline, self._orphaned)
+        own = self._pool.socket_of(self._pool.number)
         own.unlink(missing_ok=True)  # of the worker whose place this one takes
         backlog = self.config.backlog
         self.servers.append(await loop.create_unix_server(self._protocol, path=str(own), backlog=backlog))
-        self._begin(self._beat())
-        if self._crew.is_restarted and any(count is not None for count in self._crew.board.connections):
+        self._spawn(self._send_heartbeats())
+        if self._pool.is_restarted and any(count is not None for count in self._pool.status.connections):
             await until(lambda: self._is_loaded() or self.should_exit)
             if not self.should_exit:
-                async with self._changes.turn():
-                    await self._take_over()
-        self._begin(self._tell_when_loaded())
+                async with self._changes.hold():
+                    await self._sync_with_peers()
+        self._spawn(self._report_when_loaded())
         if not self.should_exit:
             self._listen()
 
@@ -95,31 +95,31 @@ class WorkerServer(DrainingServer):
         listener: FairListener
 
         def lost(connection: Any, exc: Exception | None) -> None:
-            listener.ended()
+            listener.connection_ended()
             kind.connection_lost(connection, exc)
 
         counted = type("Counted", (kind,), {"connection_lost": lost})
 
-        listener = FairListener(self._listening, self._crew, partial(self._connect, counted))
+        listener = FairListener(self._listening, self._pool, partial(self._connect, counted))
         _log.info("worker takes connections")
         self.servers.append(listener)  # type: ignore[arg-type]  # it can be closed, and waited for
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         """Say now and then that this worker is alive, for as long as it is; the supervisor kills one that is silent."""
         while True:
             if not self._hangs():
-                self._crew.board.beat(self._crew.number)
+                self._pool.status.heartbeat(self._pool.number)
             await asyncio.sleep(BEAT_S)
 
-    async def _tell_when_loaded(self) -> None:
+    async def _report_when_loaded(self) -> None:
         await until(self._is_loaded)
-        self._crew.board.started(self._crew.number)
+        self._pool.status.mark_started(self._pool.number)
 
     def _orphaned(self) -> None:
         """The supervisor has died, so that nobody would start, stop or tidy up anything any more."""
-        asyncio.get_running_loop().remove_reader(self._crew.lifeline)
+        asyncio.get_running_loop().remove_reader(self._pool.lifeline)
         _log.error("the supervisor has died; this worker ends")
-        for folder in (self._crew.folder, self._crew.weights):
+        for folder in (self._pool.folder, self._pool.weights):
             shutil.rmtree(folder, ignore_errors=True)
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -135,7 +135,7 @@ def make_worker_server(
         drain=drain_of(app, settings),
         crew=crew,
         listening=listening,
-        is_loaded=lambda: services.keeper.has_loaded,
-        hangs=lambda: services.engine.hangs,
-        take_over=lambda: take_over(services, app.state.siblings),
+        is_loaded=lambda: services.reloader.initial_load_done,
+        hangs=lambda: services.engine.is_hung,
+        sync_with_peers=lambda: take_over(services, app.state.peers),
     )

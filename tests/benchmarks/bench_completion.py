@@ -56,11 +56,11 @@ def search(model, tokens, typed, state, log_probs, **options):
     """Rows looked at, seconds of the first look, of all, of the model, and the share left unexplored."""
     own, models = Stopwatch(), Stopwatch()
     found = own(CompletionSearch, tokens, typed.spelled, SearchSettings(**options))
-    own(found.tell, state, log_probs)
+    own(found.update, state, log_probs)
     first_s, num_rows = own.total_s, 1
-    while (asked := own(found.ask)) is not None:
+    while (asked := own(found.next_step)) is not None:
         state = models(model.advance, asked.state, asked.tokens)
-        own(found.tell, state, models(model.next_log_probs, state))
+        own(found.update, state, models(model.next_log_probs, state))
         num_rows += len(asked.tokens)
     return num_rows, first_s, own.total_s, models.total_s, own(found.result).unexplored_mass
 

@@ -130,7 +130,7 @@ def in_batches(lattices, size, model, speller, search):
 
 def report(title, lattices, seconds, rescored):
     arcs = sum(one.num_arcs for one in lattices)
-    ways = sum(len(one.tokens.ways.arcs) for one in rescored)
+    ways = sum(len(one.tokens.edges.arcs) for one in rescored)
     print(f"{title:44s} {arcs / seconds:12,.0f} arcs/s {ways / seconds:12,.0f} ways/s")
 
 

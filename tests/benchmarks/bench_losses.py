@@ -53,7 +53,7 @@ def cases(vocab_size, counts):
     softmax = Softmax(WIDTH, vocab_size, shared=None)
     vectors = ClusteredVectors(vocab_size, WIDTH, cutoffs=CUTOFFS[vocab_size], initial_range=INITIAL_RANGE)
     adaptive = AdaptiveSoftmax(WIDTH, vectors, initial_range=INITIAL_RANGE)
-    adaptive.start_from_counts(counts)
+    adaptive.initialise_from_counts(counts)
     sampler = NoiseSampler(noise_weights(counts.numpy(), "unigram"), samples=SAMPLES, seed=1)
     yield "softmax", FullSoftmax(), softmax
     yield "adaptive", AdaptiveCrossEntropy(), adaptive

@@ -61,7 +61,7 @@ def train_plainly(texts, vocabulary, settings, size):
     zeros = torch.zeros(1, streams.batch_size, size)
     hidden = (zeros, zeros)
     started, tokens = time.perf_counter(), 0
-    for step, stretch in enumerate(streams.stretches(settings.epochs)):
+    for step, stretch in enumerate(streams.segments(settings.epochs)):
         hidden = (zeros, zeros) if stretch.first else (hidden[0].detach(), hidden[1].detach())
         inputs, targets = torch.as_tensor(stretch.inputs), torch.as_tensor(stretch.targets)
         for group in optimizer.param_groups:

@@ -133,7 +133,7 @@ def worst_half(data: TuningData) -> tuple[float, int]:
         half = TuningData(
             data.lists,
             tuple(shape._replace(problem=shape.problem.of(inside)) for shape in data.shapes),
-            data.places,
+            data.candidate_indices,
             data.counts,
             (),
         )

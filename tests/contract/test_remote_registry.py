@@ -170,7 +170,7 @@ def test_a_store_that_lists_but_does_not_read_is_asked_until_it_does(store, regi
         wait_until(lambda: answering(client) == "main@1")
         tagged = registry._store.read("main/aliases.json")
         store.fault = unreadable
-        registry._store.put_if("main/aliases.json", tagged.content.replace(b"1", b"2"), tagged.tag)
+        registry._store.put_if_match("main/aliases.json", tagged.content.replace(b"1", b"2"), tagged.tag)
         asked = len(store.requests)
         wait_until(lambda: sum("aliases" in path for _, path, _ in store.requests[asked:]) >= 4)
         assert answering(client) == "main@1"

@@ -163,7 +163,7 @@ def test_keys_change_while_the_service_runs(registry, tmp_path):
         other = tmp_path / "other"
         other.write_text(new.key.line)
         other.replace(file)  # as a mounted secret is changed
-        server.app.state.keys.look_again()
+        server.app.state.keys.force_reload()
         assert (status(old), status(new)) == (401, 200)
 
 
@@ -195,7 +195,7 @@ def test_a_client_makes_up_no_labels(locked):
 
 def test_parameters_match_as_the_router_has_them():
     table = AccessTable()
-    assert table.demand("/admin/models/lstm/aliases/champion").scope is KeyScope.ADMIN
-    assert table.demand("/admin/models/a/b/aliases/champion") is None
-    assert table.demand("/v1/models/lstm@champion").scope is KeyScope.INFER
-    assert table.demand("/v1/score\n") is None
+    assert table.rule("/admin/models/lstm/aliases/champion").scope is KeyScope.ADMIN
+    assert table.rule("/admin/models/a/b/aliases/champion") is None
+    assert table.rule("/v1/models/lstm@champion").scope is KeyScope.INFER
+    assert table.rule("/v1/score\n") is None

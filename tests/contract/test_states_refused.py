@@ -232,10 +232,10 @@ def test_states_stay_with_their_version_when_another_is_served(registry):
         answer = httpx.post(server.url + NEXT, json={"states": [state, other]})
         assert "states[1] is of lm@2" in error_of(answer, 400)["message"]
         host = server.app.state.services.host
-        assert [gone.address for gone in host.leaving] == ["lm@1"]
+        assert [gone.address for gone in host.unloading] == ["lm@1"]
         server.app.state.services.states._ttl_s = 0
         server.app.state.services.states.expire()
-        wait_for(lambda: not host.leaving)
+        wait_for(lambda: not host.unloading)
 
 
 def test_states_go_with_a_version_that_is_unloaded_and_say_so(registry):
@@ -253,7 +253,7 @@ def test_states_go_with_a_version_that_is_unloaded_and_say_so(registry):
             client.states.next([state])
         services = server.app.state.services
         assert (len(services.states), services.states.num_bytes) == (0, 0)
-        wait_for(lambda: not services.host.leaving)
+        wait_for(lambda: not services.host.unloading)
 
 
 def wait_for(condition):

@@ -79,7 +79,7 @@ def test_swapping_under_load_fails_no_request_and_mixes_no_versions(registry):
         assert len(seen) >= 4
         wait_for(lambda: client.post("/v1/score", json=SCORE).json()["model"] == f"moving@{VERSIONS}")
         host = server.app.state.services.host
-        wait_for(lambda: not host.is_unreaped)
+        wait_for(lambda: not host.needs_reaping)
         assert list(host.models) == [f"moving@{VERSIONS}"]
 
 
@@ -162,7 +162,7 @@ def test_many_threads_never_resolve_to_nothing_while_routes_are_replaced(registr
             thread.start()
         for number in (2, 3, 4, 1, 2, 3):
             registry.set_alias("moving", "champion", number)
-            server.app.state.services.keeper._thread.submit(host.refresh).result()
+            server.app.state.services.reloader._thread.submit(host.refresh).result()
         stop.set()
         for thread in threads:
             thread.join()

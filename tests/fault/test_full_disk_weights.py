@@ -29,11 +29,11 @@ def test_weights_that_find_no_room_on_the_shelf_are_this_processs_own(disk, room
     caplog.set_level(logging.WARNING)
     made = {"values": np.arange(30_000, dtype=np.int32)}
     with disk.full(room_bytes):
-        taken = SharedShelf(disk.folder, "key").take("a", lambda: made)
+        taken = SharedShelf(disk.folder, "key").get_or_make("a", lambda: made)
         np.testing.assert_array_equal(taken["values"], made["values"])
     assert disk.refusal in caplog.text
     assert not (disk.folder / "key.a").exists()
-    laid = SharedShelf(disk.folder, "key").take("a", lambda: made)
+    laid = SharedShelf(disk.folder, "key").get_or_make("a", lambda: made)
     np.testing.assert_array_equal(laid["values"], made["values"])
     assert (disk.folder / "key.a").exists()
 

@@ -111,7 +111,7 @@ def test_a_store_that_vanishes_in_the_middle_leaves_nothing_and_can_be_gone_on_w
         registry.fetch(version)
     assert kept(registry) == []
     server.fault = None
-    registry._reach.reached()  # seconds later
+    registry._breaker.reset()  # seconds later
     assert (registry.fetch(version) / "weights.bin").read_bytes() == CONTENT
 
 

@@ -107,6 +107,6 @@ def test_one_that_is_killed_while_it_writes_leaves_nothing_that_counts(tmp_path)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert (tmp_path / ".unfinished").stat().st_size > 5000
-    laid = SharedShelf(tmp_path, "key").take("a", lambda: {"values": np.ones(5, np.int8)})
+    laid = SharedShelf(tmp_path, "key").get_or_make("a", lambda: {"values": np.ones(5, np.int8)})
     assert laid["values"].tolist() == [1] * 5
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "key.a"]

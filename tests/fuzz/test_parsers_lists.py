@@ -76,7 +76,7 @@ def _check(items, named):
 def text_in(form, some):
     """Lists as a file of a format; of those with one list a file, the first."""
     some = [replace(one, name=f"u{place}") for place, one in enumerate(some)]
-    return "".join(to_text(some[: 1 if FORMATS[form].one_list_a_file else None], form)).encode()
+    return "".join(to_text(some[: 1 if FORMATS[form].one_list_per_file else None], form)).encode()
 
 
 def files_in(form):

@@ -28,7 +28,7 @@ def loaded(tokenizer):
     manifest = SimpleNamespace(vocab_size=len(tokenizer.vocabulary), direction="forward")
     model = FakeModel(tokenizer.vocabulary)
     checkpoint = SimpleNamespace(model=model, tokenizer=tokenizer, manifest=manifest)
-    return LoadedModel("fake@1", checkpoint, looks=Looks(1 << 20))
+    return LoadedModel("fake@1", checkpoint, next_token_cache=Looks(1 << 20))
 
 
 OF_WORDS = loaded(WordTokenizer(Vocabulary(WORDS)))
@@ -42,7 +42,7 @@ def complete(model, text, user=None, limits=LIMITS, **options):
 
 
 def user_of(sentences):
-    return PersonalModel().learnt([Sentence(START, words) for words in sentences], Bounds())
+    return PersonalModel().updated([Sentence(START, words) for words in sentences], Bounds())
 
 
 WRITTEN = st.lists(st.sampled_from([*WORDS, "deer", "Anna", "nab"]), max_size=5)
@@ -126,7 +126,7 @@ def test_the_same_is_told_whatever_was_asked_before():
     model = loaded(OF_CHARACTERS.tokenizer)
     again = [complete(model, "a de") for _ in range(2)]
     assert again[0] == again[1]
-    np.testing.assert_array_equal(len(model.looks), 1)
+    np.testing.assert_array_equal(len(model.next_token_cache), 1)
 
 
 def test_marks_of_corpora_are_no_completions():

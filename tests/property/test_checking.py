@@ -65,7 +65,7 @@ def test_words_cover_no_more_than_the_text_is_charged_for(kind, text):
 @settings(max_examples=30, deadline=None)
 @given(text=NATURAL)
 def test_a_dictionary_of_all_words_leaves_no_issue(kind, text):
-    cutter = Checker(trigram(kind)[1]).cutter
+    cutter = Checker(trigram(kind)[1]).splitter
     words = [w.text for s in cutter.sentences(text, lookahead=1) for w in s.words]
     dictionary = {word.lower(): word for word in words}
     issues = check_directly(*trigram(kind), text, threshold=0.0, dictionary=dictionary)

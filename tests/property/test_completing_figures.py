@@ -41,8 +41,8 @@ def test_longer_lists_spare_and_find_no_less(lines):
 def test_figures_are_shares_and_longer_phrases_match_no_more(lines):
     told = ratios(Ranks.of(lines))
     for name, ratio in told.items():
-        assert (ratio.over >= 0).all()
-        assert "length" in name or (ratio.over <= ratio.under).all()
-    matches = [told[f"phrase_match_{n}"].over.sum() for n in range(1, 6)]
+        assert (ratio.numerator >= 0).all()
+        assert "length" in name or (ratio.numerator <= ratio.denominator).all()
+    matches = [told[f"phrase_match_{n}"].numerator.sum() for n in range(1, 6)]
     assert matches == sorted(matches, reverse=True)
-    assert told["next_word_mrr"].over.sum() >= told["next_word_recall_top_1"].over.sum()
+    assert told["next_word_mrr"].numerator.sum() >= told["next_word_recall_top_1"].numerator.sum()

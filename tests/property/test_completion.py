@@ -115,8 +115,8 @@ def test_words_that_are_tokens_have_the_row_renormalised(prefix, seed, ignore_ca
     search = CompletionSearch(
         SpelledTokens(tokenizer), f" {prefix}".encode(), SearchSettings(ignore_case=ignore_case, limit=100)
     )
-    search.tell(state, model.next_log_probs(state))
-    assert search.ask() is None
+    search.update(state, model.next_log_probs(state))
+    assert search.next_step() is None
     row = np.exp(model.next_log_probs(state)[0].astype(float))
     case = str.lower if ignore_case else str
     words = tokenizer.vocabulary.ids.items()

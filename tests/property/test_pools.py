@@ -49,21 +49,21 @@ def flat(answer):
         return [answer]
     if isinstance(answer, tuple):
         return [part for one in answer for part in flat(one)]
-    return [MODEL.next_log_probs(answer.alone)]
+    return [MODEL.next_log_probs(answer.materialized)]
 
 
 @settings(max_examples=150, deadline=None)
 @given(kind=st.sampled_from(sorted(KINDS)), moves=moves)
 def test_whoever_joins_is_told_what_it_is_told_alone(kind, moves):
-    pool, here, answers = KINDS[kind]([[3]]).pool(), [], {}
+    pool, here, answers = KINDS[kind]([[3]]).batch(), [], {}
     for move, given_ in [*moves, *[("go on", 1000)] * 30]:
         if move == "join":
             here.append(KINDS[kind](given_))
-            pool.join(here[-1])
+            pool.add(here[-1])
         elif move == "leave" and here:
-            pool.leave(here.pop(given_ % len(here)))
+            pool.remove(here.pop(given_ % len(here)))
         elif len(pool):
-            told = dict(pool.go_on(given_).answers)
+            told = dict(pool.run_slice(given_).answers)
             answers |= told
             here = [call for call in here if call not in told]
     assert not here

@@ -86,7 +86,7 @@ weights = st.dictionaries(
 @settings(deadline=None, max_examples=60)
 @given(lists, weights, st.sampled_from([0.0, 0.5, 1.0]))
 def test_every_total_is_the_weighted_sum_of_the_returned_features(some, given_weights, exponent):
-    models = ScoringModels((LOADED["ngram"],), further={"o": LOADED["mixture"]})
+    models = ScoringModels((LOADED["ngram"],), extra={"o": LOADED["mixture"]})
     options = RerankOptions(weighting=LogLinearModel(weights=given_weights, length_exponent=exponent))
     for ranked in result_of(rerank(models, [RerankItem(one) for one in some], options, LIMITS)):
         for place, total in enumerate(ranked.totals):

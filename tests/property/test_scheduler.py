@@ -88,7 +88,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             limits=SchedulerLimits(
                 max_jobs=MAX_JOBS,
                 max_tokens=MAX_TOKENS,
-                max_untaken_events=MAX_UNTAKEN,
+                max_pending_events=MAX_UNTAKEN,
                 slice_s=2e-4,
                 bulk_slice_s=2e-4,
             ),
@@ -139,10 +139,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler.step()
 
     @rule(entry=jobs)
-    def take(self, entry):
+    def event_taken(self, entry):
         job, recorder, *_ = entry
-        if recorder.events and job.untaken > 0 and not job.cancelled:
-            self.scheduler.take(job)
+        if recorder.events and job.pending_events > 0 and not job.cancelled:
+            self.scheduler.event_taken(job)
 
     @rule(entry=consumes(jobs))
     def cancel(self, entry):
@@ -167,7 +167,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def never_more_than_the_limit(self):
         assert 0 <= self.scheduler.num_waiting <= len(self.scheduler) <= MAX_JOBS
-        assert all(job.untaken <= MAX_UNTAKEN for job, *_ in self.live)
+        assert all(job.pending_events <= MAX_UNTAKEN for job, *_ in self.live)
         assert self.scheduler.num_tokens <= MAX_TOKENS or len(self.scheduler) == 1
 
     @invariant()
@@ -178,8 +178,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Let everything run to its end: nothing is lost, and each outcome is the right one."""
         for _ in range(1000):
             for job, recorder, *_ in self.live:
-                if job.untaken > 0 and not recorder.silent:
-                    self.scheduler.take(job)
+                if job.pending_events > 0 and not recorder.silent:
+                    self.scheduler.event_taken(job)
             if not self.scheduler.step() and not len(self.scheduler):
                 break
         assert len(self.scheduler) == 0

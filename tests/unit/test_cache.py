@@ -152,18 +152,18 @@ def test_unknown_words_and_ends_are_remembered():
 
 
 def test_what_a_state_holds_is_bounded_however_long_the_text():
-    history = History.nothing(window=100, width=3)
+    history = History.empty(window=100, width=3)
     for token in range(1_000):
-        history = history.extended(np.array([token]), np.full((1, 3), token, np.float32))
+        history = history.appended(np.array([token]), np.full((1, 3), token, np.float32))
         assert len(history.buffer.tokens) <= 125
     assert history.tokens.tolist() == list(range(900, 1_000))
     assert history.features[:, 2].tolist() == list(range(900, 1_000))
 
 
 def test_continuing_a_text_copies_what_is_remembered_now_and_then_only():
-    history, buffers = History.nothing(window=1_000, width=2), set()
+    history, buffers = History.empty(window=1_000, width=2), set()
     for token in range(10_000):
-        history = history.extended(np.array([token]), np.zeros((1, 2), np.float32))
+        history = history.appended(np.array([token]), np.zeros((1, 2), np.float32))
         buffers.add(id(history.buffer.tokens))
     assert len(buffers) < 60
 

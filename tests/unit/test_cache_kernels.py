@@ -68,8 +68,8 @@ def test_shares_are_those_of_double_precision():
     units = unit_vectors(np.cumsum(RANDOM.normal(size=(count, 20)), axis=0).astype(np.float32))
     flatnesses, half_lives = (0.0, 14.0, 32.0), (1.5, 300.0, None)
     weighing = Weighing.of(flatnesses, half_lives, window=window)
-    history = History.nothing(window=window, width=units.shape[1])
-    shares, evidence, _ = read(history, tokens, units, weighing=weighing)
+    history = History.empty(window=window, width=units.shape[1])
+    shares, evidence, _ = read(history, tokens, units, decay=weighing)
     assert not shares[0].any()
     assert not evidence[0].any()
     for t in (1, 2, *range(99, count, 997)):
@@ -82,9 +82,9 @@ def test_shares_are_those_of_double_precision():
 
 def test_of_a_half_life_near_nothing_the_newest_token_is_left():
     tokens = np.array([5, 6, 6, 5])
-    history = History.nothing(window=4, width=0)
+    history = History.empty(window=4, width=0)
     weighing = Weighing.of((0.0,), (5e-324,), window=4)
-    shares, evidence, _ = read(history, tokens, np.zeros((4, 0), np.float32), weighing=weighing)
+    shares, evidence, _ = read(history, tokens, np.zeros((4, 0), np.float32), decay=weighing)
     assert shares[:, 0, 0].tolist() == [0, 0, 1, 0]
     assert evidence[:, 0, 0].tolist() == [0, 1, 1, 1]
 
@@ -92,11 +92,11 @@ def test_of_a_half_life_near_nothing_the_newest_token_is_left():
 def test_a_share_does_not_depend_on_what_else_is_tried():
     tokens = RANDOM.integers(3, 40, 3_000)
     units = unit_vectors(RANDOM.normal(size=(3_000, 20)).astype(np.float32))
-    history = History.nothing(window=2_100, width=units.shape[1])
+    history = History.empty(window=2_100, width=units.shape[1])
 
     def shares(flatnesses, half_lives):
         weighing = Weighing.of(flatnesses, half_lives, window=2_100)
-        return read(history, tokens, units, weighing=weighing).shares
+        return read(history, tokens, units, decay=weighing).shares
 
     together = shares((3.0, 9.0), (50.0, None, 700.0))
     assert (together[:, 1, 2] == shares((9.0,), (700.0,))[:, 0, 0]).all()

@@ -121,7 +121,7 @@ def test_a_context_is_the_longest_suffix_that_the_model_tells_from_shorter_ones(
     """Two histories have the same future if and only if they agree in so many last tokens."""
     ngram = families.model("ngram")
     ids = np.random.default_rng(5).integers(3, 40, 30)
-    along = ngram.context_lengths_along(ngram.empty_state(1), *pad([ids]))[0]
+    along = ngram.context_lengths_per_token(ngram.empty_state(1), *pad([ids]))[0]
     for end, length in enumerate(along):
         short = consume(ngram, ngram.empty_state(1), *pad([ids[end - length : end]]))
         whole = consume(ngram, ngram.empty_state(1), *pad([ids[:end]]))
@@ -134,7 +134,7 @@ def test_a_context_is_the_longest_suffix_that_the_model_tells_from_shorter_ones(
 @pytest.mark.parametrize("name", ["ngram", "tensor ngram"])
 def test_context_lengths_along_texts_are_those_of_the_states(name):
     model, batch = families.model(name), pad([[5, 9, 7, 0, 3, 4], [], [6, 7]])
-    along = model.context_lengths_along(model.initial_state(3), *batch)
+    along = model.context_lengths_per_token(model.initial_state(3), *batch)
     assert (along[1] == 0).all()
     assert (along[2, 2:] == 0).all()
     state = model.initial_state(1)
@@ -146,7 +146,7 @@ def test_context_lengths_along_texts_are_those_of_the_states(name):
 def test_a_unigram_model_takes_no_context_into_account():
     model = estimate(families.corpus(), families.tokenizer().vocabulary, order=1, progress=Silent()).model
     assert model.num_context_lengths == 1
-    assert (model.context_lengths_along(model.initial_state(1), *pad([[5, 6]])) == 0).all()
+    assert (model.context_lengths_per_token(model.initial_state(1), *pad([[5, 6]])) == 0).all()
 
 
 def test_weights_by_context_must_be_of_the_lengths_that_a_part_tells_apart():
@@ -174,7 +174,7 @@ def test_features_along_a_text_are_those_of_the_states_and_come_with_the_scores(
     start = model.initial_state(3)
     both = model.score_with_features(start, *batch)
     assert both.log_probs == pytest.approx(model.score(start, *batch), abs=1e-6)
-    assert (both.features == model.features_along(start, *batch)).all()
+    assert (both.features == model.features_per_token(start, *batch)).all()
     assert (both.features[1] == 0).all()
     state = model.initial_state(1)
     for t, token in enumerate([5, 9, 7, 2, 1, 4]):

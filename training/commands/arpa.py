@@ -57,7 +57,7 @@ def run_import_arpa(
     seconds = time.monotonic() - began
     return {
         "model": version.address,
-        "path": store.place_of(version),
+        "path": store.location_of(version),
         "seconds": seconds,
         "notes": list(notes(metrics)),
         **metrics,

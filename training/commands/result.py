@@ -31,7 +31,7 @@ def training_result(
     ]
     return {
         "model": version.address,
-        "path": store.place_of(version),
+        "path": store.location_of(version),
         "seconds": trained.seconds,
         "notes": told,
         **metrics,

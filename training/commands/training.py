@@ -69,10 +69,10 @@ def run_train(
         return _train_past_memory(recipe, (corpus, valid, test), target, scale, recipe_name=recipe_name)
     networks = networks_of(title, recipe)  # parts that cannot be trained are refused before the text is read
     with terminable(), joined(resolve_device(device)) as place:
-        leads = Processes.current().leads
+        leads = Processes.current().is_leader
         store = open_registry(registry, create=True)
         runs = Runs(store.work_folder, name, resume=resume)
-        with _explained(runs.how_to_go_on), runs.held() if networks and leads else contextlib.nullcontext():
+        with _explained(runs.resume_hint), runs.locked() if networks and leads else contextlib.nullcontext():
             runs.notes += agree_on_command(recipe, networks, device=str(place), resume=resume)
             progress = console_progress() if leads else SILENT
             prepared = _prepare(recipe, store, (corpus, valid, test), device=str(place), progress=progress)
@@ -99,7 +99,7 @@ def _train_past_memory(
 
     how = "the same command goes on from the stages that are finished"
     with terminable(), joined(resolve_device("cpu")), _explained(lambda: how):
-        if not Processes.current().leads:
+        if not Processes.current().is_leader:
             return {}
         return run_past_memory(
             recipe, files, target, options, recipe_name=recipe_name, progress=console_progress()
@@ -114,7 +114,7 @@ def _explained(how: Callable[[], str]) -> Iterator[None]:
             yield
     except Terminated as ended:
         processes = Processes.current()
-        then = how() if processes.leads else "process 0 tells what is saved"
+        then = how() if processes.is_leader else "process 0 tells what is saved"
         if ended.unsaved:
             then = f"{ended.unsaved}; {then}"
         which = "" if processes.count == 1 else f"process {processes.rank} was "

@@ -160,7 +160,7 @@ def _word_counts(checkpoint: Checkpoint, sentences: Sequence[str]) -> Mapping[st
         numbers = np.ones(len(tokenizer.vocabulary), dtype=np.int64) if counts is None else counts + 1
         words = tokenizer.vocabulary.tokens
         return {words[i]: int(numbers[i]) for i in tokenizer.vocabulary.ids.values()}
-    cutter = Checker(tokenizer).cutter
+    cutter = Checker(tokenizer).splitter
     return Counter(
         word.text for line in sentences for word in cutter.sentence(line).words if is_letters(word.text)
     )
@@ -181,7 +181,8 @@ def _halves(
     words = 0
     for first in range(0, len(lines), _LINES_AT_ONCE):
         some = [
-            damager.damage(checker.cutter.sentence(line)) for line in lines[first : first + _LINES_AT_ONCE]
+            damager.inject_errors(checker.splitter.sentence(line))
+            for line in lines[first : first + _LINES_AT_ONCE]
         ]
         for number, outcome in enumerate(outcomes(checkpoint, checker, some), start=first):
             parts[number % 2].append(outcome)

@@ -78,7 +78,7 @@ class Damager:
             "space": self._space,
         }[kind]
 
-    def damage(self, sentence: Sentence) -> DamagedLine:
+    def inject_errors(self, sentence: Sentence) -> DamagedLine:
         """A line with errors in some of its known words; neighbours are never wrong both."""
         text, errors, at = "", [], 0
         words, number = sentence.words, 0
@@ -99,7 +99,7 @@ class Damager:
         return DamagedLine(text + sentence.text[at:], tuple(errors))
 
     def _real_word(self, words: Sequence[Word], number: int) -> Replaced | None:
-        near = self._lexicon.near(words[number].text, 1).indices
+        near = self._lexicon.fuzzy_matches(words[number].text, 1).indices
         if not near.size or not is_letters(words[number].text):
             return None
         weights = self._counts[near]

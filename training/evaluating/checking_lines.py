@@ -58,7 +58,7 @@ def outcomes(checkpoint: Checkpoint, checker: Checker, lines: Sequence[DamagedLi
 
 
 def _weighed(checkpoint: Checkpoint, checker: Checker, text: str, search: SearchSettings) -> list[Weighed]:
-    works = checker.weigh_all(checkpoint.model, list(checker.sentences(text)), CheckOptions(search=search))
+    works = checker.rescore_all(checkpoint.model, list(checker.sentences(text)), CheckOptions(search=search))
     return [result_of(checkpoint.model, work) for work in works]
 
 

@@ -87,7 +87,7 @@ def check_agreement(told: Sequence[Mapping[str, Any]], *, shown: int = 3) -> Non
 def _told(facts: Mapping[str, Any], **more: str) -> list[dict[str, Any]]:
     """What each process says of itself, by rank."""
     own = {"machine": socket.gethostname(), "facts": facts, **more}
-    return [json.loads(text) for text in Processes.current().gathered(json.dumps(own))]
+    return [json.loads(text) for text in Processes.current().gather_texts(json.dumps(own))]
 
 
 def _differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:

@@ -35,7 +35,7 @@ class WeightAverage:
         self._triggered = False
 
     @property
-    def is_awaited(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether `nt-asgd` has still to begin; what is worse until then is a reason to begin, not to stop."""
         return self._settings.average == "nt-asgd" and not self.updates
 
@@ -50,7 +50,7 @@ class WeightAverage:
             self._averages = [parameter.clone() for parameter in self._parameters]
         self.updates += 1
 
-    def validated(self, perplexity: float) -> None:
+    def record_validation(self, perplexity: float) -> None:
         """Take note of a validation; `nt-asgd` begins when there is no more progress."""
         if self._triggered or self._settings.average != "nt-asgd":
             return
@@ -59,7 +59,7 @@ class WeightAverage:
         self._validations.append(perplexity)
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
+    def applied(self) -> Iterator[None]:
         """For a while, the network has the average for its weights, if there is one."""
         if not self.updates:
             yield

@@ -27,7 +27,7 @@ class BestWeights:
         """Whether patience is at its end."""
         return self._failures >= self._patience
 
-    def offer(self, perplexity: float, network: Network, *, counts: bool = True) -> None:
+    def update(self, perplexity: float, network: Network, *, counts: bool = True) -> None:
         """Take note of a validation.
 
         Args:
@@ -42,7 +42,7 @@ class BestWeights:
         else:
             self._failures += counts
 
-    def give(self, network: Network) -> None:
+    def apply(self, network: Network) -> None:
         """Give the network the best weights; its own stay if nothing was ever validated."""
         if self._weights is not None:
             network.load_state_dict(self._weights)

@@ -40,27 +40,27 @@ class _Other:
 
     Attributes:
         name: its number and its machine.
-        meetings: that it has come to.
-        farewell: why it ended; nothing if it ended as it should, None while it runs.
+        barriers: that it has come to.
+        exit_reason: why it ended; nothing if it ended as it should, None while it runs.
         heard: when it last told something new; by this process's clock.
     """
 
     def __init__(self, rank: int) -> None:
         self.name = f"process {rank}"
-        self.meetings = 0
-        self.farewell: str | None = None
+        self.barriers = 0
+        self.exit_reason: str | None = None
         self.heard = time.monotonic()
         self._rank = rank
         self._said = b""
 
-    def hear(self, said: bytes) -> None:
+    def update(self, said: bytes) -> None:
         """Take in what it says of itself now."""
         if said == self._said:
             return
         self._said, self.heard = said, time.monotonic()
         told = json.loads(said)
         self.name = f"process {self._rank} on {told['machine']}"
-        self.meetings, self.farewell = told["meetings"], told["farewell"]
+        self.barriers, self.exit_reason = told["meetings"], told["farewell"]
 
 
 class Company:
@@ -77,40 +77,40 @@ class Company:
         self._store = store
         self._rank = rank
         self._patience_s = patience_s
-        self._others = {other: _Other(other) for other in range(count) if other != rank}
-        self._meetings = 0
-        self._beats = 0
-        self._farewell: str | None = None
+        self._peers = {other: _Other(other) for other in range(count) if other != rank}
+        self._barriers = 0
+        self._heartbeats = 0
+        self._exit_reason: str | None = None
         self._heard = time.monotonic()  # when the store last answered
         self._failure = ""  # of the store
-        self._hurry = threading.Event()
-        self._thread = threading.Thread(target=self._talk, name="company", daemon=True)
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="company", daemon=True)
         self._thread.start()
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until all processes are here, however long that takes while they live.
 
         Raises:
             ProcessLostError: one is gone.
         """
-        self._meetings += 1
-        self._hurry.set()
+        self._barriers += 1
+        self._wake.set()
         pause = _SOON_S
-        while late := [other for other in self._others.values() if other.meetings < self._meetings]:
-            ended = [other.name for other in late if other.farewell is not None]
+        while late := [other for other in self._peers.values() if other.barriers < self._barriers]:
+            ended = [other.name for other in late if other.exit_reason is not None]
             if ended or self._problem(late, silent_s=self._patience_s):
-                raise self.lost(f"{', '.join(ended)} ended before the others")
+                raise self.lost_peer_error(f"{', '.join(ended)} ended before the others")
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
 
-    def lost(self, problem: str) -> ProcessLostError:
+    def lost_peer_error(self, problem: str) -> ProcessLostError:
         """The error of an exchange that failed, which names who is gone and why, if that can be found out soon.
 
         Args:
             problem: what to tell otherwise.
         """
         until = time.monotonic() + 2 * _REMARKABLE_S
-        while not (reason := self._problem(self._others.values(), silent_s=_REMARKABLE_S)):
+        while not (reason := self._problem(self._peers.values(), silent_s=_REMARKABLE_S)):
             if time.monotonic() > until:
                 reason = f"an exchange between the processes failed: {problem}"
                 break
@@ -119,8 +119,8 @@ class Company:
 
     def leave(self, farewell: str) -> None:
         """Tell the others that this process ends, and why, if it is not as it should."""
-        self._farewell = farewell
-        self._hurry.set()
+        self._exit_reason = farewell
+        self._wake.set()
         self._thread.join(timeout=2 * _BEAT_S)
 
     def _problem(self, others: Iterable[_Other], *, silent_s: float) -> str:
@@ -131,41 +131,41 @@ class Company:
         if now - self._heard > silent_s:
             return f"torchrun on the machine of process 0 has not answered for {now - self._heard:.0f} s"
         for other in others:
-            if other.farewell:
-                return f"{other.name} ended: {other.farewell}"
+            if other.exit_reason:
+                return f"{other.name} ended: {other.exit_reason}"
         for other in others:
-            if other.farewell is None and now - other.heard > silent_s:
+            if other.exit_reason is None and now - other.heard > silent_s:
                 return f"{other.name} is gone: nothing was heard of it for {now - other.heard:.0f} s"
         return ""
 
-    def _talk(self) -> None:
+    def _run(self) -> None:
         pause = _BEAT_S
         try:
-            while self._farewell is None:
-                self._tell()
-                self._listen()
-                if self._hurry.wait(pause):
-                    self._hurry.clear()
+            while self._exit_reason is None:
+                self._publish()
+                self._poll()
+                if self._wake.wait(pause):
+                    self._wake.clear()
                     pause = _SOON_S
                 pause = min(2 * pause, _BEAT_S)
-            self._tell()
+            self._publish()
         except RuntimeError as error:  # torch's errors of stores are some
             self._failure = str(error).splitlines()[0]
 
-    def _tell(self) -> None:
-        self._beats += 1
+    def _publish(self) -> None:
+        self._heartbeats += 1
         own: dict[str, Any] = {
             "machine": socket.gethostname(),
-            "beats": self._beats,
-            "meetings": self._meetings,
-            "farewell": self._farewell,
+            "beats": self._heartbeats,
+            "meetings": self._barriers,
+            "farewell": self._exit_reason,
         }
         self._store.set(_key(self._rank), json.dumps(own))
 
-    def _listen(self) -> None:
-        told = self._store.multi_get([_key(rank) for rank in self._others])
-        for other, said in zip(self._others.values(), told, strict=True):
-            other.hear(said)
+    def _poll(self) -> None:
+        told = self._store.multi_get([_key(rank) for rank in self._peers])
+        for other, said in zip(self._peers.values(), told, strict=True):
+            other.update(said)
         self._heard = time.monotonic()
 
 

@@ -60,7 +60,7 @@ def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
     """
     carried: list[tuple[Tensor, ...]] = []
     with _evaluating(network), torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
-        hidden = network.zero_hidden(tokens.shape[1])
+        hidden = network.initial_hidden(tokens.shape[1])
         hidden = tuple(p.clone().requires_grad_() if p.is_floating_point() else p for p in hidden)
         for token in tokens[:-1]:
             _, hidden = network(token[None], hidden)
@@ -92,7 +92,7 @@ def gate_saturation(network: Network, tokens: Tensor) -> list[GateSaturation]:
     hooks = [cell.register_forward_hook(_collector(own)) for cell, own in zip(cells, counted, strict=True)]
     try:
         with _evaluating(network), torch.no_grad():
-            hidden = network.zero_hidden(tokens.shape[1])
+            hidden = network.initial_hidden(tokens.shape[1])
             for token in tokens:
                 _, hidden = network(token[None], hidden)
     finally:

@@ -45,7 +45,7 @@ class Processes:
     def __init__(self, rank: int = 0, count: int = 1, company: Company | None = None) -> None:
         self.rank = rank
         self.count = count
-        self._company = company
+        self._monitor = company
 
     @classmethod
     def current(cls) -> "Processes":
@@ -53,7 +53,7 @@ class Processes:
         return cls._joined or cls()
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this process validates, saves, publishes and tells."""
         return self.rank == 0
 
@@ -75,16 +75,16 @@ class Processes:
         """Have the network's dropout draw for the whole batch and take this process's share."""
         for module in network.modules():
             if isinstance(module, Dropout):
-                module.part = (self.rank, self.count)
+                module.shard = (self.rank, self.count)
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until all processes are here; before an exchange that one of them may come to much later.
 
         Raises:
             ProcessLostError: one is gone; so it is in all that follows.
         """
-        if self._company is not None:
-            self._company.meet()
+        if self._monitor is not None:
+            self._monitor.barrier()
 
     def exchange(
         self,
@@ -109,9 +109,9 @@ class Processes:
         if self.count == 1:
             return Exchanged(loss, seconds, interrupted, terminated)
         gradients = [p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in parameters]
-        told = [weight * loss, seconds if self.leads else 0.0, float(interrupted), float(terminated)]
+        told = [weight * loss, seconds if self.is_leader else 0.0, float(interrupted), float(terminated)]
         flat = torch.cat([*(weight * g for g in gradients), gradients[0].new_tensor(told)])
-        with self._together():
+        with self._detect_lost_peer():
             dist.all_reduce(flat)
             *sums, tail = torch.split(flat, [*(p.numel() for p in parameters), len(told)])
             loss, seconds, interruptions, terminations = tail.tolist()
@@ -119,47 +119,49 @@ class Processes:
             parameter.grad = gradient.view_as(parameter)
         return Exchanged(loss, seconds, interruptions > 0, terminations > 0)
 
-    def first_ones(self, value: float) -> float:
+    def broadcast_value(self, value: float) -> float:
         """A number of the first process, which may be busy with it for long."""
         if self.count == 1:
             return value
-        self.meet()
+        self.barrier()
         told = torch.tensor([value], dtype=torch.float64)
-        with self._together():
+        with self._detect_lost_peer():
             dist.broadcast(told, src=0)
         return float(told)
 
-    def first_ones_bytes(self, content: bytes | None) -> bytes | None:
+    def broadcast_bytes(self, content: bytes | None) -> bytes | None:
         """The first process's bytes, or None; what the others give does not matter."""
         if self.count == 1:
             return content
         size = -1 if content is None else len(content)
-        length = torch.tensor([size if self.leads else 0])
-        with self._together():
+        length = torch.tensor([size if self.is_leader else 0])
+        with self._detect_lost_peer():
             dist.broadcast(length, src=0)
             if length < 0:
                 return None
             told = (
-                _bytes_tensor(content or b"") if self.leads else torch.empty(int(length), dtype=torch.uint8)
+                _bytes_tensor(content or b"")
+                if self.is_leader
+                else torch.empty(int(length), dtype=torch.uint8)
             )
             dist.broadcast(told, src=0)
         return told.numpy().tobytes()
 
-    def first_ones_weights(self, network: nn.Module) -> None:
+    def broadcast_weights(self, network: nn.Module) -> None:
         """Let the network start as the first process's does."""
         if self.count == 1:
             return
-        with self._together():
+        with self._detect_lost_peer():
             for parameter in network.parameters():
                 dist.broadcast(parameter.data, src=0)
 
-    def gathered(self, text: str) -> list[str]:
+    def gather_texts(self, text: str) -> list[str]:
         """What each process tells, by rank."""
         if self.count == 1:
             return [text]
-        self.meet()
+        self.barrier()
         own = _bytes_tensor(text.encode())
-        with self._together():
+        with self._detect_lost_peer():
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
             dist.all_gather(sizes, torch.tensor([len(own)]))
             longest = max(int(size) for size in sizes)
@@ -167,7 +169,7 @@ class Processes:
             dist.all_gather(rows, nn.functional.pad(own, (0, longest - len(own))))
         return [row[: int(size)].numpy().tobytes().decode() for row, size in zip(rows, sizes, strict=True)]
 
-    def whole(self, hidden: Hidden) -> Hidden:
+    def gather_hidden(self, hidden: Hidden) -> Hidden:
         """What is carried in all processes' rows, of tensors [·, B / count, ·] in each."""
         if self.count == 1:
             return hidden
@@ -175,20 +177,20 @@ class Processes:
         for part in hidden:
             own = part.detach().cpu().contiguous()
             parts = [torch.empty_like(own) for _ in range(self.count)]
-            with self._together():
+            with self._detect_lost_peer():
                 dist.all_gather(parts, own)
             gathered.append(torch.cat(parts, dim=1))
         return tuple(gathered)
 
     @contextmanager
-    def _together(self) -> Iterator[None]:
+    def _detect_lost_peer(self) -> Iterator[None]:
         """Tell who is gone where an exchange fails."""
         try:
             yield
         except RuntimeError as error:  # torch's errors of connections and of time are some
-            if self._company is None:
+            if self._monitor is None:
                 raise
-            raise self._company.lost(str(error).splitlines()[0]) from error
+            raise self._monitor.lost_peer_error(str(error).splitlines()[0]) from error
 
 
 @contextmanager

@@ -18,7 +18,7 @@ class GrowingDropout:
         self._layers = [(module, module.share) for module in network.modules() if isinstance(module, Dropout)]
         self._start = start
 
-    def at(self, done: float) -> None:
+    def set_progress(self, done: float) -> None:
         """Set what belongs to a share of the run behind it."""
         for layer, share in self._layers:
             layer.share = share * (self._start + (1 - self._start) * done)

@@ -34,19 +34,19 @@ class Interruption:
     """Whether a run is to end.
 
     Attributes:
-        asked: by one Ctrl-C; a second one interrupts at once, as usual.
+        requested: by one Ctrl-C; a second one interrupts at once, as usual.
         terminated: by SIGTERM; a second one ends the process at once.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self.terminated = False
 
-    def ask(self, number: int, frame: FrameType | None) -> None:
+    def request(self, number: int, frame: FrameType | None) -> None:
         """Take note of Ctrl-C."""
-        if self.asked:
+        if self.requested:
             signal.default_int_handler(number, frame)
-        self.asked = True
+        self.requested = True
 
     def terminate(self, _number: int, _frame: FrameType | None) -> None:
         """Take note of SIGTERM."""
@@ -62,7 +62,7 @@ def interruption() -> Iterator[Interruption]:
     """
     asked = Interruption()
     with (
-        _handled(signal.SIGINT, asked.ask, instead_of=signal.default_int_handler),
+        _handled(signal.SIGINT, asked.request, instead_of=signal.default_int_handler),
         _handled(signal.SIGTERM, asked.terminate, instead_of=_end),
     ):
         yield asked

@@ -28,9 +28,9 @@ class OutputPenalties:
         self._activation = settings.activation_penalty
         self._slowness = settings.slowness_penalty
         if self._activation or self._slowness:
-            network.output_dropout.register_forward_hook(self._watch)
+            network.output_dropout.register_forward_hook(self._hook)
 
-    def _watch(self, module: nn.Module, given: tuple[Tensor], dropped: Tensor) -> None:
+    def _hook(self, module: nn.Module, given: tuple[Tensor], dropped: Tensor) -> None:
         outputs = given[0]
         if not module.training or not outputs.requires_grad:
             return

@@ -99,12 +99,12 @@ class StateFile:
             state: Any = torch.load(io.BytesIO(written), map_location="cpu", weights_only=True)
             found = state["format"]
         except Exception as error:  # noqa: BLE001 - reading a file that was made to deceive can raise anything
-            raise self.unlike(error) from None
+            raise self.format_error(error) from None
         if found != FORMAT:
             raise FormatError(self.path, f"has format {found!r:.40}, this is {FORMAT}", hint=_BEGIN_ANEW)
         return dict(state)
 
-    def unlike(self, error: Exception) -> FormatError:
+    def format_error(self, error: Exception) -> FormatError:
         """The error that says of a whole file that what it holds is no training's state."""
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         return FormatError(

@@ -78,8 +78,8 @@ class Run:
             start_embeddings(self.network, embeddings)
         self.processes.divide_dropout(self.network)
         counts = _counts(train, len(vocabulary))
-        self.network.output.start_from_counts(counts)
-        self.processes.first_ones_weights(self.network)
+        self.network.output.initialise_from_counts(counts)
+        self.processes.broadcast_weights(self.network)
         self.optimizer = optimizer_of(self.network, settings)
         self.average = WeightAverage(self.network, settings)
         self.dropout = GrowingDropout(self.network, start=settings.dropout_start)
@@ -89,7 +89,7 @@ class Run:
         self.schedule = Schedule(settings, steps_per_epoch=self.streams.steps_per_epoch, clock=clock)
         self.best = BestWeights(patience=settings.patience)
         self.history: list[HistoryRecord] = []
-        self.hidden = self.network.zero_hidden(self.rows.stop - self.rows.start)
+        self.hidden = self.network.initial_hidden(self.rows.stop - self.rows.start)
         self.step = self.tokens = 0
         self.done = 0.0
         self.loss = math.nan
@@ -111,7 +111,7 @@ class Run:
             "optimizer": self.optimizer.state_dict(),
             "criterion": self.criterion.state(),
             "best": self.best.state(),
-            "hidden": list(self.processes.whole(tuple(part.detach() for part in self.hidden))),
+            "hidden": list(self.processes.gather_hidden(tuple(part.detach() for part in self.hidden))),
             "history": [list(record) for record in self.history],
             "generators": {"cpu": torch.get_rng_state(), "cuda": cuda},
         }
@@ -130,11 +130,11 @@ class Run:
             parameters = [parameter.data for parameter in self.network.parameters()]
             check_like(state["average"]["averages"], parameters, "average.averages")
 
-    def go_on_from(self, state: Mapping[str, Any]) -> None:
+    def resume_from(self, state: Mapping[str, Any]) -> None:
         """Become the run that told its state."""
         self.step, self.tokens, self.done = state["step"], state["tokens"], state["done"]
         self.loss, self.stopped = state["loss"], state["stopped"]
-        self.schedule.go_on_from(state["seconds"])
+        self.schedule.resume_from(state["seconds"])
         self.network.load_state_dict(state["network"])
         self.average.restore(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -28,7 +28,7 @@ class Saver:
         self._saved_at = 0.0  # seconds of the run
         self.failure = ""
 
-    def take_up(self) -> float:
+    def resume(self) -> float:
         """Let the run go on from what is in the file, if anything is; of several processes, in the first one's.
 
         Returns:
@@ -43,18 +43,18 @@ class Saver:
             return 0.0
         run = self._run
         processes = run.processes
-        content = processes.first_ones_bytes(self._file.content() if processes.leads else None)
+        content = processes.broadcast_bytes(self._file.content() if processes.is_leader else None)
         if content is None:
-            self._refuse_others_state(self._file.path)
+            self._check_no_stale_state(self._file.path)
             return 0.0
         state = self._file.parse(content)
         try:
             version = f"{state['version']:.80}"
             changed = changed_bounds(state, self._identity, place=self._file.path.parent)
             run.check(state)
-            run.go_on_from(state)
+            run.resume_from(state)
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise self._file.unlike(error) from None
+            raise self._file.format_error(error) from None
         self._saved_at = state["seconds"]
         run.notes.append(f"resumed after {run.step:,} updates and {self._saved_at / 60:.1f} minutes")
         if changed:
@@ -80,7 +80,7 @@ class Saver:
         if self._file is None:
             return
         state = {"identity": self._identity, **self._run.state()}
-        if not self._run.processes.leads:
+        if not self._run.processes.is_leader:
             return
         try:
             self._file.write(state)
@@ -91,9 +91,9 @@ class Saver:
         else:
             self.failure = ""
 
-    def _refuse_others_state(self, path: Path) -> None:
+    def _check_no_stale_state(self, path: Path) -> None:
         """Do not begin anew where the machines were started in another order than before."""
-        places = self._run.processes.gathered(str(path.absolute()) if path.exists() else "")
+        places = self._run.processes.gather_texts(str(path.absolute()) if path.exists() else "")
         for rank, place in enumerate(places):
             if place:
                 raise InvalidInputError(

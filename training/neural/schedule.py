@@ -29,7 +29,7 @@ class Schedule:
         self._clock = clock
         self._started = clock()
 
-    def go_on_from(self, seconds: float) -> None:
+    def resume_from(self, seconds: float) -> None:
         """Count from seconds that the run took before it was interrupted."""
         self._started = self._clock() - seconds
 
@@ -68,12 +68,12 @@ class Schedule:
         if settings.schedule == "cosine":
             return peak * 0.5 * (1 + math.cos(math.pi * since))
         if settings.schedule == "one-cycle":
-            return peak * self._down_the_cycle(done)
+            return peak * self._one_cycle_rate(done)
         if settings.schedule == "step":
             return peak * settings.decay_factor ** bisect.bisect_right(settings.decay_at, done)
         return peak
 
-    def _down_the_cycle(self, done: float) -> float:
+    def _one_cycle_rate(self, done: float) -> float:
         turn = 1 - self._settings.anneal
         if done < turn:
             fallen = (done - self._settings.warmup) / (turn - self._settings.warmup)

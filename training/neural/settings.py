@@ -136,21 +136,21 @@ class TrainSettings(BaseModel):
 
     @field_validator("betas")
     @classmethod
-    def _are_shares(cls, betas: tuple[float, float]) -> tuple[float, float]:
+    def _check_betas(cls, betas: tuple[float, float]) -> tuple[float, float]:
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"both must be at least 0 and below 1, given {list(betas)}")
         return betas
 
     @field_validator("decay_at")
     @classmethod
-    def _rise(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
+    def _check_decay_points(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
         bounded = (0.0, *shares, 1.0)
         if not all(low < high for low, high in itertools.pairwise(bounded)):
             raise ValueError(f"must rise between 0 and 1, given {list(shares)}")
         return shares
 
     @model_validator(mode="after")
-    def _leave_room(self) -> Self:
+    def _check_warmup(self) -> Self:
         if self.schedule == "one-cycle" and self.warmup + self.anneal >= 1:
             raise ValueError(
                 f"warmup and anneal together must be below 1, given {self.warmup} and {self.anneal}"
@@ -172,7 +172,7 @@ class TrainSettings(BaseModel):
             return f"train.self_normalise acts with neural.output=softmax only, given {output}"
         return None
 
-    def idle_key(self) -> str | None:
+    def unused_key(self) -> str | None:
         """A key that was set and would do nothing, with the reason; None if there is none."""
         for key, (other, values) in ACTS_WITH.items():
             given = getattr(self, other)

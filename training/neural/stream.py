@@ -69,7 +69,7 @@ class Streams:
             return max(1, int(self._length / (_MEAN * self.bptt_length)))
         return self._length // self.bptt_length
 
-    def stretches(self, epochs: int, *, skip: int = 0) -> Iterator[Stretch]:
+    def segments(self, epochs: int, *, skip: int = 0) -> Iterator[Stretch]:
         """The stretches of so many passes, in order, from the one after `skip` others."""
         width = self.batch_size * self._length
         first_epoch, first_step = divmod(skip, self.steps_per_epoch)

@@ -52,20 +52,20 @@ class Board:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._writer is not None:
-            with self._no_reason_to_end():
+            with self._ignore_write_errors():
                 self._writer.close()
 
     def add(self, record: HistoryRecord) -> None:
         """Show a record's figures over the updates."""
         if self._writer is None:
             return
-        with self._no_reason_to_end():
+        with self._ignore_write_errors():
             for name, value in record._asdict().items():
                 if name not in {"step", "seconds"} and value is not None:
                     self._writer.add_scalar(f"training/{name}", value, record.step)
 
     @contextmanager
-    def _no_reason_to_end(self) -> Iterator[None]:
+    def _ignore_write_errors(self) -> Iterator[None]:
         """Show no more where the file system refuses: the run is worth more than its picture."""
         try:
             yield

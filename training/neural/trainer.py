@@ -114,7 +114,7 @@ def train_network(
         raise InvalidInputError("the validation text has no sentences", parameter="valid")
     place = resolve_device(device)
     keep_freed_memory()
-    Processes.current().meet()  # the first one may have estimated n-grams for long
+    Processes.current().barrier()  # the first one may have estimated n-grams for long
     forked = torch.random.fork_rng(devices=[place] if place.type == "cuda" else [])
     with forked, memory_advice(settings), interruption() as interrupted:
         torch.manual_seed(seed)
@@ -131,18 +131,18 @@ def train_network(
         )
         identity = identity_of(train, valid, vocabulary, network=network, settings=settings, seed=seed)
         saver = Saver(run, state_file, identity)
-        before = saver.take_up() if resume else 0.0
+        before = saver.resume() if resume else 0.0
         progress.start(f"training the {network.cell} network", 100.0)
         if run.done:
             progress.advance(100 * run.done)
-        with Board(settings.tensorboard if run.processes.leads else "", step=run.step) as board:
+        with Board(settings.tensorboard if run.processes.is_leader else "", step=run.step) as board:
             _until_done(run, saver, interrupted, board, progress)
         if board.failure:
             run.notes.append(board.failure)
         progress.finish()
         if run.stopped == "terminated" or interrupted.terminated:
             raise Terminated(saver.failure)
-    run.best.give(run.network)
+    run.best.apply(run.network)
     model = NeuralModel(run.network, vocabulary, device=str(place))
     return TrainingResult(model, run.history, run.stopped, tuple(run.notes), before)
 
@@ -154,7 +154,7 @@ def _until_done(run: Run, saver: Saver, interrupted: Interruption, board: Board,
     validations = run.settings.validations
     whole = True  # whether all parts stand at the same update
     try:
-        for stretch in run.streams.stretches(run.settings.epochs, skip=run.step):
+        for stretch in run.streams.segments(run.settings.epochs, skip=run.step):
             if run.done >= 1:
                 break
             whole = False
@@ -190,8 +190,8 @@ def _update(run: Run, stretch: Stretch, interrupted: Interruption) -> _Update:
     predicted = stretch.targets != BOS
     weight = float(predicted[:, run.rows].sum()) / max(int(predicted.sum()), 1)
     run.penalties.scale = 1 / (run.processes.count * weight) if weight else 0.0
-    run.criterion.at(run.done)
-    run.dropout.at(run.done)
+    run.criterion.set_progress(run.done)
+    run.dropout.set_progress(run.done)
     run.optimizer.zero_grad()
     with autocast(run.precision, run.device):
         outputs, run.hidden = network(inputs, run.hidden)
@@ -201,7 +201,7 @@ def _update(run: Run, stretch: Stretch, interrupted: Interruption) -> _Update:
         weight=weight,
         loss=loss,
         seconds=run.schedule.seconds,
-        interrupted=interrupted.asked,
+        interrupted=interrupted.requested,
         terminated=interrupted.terminated,
     )
     norm = float(nn.utils.clip_grad_norm_(network.parameters(), settings.clip_norm))
@@ -223,21 +223,21 @@ def _carry(run: Run, *, first: bool) -> None:
     """Cut the carried state off from the past; at random, and at an epoch's start, empty it."""
     going_on = 0.0 if first else 1 - run.settings.reset
     kept = torch.bernoulli(torch.full((run.streams.batch_size,), going_on)).bool()[run.rows]
-    run.hidden = run.network.carry_on(run.hidden, kept.to(run.device))
+    run.hidden = run.network.detach_and_reset(run.hidden, kept.to(run.device))
 
 
 def _validate(run: Run) -> float:
     """Perplexity per token of the validation text, of the averaged weights if there are any."""
-    with run.average.in_place():
+    with run.average.applied():
         perplexity = math.nan
-        if run.processes.leads:
+        if run.processes.is_leader:
             model = NeuralModel(run.network, run.vocabulary, device=str(run.device))
             perplexity = run.validation.perplexity(model)
             run.network.train()
-        perplexity = run.processes.first_ones(perplexity)
-        counts = run.criterion.settled and not run.average.is_awaited
-        run.best.offer(perplexity, run.network, counts=counts)
-    run.average.validated(perplexity)
+        perplexity = run.processes.broadcast_value(perplexity)
+        counts = run.criterion.is_final and not run.average.is_pending
+        run.best.update(perplexity, run.network, counts=counts)
+    run.average.record_validation(perplexity)
     return perplexity
 
 

@@ -116,8 +116,8 @@ def _contexts(trie: Trie, orders: Orders) -> list[Contexts]:
     for length, (ngrams, weights) in enumerate(orders, start=1):
         if length > 1:
             answer.append(rows.contexts(ngrams, length))
-            left = answer[-1].left
-        rows.enter(ngrams, length, linear(weights.log10_probs), left=left)
+            left = answer[-1].unlisted
+        rows.add_order(ngrams, length, linear(weights.log10_probs), left=left)
         if length < len(orders):  # those of the highest order may be missing
             rows.set_backoffs(length, linear(weights.log10_backoffs))
     return answer
@@ -150,7 +150,7 @@ def _missed(
     missed = np.ones(len(probs), np.bool_)
     for i in range(len(probs)):
         context, p, lower = prefixes[i], probs[i], contexts.lower[i]
-        left, room = contexts.left[context], contexts.room[context]
+        left, room = contexts.unlisted[context], contexts.lower_unlisted[context]
         scale = (left + p) / (room + lower)  # α'(h)
         entropy = 0.0
         if p > 0:
@@ -218,9 +218,9 @@ def _new_backoffs(
     not 1 minus sums: a context that nothing changes for keeps its weight to the last bit.
     """
     gone = ~keep
-    size = len(contexts.left)
-    left = contexts.left + np.bincount(prefixes[gone], probs[gone], minlength=size)
-    room = contexts.room + np.bincount(prefixes[gone], contexts.lower[gone], minlength=size)
+    size = len(contexts.unlisted)
+    left = contexts.unlisted + np.bincount(prefixes[gone], probs[gone], minlength=size)
+    room = contexts.lower_unlisted + np.bincount(prefixes[gone], contexts.lower[gone], minlength=size)
     room += np.bincount(prefixes[keep], contexts.lower[keep] - lower, minlength=size)
     backoffs: FloatArray = left / np.maximum(room, LEAST_ROOM)
     fan_out = np.bincount(prefixes[keep], minlength=size)

@@ -66,11 +66,11 @@ class HashSet:
         self._met = np.zeros(slots, dtype=np.bool_)
         _insert(self._keys, hashes)
 
-    def meet(self, hashes: Hashes) -> None:
+    def mark_seen(self, hashes: Hashes) -> None:
         """Remember those that are members; others are ignored."""
         _meet(self._keys, self._met, hashes)
 
-    def num_met(self, hashes: Hashes) -> int:
+    def num_seen(self, hashes: Hashes) -> int:
         """How many of some members have been met, one that repeats as often as it stands there."""
         return int(_count_met(self._keys, self._met, hashes))
 

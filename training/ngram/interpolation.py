@@ -30,13 +30,13 @@ class _Union(NamedTuple):
     """All parts' n-grams by order, and the place of each part's n-grams in them, by part and order."""
 
     ngrams: list[NGrams]
-    places: list[list[IntArray]]
+    indices: list[list[IntArray]]
 
 
 class _Own(NamedTuple):
     """A part's own n-grams of one order: places in the union, probabilities, back-off weights [n each]."""
 
-    places: IntArray
+    indices: IntArray
     probs: FloatArray
     backoffs: FloatArray
 
@@ -46,8 +46,8 @@ class _Answer(NamedTuple):
 
     probs: FloatArray
     lower: FloatArray
-    room: FloatArray
-    left: FloatArray
+    lower_unlisted: FloatArray
+    unlisted: FloatArray
 
 
 def interpolate(parts: Sequence[Orders], weights: Sequence[float]) -> list[tuple[NGrams, Weights]]:
@@ -83,8 +83,10 @@ def interpolate(parts: Sequence[Orders], weights: Sequence[float]) -> list[tuple
         if length > 1:
             lower = lower_probs(trie, length, mixture.probs, mixture.backoffs)
             # the two differ where the mixture itself backs off for a suffix that no part lists
-            room = mixed.room + np.bincount(ngrams.prefixes, mixed.lower - lower, minlength=len(mixed.room))
-            backoffs = mixed.left / np.maximum(room, LEAST_ROOM)
+            room = mixed.lower_unlisted + np.bincount(
+                ngrams.prefixes, mixed.lower - lower, minlength=len(mixed.lower_unlisted)
+            )
+            backoffs = mixed.unlisted / np.maximum(room, LEAST_ROOM)
             mixture.set_backoffs(length - 1, backoffs)
             answer[-1] = answer[-1]._replace(log10_backoffs=log10(backoffs))
         mixture.set_probs(length, mixed.probs)
@@ -159,10 +161,10 @@ def _ask(rows: Rows, ngrams: NGrams, length: int, own: _Own) -> _Answer:
     if length > 1:
         context = rows.contexts(ngrams, length)
         probs = rows.backoffs[rows.trie.nodes(length - 1)][ngrams.prefixes] * context.lower
-    probs[own.places] = own.probs
+    probs[own.indices] = own.probs
     backoffs = np.ones(len(probs))
-    backoffs[own.places] = own.backoffs
-    rows.enter(ngrams, length, probs, left=context.left if length > 1 else 0.0)
+    backoffs[own.indices] = own.backoffs
+    rows.add_order(ngrams, length, probs, left=context.unlisted if length > 1 else 0.0)
     rows.set_backoffs(length, backoffs)
     return _Answer(probs, *context)
 

@@ -27,13 +27,13 @@ class Contexts(NamedTuple):
 
     Attributes:
         lower: probability of each n-gram's last word after its context without the first word [n].
-        room: mass of a context's unlisted words after the context without its first word [m].
-        left: mass of those words after the context itself [m].
+        lower_unlisted: mass of a context's unlisted words after the context without its first word [m].
+        unlisted: mass of those words after the context itself [m].
     """
 
     lower: FloatArray
-    room: FloatArray
-    left: FloatArray
+    lower_unlisted: FloatArray
+    unlisted: FloatArray
 
 
 class Rows:
@@ -59,7 +59,7 @@ class Rows:
         np.maximum(room, LEAST_ROOM, out=room)
         return Contexts(lower, room, room * self.backoffs[nodes])
 
-    def enter(self, ngrams: NGrams, length: int, probs: FloatArray, *, left: FloatArray | float) -> None:
+    def add_order(self, ngrams: NGrams, length: int, probs: FloatArray, *, left: FloatArray | float) -> None:
         """Take in the n-grams of `length` words [n].
 
         Args:

@@ -67,7 +67,7 @@ class Plan:
         self._keys = keys
         self._progress = progress
 
-    def weigh(self, settings: NGramSettings, vocab_size: int) -> Weighed:
+    def estimate(self, settings: NGramSettings, vocab_size: int) -> Weighed:
         """Count and weigh all n-grams.
 
         Args:

@@ -84,7 +84,7 @@ def train_past_memory(job: Job, files: Sequence[Sequence[Path]]) -> Outcome:
     began = time.monotonic()
     with _engine(job) as start:
         plan = Plan(job.work, start, engine_name=job.options.engine, keys=keys, progress=job.progress)
-        weighed = plan.weigh(job.recipe.ngram, len(tokenizer.vocabulary))
+        weighed = plan.estimate(job.recipe.ngram, len(tokenizer.vocabulary))
     give_back()
     model = _model(job, weighed, tokenizer)
     seconds = time.monotonic() - began
@@ -122,7 +122,7 @@ def _tables(
     held_out = {name: text for name, text in given.items() if text is not None}
     reading = Reading(
         job.recipe.ngram.order,
-        job.recipe.reads == "backward",
+        job.recipe.reading_direction == "backward",
         {name: text.sentences for name, text in held_out.items()},
     )
     vocab_size = len(tokenizer.vocabulary)

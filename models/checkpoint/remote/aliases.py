@@ -18,7 +18,7 @@ def change_aliases(
     place: str,
     change: Callable[[dict[str, int]], dict[str, int]],
     *,
-    anew: bool = False,
+    replace_damaged: bool = False,
 ) -> dict[str, int]:
     """Change a model's aliases, on top of whatever others changed.
 
@@ -27,7 +27,7 @@ def change_aliases(
         key: their object's.
         place: what messages call it.
         change: from what is there to what is to be; called again if somebody else was faster.
-        anew: whether damaged aliases are replaced.
+        replace_damaged: whether damaged aliases are replaced.
 
     Returns:
         What was there before.
@@ -44,10 +44,14 @@ def change_aliases(
             try:
                 aliases = parse_aliases(current.content, place)
             except ManifestError:
-                if not anew:
+                if not replace_damaged:
                     raise
         content = format_aliases(change(aliases))
-        if store.put_new(key, content) if current is None else store.put_if(key, content, current.tag):
+        if (
+            store.put_if_absent(key, content)
+            if current is None
+            else store.put_if_match(key, content, current.tag)
+        ):
             return aliases
         time.sleep(_PAUSE_S * random.random() * min(attempt + 1, 10))
     raise RegistryError(f"{place} was changed by others {_ATTEMPTS} times in a row: try again")

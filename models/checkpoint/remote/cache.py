@@ -55,7 +55,7 @@ class Cache:
         except OSError:
             return None
 
-    def lay(self, version: Version, raw: bytes, download: Download) -> Path:
+    def materialise(self, version: Version, raw: bytes, download: Download) -> Path:
         """The folder of a version, with all its files.
 
         Args:
@@ -68,13 +68,13 @@ class Cache:
             RegistryError: a file cannot be fetched, or there is no room for it.
         """
         manifest = parse_manifest(raw, f"{version.address}: {MANIFEST_FILE}")
-        if self._is_whole(version, raw, manifest):
+        if self._is_complete(version, raw, manifest):
             return version.path
         model = version.path.parents[1]
         with writing(model):
             model.mkdir(parents=True, exist_ok=True)
             with held(model):  # of several processes that want it, one fetches it
-                if not self._is_whole(version, raw, manifest):
+                if not self._is_complete(version, raw, manifest):
                     self._assemble(version, raw, manifest, download)
         return version.path
 
@@ -112,7 +112,7 @@ class Cache:
         return path
 
     @contextlib.contextmanager
-    def scratch(self, model: str) -> Iterator[Path]:
+    def staging_folder(self, model: str) -> Iterator[Path]:
         """An empty folder to write a new version of a model in; removed at the end, if it was not adopted."""
         versions = self.root / model / "versions"
         with writing(versions), temporary_folder(versions) as folder:
@@ -127,7 +127,7 @@ class Cache:
                     (self._blobs / entry.sha256).hardlink_to(folder / name)
             folder.rename(version.path)
 
-    def _is_whole(self, version: Version, raw: bytes, manifest: Manifest) -> bool:
+    def _is_complete(self, version: Version, raw: bytes, manifest: Manifest) -> bool:
         """Whether this very version is here, and its files are as they were."""
         if self.manifest(version) != raw:
             return False

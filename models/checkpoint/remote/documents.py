@@ -20,7 +20,7 @@ class _Read(NamedTuple):
     failure: RegistryError | None
     at_s: float
 
-    def told(self) -> bytes | None:
+    def result(self) -> bytes | None:
         if self.failure is not None:
             raise RegistryError(str(self.failure))
         return self.content
@@ -45,9 +45,9 @@ class StoreDocuments:
         self._folder = folder
         self._clock = clock
         self._read: dict[str, _Read] = {}
-        self._asking = threading.Lock()
+        self._lock = threading.Lock()
 
-    def place(self, name: str) -> str:
+    def display_path(self, name: str) -> str:
         """The file's URL."""
         return f"{self._store.location}/{self._key(name)}"
 
@@ -59,18 +59,18 @@ class StoreDocuments:
         """See `Documents`."""
         before = self._read.get(name)
         if before is not None and self._is_fresh(before):
-            return before.told()
-        if not self._asking.acquire(blocking=before is None):  # somebody asks: what was true is good enough
+            return before.result()
+        if not self._lock.acquire(blocking=before is None):  # somebody asks: what was true is good enough
             assert before is not None  # noqa: S101 - else it was waited for
-            return before.told()
+            return before.result()
         try:
             before = self._read.get(name)
             if before is None or not self._is_fresh(before):
-                before = self._asked(name, before)
+                before = self._fetch(name, before)
                 self._remember(name, before)
-            return before.told()
+            return before.result()
         finally:
-            self._asking.release()
+            self._lock.release()
 
     def write(self, name: str, content: bytes) -> None:
         """See `Documents`."""
@@ -85,7 +85,7 @@ class StoreDocuments:
         self._forget(name)
         return there
 
-    def _asked(self, name: str, before: _Read | None) -> _Read:
+    def _fetch(self, name: str, before: _Read | None) -> _Read:
         try:
             found = self._store.read(self._key(name))
         except RegistryError as error:
@@ -102,7 +102,7 @@ class StoreDocuments:
         self._read[name] = read
 
     def _forget(self, name: str) -> None:
-        with self._asking:  # whoever is asking was told what was there before, and takes note of it
+        with self._lock:  # whoever is asking was told what was there before, and takes note of it
             self._read.pop(name, None)
 
     def _is_fresh(self, read: _Read) -> bool:

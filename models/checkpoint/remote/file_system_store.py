@@ -35,24 +35,24 @@ class FileSystemStore(ObjectStore):
 
     def __init__(self, url: str, patience: Patience) -> None:
         self.location = url.rstrip("/")
-        self._patience = patience
+        self._timeouts = patience
         self._opened: dict[int, Any] = {}
         self._root = str(self._file_system._strip_protocol(self.location)).rstrip("/")  # noqa: SLF001 - fsspec's own way
 
     @override
     def entries(self, folder: str = "") -> list[Entry]:
-        with self._told("list", folder):
+        with self._translate_errors("list", folder):
             if folder:
                 return self._found(folder)
-            here = self._ask("ls", self._root, detail=True)
+            here = self._invoke("ls", self._root, detail=True)
             names = [str(info["name"]).rstrip("/").rpartition("/")[2] for info in here]
             return [entry for name in names if not name.startswith(".") for entry in self._found(name)]
 
     @override
     def read(self, key: str) -> Tagged | None:
-        with self._told("read", key):
+        with self._translate_errors("read", key):
             try:
-                content = bytes(self._ask("cat_file", self._path(key)))
+                content = bytes(self._invoke("cat_file", self._path(key)))
             except FileNotFoundError:
                 return None
         return Tagged(content, hashlib.sha256(content).hexdigest())
@@ -62,8 +62,8 @@ class FileSystemStore(ObjectStore):
         for start in range(0, num_bytes, _CHUNK_BYTES):
             end = min(start + _CHUNK_BYTES, num_bytes)
             try:
-                with self._told("read", key):
-                    chunk = self._ask(
+                with self._translate_errors("read", key):
+                    chunk = self._invoke(
                         "cat_file", self._path(key), start=start, end=end, num_bytes=end - start
                     )
             except RegistryError as error:
@@ -73,7 +73,7 @@ class FileSystemStore(ObjectStore):
             yield chunk
 
     def _found(self, folder: str) -> list[Entry]:
-        found: Mapping[str, Mapping[str, Any]] = self._ask("find", self._path(folder), detail=True)
+        found: Mapping[str, Mapping[str, Any]] = self._invoke("find", self._path(folder), detail=True)
         return [
             Entry(path[len(self._root) + 1 :], _num_bytes(info), _tag(info), _modified_s(info))
             for path, info in found.items()
@@ -83,11 +83,11 @@ class FileSystemStore(ObjectStore):
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}" if key else self._root
 
-    def _ask(self, method: str, *arguments: Any, num_bytes: int = 0, **options: Any) -> Any:
+    def _invoke(self, method: str, *arguments: Any, num_bytes: int = 0, **options: Any) -> Any:
         """Call the file system, no longer than it is waited for."""
         file_system = self._file_system
         if file_system.async_impl:
-            options["timeout"] = self._patience.for_bytes(num_bytes)
+            options["timeout"] = self._timeouts.for_bytes(num_bytes)
         return getattr(file_system, method)(*arguments, **options)
 
     @property
@@ -108,7 +108,7 @@ class FileSystemStore(ObjectStore):
         return fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=True)
 
     @contextlib.contextmanager
-    def _told(self, what: str, key: str) -> Iterator[None]:
+    def _translate_errors(self, what: str, key: str) -> Iterator[None]:
         """Turn what the file system raises into one kind of error that says what could not be done."""
         try:
             yield

@@ -17,19 +17,19 @@ class MemoryStore(FileSystemStore, ConditionalStore):
     @override
     def entries(self, folder: str = "") -> list[Entry]:
         with _lock:
-            return super().entries(folder) if self._ask("exists", self._path(folder)) else []
+            return super().entries(folder) if self._invoke("exists", self._path(folder)) else []
 
     @override
     def put(self, key: str, content: bytes) -> None:
-        with _lock, self._told("write", key):
-            self._ask("pipe_file", self._path(key), content)
+        with _lock, self._translate_errors("write", key):
+            self._invoke("pipe_file", self._path(key), content)
 
     @override
     def upload(self, key: str, path: Path) -> None:
         self.put(key, path.read_bytes())
 
     @override
-    def put_new(self, key: str, content: bytes) -> bool:
+    def put_if_absent(self, key: str, content: bytes) -> bool:
         with _lock:
             if self.read(key) is not None:
                 return False
@@ -37,7 +37,7 @@ class MemoryStore(FileSystemStore, ConditionalStore):
         return True
 
     @override
-    def put_if(self, key: str, content: bytes, tag: str) -> bool:
+    def put_if_match(self, key: str, content: bytes, tag: str) -> bool:
         with _lock:
             current = self.read(key)
             if current is None or current.tag != tag:
@@ -47,6 +47,6 @@ class MemoryStore(FileSystemStore, ConditionalStore):
 
     @override
     def delete(self, key: str) -> None:
-        with _lock, self._told("delete", key):
-            if self._ask("exists", self._path(key)):
-                self._ask("rm_file", self._path(key))
+        with _lock, self._translate_errors("delete", key):
+            if self._invoke("exists", self._path(key)):
+                self._invoke("rm_file", self._path(key))

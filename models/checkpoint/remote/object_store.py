@@ -93,7 +93,7 @@ class ConditionalStore(ObjectStore):
         """Store a file's content, whatever was there."""
 
     @abstractmethod
-    def put_new(self, key: str, content: bytes) -> bool:
+    def put_if_absent(self, key: str, content: bytes) -> bool:
         """Store a small object if there is none of this key; of several who try at once, one succeeds.
 
         Returns:
@@ -101,7 +101,7 @@ class ConditionalStore(ObjectStore):
         """
 
     @abstractmethod
-    def put_if(self, key: str, content: bytes, tag: str) -> bool:
+    def put_if_match(self, key: str, content: bytes, tag: str) -> bool:
         """Store a small object if the one that is there has this tag (compare and swap).
 
         Returns:

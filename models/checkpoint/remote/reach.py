@@ -25,15 +25,15 @@ class Reach:
         self._failed_s = 0.0
 
     @property
-    def is_there(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether the last question was answered by the store."""
         return self._failure is None
 
-    def reached(self) -> None:
+    def reset(self) -> None:
         """The store has answered: ask it again."""
         self._failure = None
 
-    def ask(self, ask: Callable[[], R], remember: Callable[[], R | None]) -> R:
+    def call(self, ask: Callable[[], R], remember: Callable[[], R | None]) -> R:
         """Ask the store, or else tell what is known.
 
         Args:

@@ -72,7 +72,7 @@ class RemoteRegistry(Registry):
         self._store = store
         self._cache = Cache(cache_folder.current(cache), store.location)
         self._known = Known(self._cache.root, store.location)
-        self._reach = Reach(clock)
+        self._breaker = Reach(clock)
 
     def check_writable(self) -> None:
         """Refuse to write to a store that cannot be reached, or that can only be read.
@@ -94,17 +94,17 @@ class RemoteRegistry(Registry):
 
     @property
     @override
-    def in_reach(self) -> bool:
-        return self._reach.is_there
+    def is_reachable(self) -> bool:
+        return self._breaker.is_closed
 
     @override
     def models(self) -> list[str]:
-        return self._reach.ask(lambda: self._look().models(), lambda: self._known.models() or None)
+        return self._breaker.call(lambda: self._list_all().models(), lambda: self._known.models() or None)
 
     @override
     def versions(self, name: str) -> list[int]:
-        return self._reach.ask(
-            lambda: self._listed(name).versions(name), lambda: self._known.versions(name) or None
+        return self._breaker.call(
+            lambda: self._list_model(name).versions(name), lambda: self._known.versions(name) or None
         )
 
     @override
@@ -116,17 +116,17 @@ class RemoteRegistry(Registry):
                 for number in catalogue.versions(name)
             ]
 
-        return self._reach.ask(lambda: told(self._look()), lambda: told(self._known) or None)
+        return self._breaker.call(lambda: told(self._list_all()), lambda: told(self._known) or None)
 
     @override
     def aliases(self, name: str) -> dict[str, int]:
-        return self._reach.ask(
+        return self._breaker.call(
             lambda: self._aliases_now(name),
             lambda: self._known.aliases(name) if self._known.versions(name) else None,
         )
 
     @override
-    def resolve_known(self, address: str) -> Version:
+    def resolve_cached(self, address: str) -> Version:
         return resolve(self._known, address)
 
     @override
@@ -135,7 +135,9 @@ class RemoteRegistry(Registry):
 
     @override
     def fetch(self, version: Version) -> Path:
-        return self._cache.lay(version, self._manifest_bytes(version), download_of(self._store, version))
+        return self._cache.materialise(
+            version, self._manifest_bytes(version), download_of(self._store, version)
+        )
 
     @override
     def manifest(self, version: Version) -> Manifest:
@@ -152,13 +154,13 @@ class RemoteRegistry(Registry):
     def publish(self, name: str, write: Callable[[Path], None]) -> Version:
         check_name(name)
         store = writable(self._store)
-        with self._cache.scratch(name) as folder:
+        with self._cache.staging_folder(name) as folder:
             write(folder)
             manifest = read_manifest(folder)
             verify_files(folder, manifest)
             upload_contents(store, folder, manifest)
             raw = (folder / MANIFEST_FILE).read_bytes()
-            self.keep_default(name)
+            self.pin_default(name)
             version = self._take_number(store, name, raw)
             self._cache.adopt(folder, version, manifest)
         return version
@@ -170,9 +172,9 @@ class RemoteRegistry(Registry):
         self.resolve(f"{name}@{number}")
         key, place = f"{name}/{ALIASES_FILE}", self._place(name, ALIASES_FILE)
         before = change_aliases(
-            store, key, place, lambda aliases: {**aliases, alias: number}, anew=alias == CHAMPION
+            store, key, place, lambda aliases: {**aliases, alias: number}, replace_damaged=alias == CHAMPION
         )
-        if number in self._listed(name).versions(name):
+        if number in self._list_model(name).versions(name):
             return
 
         def back(aliases: dict[str, int]) -> dict[str, int]:
@@ -204,7 +206,7 @@ class RemoteRegistry(Registry):
             self._known.remember_default(content)
             return content
 
-        return parse_default(self._reach.ask(read, self._known.default))
+        return parse_default(self._breaker.call(read, self._known.default))
 
     @override
     def set_default(self, name: str) -> None:
@@ -218,14 +220,14 @@ class RemoteRegistry(Registry):
         check_unaliased(version, self._aliases_now(name))
         key = key_of_manifest(version)
         manifest = store.read(key)
-        if manifest is None or not store.put_if(key, b"", manifest.tag):
+        if manifest is None or not store.put_if_match(key, b"", manifest.tag):
             raise ModelNotFoundError(f"{version.address} was deleted by somebody else just now")
         try:  # an alias that came meanwhile is seen here, or whoever set it sees that the version is gone
             check_unaliased(version, self._aliases_now(name))
         except InvalidInputError:
             tombstone = store.read(key)
             if tombstone is not None:
-                store.put_if(key, manifest.content, tombstone.tag)
+                store.put_if_match(key, manifest.content, tombstone.tag)
             raise
 
     @override
@@ -233,18 +235,18 @@ class RemoteRegistry(Registry):
         return sweep(writable(self._store), older_than_s=older_than_s)
 
     @override
-    def stamps(self, names: Iterable[str] | None = None) -> dict[str, Stamp]:
-        listing = self._look()
-        self._reach.reached()
+    def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, Stamp]:
+        listing = self._list_all()
+        self._breaker.reset()
         names = listing.names() if names is None else names
         return {name: (listing.tag(name), self._alias_tag(listing, name)) for name in names}
 
     def _take_number(self, store: ConditionalStore, name: str, raw: bytes) -> Version:
         """Store a manifest under the first number that nobody else was faster to take."""
-        first = 1 + max(self._listed(name).numbers(name), default=0)
+        first = 1 + max(self._list_model(name).numbers(name), default=0)
         for number in range(first, first + _ATTEMPTS):
             version = self.version(name, number)
-            if store.put_new(key_of_manifest(version), raw):
+            if store.put_if_absent(key_of_manifest(version), raw):
                 return version
         raise RegistryError(
             f"{self.location} refused {_ATTEMPTS} new versions of {name} in a row, {version.number} the last, as if "
@@ -265,13 +267,13 @@ class RemoteRegistry(Registry):
         found = self._store.read(f"{name}/{ALIASES_FILE}")
         return "" if found is None else hashlib.sha256(found.content).hexdigest()
 
-    def _look(self) -> Listing:
+    def _list_all(self) -> Listing:
         """All of the registry, which is taken note of."""
         listing = Listing(self._store.entries())
         self._known.remember_all({name: listing.versions(name) for name in listing.models()})
         return listing
 
-    def _listed(self, name: str) -> Listing:
+    def _list_model(self, name: str) -> Listing:
         """One model, which is taken note of."""
         listing = Listing(self._store.entries(name))
         numbers = listing.versions(name)
@@ -288,7 +290,7 @@ class RemoteRegistry(Registry):
                 )
             return found.content
 
-        return self._reach.ask(read, lambda: self._cache.manifest(version))
+        return self._breaker.call(read, lambda: self._cache.manifest(version))
 
     def _place(self, *parts: str) -> str:
         return "/".join((self.location, *parts))

@@ -57,8 +57,8 @@ class S3Store(FileSystemStore, ConditionalStore):
                     return found
                 more = {"ContinuationToken": page["NextContinuationToken"]}
 
-        with self._told("list", folder):
-            return self._wait(pages)
+        with self._translate_errors("list", folder):
+            return self._run_sync(pages)
 
     @override
     def read(self, key: str) -> Tagged | None:
@@ -71,44 +71,44 @@ class S3Store(FileSystemStore, ConditionalStore):
             finally:
                 answer["Body"].close()
 
-        with self._told("read", key):
+        with self._translate_errors("read", key):
             try:
-                return self._wait(whole)
+                return self._run_sync(whole)
             except FileNotFoundError:
                 return None
 
     @override
     def put(self, key: str, content: bytes) -> None:
-        with self._told("write", key):
-            self._wait(lambda: self._call("put_object", Key=self._key(key), Body=content))
+        with self._translate_errors("write", key):
+            self._run_sync(lambda: self._call("put_object", Key=self._key(key), Body=content))
 
     @override
     def upload(self, key: str, path: Path) -> None:
-        with self._told("write", key):
+        with self._translate_errors("write", key):
             size = path.stat().st_size
-            self._ask("put_file", str(path), self._path(key), num_bytes=size, max_concurrency=2)
+            self._invoke("put_file", str(path), self._path(key), num_bytes=size, max_concurrency=2)
 
     @override
-    def put_new(self, key: str, content: bytes) -> bool:
-        return self._put_on(key, content, {"IfNoneMatch": "*"})
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        return self._put_conditionally(key, content, {"IfNoneMatch": "*"})
 
     @override
-    def put_if(self, key: str, content: bytes, tag: str) -> bool:
-        return self._put_on(key, content, {"IfMatch": tag})
+    def put_if_match(self, key: str, content: bytes, tag: str) -> bool:
+        return self._put_conditionally(key, content, {"IfMatch": tag})
 
     @override
     def delete(self, key: str) -> None:
-        with self._told("delete", key):
-            self._wait(lambda: self._call("delete_object", Key=self._key(key)))
+        with self._translate_errors("delete", key):
+            self._run_sync(lambda: self._call("delete_object", Key=self._key(key)))
 
-    def _put_on(self, key: str, content: bytes, condition: dict[str, str]) -> bool:
+    def _put_conditionally(self, key: str, content: bytes, condition: dict[str, str]) -> bool:
         """Store on a condition. Who wrote is written too: a try whose answer was lost is not taken for another's."""
         writer = uuid.uuid4().hex
         asked = {"Key": self._key(key), "Body": content, "Metadata": {_WRITER: writer}, **condition}
-        with self._told("write", key):
-            for attempt in range(self._patience.attempts):
+        with self._translate_errors("write", key):
+            for attempt in range(self._timeouts.attempts):
                 try:
-                    self._wait(lambda: self._call("put_object", **asked))
+                    self._run_sync(lambda: self._call("put_object", **asked))
                 except self.failures as error:
                     status = _status(error)
                     if status == _CONFLICT:  # with another write at the same time; neither may have won
@@ -124,7 +124,7 @@ class S3Store(FileSystemStore, ConditionalStore):
     def _writer(self, key: str) -> str | None:
         """Who stored an object on a condition."""
         try:
-            answer = self._wait(lambda: self._call("head_object", Key=self._key(key)))
+            answer = self._run_sync(lambda: self._call("head_object", Key=self._key(key)))
         except FileNotFoundError:
             return None
         written: str | None = answer["Metadata"].get(_WRITER)
@@ -133,9 +133,9 @@ class S3Store(FileSystemStore, ConditionalStore):
     async def _call(self, method: str, **arguments: Any) -> Any:
         return await self._file_system._call_s3(method, Bucket=self._bucket, **arguments)  # noqa: SLF001 - its way to S3's own calls
 
-    def _wait(self, ask: Callable[[], Awaitable[R]]) -> R:
+    def _run_sync(self, ask: Callable[[], Awaitable[R]]) -> R:
         """Have it done on the file system's own event loop, no longer than a call may take."""
-        done: R = sync(self._file_system.loop, ask, timeout=self._patience.call_s)
+        done: R = sync(self._file_system.loop, ask, timeout=self._timeouts.call_s)
         return done
 
     def _key(self, key: str) -> str:
@@ -152,7 +152,7 @@ class S3Store(FileSystemStore, ConditionalStore):
 
     @override
     def _open(self) -> Any:
-        patience = self._patience
+        patience = self._timeouts
         file_system = s3fs.S3FileSystem(
             config_kwargs={
                 "connect_timeout": patience.connect_s,

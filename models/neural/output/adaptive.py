@@ -45,7 +45,7 @@ class AdaptiveSoftmax(OutputLayer):
         weight = torch.cat([self.vectors.table(0), self.clusters])
         return weight, self.biases[0] + self.never_predicted
 
-    def in_head(self, ranks: Tensor) -> Tensor:
+    def head_index(self, ranks: Tensor) -> Tensor:
         """Where the head has tokens of given ranks [N]: their own place or their cluster's."""
         inner = self.rank_bounds(ranks)
         cluster = torch.bucketize(ranks, inner, right=True)
@@ -66,7 +66,7 @@ class AdaptiveSoftmax(OutputLayer):
         """Natural-log probabilities [N] of ids [N]; of each cluster only the rows that need it are computed."""
         ranks = self.vectors.rank[ids]
         head = functional.linear(features, *self.head())
-        answer = -functional.cross_entropy(head, self.in_head(ranks), reduction="none")
+        answer = -functional.cross_entropy(head, self.head_index(ranks), reduction="none")
         for i in range(1, len(self.vectors)):
             begin, end = self.vectors.bounds[i], self.vectors.bounds[i + 1]
             rows = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
@@ -79,7 +79,7 @@ class AdaptiveSoftmax(OutputLayer):
         """Natural-log probabilities [C] of ids [C] after vectors [N, E], by number in `rows` [C]."""
         ranks = self.vectors.rank[ids]
         head = torch.log_softmax(functional.linear(features, *self.head()), dim=-1)
-        answer = head[rows, self.in_head(ranks)]
+        answer = head[rows, self.head_index(ranks)]
         for i in range(1, len(self.vectors)):
             begin, end = self.vectors.bounds[i], self.vectors.bounds[i + 1]
             choices = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
@@ -101,9 +101,9 @@ class AdaptiveSoftmax(OutputLayer):
         return torch.log_softmax(logits, dim=-1)
 
     @torch.no_grad()
-    def start_from_counts(self, counts: Tensor) -> None:
+    def initialise_from_counts(self, counts: Tensor) -> None:
         """Rank the tokens, and set biases to log frequencies: in the head, and inside each cluster."""
-        ordered = counts[self.vectors.rank_by(counts)]
+        ordered = counts[self.vectors.rank_tokens(counts)]
         bounds = self.vectors.bounds
         tails = [ordered[begin:end] for begin, end in itertools.pairwise(bounds[1:])]
         head = torch.cat([ordered[: bounds[1]], torch.stack([tail.sum() for tail in tails])])

@@ -12,7 +12,7 @@ class OutputLayer(nn.Module, ABC):
         holds_few_logits: whether it is never all logits of many vectors that are in memory at once.
     """
 
-    holds_few_logits = False
+    streams_logits = False
 
     @abstractmethod
     def log_probs(self, features: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class OutputLayer(nn.Module, ABC):
         return self.target_log_probs(features, ids)
 
     @abstractmethod
-    def start_from_counts(self, counts: Tensor) -> None:
+    def initialise_from_counts(self, counts: Tensor) -> None:
         """Set biases so that the layer starts from the tokens' frequencies.
 
         Args:

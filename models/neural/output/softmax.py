@@ -58,6 +58,6 @@ class Softmax(OutputLayer):
         return (features * self.weight[ids]).sum(-1) + self.bias[ids] + self.never_predicted[ids]
 
     @torch.no_grad()
-    def start_from_counts(self, counts: Tensor) -> None:
+    def initialise_from_counts(self, counts: Tensor) -> None:
         """Set the bias to the tokens' log frequencies, which saves the first epoch's learning them."""
         self.bias.copy_(torch.log(counts / counts.sum()))

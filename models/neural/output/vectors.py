@@ -85,7 +85,7 @@ class ClusteredVectors(nn.Module):
         return vectors
 
     @torch.no_grad()
-    def rank_by(self, counts: Tensor) -> Tensor:
+    def rank_tokens(self, counts: Tensor) -> Tensor:
         """Rank the tokens by how often they occur [V]; returns their ids in the order of rank [V]."""
         counts = counts.clone()
         counts[BOS] = torch.inf

@@ -75,7 +75,7 @@ class PackedCell(Cell):
         outputs = np.empty((steps, batch, self.size), np.float32)
         together = min(steps, max(1, TOGETHER // max(1, batch)))
         if batch:
-            read, fed_back = self._of_inputs.room_for(together * batch), self._of_hidden.room_for(batch)
+            read, fed_back = self._of_inputs.buffer_for(together * batch), self._of_hidden.buffer_for(batch)
             matrices = self._of_inputs, self._of_hidden
             _run(self._kind, *matrices, inputs, together, read, fed_back, h, c, outputs)
         return outputs

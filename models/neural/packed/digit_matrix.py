@@ -75,7 +75,7 @@ class DigitMatrix(NamedTuple):
         """Vectors and columns whose products are made before the next ones."""
         return ROWS, TOGETHER
 
-    def room_for(self, count: int) -> Digits:
+    def buffer_for(self, count: int) -> Digits:
         """Room for vectors [N, W], to be filled by `write`."""
         return room_for(count, self.depths * DEPTH)
 

@@ -56,7 +56,7 @@ class FloatMatrix(NamedTuple):
         """Vectors and columns whose products are made before the next ones, while they are in the nearest cache."""
         return 48, 512
 
-    def room_for(self, count: int) -> FloatArray:
+    def buffer_for(self, count: int) -> FloatArray:
         """Room for vectors [N, W], to be filled by `write`."""
         return np.empty((count, self.width), np.float32)
 

@@ -40,7 +40,7 @@ def product(matrix: PackedMatrix, vectors: FloatArray) -> FloatArray:
 
     def work(rows: slice) -> None:
         some = vectors[rows]
-        room = matrix.room_for(len(some))
+        room = matrix.buffer_for(len(some))
         write(matrix, some, room, 0)
         multiply(matrix, room, len(some), products[rows])
 

@@ -54,7 +54,7 @@ def packed_once(
     fill: float = 0.0,
 ) -> PackedMatrix:
     """A packed matrix, from the shelf if it lies there; then weights [O, W] and bias [O] are not asked for."""
-    arrays = shelf.take(name, lambda: packing.arrays_of(packing.pack(weights(), bias(), fill)))
+    arrays = shelf.get_or_make(name, lambda: packing.arrays_of(packing.pack(weights(), bias(), fill)))
     return packing.of_arrays(arrays)
 
 

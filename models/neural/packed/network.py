@@ -39,7 +39,7 @@ def packed(network: Network, packing: Packing, shelf: Shelf | None = None) -> Ne
     }
     shared = {id(part): part for part in (*network.parameters(), *network.buffers())}
     served = copy.deepcopy(network, {**shared, **counterparts})
-    served.takes_any_shape = True
+    served.accepts_any_shape = True
     return served.eval()
 
 

@@ -30,7 +30,7 @@ class PackedSoftmax(OutputLayer):
         shelf: where packed weights lie.
     """
 
-    holds_few_logits = True
+    streams_logits = True
 
     def __init__(self, layer: Softmax, packing: Packing, shelf: Shelf) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class PackedSoftmax(OutputLayer):
         """Unnormalised log-probabilities [N] of ids [N], at the cost of a dot product each."""
         return self.layer.target_logits(features, ids)
 
-    def weigh(self, features: Tensor, temperatures: FloatArray) -> Weighed:
+    def block_sums(self, features: Tensor, temperatures: FloatArray) -> Weighed:
         """What the next tokens after vectors [N, E] are drawn by, at temperatures [N]."""
         vectors, count = _array(features), len(features)
         highest, log_sums = np.empty(count, np.float32), np.empty(count, np.float32)
@@ -89,15 +89,15 @@ class PackedSoftmax(OutputLayer):
     def logits(self, vectors: FloatArray, rows: TokenIds, blocks: TokenIds) -> FloatArray:
         """The logits [N, 64] of blocks of tokens [N] after vectors [M, E] by number [N]."""
         logits, apart = np.empty((len(rows), WEIGHED_TOKENS), np.float32), self.matrix.apart
-        room = self.matrix.room_for(len(rows) * apart)
+        room = self.matrix.buffer_for(len(rows) * apart)
         _logits_of_blocks(self.matrix, room, apart, vectors, rows, blocks, logits)
         return logits
 
-    def start_from_counts(self, counts: Tensor) -> None:
+    def initialise_from_counts(self, counts: Tensor) -> None:
         """Nothing: what is packed is no longer trained."""
 
     def _room(self, vectors: FloatArray) -> Any:
-        room = self.matrix.room_for(len(vectors))
+        room = self.matrix.buffer_for(len(vectors))
         write(self.matrix, vectors, room, 0)
         return room
 

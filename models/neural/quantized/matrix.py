@@ -73,7 +73,7 @@ def pack(matrix: FloatArray) -> PackedMatrix:
 
 def packed_once(shelf: Shelf, name: str, matrix: Callable[[], FloatArray]) -> PackedMatrix:
     """What `pack` makes of a matrix, from the shelf if it lies there; then the matrix is not asked for."""
-    arrays = shelf.take(name, lambda: _arrays(pack(matrix())))
+    arrays = shelf.get_or_make(name, lambda: _arrays(pack(matrix())))
     return PackedMatrix(arrays["weights"], arrays["scales"], TILES)
 
 

@@ -64,9 +64,9 @@ class QuantizedModel(NetworkModel[QuantizedState]):
         """Natural-log probabilities [B, V] of the token that follows each row."""
         return self._network.log_probs(state.top)
 
-    def weigh(self, state: QuantizedState, temperatures: FloatArray) -> Weighed:
+    def block_sums(self, state: QuantizedState, temperatures: FloatArray) -> Weighed:
         """What the next token of each row is drawn by; see `Weigher`."""
-        return self._network.weigh(state.top, np.ascontiguousarray(temperatures, dtype=np.float32))
+        return self._network.block_sums(state.top, np.ascontiguousarray(temperatures, dtype=np.float32))
 
     def logits(self, weighed: Weighed, rows: TokenIds, blocks: TokenIds) -> FloatArray:
         """The logits [N, 64] of single blocks of tokens; see `Weigher`."""
@@ -137,7 +137,7 @@ class QuantizedModel(NetworkModel[QuantizedState]):
         """The vectors [B, E] that the output layer reads, to predict the next tokens."""
         return self._network.features(state.top)
 
-    def features_along(self, state: QuantizedState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+    def features_per_token(self, state: QuantizedState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
         """The vector before each of given tokens [B, T, E]; see `score` for the arguments."""
         features = np.zeros((*tokens.shape, self.feature_size), np.float32)
         self._read(state, tokens, lengths, Wanted(features=features))

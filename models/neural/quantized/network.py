@@ -63,7 +63,7 @@ class QuantizedNetwork:
         self.feature_size = network.feature_size
         self.embedding_size = network.config.embedding_size
         self.tied = network.config.tied
-        self.start: Hidden = tuple(_array(part) for part in network.zero_hidden(1))
+        self.start: Hidden = tuple(_array(part) for part in network.initial_hidden(1))
         shelf = shelf.section(LAYOUT)
         vectors = _array(cast("Tensor", network.embedding.weight))
         self.embedding = packed_once(shelf, "embedding", lambda: vectors)
@@ -148,7 +148,7 @@ class QuantizedNetwork:
             log_probs[first:end] = logits[here, ids[first:end]] - log_sums[here]
         return log_probs
 
-    def weigh(self, outputs: FloatArray, temperatures: FloatArray) -> Weighed:
+    def block_sums(self, outputs: FloatArray, temperatures: FloatArray) -> Weighed:
         """What the next tokens after outputs of the body [B, W] are drawn by, at temperatures [B]."""
         features, count = self._features(_rounded(outputs)), len(outputs)
         highest, log_sums = np.empty(count, np.float32), np.empty(count, np.float32)

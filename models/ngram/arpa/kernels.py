@@ -75,7 +75,7 @@ class Stop(NamedTuple):
     Attributes:
         code: why.
         field: where the field starts that is the reason.
-        place: the start of the first line that is not used up.
+        offset: the start of the first line that is not used up.
         line: its number.
         filled: rows that are filled.
         num_hard: numbers that Python has to read.
@@ -84,7 +84,7 @@ class Stop(NamedTuple):
 
     code: int
     field: int
-    place: int
+    offset: int
     line: int
     filled: int
     num_hard: int

@@ -43,7 +43,7 @@ def read_lexicon(
     ids = np.zeros(words.size, dtype=np.int32)
     ordinary: list[str] = []
     controls: dict[int, int] = {}  # the line of each id that was met
-    for number, spelled in enumerate(words.spelled()):
+    for number, spelled in enumerate(words.all_words()):
         line = int(lines[number])
         word = _decoded(source, spelled, line)
         control = CONTROL_IDS.get(word)

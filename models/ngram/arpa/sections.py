@@ -64,7 +64,7 @@ class Section:
         while True:
             stop = kernels.read_rows(
                 source.block,
-                source.place,
+                source.offset,
                 source.line,
                 self.rows,
                 self._count,
@@ -74,7 +74,7 @@ class Section:
                 trie,
                 self._hard,
             )
-            source.place, source.line, self._count = stop.place, stop.line, stop.filled
+            source.offset, source.line, self._count = stop.offset, stop.line, stop.filled
             self.missing_backoffs += stop.missing
             if order == 1:
                 words.size = stop.filled
@@ -85,7 +85,7 @@ class Section:
                 if not source.refill():
                     source.fail_ended(f"\\end\\, after {self._count} of the {self._promised()}")
             elif stop.code == kernels.FULL:
-                self._make_room(words)
+                self._grow(words)
             else:
                 self._refuse(stop, words)
         if self._count < self._declared:
@@ -118,7 +118,7 @@ class Section:
     def _promised(self) -> str:
         return f"{self._declared} n-grams of order {self._order} that the head of the file promises"
 
-    def _make_room(self, words: WordTable) -> None:
+    def _grow(self, words: WordTable) -> None:
         if self._count == self._declared:
             self._source.fail(f"there are more than the {self._promised()}", hint=_COUNTS_HINT)
         if self._count == len(self.rows.words):
@@ -159,7 +159,7 @@ class Section:
         if stop.code == kernels.LISTED_BEFORE:
             self.fail_duplicate(int(self.rows.lines[words.add(field)]), stop.line)
         if stop.code == kernels.NO_PREFIX:
-            prefix = self._source.fields_at(stop.place)[1 : self._order]
+            prefix = self._source.fields_at(stop.offset)[1 : self._order]
             problem = f"{shown(b' '.join(prefix))} is not listed among the {self._order - 1}-grams"
             hint = "all but the last word of an n-gram must be listed, too, with the back-off weight"
         elif stop.code == kernels.UNKNOWN_WORD:

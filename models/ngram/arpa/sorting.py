@@ -14,11 +14,11 @@ class Sorting(NamedTuple):
 
     Attributes:
         order: the rows' numbers in that order [n], int32; None if they are in it already.
-        twin: the place in that order of a row that equals the one before; −1 if there is none.
+        duplicate: the place in that order of a row that equals the one before; −1 if there is none.
     """
 
     order: IntArray | None
-    twin: int
+    duplicate: int
 
 
 def sort_rows(prefixes: IntArray, words: IntArray, *, num_prefixes: int, vocab_size: int) -> Sorting:

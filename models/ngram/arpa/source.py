@@ -47,7 +47,7 @@ class ArpaSource:
 
     Attributes:
         block: whole lines, each with its end.
-        place: how far the block has been used up.
+        offset: how far the block has been used up.
         line: the number of the line at that place, from 1.
         cut: whether the file ended within the line after the block.
 
@@ -58,14 +58,14 @@ class ArpaSource:
     def __init__(self, path: Path, *, on_read: Callable[[int], None]) -> None:
         self.path = path
         self.block: npt.NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
-        self.place = 0
+        self.offset = 0
         self.line = 1
         self.cut = False
         self._whole = b""  # the block
         self._tail = b""  # the beginning of the line after it
         self._first_bytes = b""
         self._on_read = on_read
-        self._told = 0
+        self._reported = 0
         self._stream: BinaryIO | None = None
 
     def __enter__(self) -> Self:
@@ -106,15 +106,15 @@ class ArpaSource:
         rest = b"".join(pieces)
         self.cut = rest.strip() not in {b"", b"\\end\\"}
         self._use(b"" if self.cut or not rest else rest + b"\n", tail=b"")
-        return self.place < len(self.block)
+        return self.offset < len(self.block)
 
     def read_line(self) -> bytes | None:
         """Use up one line; it comes without the white space around it. None at the end of the file."""
-        if self.place == len(self.block) and not self.refill():
+        if self.offset == len(self.block) and not self.refill():
             return None
-        end = self._whole.index(b"\n", self.place)
-        text = self._whole[self.place : end].strip()
-        self.place = end + 1
+        end = self._whole.index(b"\n", self.offset)
+        text = self._whole[self.offset : end].strip()
+        self.offset = end + 1
         self.line += 1
         return text
 
@@ -155,7 +155,7 @@ class ArpaSource:
 
     def _use(self, whole: bytes, *, tail: bytes) -> None:
         self._whole, self._tail = whole, tail
-        self.block, self.place = np.frombuffer(whole, dtype=np.uint8), 0
+        self.block, self.offset = np.frombuffer(whole, dtype=np.uint8), 0
 
     def _read(self) -> bytes:
         try:
@@ -169,8 +169,8 @@ class ArpaSource:
         if len(self._first_bytes) < _MAGIC_BYTES:
             self._first_bytes += chunk[:_MAGIC_BYTES]
         position = self._file.num_bytes
-        self._on_read(position - self._told)
-        self._told = position
+        self._on_read(position - self._reported)
+        self._reported = position
         return chunk
 
     def _next_chunk(self) -> bytes:

@@ -55,13 +55,13 @@ class TensorNGramModel:
         device: where to compute.
 
     Attributes:
-        on_cpu: the model it was made from.
+        cpu_model: the model it was made from.
     """
 
     family = "ngram"
 
     def __init__(self, model: NGramModel, *, device: str | torch.device) -> None:
-        self.on_cpu = model
+        self.cpu_model = model
         self._automaton = to_tensors(model.automaton, torch.device(device))
 
     @property
@@ -72,26 +72,26 @@ class TensorNGramModel:
     @property
     def vocabulary(self) -> Vocabulary:
         """What word ids mean."""
-        return self.on_cpu.vocabulary
+        return self.cpu_model.vocabulary
 
     @property
     def normalised(self) -> bool:
         """Whether every distribution sums to 1."""
-        return self.on_cpu.normalised
+        return self.cpu_model.normalised
 
     @property
     def order(self) -> int:
         """The length of the longest n-gram."""
-        return self.on_cpu.order
+        return self.cpu_model.order
 
     @property
     def num_parameters(self) -> int:
         """One probability per n-gram and one back-off weight per context."""
-        return self.on_cpu.num_parameters
+        return self.cpu_model.num_parameters
 
     def initial_state(self, batch: int) -> TensorNGramState:
         """The state after `<s>`, in each of `batch` rows."""
-        return self._state(batch, self.on_cpu.automaton.initial)
+        return self._state(batch, self.cpu_model.automaton.initial)
 
     def empty_state(self, batch: int) -> TensorNGramState:
         """The empty context, in each of `batch` rows."""
@@ -202,17 +202,17 @@ class TensorNGramModel:
 
     def context_lengths(self, state: TensorNGramState) -> npt.NDArray[np.int64]:
         """How many of the last tokens each row's future depends on [B]; looked up on the host."""
-        return self.on_cpu.context_lengths(_on_host(state))
+        return self.cpu_model.context_lengths(_on_host(state))
 
-    def context_lengths_along(
+    def context_lengths_per_token(
         self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds
     ) -> npt.NDArray[np.int64]:
         """The same before each of tokens [B, T], of which row b has lengths[b]; 0 past a row's length."""
-        return self.on_cpu.context_lengths_along(_on_host(state), tokens, lengths)
+        return self.cpu_model.context_lengths_per_token(_on_host(state), tokens, lengths)
 
     def save(self, directory: Path) -> None:
         """Write config.json and the automaton, as the model on the CPU does."""
-        self.on_cpu.save(directory)
+        self.cpu_model.save(directory)
 
     @torch.inference_mode()
     def _state(self, batch: int, number: int) -> TensorNGramState:

@@ -4,7 +4,7 @@ Scores become natural logarithms, larger is better: costs are negated, other bas
 acoustic score, `old_lm` that of the first pass's language model, `score` the first pass's own total.
 
 White space around a text is dropped in all formats but `jsonl`; in those without JSON, every run of ASCII white space
-is written as one space. What a format has no place for is left out (`Format.leaves_out`); what it would
+is written as one space. What a format has no place for is left out (`Format.dropped_fields`); what it would
 change is refused.
 """
 

@@ -123,6 +123,6 @@ FORMAT = Format(
     write=write,
     max_references=1,
     max_line_bytes=MAX_DOCUMENT_LINE_BYTES,
-    keeps_bad_text=True,
+    yields_undecodable=True,
     media_types=("application/x-hyporadise+json",),
 )

@@ -101,14 +101,14 @@ class Format:
         read: lists as their lines come; what cannot be read is a `BadLine` between them.
         write: pieces of text; raises InvalidInputError for what would not be read back.
         features: names of those it can carry; None: any.
-        names_are_own: whether features are named by whoever writes the file, and not by the format's programs.
+        custom_feature_names: whether features are named by whoever writes the file, and not by the format's programs.
         carries_names: whether lists keep their names.
         carries_context: whether lists keep their context and continuation.
         max_references: how many a list may have; None: any number.
-        scores_apart: whether scores have files of their own, so that a stream of text is without them.
-        one_list_a_file: whether a file holds a single list, so that several need a folder.
+        separate_score_files: whether scores have files of their own, so that a stream of text is without them.
+        one_list_per_file: whether a file holds a single list, so that several need a folder.
         max_line_bytes: a longer line is refused.
-        keeps_bad_text: whether a line that is not UTF-8 follows its complaint, as its brackets count.
+        yields_undecodable: whether a line that is not UTF-8 follows its complaint, as its brackets count.
         numbered: whether lists' names are their places, from 0.
         reference_layout: how files of references for it usually look.
         media_types: in HTTP.
@@ -118,19 +118,19 @@ class Format:
     read: Callable[[Lines, ReadOptions], Iterator[Item]]
     write: Callable[[Iterable[CandidateList]], Iterator[str]]
     features: frozenset[str] | None = None
-    names_are_own: bool = False
+    custom_feature_names: bool = False
     carries_names: bool = True
     carries_context: bool = False
     max_references: int | None = 0
-    scores_apart: bool = False
-    one_list_a_file: bool = False
+    separate_score_files: bool = False
+    one_list_per_file: bool = False
     max_line_bytes: int = MAX_LINE_BYTES
-    keeps_bad_text: bool = False
+    yields_undecodable: bool = False
     numbered: bool = False
     reference_layout: ReferenceLayout = "lines"
     media_types: tuple[str, ...] = ()
 
-    def leaves_out(self, one: CandidateList, *, streamed: bool = False) -> set[str]:
+    def dropped_fields(self, one: CandidateList, *, streamed: bool = False) -> set[str]:
         """What of a list would be lost in this format, or in a stream of it: such as `context`, `features.lm`."""
         lost = set()
         if one.name is not None and not self.carries_names:
@@ -141,7 +141,7 @@ class Format:
             lost.add("continuation")
         if self.max_references is not None and len(one.references) > self.max_references:
             lost.add("references" if self.max_references else "reference")
-        carried = frozenset[str]() if streamed and self.scores_apart else self.features
+        carried = frozenset[str]() if streamed and self.separate_score_files else self.features
         if carried is not None:
             given = {name for candidate in one.candidates for name in candidate.features}
             lost |= {f"features.{name}" for name in given - carried}

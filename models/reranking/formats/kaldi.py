@@ -72,7 +72,7 @@ def _rows(lines: Lines, archives: Mapping[str, "_Costs"]) -> Iterator[tuple[int,
         features: dict[str, float] = {}
         for feature, archive in archives.items():
             cost = archive.cost(f"{utterance}-{place}")
-            yield from archive.complaints()
+            yield from archive.take_bad_lines()
             if cost is None:
                 yield lines.bad(number, f"{utterance}-{place} has no score in {archive.source}")
                 break
@@ -114,7 +114,7 @@ class _Costs:
             self._waiting[found] = cost
         return None
 
-    def complaints(self) -> list[BadLine]:
+    def take_bad_lines(self) -> list[BadLine]:
         """Bad lines that were met since the last call."""
         bad, self._bad = self._bad, []
         return bad
@@ -164,7 +164,7 @@ FORMAT = Format(
     name="kaldi",
     read=read,
     write=write,
-    scores_apart=True,
+    separate_score_files=True,
     reference_layout="utterance",
     media_types=("text/x-kaldi-nbest",),
 )

@@ -112,6 +112,6 @@ FORMAT = Format(
     features=frozenset({"score"}),
     max_references=1,
     max_line_bytes=MAX_DOCUMENT_LINE_BYTES,
-    keeps_bad_text=True,
+    yields_undecodable=True,
     media_types=("application/x-mlm-scoring+json",),
 )

@@ -63,7 +63,7 @@ def read_lists(
             References(path, layout=reference_layout, usual=usual, numbered=numbered) for path in references
         ]
         items = with_references(items, files)
-    yield from items if reserved is None or form.names_are_own else _renamed(items, reserved)
+    yield from items if reserved is None or form.custom_feature_names else _renamed(items, reserved)
 
 
 def read_bytes(
@@ -81,7 +81,7 @@ def read_bytes(
     """
     form = format_called(format_name)
     items = form.read(_lines_of([body], source_name, form), _options(form, beam_size, _NO_SCORES))
-    return items if reserved is None or form.names_are_own else _renamed(items, reserved)
+    return items if reserved is None or form.custom_feature_names else _renamed(items, reserved)
 
 
 def _head(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
@@ -99,7 +99,7 @@ def _options(form: Format, beam_size: int | None, scores: Mapping[str, Path]) ->
         raise InvalidInputError(
             f"beam_size belongs to format nemo, not to {form.name}", parameter="beam_size"
         )
-    if scores and not form.scores_apart:
+    if scores and not form.separate_score_files:
         raise InvalidInputError(f"scores belong to format kaldi, not to {form.name}", parameter="scores")
     return ReadOptions(
         beam_size=beam_size,
@@ -112,14 +112,14 @@ def _file_lines(path: Path, form: Format) -> Lines:
 
 
 def _lines_of(blocks: Iterable[bytes], name: str, form: Format) -> Lines:
-    limit, keep = form.max_line_bytes, form.keeps_bad_text
+    limit, keep = form.max_line_bytes, form.yields_undecodable
     return Lines(name, split_lines(blocks, name, max_line_bytes=limit, keep_bad_text=keep))
 
 
 def _read_folder(folder: Path, form: Format, options: ReadOptions) -> Iterator[Item]:
-    if form.scores_apart:
+    if form.separate_score_files:
         return form.read(*_kaldi_folder(folder, form, options))
-    if form.one_list_a_file:
+    if form.one_list_per_file:
         files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.name[0] != "."]
         if not files:
             raise FormatError(folder, "is a folder without files", hint="its files should be lists, one each")

@@ -186,7 +186,7 @@ FORMAT = Format(
     read=read,
     write=functools.partial(write, version="0"),
     features=frozenset({"am", "old_lm", "nwords"}),
-    one_list_a_file=True,
+    one_list_per_file=True,
     reference_layout="utterance",
     media_types=("text/x-srilm-nbest",),
 )
@@ -195,7 +195,7 @@ DECIPHER_1 = Format(
     read=read,
     write=functools.partial(write, version="1"),
     features=frozenset({"score"}),
-    one_list_a_file=True,
+    one_list_per_file=True,
     reference_layout="utterance",
 )
 DECIPHER_2 = Format(
@@ -203,6 +203,6 @@ DECIPHER_2 = Format(
     read=read,
     write=functools.partial(write, version="2"),
     features=frozenset({"score", "am", "old_lm"}),
-    one_list_a_file=True,
+    one_list_per_file=True,
     reference_layout="utterance",
 )

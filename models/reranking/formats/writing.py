@@ -30,7 +30,7 @@ def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_
     """Write lists as they come.
 
     Args:
-        lists: what the format cannot carry of them is left out (`Format.leaves_out`).
+        lists: what the format cannot carry of them is left out (`Format.dropped_fields`).
         target: a file, which is packed as its name's ending says, and has its name once it is whole; a stream; or,
             for kaldi (words, and an archive for each feature) and SRILM's formats (a list a file), a folder.
         format_name: one of `FORMAT_NAMES`.
@@ -43,9 +43,9 @@ def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_
     if not isinstance(target, Path):
         for data in _encoded(form.write(lists)):
             target.write(data)
-    elif form.scores_apart:
+    elif form.separate_score_files:
         _write_archives(lists, new_folder(target))
-    elif form.one_list_a_file:
+    elif form.one_list_per_file:
         _write_list_files(lists, new_folder(target), form)
     else:
         with writing(target) as write:

@@ -51,14 +51,14 @@ class TuningData:
     Attributes:
         lists: each with references.
         shapes: of one problem, the simplest first.
-        places: of the problem's candidates in their lists, equal texts left out [C].
+        candidate_indices: of the problem's candidates in their lists, equal texts left out [C].
         counts: what the lists were like.
         ignored: given features that some candidates lack.
     """
 
     lists: tuple[CandidateList, ...]
     shapes: tuple[Shape, ...]
-    places: Ints
+    candidate_indices: Ints
     counts: ListCounts
     ignored: tuple[str, ...]
 
@@ -71,7 +71,7 @@ class TuningData:
         """The texts of a choice of candidates [N]."""
         return [
             one.candidates[place].text
-            for one, place in zip(self.lists, self.places[chosen].tolist(), strict=True)
+            for one, place in zip(self.lists, self.candidate_indices[chosen].tolist(), strict=True)
         ]
 
 

@@ -116,7 +116,7 @@ def _mean_weights(
     telling = np.flatnonzero(scaling.deviations > 0)
     if not telling.size:
         return None
-    scaled = scaled.having([problem.names[place] for place in telling])
+    scaled = scaled.with_features([problem.names[place] for place in telling])
     found = yield from _resampled(scaled, settings, searched)
     mean, deviation = found.mean(axis=0), found.std(axis=0)
     mean[np.abs(mean) < _LEAST_AGREEMENT * deviation] = 0.0

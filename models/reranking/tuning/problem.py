@@ -44,7 +44,7 @@ class Problem:
         rows = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
         return Problem(self.names, self.features[rows], self.statistics[rows], offsets, self.metric)
 
-    def having(self, names: Sequence[str]) -> "Problem":
+    def with_features(self, names: Sequence[str]) -> "Problem":
         """The problem with some of its features only."""
         columns = [self.names.index(name) for name in names]
         return Problem(
@@ -74,11 +74,11 @@ class Problem:
 
     def oracle(self) -> Ints:
         """The candidates that a seer would choose [N]."""
-        return self._extreme(1.0)
+        return self._extreme_choice(1.0)
 
     def anti_oracle(self) -> Ints:
         """The worst choice [N]."""
-        return self._extreme(-1.0)
+        return self._extreme_choice(-1.0)
 
     def costs(self, totals: Ints) -> Floats:
         """What a candidate adds to the loss where the sums of counts are `totals` [S], to first order [C].
@@ -89,7 +89,7 @@ class Problem:
         answer: Floats = self.statistics @ (self.losses(totals + steps) - self.losses(totals))
         return answer
 
-    def _extreme(self, sign: float) -> Ints:
+    def _extreme_choice(self, sign: float) -> Ints:
         """The choice of least loss, or of greatest.
 
         Chosen is by cost at the sums of the choice so far, again and again, as long as that gets better.

@@ -15,7 +15,7 @@ WORDS = sorted(
 @pytest.mark.parametrize("max_edits", [1, 2])
 @pytest.mark.parametrize("word", ["abc", "a", "", "edcba", "\U0001f600\u00e9b", "zzzz", "abcdeabcde"])
 def test_what_is_near_is_all_that_a_full_comparison_finds(word, max_edits):
-    near = Lexicon(WORDS).near(word, max_edits)
+    near = Lexicon(WORDS).fuzzy_matches(word, max_edits)
     expected = {w: d for w in WORDS if 0 < (d := OSA.distance(word, w)) <= max_edits}
     found = {WORDS[i]: d for i, d in zip(near.indices.tolist(), near.edits.tolist(), strict=True)}
     assert found == expected
@@ -23,34 +23,34 @@ def test_what_is_near_is_all_that_a_full_comparison_finds(word, max_edits):
 
 def test_a_word_asked_for_again_is_not_searched_again(monkeypatch):
     lexicon = Lexicon(WORDS)
-    first = lexicon.near("abc", 2)
+    first = lexicon.fuzzy_matches("abc", 2)
     monkeypatch.setattr(lexicon, "_search", None)
-    assert lexicon.near("abc", 2) is first
+    assert lexicon.fuzzy_matches("abc", 2) is first
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
     monkeypatch.setattr("models.checking.lexicon._REMEMBERED_WORDS", 3)
     lexicon = Lexicon(WORDS)
     for word in ("a", "b", "a", "c", "d", "e"):
-        lexicon.near(word, 1)
+        lexicon.fuzzy_matches(word, 1)
     assert [word for word, _ in lexicon._remembered] == ["c", "d", "e"]
 
 
 def test_what_is_remembered_is_bounded_by_the_words_near_too(monkeypatch):
     monkeypatch.setattr("models.checking.lexicon._REMEMBERED_NEAR", 100)
     lexicon = Lexicon(WORDS)
-    sizes = [lexicon.near(word, 2).indices.size for word in ("abc", "bcd", "cde", "dea")]
+    sizes = [lexicon.fuzzy_matches(word, 2).indices.size for word in ("abc", "bcd", "cde", "dea")]
     assert 0 < max(sizes) <= 100 < sum(sizes)
     assert sum(near.indices.size for near in lexicon._remembered.values()) <= 100
 
 
 def test_a_list_without_words_has_none_near():
-    assert Lexicon([]).near("abc", 2).indices.size == 0
+    assert Lexicon([]).fuzzy_matches("abc", 2).indices.size == 0
 
 
 def test_words_longer_than_all_of_the_list_are_not_remembered():
     lexicon = Lexicon(["cat", "house"])
-    assert lexicon.near("h" * 8, 2).indices.size == 0
+    assert lexicon.fuzzy_matches("h" * 8, 2).indices.size == 0
     assert not lexicon._remembered
-    assert lexicon.near("houses", 2).indices.tolist() == [1]
+    assert lexicon.fuzzy_matches("houses", 2).indices.tolist() == [1]
     assert len(lexicon._remembered) == 1

@@ -72,7 +72,7 @@ def test_a_long_line_is_cut_at_words_and_its_parts_know_what_follows(kind):
     assert len(parts) > 1
     assert max(len(part.ids) for part in parts) <= MAX_TOKENS
     assert [i for part in parts for i in part.ids.tolist()] == tokenizer.encode(text)
-    assert [part.goes_on for part in parts] == [False] + [True] * (len(parts) - 1)
+    assert [part.continues_line for part in parts] == [False] + [True] * (len(parts) - 1)
     assert all(text[w.start : w.end] == w.text for part in parts for w in part.words)
     for part, following in itertools.pairwise(parts):
         assert part.after.tolist() == following.ids[:4].tolist()

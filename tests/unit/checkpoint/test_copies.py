@@ -38,10 +38,10 @@ def test_a_copy_stays_what_it_was_whatever_happens_to_the_version(folder, versio
 def test_it_is_shared_and_removed_by_the_last_who_gives_it_back(folder, version):
     first, second = take(folder, version), take(folder, version)
     assert first.path == second.path
-    first.give_back()
-    first.give_back()
+    first.release()
+    first.release()
     assert second.path.is_dir()
-    second.give_back()
+    second.release()
     assert not list(folder.iterdir())
 
 

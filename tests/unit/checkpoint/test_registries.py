@@ -142,12 +142,12 @@ def test_a_stamp_changes_with_versions_and_aliases_and_with_nothing_else(opened)
         lambda: registry.delete("m", 2),
         lambda: registry.delete_alias("m", "champion"),
     ]
-    before = watcher.stamps()
-    assert before == watcher.stamps() == watcher.stamps(["m", "other"])
+    before = watcher.change_stamps()
+    assert before == watcher.change_stamps() == watcher.change_stamps(["m", "other"])
     for change in changes:
         time.sleep(0.02)  # longer than a tick of the file system's clock
         change()
-        after = watcher.stamps()
+        after = watcher.change_stamps()
         assert after["m"] != before["m"]
         assert after["other"] == before["other"]
         before = after
@@ -187,5 +187,5 @@ def test_writers_of_aliases_lose_nothing(opened):
 
 
 def test_a_messages_place_can_be_left_out(registry):
-    told = registry.without_location(f"{registry.location}/m: {json.dumps(str(registry.work_folder / 'm'))}")
+    told = registry.redact_location(f"{registry.location}/m: {json.dumps(str(registry.work_folder / 'm'))}")
     assert told == 'm: "m"'

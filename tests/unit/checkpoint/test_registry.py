@@ -156,9 +156,9 @@ def test_a_registry_that_cannot_be_made_says_why(tmp_path):
 
 
 def test_a_model_that_is_not_there_has_a_stamp_that_changes_when_it_comes(registry):
-    before = registry.stamps(["m"])
+    before = registry.change_stamps(["m"])
     registry.publish("m", write_minimal)
-    assert registry.stamps(["m"]) != before
+    assert registry.change_stamps(["m"]) != before
 
 
 @pytest.mark.parametrize(
@@ -228,5 +228,5 @@ def test_messages_about_a_registry_with_a_short_name_are_not_spoilt(tmp_path, mo
     here = LocalRegistry(Path())
     with pytest.raises(ModelNotFoundError) as caught:
         here.resolve("m")
-    told = here.without_location(f"{caught.value}. Not m/versions/1/model.safetensors")
+    told = here.redact_location(f"{caught.value}. Not m/versions/1/model.safetensors")
     assert told == "there is no model 'm' in registry; there are: none. Not m/versions/1/model.safetensors"

@@ -122,9 +122,9 @@ def test_a_local_registry_is_read_through_a_web_server_and_watched(served_folder
     registry = open_registry(url, cache=tmp_path / "cache")
     assert registry.models() == ["m"]
     assert (registry.fetch(registry.resolve("m")) / "weights.bin").read_bytes() == b"one"
-    before = registry.stamps()
+    before = registry.change_stamps()
     local.set_alias("m", "champion", 2)
-    assert registry.stamps() != before
+    assert registry.change_stamps() != before
     assert registry.resolve("m").number == 2
 
 
@@ -168,7 +168,7 @@ def test_a_number_that_was_published_and_deleted_meanwhile_is_not_taken(registry
 
 
 def test_a_store_that_refuses_every_number_is_not_asked_for_ever(registry, monkeypatch):
-    monkeypatch.setattr(FlakyStore, "put_new", lambda *_: False)
+    monkeypatch.setattr(FlakyStore, "put_if_absent", lambda *_: False)
     with pytest.raises(RegistryError, match="refused 1000 new versions of m in a row, 1000 the last"):
         registry.publish("m", write_minimal)
 
@@ -258,7 +258,7 @@ def test_versions_share_their_contents_in_the_cache(registry, other):
 def test_a_version_of_a_registry_that_was_emptied_is_not_taken_for_the_new_one(registry, other, store):
     other.publish("m", partial(write_minimal, content=b"old"))
     registry.fetch(registry.resolve("m"))
-    store._ask("rm", store._root, recursive=True)
+    store._invoke("rm", store._root, recursive=True)
     other.publish("m", partial(write_minimal, content=b"new"))
     assert (registry.fetch(registry.resolve("m")) / "weights.bin").read_bytes() == b"new"
 
@@ -309,7 +309,7 @@ def test_a_new_process_starts_by_what_an_earlier_one_saw(registry, store, other,
 
 def test_what_was_never_seen_is_an_error_without_the_store(registry, store):
     store.down = True
-    for ask in (registry.models, lambda: registry.resolve("m"), registry.stamps, registry.published):
+    for ask in (registry.models, lambda: registry.resolve("m"), registry.change_stamps, registry.published):
         with pytest.raises(RegistryError, match="it is down"):
             ask()
 
@@ -348,10 +348,10 @@ def test_what_is_known_is_told_without_asking(registry, store, other):
     other.publish("m", write_minimal)
     other.set_alias("m", "champion", 1)
     with pytest.raises(ModelNotFoundError):
-        registry.resolve_known("m")
-    registry.stamps()
+        registry.resolve_cached("m")
+    registry.change_stamps()
     calls = store.num_calls
-    assert registry.resolve_known("m@1").address == "m@1"
+    assert registry.resolve_cached("m@1").address == "m@1"
     assert store.num_calls == calls
 
 
@@ -361,12 +361,12 @@ def test_a_damaged_note_of_what_is_known_is_none(registry, other, damaged):
     registry.resolve("m")
     (registry.work_folder / "m" / "versions.json").write_bytes(damaged)
     with pytest.raises(ModelNotFoundError, match="there are: none"):
-        registry.resolve_known("m")
+        registry.resolve_cached("m")
 
 
 def test_a_model_that_has_gone_is_forgotten(registry, store, other):
     other.publish("m", write_minimal)
     registry.models()
-    store._ask("rm", store._root, recursive=True)
+    store._invoke("rm", store._root, recursive=True)
     registry.models()
     assert registry._known.models() == []

@@ -102,8 +102,8 @@ def test_the_golden_test_is_replayed_on_what_was_laid(checkpoints, tmp_path, mon
 def test_on_a_cuda_device_nothing_is_shared(checkpoints, tmp_path, monkeypatch):
     told = []
 
-    def load(*_, device, shelf):
-        told.append((device, shelf))
+    def load(*_, device, weight_cache):
+        told.append((device, weight_cache))
         return families.model("lstm")
 
     monkeypatch.setattr(device_names, "resolve_device", torch.device)

@@ -22,7 +22,7 @@ def test_a_load_that_nobody_answers_is_a_failure(typed):
 
 
 def half_done(load, **terms):
-    recording = Recording(load, Terms(**terms), began_s=time.perf_counter() - 5)
+    recording = Recording(load, Terms(**terms), window_start_s=time.perf_counter() - 5)
     recording.examples["http_429"] = "full"
     for _ in range(10):
         recording.add(Observation(time.perf_counter(), time.perf_counter()))
@@ -42,6 +42,6 @@ def test_a_log_gets_a_line_now_and_then(capsys):
     progress = LoadProgress()
     progress(half_done(ClosedLoop(4), num_requests=20))
     assert not capsys.readouterr().err
-    progress._said_s -= 10
+    progress._printed_s -= 10
     progress(half_done(ClosedLoop(4), num_requests=20))
     assert capsys.readouterr().err == "4 clients:  50% · 10 answers, http_429\n"

@@ -18,14 +18,14 @@ def frontier(monkeypatch):
 
 
 def test_only_the_most_probable_children_are_kept(frontier):
-    assert frontier.keep(3) == pytest.approx(0.3)  # of those in which no word has ended
+    assert frontier.prune(3) == pytest.approx(0.3)  # of those in which no word has ended
     assert frontier.mass == pytest.approx(0.7)
-    assert [frontier.take().mass for _ in range(3)] == [0.4, 0.35, 0.3]
+    assert [frontier.pop().mass for _ in range(3)] == [0.4, 0.35, 0.3]
     assert not frontier
 
 
 def test_a_few_children_are_all_kept(frontier):
-    frontier.take()
-    assert frontier.keep(3) == 0
-    assert len([frontier.take() for _ in range(6)]) == 6
+    frontier.pop()
+    assert frontier.prune(3) == 0
+    assert len([frontier.pop() for _ in range(6)]) == 6
     assert not frontier

@@ -53,7 +53,7 @@ def test_edits_and_another_first_letter_are_penalised():
 
 def test_the_likeliest_come_first():
     rows = EVEN.copy()
-    rows[TOKENS.exact.exactly(b" would")[0]] = np.log(0.5)
+    rows[TOKENS.exact.equal_to(b" would")[0]] = np.log(0.5)
     best = prefixes_near(TOKENS, b" wolld", rows, 2, limit=2)
     assert [prefix.spelled for prefix in best] == [b" would", b" world"]
 

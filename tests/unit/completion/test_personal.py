@@ -14,7 +14,7 @@ SENTENCES = [Sentence(START, words.split()) for words in ("the cat sat", "the ca
 
 @pytest.fixture
 def model():
-    return PersonalModel().learnt(SENTENCES, NEVER_FADING)
+    return PersonalModel().updated(SENTENCES, NEVER_FADING)
 
 
 def test_a_word_is_as_probable_as_witten_and_bell_say(model):
@@ -44,16 +44,16 @@ def test_without_words_nothing_is_probable():
 
 
 def test_the_mass_of_a_beginning_is_that_of_all_its_words(model):
-    found = PersonalWords([model], "cat").beginning("s", ignore_case=False, limit=5)
+    found = PersonalWords([model], "cat").words_with_prefix("s", ignore_case=False, limit=5)
     assert found == (pytest.approx(found.words[0].probability), [Likely("sat", found.mass)])
-    assert PersonalWords([model], "cat").beginning("", ignore_case=False, limit=1).mass == 1
+    assert PersonalWords([model], "cat").words_with_prefix("", ignore_case=False, limit=1).mass == 1
 
 
 def test_case_counts_unless_it_is_ignored():
     words = PersonalWords([restored([("Paris", 1.0), ("part", 1.0), ("PAR", 1.0)])], START)
-    exact = words.beginning("par", ignore_case=False, limit=9).words
+    exact = words.words_with_prefix("par", ignore_case=False, limit=9).words
     assert [one.text for one in exact] == ["part"]
-    assert {one.text for one in words.beginning("paR", ignore_case=True, limit=9).words} == {
+    assert {one.text for one in words.words_with_prefix("paR", ignore_case=True, limit=9).words} == {
         "Paris",
         "part",
         "PAR",
@@ -61,7 +61,7 @@ def test_case_counts_unless_it_is_ignored():
 
 
 def test_older_words_count_less(model):
-    faded = model.learnt([Sentence(START, ["new"] * 10)], Bounds(half_life_words=10))
+    faded = model.updated([Sentence(START, ["new"] * 10)], Bounds(half_life_words=10))
     assert faded.count("the") == pytest.approx(3 / 2)
     assert faded.count("new") == pytest.approx(sum(2 ** (-age / 10) for age in range(10)))
     assert faded.total == pytest.approx(8 / 2 + faded.count("new"))
@@ -70,19 +70,19 @@ def test_older_words_count_less(model):
 def test_fading_for_ever_does_not_overflow():
     model = PersonalModel()
     for _ in range(20):
-        model = model.learnt([Sentence(START, ["again", "and"] * 100)], Bounds(half_life_words=1))
+        model = model.updated([Sentence(START, ["again", "and"] * 100)], Bounds(half_life_words=1))
     assert model.count("and") == pytest.approx(1 / (1 - 1 / 4), rel=1e-6)
 
 
 def test_learning_changes_no_model_that_somebody_reads(model):
     before = model.export()
-    model.learnt([Sentence(START, ["the", "mouse"])], NEVER_FADING)
+    model.updated([Sentence(START, ["the", "mouse"])], NEVER_FADING)
     assert model.export() == before
 
 
 def test_the_rarest_words_are_forgotten_first():
     bounds = Bounds(max_words=2, half_life_words=math.inf)
-    model = PersonalModel().learnt([Sentence(START, "ababca")], bounds)
+    model = PersonalModel().updated([Sentence(START, "ababca")], bounds)
     words, pairs = model.export()
     assert {word.text for word in words} == {"a", "b"}
     assert {pair.text for pair in pairs} == {"a", "b"}
@@ -90,18 +90,18 @@ def test_the_rarest_words_are_forgotten_first():
 
 def test_pairs_are_bounded_and_long_words_not_learnt():
     bounds = Bounds(max_words=3, pairs_per_word=1, max_word_characters=5)
-    model = PersonalModel().learnt([Sentence(START, ["a", "b", "abcdef", "c", "a", "c", "b", "a"])], bounds)
+    model = PersonalModel().updated([Sentence(START, ["a", "b", "abcdef", "c", "a", "c", "b", "a"])], bounds)
     assert (len(model), model.num_pairs) == (3, 3)
 
 
 def test_words_on_both_sides_of_one_that_is_too_long_are_no_neighbours():
     bounds = Bounds(max_word_characters=5, half_life_words=math.inf)
-    model = PersonalModel().learnt([Sentence(START, ["a", "abcdef", "b", "c"])], bounds)
+    model = PersonalModel().updated([Sentence(START, ["a", "abcdef", "b", "c"])], bounds)
     assert {(pair.previous, pair.text) for pair in model.export()[1]} == {(START, "a"), ("b", "c")}
 
 
 def test_what_is_exported_is_restored(model):
-    faded = model.learnt([Sentence(START, ["the", "end"])], Bounds(half_life_words=7))
+    faded = model.updated([Sentence(START, ["the", "end"])], Bounds(half_life_words=7))
     again = restored(*faded.export())
     assert again.export() == faded.export()
     assert PersonalWords([again], "the").probability("cat") == PersonalWords([faded], "the").probability(
@@ -126,7 +126,7 @@ def test_a_phrase_is_as_probable_as_its_words_in_turn(model):
     [("ct", 1, {"cat": 1}), ("acts", 2, {"cat": 2}), ("SAT", 1, {"sat": 0, "cat": 1}), ("xyz", 1, {})],
 )
 def test_mistyped_beginnings_are_found(model, typed, edits, expected):
-    found = PersonalWords([model], START).near(typed, edits, ignore_case=typed.isupper())
+    found = PersonalWords([model], START).fuzzy_matches(typed, edits, ignore_case=typed.isupper())
     assert {word: n for word, n in found.items() if word in {"cat", "sat"}} == expected
 
 
@@ -164,7 +164,9 @@ def test_sentences_know_what_stands_before_them(context, previous):
 
 
 def test_of_an_unknown_context_no_pair_is_learnt():
-    model = PersonalModel().learnt([Sentence(None, ["cat", "sat"]), Sentence("never", ["cat"])], NEVER_FADING)
+    model = PersonalModel().updated(
+        [Sentence(None, ["cat", "sat"]), Sentence("never", ["cat"])], NEVER_FADING
+    )
     assert (model.count("cat"), model.num_pairs) == (2, 2)
     assert model.followers("never") == {"cat": 1}
 

@@ -36,12 +36,12 @@ def test_what_is_found_and_what_is_not_sum_to_one(kind):
 
 def live_masses(search, model, state):
     """After each look; asking for another changes nothing."""
-    search.tell(state, model.next_log_probs(state))
+    search.update(state, model.next_log_probs(state))
     live = [search.result().live_mass]
-    while (asked := search.ask()) is not None:
+    while (asked := search.next_step()) is not None:
         assert search.result().live_mass == pytest.approx(live[-1])
         state = model.advance(asked.state, asked.tokens)
-        search.tell(state, model.next_log_probs(state))
+        search.update(state, model.next_log_probs(state))
         live.append(search.result().live_mass)
     return live
 

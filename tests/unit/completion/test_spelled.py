@@ -18,20 +18,20 @@ def spellings(ids):
 
 
 def test_tokens_that_begin_with_some_bytes():
-    assert spellings(TOKENS.exact.beginning_with(b"a")) == [b"a", b"a", b"ab"]
-    assert spellings(TOKENS.exact.beginning_with(b" a")) == [b" a", b" a b"]
-    assert spellings(TOKENS.exact.beginning_with(b"\xff")) == [b"\xff"]
-    assert not len(TOKENS.exact.beginning_with(b"x"))
+    assert spellings(TOKENS.exact.with_prefix(b"a")) == [b"a", b"a", b"ab"]
+    assert spellings(TOKENS.exact.with_prefix(b" a")) == [b" a", b" a b"]
+    assert spellings(TOKENS.exact.with_prefix(b"\xff")) == [b"\xff"]
+    assert not len(TOKENS.exact.with_prefix(b"x"))
 
 
 def test_tokens_that_are_a_beginning_of_some_bytes():
-    assert spellings(TOKENS.exact.within(b"abc")) == [b"a", b"a", b"ab"]
-    assert spellings(TOKENS.exact.within(b" a")) == [b" "]
-    assert not len(TOKENS.exact.within(b"a"))
+    assert spellings(TOKENS.exact.proper_prefixes_of(b"abc")) == [b"a", b"a", b"ab"]
+    assert spellings(TOKENS.exact.proper_prefixes_of(b" a")) == [b" "]
+    assert not len(TOKENS.exact.proper_prefixes_of(b"a"))
 
 
 def test_case_is_folded():
-    assert spellings(TOKENS.folded.beginning_with(b"ab")) == [b"Ab", b"ab"]
+    assert spellings(TOKENS.folded.with_prefix(b"ab")) == [b"Ab", b"ab"]
     assert folded("Straße".encode()) == b"strasse"
     assert folded(b"\xc3") == b"\xc3"
 
@@ -57,11 +57,11 @@ def test_case_is_folded():
     ],
 )
 def test_what_tokens_do_at_a_place(place, kind, expected):
-    assert spellings(getattr(TOKENS.moves(place), kind)) == expected
+    assert spellings(getattr(TOKENS.transitions(place), kind)) == expected
 
 
 def test_what_tokens_do_along_what_was_typed():
-    moves = TOKENS.moves_along(Place(), b" a", TOKENS.exact)
+    moves = TOKENS.transitions_along(Place(), b" a", TOKENS.exact)
     assert spellings(moves.inside) == [b" ", b" a"]
     assert spellings(moves.crossing) == [b" a b"]
 

@@ -74,7 +74,7 @@ def test_words_end_where_another_character_comes(spelled, ends, place):
 
 
 def test_a_joiner_belongs_to_a_word_once_a_letter_follows():
-    joined = read(IN_WORD, "\u2019".encode()).place
+    joined = read(IN_WORD, "\u2019".encode()).word_state
     assert read(joined, b"s") == ((), IN_WORD)
     assert read(joined, b".") == ((0,), None)
 
@@ -86,6 +86,6 @@ def test_no_word_begins_with_another_character():
 def test_a_character_whose_bytes_are_not_complete_leaves_all_open():
     first = read(IN_WORD, b"\xc3")
     assert first == ((), Place(begun=True, pending=b"\xc3"))
-    assert read(first.place, b"\xa9") == ((), IN_WORD)
-    assert read(first.place, b"a") == ((0,), None), "é was not to be"
+    assert read(first.word_state, b"\xa9") == ((), IN_WORD)
+    assert read(first.word_state, b"a") == ((0,), None), "é was not to be"
     assert read(IN_WORD, b"\xa9") == ((0,), None)

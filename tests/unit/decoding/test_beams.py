@@ -60,7 +60,7 @@ def found(of, stops=None, **options):
         if live:
             batch = batch.select(np.array(before)).append(np.array(tokens), np.zeros(len(tokens)))
     answers = [
-        (one.score, tuple(link.token for link in one.links()), one.eos is not None) for one in search.best()
+        (one.score, tuple(link.token for link in one.nodes()), one.eos is not None) for one in search.best()
     ]
     return answers, steps
 

@@ -49,9 +49,9 @@ class TableModel:
         self.table = np.full((len(table), PADDED), -np.inf, np.float32)
         self.table[:, :SIZE] = table
         self.table[:, BOS] = -np.inf
-        self.in_full = 0
+        self.full_rows = 0
 
-    def weigh(self, state, temperatures):
+    def block_sums(self, state, temperatures):
         logits = self.table[state.rows]
         highest = logits.max(axis=1)
         sums = np.exp((logits - highest[:, None]) / temperatures[:, None])
@@ -63,7 +63,7 @@ class TableModel:
         return weighed.features.reshape(-1, PADDED // WEIGHED_TOKENS, WEIGHED_TOKENS)[rows, blocks]
 
     def next_log_probs(self, state):
-        self.in_full += len(state)
+        self.full_rows += len(state)
         logits = self.table[state.rows, :SIZE].astype(np.float64)
         shifted = logits - logits.max(axis=1, keepdims=True)
         return (shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))).astype(np.float32)
@@ -84,7 +84,9 @@ def test_the_token_is_the_one_in_whose_share_the_number_falls(table, parameters,
     assert can(model, Weigher)
     chosen = next_tokens(model, state_of(), batch, in_full=np.zeros(ROWS, bool)).chosen
     log_probs = model.next_log_probs(state_of())
-    for row, (token, number) in enumerate(zip(chosen.tokens.tolist(), batch.draws().tolist(), strict=True)):
+    for row, (token, number) in enumerate(
+        zip(chosen.tokens.tolist(), batch.uniform_numbers().tolist(), strict=True)
+    ):
         shares = slow_decoding.distribution(slow_decoding.scores(log_probs[row], parameters), parameters)
         ends = np.cumsum(shares)
         begin = ends[token - 1] if token else 0.0
@@ -101,7 +103,7 @@ def test_where_nearly_all_weight_is_impossible_the_whole_distribution_decides():
     assert draw_by_weight(model, state_of(), batch).tokens.tolist() == [UNDETERMINED] * ROWS
     told = next_tokens(model, state_of(), batch, in_full=np.zeros(ROWS, bool))
     assert told.chosen.tokens.tolist() == [140] * ROWS
-    assert model.in_full == ROWS
+    assert model.full_rows == ROWS
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,7 @@ def test_only_rows_without_further_rules_are_drawn_by_weight(options, is_plain):
     model = TableModel(np.zeros((ROWS, SIZE), np.float32))
     batch = batch_of(*[DecodingParameters(max_tokens=9, **options)] * ROWS)
     next_tokens(model, state_of(), batch, in_full=np.zeros(ROWS, bool))
-    assert model.in_full == (0 if is_plain else ROWS)
+    assert model.full_rows == (0 if is_plain else ROWS)
 
 
 @given(tables, st.lists(st.booleans(), min_size=ROWS, max_size=ROWS), st.integers(0, 99))
@@ -137,5 +139,5 @@ def test_a_row_is_given_the_same_whoever_is_beside_it(table, wanted, seed):
         alone = next_tokens(model, state_of().select(rows), batch.select(rows), in_full=in_full[rows])
         assert alone.chosen.tokens[0] == told.chosen.tokens[row]
         assert alone.chosen.log_probs[0] == pytest.approx(told.chosen.log_probs[row])
-        assert not wanted[row] or row in told.in_full
-    assert len(told.log_probs) == len(told.in_full)
+        assert not wanted[row] or row in told.full_rows
+    assert len(told.log_probs) == len(told.full_rows)

@@ -10,7 +10,7 @@ from service.engine.keeping import Keeper
 class Host:
     """One that has a change under way and something to free."""
 
-    is_unreaped = True
+    needs_reaping = True
 
     def refresh(self):
         time.sleep(0.05)

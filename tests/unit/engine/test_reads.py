@@ -45,14 +45,14 @@ def text(model, length, *, rows=1, keep=False, first=1):
 def joined(*calls):
     pool = ReadPool()
     for call in calls:
-        pool.join(call)
+        pool.add(call)
     return pool
 
 
 def finish(pool, count):
     answers = []
     while len(pool):
-        answers += pool.go_on(count).answers
+        answers += pool.run_slice(count).answers
     return dict(answers)
 
 
@@ -60,8 +60,8 @@ def test_a_text_that_comes_later_is_read_beside_those_under_way():
     model = Letters()
     first, second = text(model, 20), text(model, 20, first=7)
     pool = joined(first)
-    pool.go_on(8)
-    pool.join(second)
+    pool.run_slice(8)
+    pool.add(second)
     answers = finish(pool, 16)
     assert model.asked == [[8], [8, 8], [4, 12]]
     for call in (first, second):
@@ -72,7 +72,7 @@ def test_a_short_text_does_not_wait_for_a_long_one():
     model = Letters()
     long, short = text(model, 2000), text(model, 5)
     pool = joined(long, short)
-    done = pool.go_on(100)
+    done = pool.run_slice(100)
     assert [call for call, _ in done.answers] == [short]
     assert model.asked == [[10, 5]]
 
@@ -83,8 +83,8 @@ def test_a_long_text_goes_on_however_many_short_ones_come():
     pool, answered, slices = joined(long), [], 0
     while long not in answered:
         for _ in range(20):
-            pool.join(text(model, 3))
-        answered = [call for call, _ in pool.go_on(32).answers]
+            pool.add(text(model, 3))
+        answered = [call for call, _ in pool.run_slice(32).answers]
         slices += 1
     assert slices <= 60 / 5
 
@@ -102,7 +102,12 @@ def test_texts_of_one_call_come_back_in_their_order():
     tokens = np.arange(1, 41).reshape(4, 10)
     call = Read(model, Numbers([10, 20, 30, 40]), tokens, np.array([7, 0, 10, 3]), score_sequences, keep=True)
     scores, state = finish(joined(call), 5)[call]
-    assert state.alone.numbers.tolist() == [10 + sum(range(1, 8)), 20, 30 + sum(range(21, 31)), 40 + 96]
+    assert state.materialized.numbers.tolist() == [
+        10 + sum(range(1, 8)),
+        20,
+        30 + sum(range(21, 31)),
+        40 + 96,
+    ]
     assert [int(np.count_nonzero(row)) for row in scores] == [7, 0, 10, 3]
 
 
@@ -110,7 +115,7 @@ def test_texts_of_one_call_come_back_in_their_order():
 def test_nothing_to_read_is_answered_too(rows):
     model = Letters()
     call = Read(model, Numbers(np.arange(rows)), np.zeros((rows, 3), int), np.zeros(rows, int))
-    assert alone(call).alone.numbers.tolist() == list(range(rows))
+    assert alone(call).materialized.numbers.tolist() == list(range(rows))
     assert not model.asked
 
 
@@ -122,9 +127,9 @@ def test_the_one_at_fault_is_found_and_the_others_go_on():
     answers, blamed = [], []
     while len(pool):
         try:
-            answers += pool.go_on(16).answers
+            answers += pool.run_slice(16).answers
         except ZeroDivisionError:
-            blamed.append(pool.blame())
+            blamed.append(pool.isolate_failure())
     assert [call for call in blamed if call] == [bad]
     assert {call for call, _ in answers} == set(good)
     for call, answer in answers:
@@ -135,8 +140,8 @@ def test_who_leaves_is_read_no_further():
     model = Letters()
     gone, stays = text(model, 20), text(model, 20)
     pool = joined(gone, stays)
-    pool.go_on(16)
-    pool.leave(gone)
+    pool.run_slice(16)
+    pool.remove(gone)
     assert list(finish(pool, 16)) == [stays]
     assert [len(lengths) for lengths in model.asked] == [2, 1]
 
@@ -145,11 +150,11 @@ def test_a_text_at_rest_keeps_no_others_alive():
     model = Letters()
     oldest, resting, gone = text(model, 100), text(model, 40), text(model, 9)
     pool = joined(oldest, resting, gone)
-    pool.go_on(24)
+    pool.run_slice(24)
     joint = model.states[-1]
-    pool.leave(gone)
-    pool.join(text(model, 1))
-    pool.go_on(2)  # for the shortest and the oldest
+    pool.remove(gone)
+    pool.add(text(model, 1))
+    pool.run_slice(2)  # for the shortest and the oldest
     assert joint() is None
 
 
@@ -157,9 +162,9 @@ def test_what_a_call_keeps_of_its_own_texts_keeps_no_others_alive():
     model = Letters()
     tokens = np.ones((2, 40), int)
     pool = joined(Read(model, Numbers([0, 0]), tokens, np.array([8, 40])), text(model, 50))
-    pool.go_on(24)
+    pool.run_slice(24)
     joint = model.states[-1]
-    pool.go_on(24)
+    pool.run_slice(24)
     assert joint() is None
 
 

@@ -68,7 +68,7 @@ def client():
 def test_a_word_is_asked_for_once(client):
     tree = WordTree(client)
     start = tree.start()
-    first, again = tree.longer(start, "cat"), tree.longer(start, "cat")
+    first, again = tree.extend(start, "cat"), tree.extend(start, "cat")
     assert first is again
     assert (first.said.logprob, first.said.is_oov) == (-3.0, False)
     assert client.calls == [[("", "cat")]]
@@ -77,11 +77,11 @@ def test_a_word_is_asked_for_once(client):
 def test_words_that_came_up_lately_are_asked_along_and_need_no_call_of_their_own(client):
     tree = WordTree(client)
     start = tree.start()
-    cat, cap = tree.longer(start, "cat"), tree.longer(start, "cap")
-    tree.mention("sat")
-    assert [tree.longer(cat, word).said.logprob for word in ("on", "sat", "cap")] == [-5.0, -6.0, -6.0]
+    cat, cap = tree.extend(start, "cat"), tree.extend(start, "cap")
+    tree.add_recent("sat")
+    assert [tree.extend(cat, word).said.logprob for word in ("on", "sat", "cap")] == [-5.0, -6.0, -6.0]
     assert client.calls[2] == [("cat", "on"), ("cat", "cat"), ("cat", "cap"), ("cat", "sat")]
-    tree.longer(cap, "sat")
+    tree.extend(cap, "sat")
     assert [len(call) for call in client.calls] == [1, 1, 4, 4]
     assert len(client.kept) == 1 + 4  # of what was asked along no state is kept
 
@@ -89,11 +89,11 @@ def test_words_that_came_up_lately_are_asked_along_and_need_no_call_of_their_own
 def test_a_text_that_was_asked_along_is_kept_once_it_is_continued(client):
     tree = WordTree(client)
     start = tree.start()
-    tree.mention("cat")
-    tree.longer(start, "the")
-    cat = tree.longer(start, "cat")
+    tree.add_recent("cat")
+    tree.extend(start, "the")
+    cat = tree.extend(start, "cat")
     assert (len(client.calls), cat.handle) == (1, None)
-    assert tree.longer(cat, "sat").said.logprob == -6.0
+    assert tree.extend(cat, "sat").said.logprob == -6.0
     assert client.kept[cat.handle] == "cat"
 
 
@@ -102,7 +102,7 @@ def test_no_more_companions_than_allowed(client, companions, sizes):
     tree = WordTree(client, companions=companions)
     text = tree.start()
     for word in "abcd":
-        text = tree.longer(text, word)
+        text = tree.extend(text, word)
     assert [len(call) for call in client.calls] == sizes
 
 
@@ -112,7 +112,7 @@ def test_unknown_words_are_one_where_the_whole_vocabulary_is_known():
     start = tree.start()
     assert tree.known_words() == {"the", "cat"}
     calls = len(client.calls)
-    texts = [tree.longer(start, word) for word in ("xq", "yq", "zq", "zzz")]
+    texts = [tree.extend(start, word) for word in ("xq", "yq", "zq", "zzz")]
     assert (len(set(map(id, texts))), len(client.calls)) == (1, calls + 1)
     assert texts[0].said.is_oov
 
@@ -125,7 +125,7 @@ def test_unknown_words_differ_where_others_may_be_known(known, lowercase, words)
     """The vocabulary has more words, or the tokenizer makes known words of others."""
     tree = WordTree(FakeService(known=known, lowercase=lowercase), words=words, companions=0)
     start = tree.start()
-    assert tree.longer(start, "Cat") is not tree.longer(start, "dog")
+    assert tree.extend(start, "Cat") is not tree.extend(start, "dog")
 
 
 def test_words_at_the_start_are_asked_for_all_at_once_and_once(client):
@@ -133,9 +133,9 @@ def test_words_at_the_start_are_asked_for_all_at_once_and_once(client):
     tree = WordTree(client, words=words)
     for _ in range(2):
         start = tree.start()
-        assert [tree.longer(start, word).said.logprob for word in words] == [-float(len(w)) for w in words]
+        assert [tree.extend(start, word).said.logprob for word in words] == [-float(len(w)) for w in words]
     assert [len(call) for call in client.calls] == [1000, 500]
-    assert tree.longer(tree.longer(start, "w7"), "on").said.logprob == -4.0
+    assert tree.extend(tree.extend(start, "w7"), "on").said.logprob == -4.0
     client.address = "lm@2"
     tree.start()
     assert [len(call) for call in client.calls[4:]] == [1000, 500]
@@ -144,9 +144,9 @@ def test_words_at_the_start_are_asked_for_all_at_once_and_once(client):
 def test_the_end_is_asked_for_with_the_last_word_or_alone(client):
     tree = WordTree(client)
     start = tree.start()
-    assert tree.end(tree.longer(start, "cat", eos=True)) == -0.5
+    assert tree.end(tree.extend(start, "cat", eos=True)) == -0.5
     assert len(client.calls) == 1
-    dog = tree.longer(start, "dog")
+    dog = tree.extend(start, "dog")
     assert [tree.end(dog), tree.end(dog)] == [-0.5, -0.5]
     assert client.calls[2:] == [[("dog", "")]]
 
@@ -155,7 +155,7 @@ def test_what_is_dropped_is_freed_with_the_next_question(client):
     tree = WordTree(client, companions=0)
     text = tree.start()
     for word in ("the", "cat", "sat"):
-        text = tree.longer(text, word)
+        text = tree.extend(text, word)
     assert len(client.kept) == 3 + 1 - 2  # of what went before, two have been freed
     text = None
     tree.close()
@@ -167,7 +167,7 @@ def test_more_is_dropped_than_one_request_may_free(client):
     texts = [tree.start() for _ in range(2500)]
     client.max_freed = 1000
     texts = None
-    tree.longer(tree.start(), 0)
+    tree.extend(tree.start(), 0)
     tree.close()
     assert texts is None
     assert client.kept == {}
@@ -176,10 +176,10 @@ def test_more_is_dropped_than_one_request_may_free(client):
 def test_what_could_not_be_freed_is_dropped_still(client):
     tree = WordTree(client, companions=0)
     text = tree.start()
-    first = tree.longer(text, "the")
+    first = tree.extend(text, "the")
     text, client.max_freed = None, 0
     with pytest.raises(AssertionError):
-        tree.longer(first, "cat")
+        tree.extend(first, "cat")
     first, client.max_freed = None, 10
     tree.close()
     assert set(client.kept.values()) == {"the cat"}  # what was kept before the refusal came
@@ -198,10 +198,10 @@ def test_after_the_service_was_started_again_a_decoder_begins_anew(client):
 def test_tokens_are_asked_for_by_the_row_and_kept_when_they_are_continued(client):
     tree = TokenTree(client, [4, 5, 6])
     start = tree.start()
-    texts = [tree.longer(start, index) for index in range(3)]
+    texts = [tree.extend(start, index) for index in range(3)]
     assert [text.logprob for text in texts] == [-4.0, -5.0, -6.0]
     assert len(client.kept) == len(client.calls) == 1
-    after = tree.longer(texts[1], 2)
+    after = tree.extend(texts[1], 2)
     assert (after.logprob, tree.end(texts[1]), tree.end(start)) == (-6.0, -2.0, -2.0)
     assert sorted(client.kept.values()) == ["", "E"]
     assert len(client.calls) == 2

@@ -74,7 +74,7 @@ def test_what_a_lattice_gets_does_not_depend_on_its_company():
     ):
         assert np.array_equal(alone.tokens.nodes, together.tokens.nodes)
         assert np.array_equal(alone.tokens.forward, together.tokens.forward)
-        assert all(map(np.array_equal, alone.tokens.ways, together.tokens.ways))
+        assert all(map(np.array_equal, alone.tokens.edges, together.tokens.edges))
 
 
 def test_each_lattice_has_weights_of_its_own():
@@ -184,8 +184,8 @@ def test_written_as_a_lattice_the_paths_keep_their_totals():
 def canonical(graph):
     """Tokens, and ways by token, those of one in any order."""
     tokens = np.repeat(np.arange(len(graph.nodes)), np.diff(graph.offsets))
-    order = np.lexsort((graph.ways.arcs, graph.ways.parents, tokens))
-    return [graph.nodes, graph.forward, graph.offsets, tokens, *(column[order] for column in graph.ways)]
+    order = np.lexsort((graph.edges.arcs, graph.edges.parents, tokens))
+    return [graph.nodes, graph.forward, graph.offsets, tokens, *(column[order] for column in graph.edges)]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_the_compiled_walk_does_what_the_other_does(search, size):
     model = families.model("ngram")
     some = lattices(5, num_nodes=size, num_arcs=3 * size)
     words = joint_words(some)
-    spelling = SPELLER.spell(list(words))
+    spelling = SPELLER.label_tokens(list(words))
     joined = join(some, [WEIGHTS] * len(some), words, spelling)
     slow = apart(pass_tokens(model, joined, spelling, Search(**search)), joined)
     for one, other in zip(

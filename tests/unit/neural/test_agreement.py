@@ -40,7 +40,7 @@ class _Told:
         monkeypatch.setattr("training.neural.agreement.Processes.current", lambda: self)
         self._change = change
 
-    def gathered(self, text):
+    def gather_texts(self, text):
         return [text, self._change(text)]
 
 

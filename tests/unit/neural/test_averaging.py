@@ -22,7 +22,7 @@ def walk(network, average, values, done=0.5):
 
 
 def averaged(network, average):
-    with average.in_place():
+    with average.applied():
         return float(network.weight.detach()[0, 0])
 
 
@@ -55,19 +55,19 @@ def test_the_mean_begins_when_validation_stops_improving(network):
     """At the first validation worse than the best of those more than two before it."""
     average = WeightAverage(network, TrainSettings(average="nt-asgd", nonmonotone=2))
     for perplexity in (9.0, 5.0, 6.0, 7.0):
-        average.validated(perplexity)
+        average.record_validation(perplexity)
         walk(network, average, [100.0])
-        assert average.is_awaited
-    average.validated(5.5)
+        assert average.is_pending
+    average.record_validation(5.5)
     walk(network, average, [1.0, 2.0, 6.0])
-    assert not average.is_awaited
+    assert not average.is_pending
     assert averaged(network, average) == pytest.approx(3.0)
 
 
 def test_the_networks_own_weights_come_back(network):
     average = WeightAverage(network, TrainSettings(average="ema"))
     walk(network, average, [1.0, 2.0, 4.0])
-    with average.in_place():
+    with average.applied():
         assert float(network.bias.detach()[0]) < 4.0
     assert float(network.bias.detach()[0]) == 4.0
 

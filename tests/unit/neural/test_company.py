@@ -64,12 +64,12 @@ def dead(store, rank):
 def test_who_comes_first_waits_for_the_last(company):
     first, second, last = (company(rank) for rank in range(3))
     came = []
-    waiting = [threading.Thread(target=lambda p=p: (p.meet(), came.append(p))) for p in (first, second)]
+    waiting = [threading.Thread(target=lambda p=p: (p.barrier(), came.append(p))) for p in (first, second)]
     for thread in waiting:
         thread.start()
     time.sleep(0.05)
     assert came == []
-    last.meet()
+    last.barrier()
     for thread in waiting:
         thread.join(timeout=10)
     assert len(came) == 2
@@ -77,7 +77,7 @@ def test_who_comes_first_waits_for_the_last(company):
 
 def test_they_meet_again_and_again(company):
     processes = [company(rank) for rank in range(3)]
-    threads = [threading.Thread(target=lambda p=p: [p.meet() for _ in range(20)]) for p in processes]
+    threads = [threading.Thread(target=lambda p=p: [p.barrier() for _ in range(20)]) for p in processes]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -88,9 +88,9 @@ def test_they_meet_again_and_again(company):
 def test_one_that_is_busy_is_waited_for_beyond_patience(company):
     """It beats, so it lives."""
     first, second, busy = (company(rank, patience_s=0.3) for rank in range(3))
-    threading.Thread(target=second.meet).start()
-    threading.Timer(0.6, busy.meet).start()
-    first.meet()
+    threading.Thread(target=second.barrier).start()
+    threading.Timer(0.6, busy.barrier).start()
+    first.barrier()
 
 
 def test_silence_is_taken_for_death_after_patience(company):
@@ -98,7 +98,7 @@ def test_silence_is_taken_for_death_after_patience(company):
     dead(company.store, 2)
     began = time.monotonic()
     with pytest.raises(ProcessLostError, match="process 2 on far is gone: nothing was heard of it for"):
-        first.meet()
+        first.barrier()
     assert time.monotonic() - began >= 0.3
 
 
@@ -108,23 +108,23 @@ def test_what_ended_a_process_is_told_to_those_who_wait(company):
     with pytest.raises(
         ProcessLostError, match=r"process 2 on .* ended: corpus\.txt: there is no such file; start"
     ):
-        first.meet()
+        first.barrier()
 
 
 def test_a_failed_exchange_names_the_silent_process_not_those_that_noticed_it_too(company):
     first, second = company(0), company(1)
     dead(company.store, 2)
     second.leave("")
-    assert "process 2 on far is gone" in str(first.lost("Connection closed by peer"))
+    assert "process 2 on far is gone" in str(first.lost_peer_error("Connection closed by peer"))
 
 
 def test_a_failed_exchange_among_the_living_says_what_failed(company):
     first, *_ = (company(rank) for rank in range(3))
-    assert "failed: Timed out" in str(first.lost("Timed out"))
+    assert "failed: Timed out" in str(first.lost_peer_error("Timed out"))
 
 
 def test_the_end_of_torchrun_is_told(company):
     first, *_ = (company(rank) for rank in range(3))
     company.store.failure = "Broken pipe"
     with pytest.raises(ProcessLostError, match="torchrun on the machine of process 0 is gone: Broken pipe"):
-        first.meet()
+        first.barrier()

@@ -56,7 +56,7 @@ def test_a_value_out_of_range_is_refused_by_name(field, value):
     ],
 )
 def test_a_key_that_would_do_nothing_is_named(options, idle):
-    assert re.search(idle, NetworkConfig(**options).idle_key() or "")
+    assert re.search(idle, NetworkConfig(**options).unused_key() or "")
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_a_key_that_would_do_nothing_is_named(options, idle):
     ],
 )
 def test_keys_that_act_are_not_named(options):
-    assert NetworkConfig(**options).idle_key() is None
+    assert NetworkConfig(**options).unused_key() is None
 
 
 def test_defaults_are_never_idle():
     """Only what was set is looked at: a checkpoint of any family has every key."""
     config = NetworkConfig(cell="mingru")
-    assert config.idle_key() is None
+    assert config.unused_key() is None
     assert NetworkConfig.model_validate_json(config.model_dump_json()) == config

@@ -56,7 +56,7 @@ def test_gradients_of_a_linear_recurrence_are_powers(a):
 def test_gradients_are_those_of_finite_differences(cell):
     net, tokens, lag = network(cell).double().eval(), some_tokens(7, 1), 3
     with torch.no_grad():
-        _, carried = net(tokens[: 6 - lag], net.zero_hidden(1))
+        _, carried = net(tokens[: 6 - lag], net.initial_hidden(1))
 
         def loss(hidden):
             top = net(tokens[6 - lag : 6], hidden)[1][0][0]

@@ -37,14 +37,14 @@ def test_machines_started_in_another_order_do_not_begin_anew(tmp_path):
     """The second process has what the first one would have to go on with."""
 
     class Told(Processes):
-        def first_ones_bytes(self, content):
+        def broadcast_bytes(self, content):
             return content
 
-        def gathered(self, text):
+        def gather_texts(self, text):
             return [text, "/far/state.pt"]
 
     saver = Saver(SimpleNamespace(processes=Told(0, 2)), tmp_path / "state.pt", {})
     with pytest.raises(
         InvalidInputError, match=r"process 1 has one, /far/state\.pt: start its machine as the first"
     ):
-        saver.take_up()
+        saver.resume()

@@ -61,7 +61,7 @@ def test_a_network_in_evaluation_drops_nothing(cell):
         weight_drop=0.5,
     )
     network = Network(config, 20)
-    tokens, start = torch.arange(2, 18).reshape(8, 2), network.zero_hidden(2)
+    tokens, start = torch.arange(2, 18).reshape(8, 2), network.initial_hidden(2)
 
     def outputs():
         return network.features(network(tokens, start)[0])

@@ -109,7 +109,7 @@ def test_ctrl_c_lets_the_update_end_and_saves_it(tmp_path):
 def test_a_second_ctrl_c_ends_at_once():
     with interruption() as asked:
         signal.raise_signal(signal.SIGINT)
-        assert asked.asked
+        assert asked.requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
@@ -125,7 +125,7 @@ def test_ctrl_c_that_is_ignored_or_of_another_thread_is_left_alone():
 
     def work():
         with interruption() as asked:
-            entered.append(asked.asked)
+            entered.append(asked.requested)
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -41,7 +41,7 @@ def test_scores_features_and_state_come_together(name, batch):
     start = model.initial_state(len(batch[0]))
     reading, state = model.read_with_features(start, *batch), model.prefill(start, *batch)
     assert reading.log_probs == pytest.approx(model.score(start, *batch), abs=1e-5)
-    assert reading.features == pytest.approx(model.features_along(start, *batch), abs=1e-5)
+    assert reading.features == pytest.approx(model.features_per_token(start, *batch), abs=1e-5)
     assert model.features(reading.state) == pytest.approx(model.features(state), abs=1e-5)
     assert model.next_log_probs(model.read(start, *batch).state) == pytest.approx(
         model.next_log_probs(state), abs=1e-5
@@ -53,7 +53,7 @@ def test_features_of_integers_are_near_those_of_floats(name):
     single = families.model(name)
     rounded = QuantizedModel(single.network, single.vocabulary)
     one, other = (
-        model.features_along(model.initial_state(2), *BATCH)[0].astype(np.float64)
+        model.features_per_token(model.initial_state(2), *BATCH)[0].astype(np.float64)
         for model in (single, rounded)
     )
     cosines = (one * other).sum(axis=1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)

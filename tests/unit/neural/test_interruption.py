@@ -57,7 +57,7 @@ def test_a_training_takes_note_of_sigterm_once():
     with terminable():
         with interruption() as asked:
             send(signal.SIGTERM)
-            assert (asked.terminated, asked.asked) == (True, False)
+            assert (asked.terminated, asked.requested) == (True, False)
             assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
@@ -73,7 +73,7 @@ def test_after_a_training_in_peace_sigterm_ends_the_command():
 def test_a_second_ctrl_c_interrupts_a_training():
     with interruption() as asked:
         send(signal.SIGINT)
-        assert (asked.terminated, asked.asked) == (False, True)
+        assert (asked.terminated, asked.requested) == (False, True)
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGINT)
 

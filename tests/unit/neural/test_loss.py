@@ -27,7 +27,7 @@ INPUTS = torch.tensor([[3, 4], [5, 6], [7, 8], [9, 10]])
 
 def gradients(network, compute):
     network.zero_grad()
-    value = compute(network(INPUTS, network.zero_hidden(2))[0])
+    value = compute(network(INPUTS, network.initial_hidden(2))[0])
     return value, {name: p.grad.clone() for name, p in network.named_parameters()}
 
 
@@ -109,7 +109,7 @@ def test_the_number_of_threads_changes_nothing(monkeypatch):
 
 
 def test_targets_that_are_all_bos_teach_nothing(network):
-    outputs, _ = network(INPUTS, network.zero_hidden(2))
+    outputs, _ = network(INPUTS, network.initial_hidden(2))
     nothing = torch.full_like(TARGETS, BOS)
     assert backward(network, outputs, nothing, FullSoftmax(), precision=torch.float32) == 0
     assert network.output.bias.grad is None

@@ -37,7 +37,7 @@ def layer():
     torch.manual_seed(4)
     softmax = Softmax(E, V, shared=None)
     torch.nn.init.normal_(softmax.weight)
-    softmax.start_from_counts(COUNTS)
+    softmax.initialise_from_counts(COUNTS)
     return softmax
 
 
@@ -47,7 +47,7 @@ def adaptive():
     softmax = AdaptiveSoftmax(
         E, ClusteredVectors(V, E, cutoffs=(7, 15), initial_range=1.0), initial_range=1.0
     )
-    softmax.start_from_counts(COUNTS.flip(0))
+    softmax.initialise_from_counts(COUNTS.flip(0))
     return softmax
 
 
@@ -213,7 +213,7 @@ def test_the_second_loss_takes_over_after_its_share(layer, text):
     loss = Switching(SampledSoftmax(sampler(samples=3)), full, share=0.4)
     want = full(layer, *text, precision=torch.float32).loss
     for done, same in [(0.0, False), (0.39, False), (0.4, True), (1.0, True)]:
-        loss.at(done)
+        loss.set_progress(done)
         assert (loss(layer, *text, precision=torch.float32).loss == want) == same
 
 

@@ -20,17 +20,17 @@ def test_rows_that_go_on_keep_their_state_and_others_begin_anew(network):
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter)  # a learned state that is not zero
     tokens = torch.tensor([[3, 4, 5], [6, 7, 8]])
-    before = network(tokens, network.zero_hidden(3))[1]
-    hidden = network.carry_on(before, torch.tensor([True, False, True]))
-    for part, old, new in zip(hidden, before, network.zero_hidden(3), strict=True):
+    before = network(tokens, network.initial_hidden(3))[1]
+    hidden = network.detach_and_reset(before, torch.tensor([True, False, True]))
+    for part, old, new in zip(hidden, before, network.initial_hidden(3), strict=True):
         assert torch.equal(part[:, [0, 2]], old[:, [0, 2]])
         assert torch.equal(part[:, 1], new[:, 1])
 
 
 def test_gradients_end_where_a_stretch_begins(network):
     tokens = torch.tensor([[3, 4], [6, 7]])
-    before = network(tokens, network.zero_hidden(2))[1]
-    hidden = network.carry_on(before, torch.ones(2, dtype=torch.bool))
+    before = network(tokens, network.initial_hidden(2))[1]
+    hidden = network.detach_and_reset(before, torch.ones(2, dtype=torch.bool))
     assert all(part.grad_fn is None or not _reaches(part, network) for part in hidden)
 
 
@@ -43,11 +43,11 @@ def _reaches(part, network):
 def test_a_learned_state_is_learned_by_rows_that_begin():
     config = NetworkConfig(cell="lstm", layers=2, embedding_size=6, hidden_size=6, learned_state=True)
     network = Network(config, 15)
-    hidden = network.carry_on(network.zero_hidden(2), torch.tensor([True, False]))
+    hidden = network.detach_and_reset(network.initial_hidden(2), torch.tensor([True, False]))
     network(torch.tensor([[3, 4]]), hidden)[0][:, 0].sum().backward()
     assert not any(part.grad.any() for part in network.body.initial)  # row 0 went on
     network.zero_grad()
-    hidden = network.carry_on(network.zero_hidden(2), torch.tensor([True, False]))
+    hidden = network.detach_and_reset(network.initial_hidden(2), torch.tensor([True, False]))
     network(torch.tensor([[3, 4]]), hidden)[0][:, 1].sum().backward()
     assert all(part.grad.any() for part in network.body.initial)
 
@@ -55,7 +55,7 @@ def test_a_learned_state_is_learned_by_rows_that_begin():
 def test_every_parameter_gets_a_gradient(network):
     """After some tokens, so that memories and recurrent weights have something to act on."""
     tokens = torch.stack([torch.randperm(40), torch.randperm(40)], dim=1)
-    hidden = network.carry_on(network.zero_hidden(2), torch.zeros(2, dtype=torch.bool))
+    hidden = network.detach_and_reset(network.initial_hidden(2), torch.zeros(2, dtype=torch.bool))
     outputs = network(tokens, hidden)[0]
     features = network.features(outputs).flatten(0, 1)
     predicted = tokens.flatten() != BOS

@@ -25,7 +25,7 @@ def layer():
     softmax = AdaptiveSoftmax(
         E, ClusteredVectors(V, E, cutoffs=CUTOFFS, initial_range=1.0), initial_range=1.0
     )
-    softmax.start_from_counts(COUNTS)
+    softmax.initialise_from_counts(COUNTS)
     for bias in softmax.biases:
         torch.nn.init.normal_(bias)
     return softmax
@@ -40,7 +40,7 @@ def network(**changes):
 @pytest.fixture(params=[True, False], ids=["tied", "untied"])
 def model(request):
     built = network(tied=request.param)
-    built.output.start_from_counts(COUNTS)
+    built.output.initialise_from_counts(COUNTS)
     return NeuralModel(built, Vocabulary([f"w{i}" for i in range(V - 3)]))
 
 
@@ -97,7 +97,7 @@ def test_choices_cost_a_row_once_and_have_the_probabilities_of_the_distribution(
 
 def test_it_starts_from_the_tokens_frequencies():
     layer = AdaptiveSoftmax(E, ClusteredVectors(V, E, cutoffs=CUTOFFS, initial_range=1.0), initial_range=1.0)
-    layer.start_from_counts(COUNTS)
+    layer.initialise_from_counts(COUNTS)
     got = layer.log_probs(torch.zeros(1, E)).exp()[0]
     others = torch.arange(V) != BOS
     torch.testing.assert_close(got[others], COUNTS[others] / COUNTS[others].sum(), rtol=1e-4, atol=1e-6)

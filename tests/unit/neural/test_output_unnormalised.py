@@ -47,7 +47,7 @@ def test_unnormalised_scores_differ_by_the_log_normaliser(vocabulary):
     tokens, lengths = pad([[3, 4, 5], [6], [7, 2]])
     state = model.initial_state(3)
     off = model.score_unnormalised(state, tokens, lengths) - model.score(state, tokens, lengths)
-    logits = built.output.logits(torch.as_tensor(model.features_along(state, tokens, lengths)))
+    logits = built.output.logits(torch.as_tensor(model.features_per_token(state, tokens, lengths)))
     inside = np.arange(3) < lengths[:, None]
     np.testing.assert_allclose(off[inside], logits.logsumexp(-1).detach().numpy()[inside], atol=1e-5)
     assert not off[~inside].any()

@@ -191,8 +191,8 @@ def test_a_packed_network_shares_what_it_does_not_pack(packing):
     assert served.embedding.weight is network.embedding.weight
     assert isinstance(served.output, PackedSoftmax)
     assert isinstance(network.output, Softmax)
-    assert served.takes_any_shape
-    assert not network.takes_any_shape
+    assert served.accepts_any_shape
+    assert not network.accepts_any_shape
 
 
 def test_a_loaded_model_weighs_where_weights_are_packed(tmp_path):
@@ -206,5 +206,5 @@ def test_a_loaded_model_weighs_where_weights_are_packed(tmp_path):
 def test_only_a_packed_softmax_holds_few_logits():
     for options, few in (({}, True), ({"output": "adaptive", "cutoffs": (20, 40)}, False)):
         network = Network(NetworkConfig(embedding_size=33, hidden_size=40, **options), 63)
-        assert packed(network, FLOATS).output.holds_few_logits == few
-        assert not network.output.holds_few_logits
+        assert packed(network, FLOATS).output.streams_logits == few
+        assert not network.output.streams_logits

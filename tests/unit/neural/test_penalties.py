@@ -18,7 +18,7 @@ def gradients(network, extra=None):
     """Of a loss of the features, and of what is given, for one stretch."""
     torch.manual_seed(2)
     tokens = torch.randint(0, 11, (5, 3))
-    outputs, _ = network(tokens, network.zero_hidden(3))
+    outputs, _ = network(tokens, network.initial_hidden(3))
     features = network.features(outputs)
     loss = features.square().sum()
     if extra is not None:

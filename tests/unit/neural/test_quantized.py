@@ -67,7 +67,7 @@ class Reference:
     def __init__(self, network):
         self.config = network.config
         self.weights = {name: value.detach().double().numpy() for name, value in network.state_dict().items()}
-        self.top, *carried = (part[:, 0].detach().double().numpy() for part in network.zero_hidden(1))
+        self.top, *carried = (part[:, 0].detach().double().numpy() for part in network.initial_hidden(1))
         self.h, self.c = carried[0].copy(), carried[-1].copy()
 
     def read(self, token):
@@ -199,7 +199,7 @@ def test_features_are_what_the_output_layer_reads_before_each_token(shape):
     start = model.initial_state(3)
     scores, features = model.score_with_features(start, tokens, lengths)
     assert (scores == model.score(start, tokens, lengths)).all()
-    assert (features == model.features_along(start, tokens, lengths)).all()
+    assert (features == model.features_per_token(start, tokens, lengths)).all()
     assert (features[:2, 0] == model.features(start)[:2]).all()
     assert (
         features[0, 2] == model.features(model.prefill(start, tokens[:, :2], np.array([2, 0, 0])))[0]

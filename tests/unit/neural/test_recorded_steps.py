@@ -36,7 +36,7 @@ def recorded(network):
 def read(stepping, network, rows, seed=0):
     place = next(network.parameters()).device
     generator = torch.Generator().manual_seed(seed)
-    hidden = network.zero_hidden(rows)
+    hidden = network.initial_hidden(rows)
     for _ in range(3):
         tokens = torch.randint(20, (rows,), generator=generator).to(place)
         hidden = stepping(tokens, hidden)

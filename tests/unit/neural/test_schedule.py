@@ -83,7 +83,7 @@ def test_a_constant_rate_is_constant_after_the_warmup():
 def test_time_that_was_used_before_counts():
     clock = Clock()
     run = schedule(clock, steps_per_epoch=10**6, max_minutes=1)
-    run.go_on_from(30)
+    run.resume_from(30)
     clock.now += 15
     assert run.seconds == 45
     assert run.done(1) == 0.75

@@ -60,8 +60,8 @@ def test_a_cycle_needs_room():
     ],
 )
 def test_a_key_that_would_do_nothing_is_told(settings, problem):
-    assert TrainSettings(**settings).idle_key().startswith(problem)
-    assert TrainSettings().idle_key() is None
+    assert TrainSettings(**settings).unused_key().startswith(problem)
+    assert TrainSettings().unused_key() is None
 
 
 @pytest.mark.parametrize(

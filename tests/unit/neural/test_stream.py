@@ -14,13 +14,13 @@ TEXT = EncodedCorpus.from_sentences([[3, 4, 5], [], [6], [7, 8, 9, 10]])
 
 def test_targets_are_the_inputs_a_step_later():
     streams = Streams(TEXT, batch_size=2, bptt_length=3, seed=1)
-    for stretch in streams.stretches(3):
+    for stretch in streams.segments(3):
         np.testing.assert_array_equal(stretch.inputs[1:], stretch.targets[:-1])
 
 
 def test_each_stream_goes_on_where_its_last_stretch_ended():
     streams = Streams(TEXT, batch_size=2, bptt_length=3, seed=1)
-    before, after = streams.stretches(1)
+    before, after = streams.segments(1)
     np.testing.assert_array_equal(before.targets[-1], after.inputs[0])
     assert (before.first, after.first) == (True, False)
 
@@ -28,7 +28,7 @@ def test_each_stream_goes_on_where_its_last_stretch_ended():
 def test_epochs_start_at_different_places_given_by_the_seed():
     def starts(seed):
         streams = Streams(TEXT, batch_size=1, bptt_length=15, seed=seed)
-        return [tuple(s.inputs[:, 0]) for s in streams.stretches(6)]
+        return [tuple(s.inputs[:, 0]) for s in streams.segments(6)]
 
     assert len(set(starts(1))) > 1
     assert starts(1) == starts(1)
@@ -43,7 +43,7 @@ def test_a_text_shorter_than_a_batch_fills_fewer_streams():
 
 def test_a_text_shorter_than_a_stretch_is_one_stretch():
     streams = Streams(EncodedCorpus.from_sentences([[3]]), batch_size=8, bptt_length=50, seed=1)
-    (stretch,) = streams.stretches(1)
+    (stretch,) = streams.segments(1)
     assert stretch.inputs.shape == (2, 1)
 
 
@@ -58,7 +58,7 @@ LONG = EncodedCorpus.from_sentences([range(3, 60)] * 200)
 @pytest.mark.parametrize("bptt_length", [10, 35, 70])
 def test_variable_lengths_vary_around_the_middle(bptt_length):
     streams = Streams(LONG, batch_size=4, bptt_length=bptt_length, variable=True, seed=1)
-    lengths = [len(s.inputs) for s in streams.stretches(20)]
+    lengths = [len(s.inputs) for s in streams.segments(20)]
     assert len(lengths) == 20 * streams.steps_per_epoch
     assert len(set(lengths)) > 3
     assert np.mean(lengths) == pytest.approx(0.975 * bptt_length, rel=0.06)
@@ -68,7 +68,7 @@ def test_variable_lengths_vary_around_the_middle(bptt_length):
 
 def test_variable_stretches_follow_one_another():
     streams = Streams(LONG, batch_size=4, bptt_length=30, variable=True, seed=1)
-    stretches = list(streams.stretches(1))
+    stretches = list(streams.segments(1))
     for before, after in itertools.pairwise(stretches):
         np.testing.assert_array_equal(before.targets[-1], after.inputs[0])
 
@@ -77,7 +77,7 @@ def test_variable_stretches_follow_one_another():
 def test_skipping_leads_to_the_same_stretches(variable):
     def all_of(skip):
         streams = Streams(LONG, batch_size=4, bptt_length=30, variable=variable, seed=5)
-        return list(streams.stretches(3, skip=skip))
+        return list(streams.segments(3, skip=skip))
 
     whole = all_of(0)
     for skip in (1, len(whole) // 3, len(whole) // 3 + 1, len(whole) - 1, len(whole)):

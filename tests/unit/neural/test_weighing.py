@@ -38,7 +38,7 @@ def state(model):
 
 def test_weights_are_those_of_the_distribution(model, state):
     assert can(model, Weigher)
-    weighed, log_probs = model.weigh(state, TEMPERATURES), model.next_log_probs(state).astype(np.float64)
+    weighed, log_probs = model.block_sums(state, TEMPERATURES), model.next_log_probs(state).astype(np.float64)
     scores = (log_probs - log_probs.max(axis=1, keepdims=True)) / TEMPERATURES[:, None]
     starts = np.arange(0, VOCAB_SIZE, WEIGHED_TOKENS)
     assert weighed.sums == pytest.approx(np.add.reduceat(np.exp(scores), starts, axis=1), rel=2e-5, abs=1e-30)
@@ -46,7 +46,7 @@ def test_weights_are_those_of_the_distribution(model, state):
 
 
 def test_logits_of_a_block_less_the_logarithm_of_the_sum_are_the_log_probabilities(model, state):
-    weighed, log_probs = model.weigh(state, TEMPERATURES), model.next_log_probs(state)
+    weighed, log_probs = model.block_sums(state, TEMPERATURES), model.next_log_probs(state)
     rows, blocks = np.array([4, 0, 0, 2]), np.array([0, 39, 3, 17])
     logits = model.logits(weighed, rows, blocks)
     for row, block, some in zip(rows, blocks, logits, strict=True):
@@ -59,8 +59,8 @@ def test_a_row_is_weighed_as_it_is_alone(model, state, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     rows = np.arange(150) % len(state)  # several groups of rows in each thread
     temperatures = np.resize(TEMPERATURES, len(rows))
-    together = model.weigh(state.select(rows), temperatures)
+    together = model.block_sums(state.select(rows), temperatures)
     for row in (0, 1, 15, 16, 49, 77, 99, 149):
-        alone = model.weigh(state.select(rows[[row]]), temperatures[[row]])
+        alone = model.block_sums(state.select(rows[[row]]), temperatures[[row]])
         assert (alone.sums[0] == together.sums[row]).all()
         assert alone.log_sums[0] == together.log_sums[row]

@@ -77,7 +77,7 @@ def test_decoding_on_the_host_chooses_as_it_does_from_the_cpus_model(model, move
         log_probs = to_numpy(each.next_log_probs(each.initial_state(4)))
         rules = rules_of(parameters, np.zeros(0, np.int64))
         batch = Batch.of([rules] * 4, [row_seed(0, row) for row in range(4)])
-        chosen.append(choose(log_probs, batch.rows(), batch.draws()).tokens)
+        chosen.append(choose(log_probs, batch.rows(), batch.uniform_numbers()).tokens)
     assert np.array_equal(*chosen)
 
 

@@ -13,7 +13,7 @@ from service.engine.scheduler import Scheduler, SchedulerLimits
 
 def run_with_engine(test, *, timeout_s=5.0):
     async def main():
-        scheduler = Scheduler(clock=time.monotonic, limits=SchedulerLimits(max_jobs=10, max_untaken_events=2))
+        scheduler = Scheduler(clock=time.monotonic, limits=SchedulerLimits(max_jobs=10, max_pending_events=2))
         engine = Engine(scheduler, clock=time.monotonic, request_timeout_s=timeout_s)
         engine.start()
         try:

@@ -106,7 +106,7 @@ def test_the_last_look_ages_while_the_registry_is_out_of_reach(made, registry, c
     host = made("ngram")
     clock.now_s = 10
     host.refresh()
-    monkeypatch.setattr(registry, "stamps", Mock(side_effect=RegistryError("gone")))
+    monkeypatch.setattr(registry, "change_stamps", Mock(side_effect=RegistryError("gone")))
     clock.now_s = 17
     host.refresh()
     assert host.registry_look_age_s == 7
@@ -133,7 +133,7 @@ def test_nothing_is_resolved_or_loaded_again_while_nothing_changes(made, loads, 
 def test_two_changes_with_one_stamp_are_both_seen(made, registry, monkeypatch):
     """A file system's clock may stand still between two changes."""
     host = made("ngram")
-    monkeypatch.setattr(registry, "stamps", lambda _names: {"ngram": (1,)})
+    monkeypatch.setattr(registry, "change_stamps", lambda _names: {"ngram": (1,)})
     host.refresh()
     registry.publish("ngram", write_minimal)
     host.refresh()
@@ -262,7 +262,7 @@ def test_requests_keep_what_they_resolved_and_the_last_one_frees_it(made, regist
     model = weakref.ref(kept.model)
     registry.set_alias("lstm", "champion", 2)
     host.refresh()
-    assert [leaving.address for leaving in host.leaving] == ["lstm@1"]
+    assert [leaving.address for leaving in host.unloading] == ["lstm@1"]
     assert host.reap()
     del kept
     assert model() is None
@@ -282,7 +282,7 @@ def test_two_addresses_of_one_version_load_it_once(made, loads):
     host.load("lstm@1")
     host.load("lstm@champion")
     assert loads.done == ["ngram@1", "lstm@1"]
-    assert sorted(host.follows(host.find("lstm@1"))) == ["lstm@1", "lstm@champion"]
+    assert sorted(host.followed_addresses(host.find("lstm@1"))) == ["lstm@1", "lstm@champion"]
 
 
 @pytest.mark.parametrize("address", ["nobody", "lstm@9", "lstm@0", "lstm@../2", "../lstm", "lstm@x"])

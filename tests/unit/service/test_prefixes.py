@@ -22,10 +22,10 @@ def states_of(*texts, model):
 def test_the_longest_beginning_is_found():
     known = PrefixCache(1 << 20)
     for ids, state in states_of([1, 5], [1, 5, 9, 4], [1, 6, 7], model="lstm"):
-        known.keep(ids, state)
-    assert known.longest(np.array([1, 5, 9, 4, 3])).length == 4
-    assert known.longest(np.array([1, 5, 9])).length == 2
-    assert known.longest(np.array([2, 5, 9])) == (0, None)
+        known.put(ids, state)
+    assert known.longest_match(np.array([1, 5, 9, 4, 3])).length == 4
+    assert known.longest_match(np.array([1, 5, 9])).length == 2
+    assert known.longest_match(np.array([2, 5, 9])) == (0, None)
     assert (known.queries, known.hits) == (3, 2)
 
 
@@ -33,16 +33,16 @@ def test_what_was_used_least_recently_goes_first():
     state = families.model("lstm").initial_state(1)
     known = PrefixCache(3 * (num_bytes(state) + 600))
     for last in (1, 2, 3):
-        known.keep(np.array([last]), state)
-    known.longest(np.array([1]))
-    known.keep(np.array([4]), state)
-    assert [known.longest(np.array([last])).length for last in (1, 2, 3, 4)] == [1, 0, 1, 1]
+        known.put(np.array([last]), state)
+    known.longest_match(np.array([1]))
+    known.put(np.array([4]), state)
+    assert [known.longest_match(np.array([last])).length for last in (1, 2, 3, 4)] == [1, 0, 1, 1]
     assert known.num_bytes <= 3 * (num_bytes(state) + 600)
 
 
 def test_what_is_larger_than_the_whole_is_not_kept():
     known = PrefixCache(100)
-    known.keep(np.array([1]), families.model("lstm").initial_state(1))
+    known.put(np.array([1]), families.model("lstm").initial_state(1))
     assert (len(known), known.num_bytes) == (0, 0)
 
 
@@ -78,7 +78,7 @@ def loaded_with_prefixes(load, name):
     loaded = load(families.tokenizer())
     checkpoint = loaded.checkpoint
     checkpoint.model = model
-    return dataclasses.replace(loaded, prefixes=PrefixCache(1 << 24)), model
+    return dataclasses.replace(loaded, prefix_cache=PrefixCache(1 << 24)), model
 
 
 @pytest.mark.parametrize("bos", [True, False])
@@ -122,4 +122,4 @@ def test_of_many_tokens_none_is_read_twice(load):
 def test_many_contexts_at_once_leave_no_trace(load):
     loaded, _ = loaded_with_prefixes(load, "lstm")
     result_of(prefill(loaded, [np.array([5, 9])] * 9, bos=True))
-    assert len(loaded.prefixes) == 0
+    assert len(loaded.prefix_cache) == 0

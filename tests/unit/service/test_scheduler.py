@@ -92,7 +92,7 @@ def test_a_job_rests_until_its_events_are_taken():
     while scheduler.step():
         pass
     assert listener.events == [1, 2]
-    scheduler.take(job)
+    scheduler.event_taken(job)
     while scheduler.step():
         pass
     assert listener.events == [1, 2, 3]

@@ -135,7 +135,7 @@ def test_a_changed_file_is_read_again_after_a_second(file, clock):
 def test_a_signal_makes_it_look_at_once(file, clock):
     store = KeyStore(file=file, clock=clock)
     change(file, f"{ADMIN.key.line}\n")
-    store.look_again()
+    store.force_reload()
     assert store.find(ADMIN.secret.encode()) is not None
 
 
@@ -163,7 +163,7 @@ def test_a_signal_tells_that_the_file_is_still_gone(file, clock):
     file.unlink()
     clock.now_s = 1.0
     store.find(b"x")
-    store.look_again()
+    store.force_reload()
     with capture_logs() as told:
         store.find(b"x")
     assert [line["event"] for line in told] == ["API keys left as they were"]

@@ -68,7 +68,7 @@ def test_a_handle_of_another_process_names_it():
     with pytest.raises(StateElsewhereError, match="by the process there, and this is here"):
         found(made(), handle)
     with pytest.raises(StateElsewhereError):
-        made().check_here(["x", handle], parameter="free[]")
+        made().check_process(["x", handle], parameter="free[]")
 
 
 def test_states_that_are_not_used_expire_and_used_ones_stay():
@@ -94,8 +94,8 @@ def test_one_state_too_many_is_refused_with_the_numbers_and_none_is_kept():
         store.keep("me", [kept()] * 2)
     assert len(store) == 3
     with pytest.raises(StatesFullError):
-        store.check_room(2)
-    store.check_room(1)
+        store.check_capacity(2)
+    store.check_capacity(1)
 
 
 def test_bytes_are_counted_and_given_back():

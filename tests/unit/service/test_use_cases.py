@@ -194,7 +194,7 @@ def test_one_long_context_among_many_short_ones_is_not_padded_for_all(words, fin
 def test_a_context_before_many_texts_is_kept_once(words, finish):
     contexts = SharedContexts()
     first, second = (
-        contexts.share(encode_after(words, (3, 4), (i,), parameter="token_ids[0]")) for i in (5, 6)
+        contexts.intern(encode_after(words, (3, 4), (i,), parameter="token_ids[0]")) for i in (5, 6)
     )
     assert first.context is second.context
     assert (first.text.tolist(), second.text.tolist()) == ([5], [6])
@@ -207,7 +207,7 @@ def test_tokenising_a_long_context_for_each_of_many_texts_gives_others_their_tur
 
 
 def test_ranking_words_after_many_known_contexts_gives_others_their_turn(words, finish):
-    remembering = dataclasses.replace(words, looks=Looks(1 << 20))
+    remembering = dataclasses.replace(words, next_token_cache=Looks(1 << 20))
     command = NextTokenCommand((("context[0]", "the"),) * 20, 3, entropy=False, model=None)
     answers, steps = finish(next_words(remembering, command, LIMITS))
     assert len(answers) == 20

@@ -28,7 +28,7 @@ def test_every_error_stands_where_it_says_and_the_rest_is_as_it_was(kind):
     cutter, put = cutter_of(trigram()[1]), damager(kind)
     number = 0
     for line in SENTENCES:
-        damaged = put.damage(cutter.sentence(line))
+        damaged = put.inject_errors(cutter.sentence(line))
         text, shift = damaged.text, 0
         for error in damaged.errors:
             begin = error.start + shift
@@ -45,7 +45,9 @@ def test_every_error_stands_where_it_says_and_the_rest_is_as_it_was(kind):
 
 def test_no_error_without_a_rate():
     cutter = cutter_of(trigram()[1])
-    assert all(not damager(kind, rate=0.0).damage(cutter.sentence(SENTENCES[0])).errors for kind in KINDS)
+    assert all(
+        not damager(kind, rate=0.0).inject_errors(cutter.sentence(SENTENCES[0])).errors for kind in KINDS
+    )
 
 
 def found(errors, alarms):

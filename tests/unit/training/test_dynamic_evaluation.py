@@ -84,7 +84,7 @@ def slowly(model, corpus, settings, places):
     network = copy.deepcopy(model.network).double().requires_grad_()
     weights = list(network.parameters())
     trained, gradients = [w.detach().clone() for w in weights], []
-    text, hidden = corpus.with_boundaries().astype(np.int64), [h.double() for h in network.zero_hidden(1)]
+    text, hidden = corpus.with_boundaries().astype(np.int64), [h.double() for h in network.initial_hidden(1)]
     scores, entropies = [], []
     for start in range(0, len(text) - 1, settings.stretch):
         losses = []

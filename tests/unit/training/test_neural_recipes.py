@@ -81,10 +81,10 @@ def test_a_key_that_would_do_nothing_or_cannot_be_is_refused(assignments, said):
 
 
 def test_one_key_turns_models_of_both_families_round():
-    assert load_recipe("ngram", ["direction=backward"]).reads == "backward"
-    assert load_recipe("ngram", ["ngram.direction=backward"]).reads == "backward"
-    assert load_recipe("lstm", ["direction=backward"]).reads == "backward"
-    assert load_recipe("lstm").reads == "forward"
+    assert load_recipe("ngram", ["direction=backward"]).reading_direction == "backward"
+    assert load_recipe("ngram", ["ngram.direction=backward"]).reading_direction == "backward"
+    assert load_recipe("lstm", ["direction=backward"]).reading_direction == "backward"
+    assert load_recipe("lstm").reading_direction == "forward"
 
 
 @pytest.mark.parametrize(

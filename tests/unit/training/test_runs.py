@@ -117,9 +117,9 @@ def test_two_trainings_of_one_model_are_refused(tmp_path):
     """The lock is the process's, and another opening of the folder is as good as another process."""
     first, second = (Runs(tmp_path, "m", resume=False) for _ in range(2))
     with (
-        first.held(),
+        first.locked(),
         pytest.raises(InvalidInputError, match="another process is training 'm'"),
-        second.held(),
+        second.locked(),
     ):
         pass
 
@@ -139,10 +139,10 @@ def test_a_folder_that_its_holder_removed_meanwhile_is_no_lock(tmp_path, monkeyp
         really(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with Runs(tmp_path, "m", resume=True).held():
+    with Runs(tmp_path, "m", resume=True).locked():
         other = Runs(tmp_path, "m", resume=True)
         with pytest.raises(InvalidInputError, match="another process"):
-            other.held().__enter__()
+            other.locked().__enter__()
 
 
 def test_a_file_system_without_locks_is_not_taken_for_another_process(tmp_path, monkeypatch):
@@ -150,5 +150,5 @@ def test_a_file_system_without_locks_is_not_taken_for_another_process(tmp_path, 
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with pytest.raises(RegistryError, match="No locks available"), Runs(tmp_path, "m", resume=True).held():
+    with pytest.raises(RegistryError, match="No locks available"), Runs(tmp_path, "m", resume=True).locked():
         pass

@@ -16,7 +16,7 @@ from service.workers.supervisor import Supervisor
 def crew(number=1, size=3):
     folder = Path("/run/ours")
     return Crew(
-        number=number, size=size, name="pod", board=Board(size), folder=folder, weights=folder, lifeline=-1
+        number=number, size=size, name="pod", status=Board(size), folder=folder, weights=folder, lifeline=-1
     )
 
 
@@ -25,7 +25,7 @@ def test_each_has_a_name_a_socket_and_others():
     assert one.process_name == "pod-1"
     assert one.process_names == ["pod-0", "pod-1", "pod-2"]
     assert one.socket_of(2) == Path("/run/ours/2.sock")
-    assert one.others == [0, 2]
+    assert one.peer_numbers == [0, 2]
 
 
 @pytest.mark.parametrize(("cores", "size", "threads"), [(8, 2, 4), (8, 3, 2), (2, 4, 1)])
@@ -46,12 +46,12 @@ def test_workers_are_pinned_round_and_round(monkeypatch):
 def test_a_board_knows_who_listens_and_who_has_ever_been_ready():
     board = Board(2)
     assert (board.connections, board.all_started, board.restarts) == ([None, None], False, [0, 0])
-    board.connected(0, 7)
-    board.started(0)
-    board.started(1)
-    board.connected(1, 2)
-    board.stopped(1)
-    board.restarted(1)
+    board.set_connections(0, 7)
+    board.mark_started(0)
+    board.mark_started(1)
+    board.set_connections(1, 2)
+    board.mark_stopped(1)
+    board.mark_restarted(1)
     assert (board.connections, board.all_started, board.restarts) == ([7, None], True, [0, 1])
 
 
@@ -59,7 +59,7 @@ def test_a_board_is_one_for_all_processes():
     board = Board(1)
     child = os.fork()
     if not child:
-        board.connected(0, 5)
+        board.set_connections(0, 5)
         os._exit(0)
     os.waitpid(child, 0)
     assert board.connections == [5]

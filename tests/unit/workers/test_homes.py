@@ -18,7 +18,7 @@ def homes():
         number=0,
         size=SIZE,
         name="host",
-        board=Board(SIZE),
+        status=Board(SIZE),
         folder=Path("/nowhere"),
         weights=Path("/nowhere"),
         lifeline=-1,

@@ -47,22 +47,22 @@ def run(folder, answers, main):
 
 
 def test_an_answer_comes_with_its_headers_but_those_of_the_connection(tmp_path):
-    answer, _ = run(tmp_path, [WHOLE], lambda sibling: sibling.ask("/"))
+    answer, _ = run(tmp_path, [WHOLE], lambda sibling: sibling.get("/"))
     assert (answer.status, answer.body) == (200, b"hi")
     assert answer.headers == [(b"content-length", b"2"), (b"x-shape", b"1,2")]
 
 
 def test_connections_are_used_again(tmp_path):
     async def main(sibling):
-        return [(await sibling.ask("/")).body for _ in range(3)]
+        return [(await sibling.get("/")).body for _ in range(3)]
 
     assert run(tmp_path, [WHOLE] * 3, main) == ([b"hi"] * 3, 1)
 
 
 def test_a_kept_connection_that_was_closed_is_replaced(tmp_path):
     async def main(sibling):
-        await sibling.ask("/")
-        return (await sibling.ask("/")).body
+        await sibling.get("/")
+        return (await sibling.get("/")).body
 
     closing = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"
     assert run(tmp_path, [closing, WHOLE], main) == (b"hi", 2)
@@ -88,14 +88,14 @@ def test_chunks_are_passed_on_as_they_come(tmp_path):
 )
 def test_an_answer_that_is_not_whole_is_told_of(tmp_path, answer, begun):
     with pytest.raises(CutError) as raised:
-        run(tmp_path, [answer], lambda sibling: sibling.ask("/"))
-    assert raised.value.begun is begun
+        run(tmp_path, [answer], lambda sibling: sibling.get("/"))
+    assert raised.value.reply_begun is begun
 
 
 def test_an_error_is_no_answer_to_what_workers_ask(tmp_path):
     failing = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 2\r\n\r\nno"
     with pytest.raises(CutError, match="status 500"):
-        run(tmp_path, [failing], lambda sibling: sibling.ask("/"))
+        run(tmp_path, [failing], lambda sibling: sibling.get("/"))
 
 
 def test_one_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
@@ -108,7 +108,7 @@ def test_one_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
     async def main():
         async with await asyncio.start_unix_server(hang, tmp_path / "s"):
             try:
-                await Sibling(tmp_path / "s").ask("/")
+                await Sibling(tmp_path / "s").get("/")
             finally:
                 await asyncio.sleep(0.05)
 
@@ -120,7 +120,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_told_to_no_other(tmp_path, 
     received = link._Link.data_received
 
     async def main(sibling):
-        gone = asyncio.create_task(sibling.ask("/"))
+        gone = asyncio.create_task(sibling.get("/"))
 
         def too_late(self, data):
             received(self, data)
@@ -129,14 +129,14 @@ def test_an_answer_that_nobody_waits_for_any_more_is_told_to_no_other(tmp_path, 
         monkeypatch.setattr(link._Link, "data_received", too_late)
         await asyncio.gather(gone, return_exceptions=True)
         monkeypatch.undo()
-        return (await sibling.ask("/")).body
+        return (await sibling.get("/")).body
 
     assert run(tmp_path, [WHOLE] * 2, main) == (b"hi", 2)
 
 
 def test_nobody_there_is_told_of(tmp_path):
     with pytest.raises(CutError, match="No such file"):
-        asyncio.run(Sibling(tmp_path / "none").ask("/"))
+        asyncio.run(Sibling(tmp_path / "none").get("/"))
 
 
 def test_a_request_is_encoded_anew_for_its_link():

@@ -19,7 +19,9 @@ def listening():
 
 def crew(number, board):
     nowhere = Path("/nowhere")
-    return Crew(number=number, size=2, name="host", board=board, folder=nowhere, weights=nowhere, lifeline=-1)
+    return Crew(
+        number=number, size=2, name="host", status=board, folder=nowhere, weights=nowhere, lifeline=-1
+    )
 
 
 class Watched(FairListener):
@@ -27,9 +29,9 @@ class Watched(FairListener):
 
     num_left = 0
 
-    def _rest(self, seconds):
+    def _pause(self, seconds):
         self.num_left += seconds is not None
-        super()._rest(seconds)
+        super()._pause(seconds)
 
 
 async def turns_left(listening, board, count):
@@ -52,34 +54,34 @@ async def turns_left(listening, board, count):
 
 def test_a_connection_is_taken_at_once_where_nobody_has_fewer(listening):
     board = Board(2)
-    board.connected(1, 3)
+    board.set_connections(1, 3)
     assert asyncio.run(turns_left(listening, board, 3)) == 0
     assert board.connections == [None, 3]
 
 
 def test_one_that_takes_nothing_is_waited_for_once(listening):
     board = Board(2)
-    board.connected(1, 0)
+    board.set_connections(1, 0)
     assert asyncio.run(turns_left(listening, board, 6)) == _PATIENCE_TURNS
 
 
 def test_one_that_does_not_listen_is_not_waited_for(listening):
     board = Board(2)
-    board.connected(1, 0)
-    board.stopped(1)
+    board.set_connections(1, 0)
+    board.mark_stopped(1)
     assert asyncio.run(turns_left(listening, board, 6)) == 0
 
 
 def test_it_is_waited_for_again_once_it_has_taken_something(listening):
     async def main():
         board = Board(2)
-        board.connected(1, 0)
+        board.set_connections(1, 0)
         listener = FairListener(listening.dup(), crew(0, board), lambda _: None)
-        listener._connections, listener._in_vain = 2, {1: 0}
-        listener._tell()
-        before = listener._is_for_another()
-        board.connected(1, 1)
-        after = listener._is_for_another()
+        listener._connections, listener._unresponsive = 2, {1: 0}
+        listener._publish_count()
+        before = listener._is_deferred()
+        board.set_connections(1, 1)
+        after = listener._is_deferred()
         listener.close()
         return before, after
 
@@ -91,7 +93,7 @@ def test_connections_that_end_are_counted_off(listening):
         board = Board(2)
         listener = FairListener(listening.dup(), crew(1, board), lambda _: None)
         listener._connections = 2
-        listener.ended()
+        listener.connection_ended()
         now = board.connections
         listener.close()
         return now, board.connections

@@ -19,7 +19,7 @@ def test_one_has_the_turn_at_a_time(tmp_path, others):
     log = []
 
     async def change(worker, name):
-        async with OneByOne(crew(worker, tmp_path)).turn():
+        async with OneByOne(crew(worker, tmp_path)).hold():
             log.append(f"{name} begins")
             await asyncio.sleep(0.05)
             log.append(f"{name} ends")
@@ -38,9 +38,9 @@ def test_one_that_gives_up_gives_the_turn_back(tmp_path):
     async def main():
         ours = OneByOne(crew(0, tmp_path))
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.02), ours.turn():
+            async with asyncio.timeout(0.02), ours.hold():
                 await asyncio.sleep(10)
-        async with asyncio.timeout(5), ours.turn():
+        async with asyncio.timeout(5), ours.hold():
             return True
 
     assert asyncio.run(main())

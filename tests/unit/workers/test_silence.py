@@ -24,9 +24,9 @@ def looks(silence, clock, count, beating=()):
     found = []
     for _ in range(count):
         for worker in beating:
-            board.beat(worker)
+            board.heartbeat(worker)
         clock[0] = silent.due_s
-        found += silent.hung()
+        found += silent.hung_workers()
     return found
 
 
@@ -43,7 +43,7 @@ def test_one_that_has_not_begun_is_being_started(silence, clock):
 
 def test_one_that_took_the_place_of_another_is_listened_to_anew(silence, clock):
     looks(silence, clock, 4, beating=[])
-    silence[0].stopped(1)
+    silence[0].mark_stopped(1)
     assert looks(silence, clock, 10) == []
 
 
@@ -51,7 +51,7 @@ def test_a_look_that_comes_late_counts_as_one(silence, clock):
     """The whole machine was held up, and nobody could say anything."""
     looks(silence, clock, 1, beating=[0, 1])
     clock[0] += 1000
-    assert silence[1].hung() == []
+    assert silence[1].hung_workers() == []
     assert looks(silence, clock, 10, beating=[0, 1]) == []
 
 
@@ -62,4 +62,4 @@ def test_nobody_is_to_speak_more_often_than_workers_do():
 
 def test_without_a_limit_nobody_is_looked_at():
     silent = Silence(Board(2), 2, patience_s=0, clock=lambda: 0.0)
-    assert (silent.due_s, silent.hung()) == (None, [])
+    assert (silent.due_s, silent.hung_workers()) == (None, [])

@@ -24,9 +24,9 @@ def test_a_worker_that_cannot_be_forked_is_tried_again_later(supervisor, monkeyp
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr(os, "fork", refuse)
-    place = supervisor._places[1]
+    place = supervisor._slots[1]
     place.due_s = 0.0
     assert supervisor._start_due() is None
     assert (place.pid, place.delay_s) == (None, 0.5)
     assert 0 < supervisor._next_s() <= 0.5
-    assert supervisor._board.restarts == [0, 0]
+    assert supervisor._status.restarts == [0, 0]

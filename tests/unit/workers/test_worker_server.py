@@ -16,8 +16,8 @@ from service.workers.worker_server import WorkerServer
 def board():
     """Worker 0 is ready and listens; 1 is about to."""
     board = Board(2)
-    board.started(0)
-    board.connected(0, 3)
+    board.mark_started(0)
+    board.set_connections(0, 3)
     return board
 
 
@@ -44,7 +44,7 @@ async def started(board, folder, *, is_loaded=lambda: True, is_stopped=False):
             listening=listening,
             is_loaded=is_loaded,
             hangs=lambda: False,
-            take_over=take_over,
+            sync_with_peers=take_over,
         )
         server.lifespan = config.lifespan_class(config)
         server.should_exit = is_stopped

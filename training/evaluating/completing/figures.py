@@ -135,7 +135,12 @@ def acceptance(typed: list[TypedLine], *, first_only: bool) -> list[dict[str, fl
         The coverage, the least probability shown (threshold), the mean of those shown, and their precision,
         which equals that mean if probabilities mean what they say.
     """
-    looks = [look for one in typed for of_word in one.looks for look in of_word[: 1 if first_only else None]]
+    looks = [
+        look
+        for one in typed
+        for of_word in one.completion_ranks
+        for look in of_word[: 1 if first_only else None]
+    ]
     looks.sort(key=lambda look: -look.probability)
     right = np.cumsum([look.rank == 1 for look in looks])
     sums = np.cumsum([look.probability for look in looks])

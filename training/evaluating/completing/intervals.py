@@ -20,12 +20,12 @@ class Ratio(NamedTuple):
     """A figure as parts of the lines.
 
     Attributes:
-        over: what is summed above the line [L].
-        under: what is summed below it [L].
+        numerator: what is summed above the line [L].
+        denominator: what is summed below it [L].
     """
 
-    over: Rows
-    under: Rows
+    numerator: Rows
+    denominator: Rows
 
 
 class Interval(NamedTuple):
@@ -67,14 +67,14 @@ def difference(a: Ratio, b: Ratio, draws: Rows) -> Interval:
 
 
 def _value(ratio: Ratio) -> float | None:
-    under = float(ratio.under.sum())
-    return float(ratio.over.sum()) / under if under else None
+    under = float(ratio.denominator.sum())
+    return float(ratio.numerator.sum()) / under if under else None
 
 
 def _drawn(ratio: Ratio, draws: Rows) -> Rows:
     """The figure of each draw; not a number where a draw has nothing to divide by."""
-    under = draws @ ratio.under
-    drawn: Rows = np.divide(draws @ ratio.over, under, out=np.full(len(draws), np.nan), where=under > 0)
+    under = draws @ ratio.denominator
+    drawn: Rows = np.divide(draws @ ratio.numerator, under, out=np.full(len(draws), np.nan), where=under > 0)
     return drawn
 
 

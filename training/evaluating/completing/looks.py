@@ -58,11 +58,11 @@ class TypedLine(NamedTuple):
 
     Attributes:
         line: the line.
-        looks: of each word: before its first letter, after one, two, …, with one letter left.
+        completion_ranks: of each word: before its first letter, after one, two, …, with one letter left.
     """
 
     line: Line
-    looks: tuple[tuple[Look, ...], ...]
+    completion_ranks: tuple[tuple[Look, ...], ...]
 
 
 def rank_table(typed: list[TypedLine]) -> npt.NDArray[np.int64]:
@@ -70,7 +70,7 @@ def rank_table(typed: list[TypedLine]) -> npt.NDArray[np.int64]:
 
     Past a word's last letter there is -1.
     """
-    seen = [looks for of_line in typed for looks in of_line.looks]
+    seen = [looks for of_line in typed for looks in of_line.completion_ranks]
     table = np.full((len(seen), max(map(len, seen), default=0)), -1, dtype=np.int64)
     for row, looks in enumerate(seen):
         table[row, : len(looks)] = [look.rank for look in looks]

@@ -18,4 +18,4 @@ def run_searches(model: LanguageModel[Any], searches: Sequence[CompletionSearch]
     """
     while (asked := ask_together(searches)) is not None:
         state = model.advance(asked.state, asked.tokens)
-        asked.tell(state, to_numpy(model.next_log_probs(state)))
+        asked.update(state, to_numpy(model.next_log_probs(state)))

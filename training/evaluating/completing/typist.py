@@ -53,7 +53,7 @@ class Typist:
         progress.start(f"typing with the {self._model.family}", sum(len(line.words) for line in lines))
         if self._carries_state:
             typed = [
-                self._side_by_side([line], start, progress)[0]
+                self._type_batch([line], start, progress)[0]
                 for line, start in zip(lines, self.starts(lines), strict=True)
             ]
         else:
@@ -75,7 +75,7 @@ class Typist:
         contexts = Contexts(self._model, start, 1)
         for word in line.words:
             for letters in range(word.num_letters):
-                yield from self._look(contexts, {0: (line, word)}, letters)
+                yield from self._rank_completions(contexts, {0: (line, word)}, letters)
 
     def _by_length(self, lines: Sequence[Line], progress: Progress) -> list[TypedLine]:
         """Type lines of about as many words side by side; told in the order given."""
@@ -84,11 +84,11 @@ class Typist:
         typed: dict[int, TypedLine] = {}
         for begin in range(0, len(order), _LINES_AT_ONCE):
             numbers = order[begin : begin + _LINES_AT_ONCE]
-            seen = self._side_by_side([lines[number] for number in numbers], start, progress)
+            seen = self._type_batch([lines[number] for number in numbers], start, progress)
             typed.update(zip(numbers, seen, strict=True))
         return [typed[number] for number in range(len(lines))]
 
-    def _side_by_side(self, lines: Sequence[Line], start: Any, progress: Progress) -> list[TypedLine]:
+    def _type_batch(self, lines: Sequence[Line], start: Any, progress: Progress) -> list[TypedLine]:
         """Type the first words of all lines, then the second ones, …."""
         contexts = Contexts(self._model, start, len(lines))
         seen: list[list[tuple[Look, ...]]] = [[] for _ in lines]
@@ -106,13 +106,15 @@ class Typist:
         seen: dict[int, list[Look]] = {number: [] for number in typing}
         letters = 0
         while typing:
-            for number, look in zip(typing, self._look(contexts, typing, letters), strict=True):
+            for number, look in zip(typing, self._rank_completions(contexts, typing, letters), strict=True):
                 seen[number].append(look)
             letters += 1
             typing = {number: own for number, own in typing.items() if letters < own[1].num_letters}
         return seen
 
-    def _look(self, contexts: Contexts, typing: Mapping[int, tuple[Line, Word]], letters: int) -> list[Look]:
+    def _rank_completions(
+        self, contexts: Contexts, typing: Mapping[int, tuple[Line, Word]], letters: int
+    ) -> list[Look]:
         """Look at the completions after so many letters of a word a line."""
         cuts = {
             number: cut(self._tokenizer, line.text[: word.begin + letters])
@@ -122,7 +124,7 @@ class Typist:
         searches = []
         for number, typed in cuts.items():
             search = CompletionSearch(self._tokens, typed.spelled, _SETTINGS)
-            search.tell(contexts.state(number), contexts.log_probs(number))
+            search.update(contexts.state(number), contexts.log_probs(number))
             searches.append(search)
         run_searches(self._model, searches)
         return [

@@ -27,13 +27,13 @@ class AdaptiveCrossEntropy(Loss):
         vectors = output.vectors
         ranks = vectors.rank[ids]
         head = linear_softmax(
-            *output.head(), features, output.in_head(ranks), scale=1 / len(ids), precision=precision
+            *output.head(), features, output.head_index(ranks), scale=1 / len(ids), precision=precision
         )
         size = vectors.bounds[1]
-        accumulate(vectors.table(0), head.of_weight[:size])
-        accumulate(output.clusters, head.of_weight[size:])
-        accumulate(output.biases[0], head.of_bias)
-        gradient = head.of_inputs.float()
+        accumulate(vectors.table(0), head.grad_weight[:size])
+        accumulate(output.clusters, head.grad_weight[size:])
+        accumulate(output.biases[0], head.grad_bias)
+        gradient = head.grad_inputs.float()
         loss = head.losses.sum(dtype=torch.float64)
         for cluster in range(1, len(vectors)):
             loss += _cluster(output, cluster, features, ranks, gradient, precision)
@@ -62,8 +62,8 @@ def _cluster(
         scale=1 / len(ranks),
         precision=precision,
     )
-    accumulate(vectors.table(cluster), inside.of_weight)
-    accumulate(output.biases[cluster], inside.of_bias)
-    accumulate(vectors.projection(cluster), (inside.of_inputs.T @ inputs).float())
-    gradient.index_add_(0, rows, (inside.of_inputs @ projection).to(gradient.dtype))
+    accumulate(vectors.table(cluster), inside.grad_weight)
+    accumulate(output.biases[cluster], inside.grad_bias)
+    accumulate(vectors.projection(cluster), (inside.grad_inputs.T @ inputs).float())
+    gradient.index_add_(0, rows, (inside.grad_inputs @ projection).to(gradient.dtype))
     return inside.losses.sum(dtype=torch.float64)

@@ -31,9 +31,9 @@ class Candidates:
         self._precision = precision
         self._vectors = self._weight[drawn].to(precision)
         self._biases = (self._bias[drawn] + shift).to(precision)
-        self._of_vectors = torch.zeros_like(self._vectors, dtype=torch.float32)
-        self._of_biases = torch.zeros_like(self._biases, dtype=torch.float32)
-        self._of_weight, self._of_bias = torch.zeros_like(self._weight), torch.zeros_like(self._bias)
+        self._grad_vectors = torch.zeros_like(self._vectors, dtype=torch.float32)
+        self._grad_biases = torch.zeros_like(self._biases, dtype=torch.float32)
+        self._grad_weight, self._grad_bias = torch.zeros_like(self._weight), torch.zeros_like(self._bias)
 
     def slices(self, positions: int) -> Iterator[slice]:
         """So many positions in pieces whose logits fit into bounded memory."""
@@ -48,18 +48,18 @@ class Candidates:
         """Logits of ids [N] after vectors [N, E], float32."""
         return (features.float() * self._weight[targets]).sum(-1) + self._bias[targets]
 
-    def send_back(self, features: Tensor, targets: Tensor, of_target: Tensor, of_drawn: Tensor) -> Tensor:
+    def backward(self, features: Tensor, targets: Tensor, of_target: Tensor, of_drawn: Tensor) -> Tensor:
         """Take gradients of logits [N] and [N, S]; returns those of the features [N, E], float32."""
         inputs = features.to(self._precision)
-        self._of_vectors += of_drawn.T @ inputs
-        self._of_biases += of_drawn.sum(0, dtype=torch.float32)
-        self._of_weight.index_add_(0, targets, features.float() * of_target[:, None])
-        self._of_bias.index_add_(0, targets, of_target)
+        self._grad_vectors += of_drawn.T @ inputs
+        self._grad_biases += of_drawn.sum(0, dtype=torch.float32)
+        self._grad_weight.index_add_(0, targets, features.float() * of_target[:, None])
+        self._grad_bias.index_add_(0, targets, of_target)
         return (of_drawn @ self._vectors).float().addcmul_(self._weight[targets], of_target[:, None])
 
     def finish(self) -> None:
         """Add the gradients to the layer's: whole matrices, as optimisers want, zero where nothing took part."""
-        self._of_weight.index_add_(0, self._drawn, self._of_vectors)
-        self._of_bias.index_add_(0, self._drawn, self._of_biases)
-        accumulate(self._layer.weight, self._of_weight)
-        accumulate(self._layer.bias, self._of_bias)
+        self._grad_weight.index_add_(0, self._drawn, self._grad_vectors)
+        self._grad_bias.index_add_(0, self._drawn, self._grad_biases)
+        accumulate(self._layer.weight, self._grad_weight)
+        accumulate(self._layer.bias, self._grad_bias)

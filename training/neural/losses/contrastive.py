@@ -39,7 +39,7 @@ class _Contrastive(Loss):
             logits = chosen.drawn_logits(features[cut])
             losses = logistic_rows(logits, scale=1 / len(ids)) + functional.softplus(-scores)
             of_target = torch.sigmoid(-scores) / -len(ids)
-            gradient[cut] = chosen.send_back(features[cut], ids[cut], of_target, logits)
+            gradient[cut] = chosen.backward(features[cut], ids[cut], of_target, logits)
             loss += float(losses.sum(dtype=torch.float64))
         chosen.finish()
         return Learned(loss / len(ids), gradient)

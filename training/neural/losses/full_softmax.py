@@ -37,12 +37,12 @@ class FullSoftmax(Loss):
             precision=precision,
             pull=self.self_normalise,
         )
-        accumulate(layer.weight, done.of_weight)
-        accumulate(layer.bias, done.of_bias)
+        accumulate(layer.weight, done.grad_weight)
+        accumulate(layer.bias, done.grad_bias)
         losses = done.losses
         if self.self_normalise:
             losses = losses + 0.5 * self.self_normalise * done.log_sums.square()
-        return Learned(float(losses.mean(dtype=torch.float64)), done.of_inputs.to(features.dtype))
+        return Learned(float(losses.mean(dtype=torch.float64)), done.grad_inputs.to(features.dtype))
 
 
 def plain(output: OutputLayer, *, loss: str) -> Softmax:

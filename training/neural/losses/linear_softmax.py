@@ -26,16 +26,16 @@ class LinearSoftmax(NamedTuple):
     Attributes:
         losses: −log p(target) [N], float32.
         log_sums: log Σ exp of the logits [N], float32.
-        of_inputs: [N, E], in the precision of the products.
-        of_weight: [V, E], float32.
-        of_bias: [V], float32.
+        grad_inputs: [N, E], in the precision of the products.
+        grad_weight: [V, E], float32.
+        grad_bias: [V], float32.
     """
 
     losses: Tensor
     log_sums: Tensor
-    of_inputs: Tensor
-    of_weight: Tensor
-    of_bias: Tensor
+    grad_inputs: Tensor
+    grad_weight: Tensor
+    grad_bias: Tensor
 
 
 def linear_softmax(
@@ -76,10 +76,10 @@ def linear_softmax(
         torch.mm(inputs[cut], weight.T, out=logits)  # a bias added here would be spread over all rows first
         rows: SoftmaxRows = softmax_rows(logits, targets[cut], scale=scale, pull=pull, bias=bias)
         answer.losses[cut], answer.log_sums[cut] = rows
-        torch.mm(logits, weight, out=answer.of_inputs[cut])
+        torch.mm(logits, weight, out=answer.grad_inputs[cut])
         if precision == torch.float32:
-            answer.of_weight.addmm_(logits.T, inputs[cut])
+            answer.grad_weight.addmm_(logits.T, inputs[cut])
         else:
-            answer.of_weight.add_(logits.T @ inputs[cut])
-        answer.of_bias.add_(logits.sum(0, dtype=torch.float32))
+            answer.grad_weight.add_(logits.T @ inputs[cut])
+        answer.grad_bias.add_(logits.sum(0, dtype=torch.float32))
     return answer

@@ -43,11 +43,11 @@ class Loss(ABC):
         """
 
     @property
-    def settled(self) -> bool:
+    def is_final(self) -> bool:
         """Whether the run ends with this loss; one that gives way to another is no ground for stopping early."""
         return True
 
-    def at(self, done: float) -> None:  # noqa: B027 - most losses need not know
+    def set_progress(self, done: float) -> None:  # noqa: B027 - most losses need not know
         """Learn how far the run is, a share from 0 to 1; told before each update."""
 
     def state(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class SampledSoftmax(Loss):
             last = torch.full_like(ids[cut], len(drawn))
             rows = softmax_rows(logits, last, scale=1 / len(ids))
             of_target, of_drawn = logits[:, -1].float(), logits[:, :-1]
-            gradient[cut] = chosen.send_back(features[cut], ids[cut], of_target, of_drawn)
+            gradient[cut] = chosen.backward(features[cut], ids[cut], of_target, of_drawn)
             loss += float(rows.losses.sum(dtype=torch.float64))
         chosen.finish()
         return Learned(loss / len(ids), gradient)

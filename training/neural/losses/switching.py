@@ -31,11 +31,11 @@ class Switching(Loss):
         return self._current(output, features, ids, precision=precision)
 
     @property
-    def settled(self) -> bool:
+    def is_final(self) -> bool:
         """Whether the second has taken over."""
         return self._current is self._losses[1]
 
-    def at(self, done: float) -> None:
+    def set_progress(self, done: float) -> None:
         """Switch when the share is behind."""
         self._current = self._losses[done >= self._share]
 

@@ -48,7 +48,7 @@ class Additive:
         def level(order: OrderCounts) -> Level:
             with np.errstate(over="ignore"):  # with next to nothing added, or more than a float holds
                 shares = 1.0 / (1.0 + order.totals / added)
-            return Level(np.zeros(4), np.where(carrying.of_next(order), shares, 1.0))
+            return Level(np.zeros(4), np.where(carrying.next_mask(order), shares, 1.0))
 
         orders = interpolate(observations.occurrences(), level)
         return Smoothed(orders, {"k": self.k})
@@ -62,7 +62,7 @@ class _CarryingContexts:
         self._order = 0
         self._begins = np.zeros(1, dtype=np.bool_)  # the empty context does not begin with <s>
 
-    def of_next(self, order: OrderCounts) -> npt.NDArray[np.bool_]:
+    def next_mask(self, order: OrderCounts) -> npt.NDArray[np.bool_]:
         """Of the contexts of the next order [m], those that carry the estimate."""
         self._order += 1
         contexts = self._begins

@@ -152,9 +152,9 @@ def test_media_types_name_formats():
 def test_what_a_format_has_no_place_for_is_named():
     one = CandidateList("u", "c", (Candidate("a", {"am": 1.0}),), ("a", "b"), "d")
     form = table.format_called
-    assert form("jsonl").leaves_out(one) == set()
-    assert form("nemo").leaves_out(one) == {"id", "context", "continuation", "reference", "features.am"}
-    assert form("mlm-scoring").leaves_out(replace(one, context="", continuation=None)) == {
+    assert form("jsonl").dropped_fields(one) == set()
+    assert form("nemo").dropped_fields(one) == {"id", "context", "continuation", "reference", "features.am"}
+    assert form("mlm-scoring").dropped_fields(replace(one, context="", continuation=None)) == {
         "references",
         "features.am",
     }

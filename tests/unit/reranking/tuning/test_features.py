@@ -20,7 +20,7 @@ def data(*lists, **options):
 
 def test_copies_of_a_text_are_left_out_and_keep_no_rank():
     made = data(candidate_list("a", "b", "a", "c"), candidate_list("a"))
-    assert made.places.tolist() == [0, 1, 3, 0]
+    assert made.candidate_indices.tolist() == [0, 1, 3, 0]
     assert made.problem.features[:, made.problem.names.index("rank")].tolist() == [0, -1, -2, 0]
     assert (made.counts.duplicates, made.counts.candidates, made.counts.single) == (1, 4, 1)
 

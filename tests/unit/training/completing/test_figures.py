@@ -57,7 +57,8 @@ def test_phrases_match_where_each_word_was_first_and_only_a_space_stood_between(
     )
     told = ratios(Ranks.of([line]))
     assert [
-        (told[f"phrase_match_{n}"].over.sum(), told[f"phrase_match_{n}"].under.sum()) for n in range(1, 6)
+        (told[f"phrase_match_{n}"].numerator.sum(), told[f"phrase_match_{n}"].denominator.sum())
+        for n in range(1, 6)
     ] == [
         (4, 5),
         (2, 3),
@@ -69,7 +70,7 @@ def test_phrases_match_where_each_word_was_first_and_only_a_space_stood_between(
 
 def test_phrases_do_not_go_over_the_end_of_a_line():
     told = ratios(Ranks.of([typed((2, True, False, (1, 1)))] * 2))
-    assert told["phrase_match_2"].under.tolist() == [0, 0]
+    assert told["phrase_match_2"].denominator.tolist() == [0, 0]
 
 
 def test_recall_after_letters_is_that_of_longer_words():

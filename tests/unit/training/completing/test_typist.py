@@ -35,7 +35,7 @@ def looks(model, tokenizer, *texts):
 
 def test_ranks_are_those_among_words_that_begin_as_typed():
     (typed,) = looks(*steady(SHARES), "they cat car")
-    assert [[look.rank for look in of_word] for of_word in typed.looks] == [
+    assert [[look.rank for look in of_word] for of_word in typed.completion_ranks] == [
         [4, 3, 3, 3],
         [3, 1, 1],
         [5, 2, 2],
@@ -45,7 +45,11 @@ def test_ranks_are_those_among_words_that_begin_as_typed():
 def test_savings_of_a_line_worked_out_by_hand():
     """13 keys; three shown: t-they 2, cat 1, c-car 2; one shown: they and a space 5, c-cat 2, car and its end 4."""
     told = ratios(Ranks.of(looks(*steady(SHARES), "they cat car")))
-    values = {name: ratio.over.sum() / ratio.under.sum() for name, ratio in told.items() if ratio.under.sum()}
+    values = {
+        name: ratio.numerator.sum() / ratio.denominator.sum()
+        for name, ratio in told.items()
+        if ratio.denominator.sum()
+    }
     expected = {
         "keystroke_savings_top_1": 2 / 13,
         "keystroke_savings_top_3": 8 / 13,
@@ -64,13 +68,13 @@ def test_savings_of_a_line_worked_out_by_hand():
 
 def test_the_first_completions_probability_is_given_what_was_typed():
     (typed,) = looks(*steady(SHARES), "they")
-    assert [look.probability for look in typed.looks[0]] == pytest.approx([4 / 9] + [4 / 7] * 3)
+    assert [look.probability for look in typed.completion_ranks[0]] == pytest.approx([4 / 9] + [4 / 7] * 3)
 
 
 def test_unknown_words_are_typed_in_full_and_marks_never_shown():
     model, tokenizer = steady({"<unk>": 0.5, "cat": 0.3})
     (typed,) = looks(model, tokenizer, "cow <unk> cat")
-    assert [[look.rank for look in of_word] for of_word in typed.looks] == [[0, 0, 0], [1, 1, 1]]
+    assert [[look.rank for look in of_word] for of_word in typed.completion_ranks] == [[0, 0, 0], [1, 1, 1]]
 
 
 def cyclic_characters():
@@ -92,8 +96,8 @@ def cyclic_characters():
 def test_characters_are_completed_to_words_up_to_punctuation():
     """After a space: "ab" 0.7·0.6·0.9, "a" 0.7·0.4, "b" 0.3·0.9, "ba" 0.3·0.1·0.4, …; the full stop ends a word."""
     (typed,) = looks(*cyclic_characters(), "a b. ab")
-    assert [[look.rank for look in of_word] for of_word in typed.looks][1:] == [[3], [1, 1]]
-    assert typed.looks[2][0].probability == pytest.approx(0.7 * 0.6 * 0.9, abs=1e-4)
+    assert [[look.rank for look in of_word] for of_word in typed.completion_ranks][1:] == [[3], [1, 1]]
+    assert typed.completion_ranks[2][0].probability == pytest.approx(0.7 * 0.6 * 0.9, abs=1e-4)
     assert [word.spaced for word in typed.line.words] == [True, False, True]
 
 
@@ -116,7 +120,7 @@ def test_lines_typed_side_by_side_are_as_typed_alone(kind):
     typist = Typist(model, tokenizer)
     for typed in looks(model, tokenizer, *TEXT):
         alone = list(typist.type_line(typed.line, model.initial_state(1)))
-        together = [look for of_word in typed.looks for look in of_word]
+        together = [look for of_word in typed.completion_ranks for look in of_word]
         assert [look.rank for look in together] == [look.rank for look in alone]
         assert [look.probability for look in together] == pytest.approx([look.probability for look in alone])
 
@@ -126,7 +130,7 @@ def test_ranks_equal_those_by_going_through_all_words():
     model = FakeModel(tokenizer.vocabulary, seed=5)
     words = tokenizer.vocabulary.tokens[3:]
     for typed in looks(model, tokenizer, *TEXT):
-        for word, of_word in zip(typed.line.words, typed.looks, strict=True):
+        for word, of_word in zip(typed.line.words, typed.completion_ranks, strict=True):
             last = [BOS, *tokenizer.encode(typed.line.text[: word.begin])][-1]
             spelled = typed.line.text[word.begin : word.end]
             for letters, look in enumerate(of_word):
@@ -138,8 +142,8 @@ def test_ranks_equal_those_by_going_through_all_words():
 def test_case_does_not_count_where_the_tokenizer_lower_cases():
     tokenizer = WordTokenizer(Vocabulary(["the", "cat"]), lowercase=True)
     (typed,) = looks(FakeModel(tokenizer.vocabulary), tokenizer, "The CAT")
-    assert all(look.rank > 0 for of_word in typed.looks for look in of_word)
-    assert [of_word[-1].rank for of_word in typed.looks] == [1, 1]
+    assert all(look.rank > 0 for of_word in typed.completion_ranks for look in of_word)
+    assert [of_word[-1].rank for of_word in typed.completion_ranks] == [1, 1]
 
 
 @pytest.mark.parametrize("kind", ["words", "characters"])
@@ -147,7 +151,7 @@ def test_what_is_first_stays_first_while_more_of_it_is_typed(kind):
     """All other words that go on likewise are fewer with each letter; so long as nothing was cut away."""
     tokenizer = tokenizers()[kind]
     for typed in looks(FakeModel(tokenizer.vocabulary), tokenizer, *TEXT):
-        for word, of_word in zip(typed.line.words, typed.looks, strict=True):
+        for word, of_word in zip(typed.line.words, typed.completion_ranks, strict=True):
             ranks = [look.rank for look in of_word]
             assert len(ranks) == word.num_letters
             assert 1 not in ranks or set(ranks[ranks.index(1) :]) == {1}
