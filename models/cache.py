@@ -11,18 +11,24 @@ from models.arrays import FloatArray, TokenIds, to_numpy
 from models.caching import kernels
 from models.caching.config import CacheConfig
 from models.caching.history import History
-from models.caching.products import products
-from models.caching.reading import read, remember
-from models.caching.unit_vectors import padded_size, unit_vectors
-from models.caching.weighing import Weighing
+from models.caching.products import inner_products
+from models.caching.reading import extend_history, score_with_history
+from models.caching.unit_vectors import padded_width, to_unit_vectors
+from models.caching.weighing import SimilarityDecay
 from models.config_file import CONFIG_FILE, read_config, write_config
 from models.errors import InvalidInputError, ManifestError
-from models.protocol import Featured, FeaturedReading, FeaturedScores, LanguageModel, feature_size
-from models.scoring import consume, read_sequences, score_sequences
+from models.protocol import (
+    FeatureExtractor,
+    LanguageModel,
+    ReadWithFeatures,
+    ScoresWithFeatures,
+    feature_size,
+)
+from models.scoring import prefill_sequences, read_sequences, score_sequences
 from models.vocabulary import BOS, Vocabulary
 
-_STRETCH = 1_024  # tokens of a row whose features are held at once
-_FEATURES = 1 << 23  # numbers in all feature vectors held at once (32 MiB)
+_SEGMENT_TOKENS = 1_024  # tokens of a row whose features are held at once
+_MAX_FEATURE_VALUES = 1 << 23  # numbers in all feature vectors held at once (32 MiB)
 
 
 class CacheState(NamedTuple):
@@ -72,11 +78,11 @@ class CacheModel:
             )
         self.inner = inner
         self.config = config
-        self._weighing = Weighing.of([config.flatness], [config.half_life], window=config.window)
-        self._featured: Featured[Any] | None = None
-        if config.kind == "continuous" and isinstance(inner, Featured):
+        self._weighing = SimilarityDecay.of([config.flatness], [config.half_life], window=config.window)
+        self._featured: FeatureExtractor[Any] | None = None
+        if config.kind == "continuous" and isinstance(inner, FeatureExtractor):
             self._featured = inner
-        self._width = padded_size(feature_size(inner)) if self._featured else 0
+        self._width = padded_width(feature_size(inner)) if self._featured else 0
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -130,7 +136,7 @@ class CacheModel:
                 continue
             likeness = np.zeros(len(history), dtype=np.float32)
             if self._featured:
-                products(features[row : row + 1], history.features, 0, likeness[None])
+                inner_products(features[row : row + 1], history.features, 0, likeness[None])
             kernels.mix_row(
                 likeness,
                 history.tokens,
@@ -207,7 +213,7 @@ class CacheModel:
         """Unit vectors of every row [B, W]; W is 0 where the cache does not look at them."""
         if self._featured is None:
             return np.zeros((len(inner), 0), dtype=np.float32)
-        return unit_vectors(to_numpy(self._featured.features(inner)))
+        return to_unit_vectors(to_numpy(self._featured.features(inner)))
 
     def _check(self, tokens: TokenIds, lengths: TokenIds) -> None:
         inside = np.arange(tokens.shape[1]) < lengths[:, None]
@@ -216,25 +222,28 @@ class CacheModel:
     def _groups(self, shape: tuple[int, ...]) -> Iterator[slice]:
         """As many rows at a time as features can be held of."""
         rows, width = shape
-        size = max(1, _FEATURES // max(min(width, _STRETCH) * self._width, 1))
+        size = max(1, _MAX_FEATURE_VALUES // max(min(width, _SEGMENT_TOKENS) * self._width, 1))
         for start in range(0, rows, size):
             yield slice(start, start + size)
 
     def _score_rows(self, state: CacheState, tokens: TokenIds, lengths: TokenIds, out: FloatArray) -> None:
         inner, histories = state.inner, list(state.histories)
-        for start in range(0, tokens.shape[1], _STRETCH):
-            stretch, counts = tokens[:, start : start + _STRETCH], np.clip(lengths - start, 0, _STRETCH)
-            last = start + _STRETCH >= tokens.shape[1]
+        for start in range(0, tokens.shape[1], _SEGMENT_TOKENS):
+            stretch, counts = (
+                tokens[:, start : start + _SEGMENT_TOKENS],
+                np.clip(lengths - start, 0, _SEGMENT_TOKENS),
+            )
+            last = start + _SEGMENT_TOKENS >= tokens.shape[1]
             scored = (
                 self._inner_scores(inner, stretch, counts)
                 if last
                 else self._inner_read(inner, stretch, counts)
             )
             for row, count in enumerate(counts):
-                reading = read(
+                reading = score_with_history(
                     histories[row],
                     stretch[row, :count],
-                    unit_vectors(scored.features[row, :count]),
+                    to_unit_vectors(scored.features[row, :count]),
                     decay=self._weighing,
                 )
                 histories[row] = reading.history
@@ -246,31 +255,34 @@ class CacheModel:
                     self.config.prior,
                     out[row, start : start + count],
                 )
-            if isinstance(scored, FeaturedReading):
+            if isinstance(scored, ReadWithFeatures):
                 inner = scored.state
 
-    def _inner_scores(self, state: Any, tokens: TokenIds, lengths: TokenIds) -> FeaturedScores:
+    def _inner_scores(self, state: Any, tokens: TokenIds, lengths: TokenIds) -> ScoresWithFeatures:
         if self._featured is not None:
             return self._featured.score_with_features(state, tokens, lengths)
         features = np.zeros((*tokens.shape, 0), dtype=np.float32)
-        return FeaturedScores(score_sequences(self.inner, state, tokens, lengths), features)
+        return ScoresWithFeatures(score_sequences(self.inner, state, tokens, lengths), features)
 
-    def _inner_read(self, state: Any, tokens: TokenIds, lengths: TokenIds) -> FeaturedReading:
+    def _inner_read(self, state: Any, tokens: TokenIds, lengths: TokenIds) -> ReadWithFeatures:
         if self._featured is not None:
             return self._featured.read_with_features(state, tokens, lengths)
         features = np.zeros((*tokens.shape, 0), dtype=np.float32)
         read = read_sequences(self.inner, state, tokens, lengths)
-        return FeaturedReading(read.log_probs, features, read.state)
+        return ReadWithFeatures(read.log_probs, features, read.state)
 
     def _prefill_rows(self, state: CacheState, tokens: TokenIds, lengths: TokenIds) -> CacheState:
         inner, histories = state.inner, list(state.histories)
-        for start in range(0, tokens.shape[1], _STRETCH):
-            stretch, counts = tokens[:, start : start + _STRETCH], np.clip(lengths - start, 0, _STRETCH)
+        for start in range(0, tokens.shape[1], _SEGMENT_TOKENS):
+            stretch, counts = (
+                tokens[:, start : start + _SEGMENT_TOKENS],
+                np.clip(lengths - start, 0, _SEGMENT_TOKENS),
+            )
             features = np.zeros((*stretch.shape, 0), dtype=np.float32)
             if self._featured is not None:
                 features = self._featured.features_per_token(inner, stretch, counts)
             for row, count in enumerate(counts):
-                vectors = unit_vectors(features[row, :count])
-                histories[row] = remember(histories[row], stretch[row, :count], vectors)
-            inner = consume(self.inner, inner, stretch, counts)
+                vectors = to_unit_vectors(features[row, :count])
+                histories[row] = extend_history(histories[row], stretch[row, :count], vectors)
+            inner = prefill_sequences(self.inner, inner, stretch, counts)
         return CacheState(inner, tuple(histories))

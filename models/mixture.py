@@ -12,14 +12,14 @@ from models.config_file import CONFIG_FILE, read_config, write_config
 from models.errors import InvalidInputError, ManifestError, VocabularyMismatchError
 from models.protocol import (
     ContextMatcher,
-    Featured,
-    FeaturedReading,
-    FeaturedScores,
+    FeatureExtractor,
     LanguageModel,
     ReadScores,
+    ReadWithFeatures,
+    ScoresWithFeatures,
     feature_size,
 )
-from models.scoring import consume, read_sequences, score_choices, score_sequences
+from models.scoring import prefill_sequences, read_sequences, score_choices, score_sequences
 from models.vocabulary import Vocabulary
 
 _NEGLIGIBLE = np.float32(-100)
@@ -84,7 +84,7 @@ class MixtureModel:
         self.parts = tuple(parts)
         self.weights = tuple(float(w) for w in weights)
         self.weights_by_context = tuple(tuple(float(w) for w in row) for row in weights_by_context)
-        self._matching = matching_part(parts) if weights_by_context else None
+        self._matching = find_context_matcher(parts) if weights_by_context else None
         if weights_by_context:
             _check_context_lengths(parts, self._matching, len(weights_by_context))
         self._log_weights = np.log(np.asarray(weights_by_context or [weights])).astype(
@@ -155,7 +155,10 @@ class MixtureModel:
     def prefill(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> MixtureState:
         """Consume whole sequences, tokens [B, T] of which row b has lengths[b], in every part."""
         return MixtureState(
-            tuple(consume(part, s, tokens, lengths) for part, s in zip(self.parts, state.parts, strict=True))
+            tuple(
+                prefill_sequences(part, s, tokens, lengths)
+                for part, s in zip(self.parts, state.parts, strict=True)
+            )
         )
 
     def read(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
@@ -179,16 +182,20 @@ class MixtureModel:
         """That part's vector before each of given tokens [B, T, W]."""
         return self._features.features_per_token(state.parts[self._featured], tokens, lengths)
 
-    def score_with_features(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> FeaturedScores:
+    def score_with_features(
+        self, state: MixtureState, tokens: TokenIds, lengths: TokenIds
+    ) -> ScoresWithFeatures:
         """What `score` and `features_along` answer, in one pass over each part."""
         featured = self._features.score_with_features(state.parts[self._featured], tokens, lengths)
         scores = [
             featured.log_probs if number == self._featured else score_sequences(part, s, tokens, lengths)
             for number, (part, s) in enumerate(zip(self.parts, state.parts, strict=True))
         ]
-        return FeaturedScores(self._mix_scores(scores, state, tokens, lengths), featured.features)
+        return ScoresWithFeatures(self._mix_scores(scores, state, tokens, lengths), featured.features)
 
-    def read_with_features(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> FeaturedReading:
+    def read_with_features(
+        self, state: MixtureState, tokens: TokenIds, lengths: TokenIds
+    ) -> ReadWithFeatures:
         """What `score_with_features` and `prefill` answer, in one pass over each part that can."""
         featured = self._features.read_with_features(state.parts[self._featured], tokens, lengths)
         read = [
@@ -199,7 +206,7 @@ class MixtureModel:
         ]
         scores = self._mix_scores([part.log_probs for part in read], state, tokens, lengths)
         after = MixtureState(tuple(part.state for part in read))
-        return FeaturedReading(scores, featured.features, after)
+        return ReadWithFeatures(scores, featured.features, after)
 
     def save(self, directory: Path) -> None:
         """Write the weights; the parts are checkpoints of their own under `parts/`."""
@@ -223,9 +230,9 @@ class MixtureModel:
             raise ManifestError(f"{path}: not a mixture's configuration: {error}") from None
 
     @property
-    def _features(self) -> Featured[Any]:
+    def _features(self) -> FeatureExtractor[Any]:
         part = self.parts[self._featured]
-        if not isinstance(part, Featured):
+        if not isinstance(part, FeatureExtractor):
             raise InvalidInputError("no part of the mixture has features", parameter="parts")
         return part
 
@@ -255,7 +262,7 @@ class MixtureModel:
             log_weights: […, M], of a shape that goes with it.
         """
         parts: Sequence[Any] = log_probs
-        add: Any = _add_in_place
+        add: Any = _logaddexp_in_place
         weights: Any = log_weights
         if on_one_device(log_probs):
             import torch  # whoever answered with a tensor has brought it in
@@ -270,7 +277,7 @@ class MixtureModel:
         return total
 
 
-def _add_in_place(total: FloatArray, more: FloatArray) -> None:
+def _logaddexp_in_place(total: FloatArray, more: FloatArray) -> None:
     """Put log(exp(total) + exp(more)) into `total`, which is what `np.logaddexp` does, ten times as fast.
 
     Each entry comes out the same wherever it stands: NumPy's exponential and logarithm of single precision are
@@ -287,7 +294,7 @@ def _add_in_place(total: FloatArray, more: FloatArray) -> None:
     low += high
 
 
-def matching_part(parts: Sequence[LanguageModel[Any]]) -> int | None:
+def find_context_matcher(parts: Sequence[LanguageModel[Any]]) -> int | None:
     """The place of the first part that tells how much of the history it takes into account; None if none does."""
     return next((number for number, part in enumerate(parts) if isinstance(part, ContextMatcher)), None)
 

@@ -16,7 +16,7 @@ import zstandard
 
 from models.errors import FormatError
 
-PACKED_SUFFIXES = (".gz", ".xz", ".zst")
+COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst")
 MAX_EXPANSION = 250
 """How many times its size a packed file may unpack to: texts shrink to a tenth, repeated lines to a hundredth."""
 
@@ -25,7 +25,7 @@ class ExpansionError(Exception):
     """A packed file holds more than any text would: it was made to fill memory."""
 
 
-UNPACKING_ERRORS = (
+DECOMPRESSION_ERRORS = (
     lzma.LZMAError,
     gzip.BadGzipFile,
     zlib.error,
@@ -35,30 +35,30 @@ UNPACKING_ERRORS = (
 )
 """What reading a damaged packed file raises."""
 
-_ZSTD_PIECE_BYTES = 1 << 10  # a piece may unpack to 30,000 times its size
+_ZSTD_CHUNK_BYTES = 1 << 10  # a piece may unpack to 30,000 times its size
 _BUFFER_BYTES = 1 << 18
-_EXPANDS_FREELY_BYTES = 1 << 24  # a small file may be anything
+_UNCHECKED_BYTES = 1 << 24  # a small file may be anything
 _GZIP_LEVEL, _XZ_PRESET, _ZSTD_LEVEL = 6, 1, 3
 
 
-def unpacked(raw: BufferedReader) -> BinaryIO:
-    """What a file holds, whatever its name; reading may raise one of `UNPACKING_ERRORS`."""
+def decompressed(raw: BufferedReader) -> BinaryIO:
+    """What a file holds, whatever its name; reading may raise one of `DECOMPRESSION_ERRORS`."""
     magic = raw.peek(8)
     if magic.startswith(b"\x1f\x8b"):
-        return _bounded(raw, lambda packed: gzip.GzipFile(fileobj=packed, mode="rb"))
+        return _open_bounded(raw, lambda packed: gzip.GzipFile(fileobj=packed, mode="rb"))
     if magic.startswith(b"\xfd7zXZ"):
-        return _bounded(raw, lzma.LZMAFile)
+        return _open_bounded(raw, lzma.LZMAFile)
     if magic.startswith(b"\x28\xb5\x2f\xfd"):
-        return _bounded(raw, _ZstandardReader)
+        return _open_bounded(raw, _ZstandardReader)
     return raw
 
 
-def _bounded(raw: BufferedReader, unpack: Callable[[Any], Any]) -> BinaryIO:
-    packed = _Counted(raw)
-    return BufferedReader(_Bounded(packed, unpack(packed)), _BUFFER_BYTES)
+def _open_bounded(raw: BufferedReader, unpack: Callable[[Any], Any]) -> BinaryIO:
+    packed = _CountingReader(raw)
+    return BufferedReader(_BoundedReader(packed, unpack(packed)), _BUFFER_BYTES)
 
 
-class _Counted:
+class _CountingReader:
     """A file, and how much of it was read: what comes through a pipe cannot be asked for its place."""
 
     def __init__(self, raw: BufferedReader) -> None:
@@ -72,10 +72,10 @@ class _Counted:
         return data
 
 
-class _Bounded(RawIOBase):
+class _BoundedReader(RawIOBase):
     """What a packed file holds, as long as that may be something that somebody has packed."""
 
-    def __init__(self, packed: _Counted, stream: Any) -> None:
+    def __init__(self, packed: _CountingReader, stream: Any) -> None:
         self._packed = packed
         self._stream = stream
         self._num_bytes = 0
@@ -91,7 +91,7 @@ class _Bounded(RawIOBase):
         """
         size: int = self._stream.readinto(buffer)
         self._num_bytes += size
-        if self._num_bytes > max(_EXPANDS_FREELY_BYTES, MAX_EXPANSION * self._packed.num_bytes):
+        if self._num_bytes > max(_UNCHECKED_BYTES, MAX_EXPANSION * self._packed.num_bytes):
             raise ExpansionError(f"it unpacks to over {MAX_EXPANSION} times its size, which no text does")
         return size
 
@@ -99,7 +99,7 @@ class _Bounded(RawIOBase):
 class _ZstandardReader(RawIOBase):
     """What a Zstandard file holds; the library's own reader does not see that a file was cut off."""
 
-    def __init__(self, raw: _Counted) -> None:
+    def __init__(self, raw: _CountingReader) -> None:
         self._raw = raw
         self._frame = zstandard.ZstdDecompressor().decompressobj()
         self._begun = False
@@ -111,7 +111,7 @@ class _ZstandardReader(RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer, or some of it; 0 at the end."""
         while not self._unpacked:
-            packed = self._frame.unused_data or self._raw.read(_ZSTD_PIECE_BYTES)
+            packed = self._frame.unused_data or self._raw.read(_ZSTD_CHUNK_BYTES)
             if self._frame.eof:
                 self._frame, self._begun = zstandard.ZstdDecompressor().decompressobj(), False
             if not packed:
@@ -127,7 +127,7 @@ class _ZstandardReader(RawIOBase):
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[Callable[[bytes], None]]:
+def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
     """A function that adds bytes to a new file; it is packed as its name's ending says.
 
     A thread of its own packs and writes. The file gets its name at the end; should anything
@@ -143,7 +143,7 @@ def writing(path: Path) -> Iterator[Callable[[bytes], None]]:
         with temporary.open("xb") as file, contextlib.ExitStack() as at_the_end:
             at_the_end.callback(temporary.unlink, missing_ok=True)
             # the thread ends first: a stream must not be closed while it is written to
-            with _packing(path.suffix, file) as stream, ThreadPoolExecutor(1) as thread:
+            with _compressor(path.suffix, file) as stream, ThreadPoolExecutor(1) as thread:
                 pending: list[Future[int]] = []
 
                 def write(data: bytes) -> None:
@@ -161,7 +161,7 @@ def writing(path: Path) -> Iterator[Callable[[bytes], None]]:
         raise FormatError(path, f"cannot be written: {error.strerror or error}") from None
 
 
-def _packing(suffix: str, file: BinaryIO) -> contextlib.AbstractContextManager[BinaryIO]:
+def _compressor(suffix: str, file: BinaryIO) -> contextlib.AbstractContextManager[BinaryIO]:
     """A stream into a file that leaves the file open when it is closed itself."""
     if suffix == ".gz":  # no name and time in it: equal contents give equal files
         packed = gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=file, mtime=0)

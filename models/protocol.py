@@ -2,7 +2,7 @@
 
 Every decoder, endpoint and metric is written against `LanguageModel` alone, so it works
 with every family, mixtures included. `SequenceScorer` is an optional capability, found
-with `can`, never by calling and catching.
+with `supports`, never by calling and catching.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ S = TypeVar("S", bound=State)
 S_contra = TypeVar("S_contra", bound=State, contravariant=True)
 
 
-def can(model: object, capability: type[C]) -> TypeIs[C]:
+def supports(model: object, capability: type[C]) -> TypeIs[C]:
     """Whether a model's class has all methods of an optional capability.
 
     The same as `isinstance`, which looks at every method of the object each time (10 µs, Python 3.11).
@@ -167,7 +167,7 @@ class ReadScores(NamedTuple):
 
 
 @runtime_checkable
-class ReadingScorer(Protocol[S_contra]):
+class SequenceReader(Protocol[S_contra]):
     """Optional: score whole sequences and consume them in one pass, for texts that are read piece by piece."""
 
     def read(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
@@ -196,11 +196,11 @@ class TopKPredictor(Protocol[S_contra]):
         ...
 
 
-WEIGHED_TOKENS = 64
+BLOCK_TOKENS = 64
 """Neighbouring tokens that are weighed together."""
 
 
-class Weighed(NamedTuple):
+class BlockSums(NamedTuple):
     """What the next token of R rows is drawn by.
 
     Attributes:
@@ -221,19 +221,19 @@ class Weighed(NamedTuple):
 
 
 @runtime_checkable
-class Weigher(Protocol[S_contra]):
+class BlockSampler(Protocol[S_contra]):
     """Optional: tell what a token is drawn by, without writing the whole distribution."""
 
-    def block_sums(self, state: S_contra, temperatures: FloatArray) -> Weighed:
+    def block_sums(self, state: S_contra, temperatures: FloatArray) -> BlockSums:
         """Weigh what may follow each row, at a temperature above 0 each [R], float32."""
         ...
 
-    def logits(self, weighed: Weighed, rows: TokenIds, blocks: TokenIds) -> FloatArray:
+    def logits(self, weighed: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
         """The logits [N, 64] of one block of tokens each [N] after rows by number [N]; minus infinity past V."""
         ...
 
 
-class FeaturedScores(NamedTuple):
+class ScoresWithFeatures(NamedTuple):
     """Scores of given tokens, and the features from which each was predicted; 0 past a row's length.
 
     Attributes:
@@ -245,8 +245,8 @@ class FeaturedScores(NamedTuple):
     features: FloatArray
 
 
-class FeaturedReading(NamedTuple):
-    """`FeaturedScores`, and what a model remembers after the tokens.
+class ReadWithFeatures(NamedTuple):
+    """`ScoresWithFeatures`, and what a model remembers after the tokens.
 
     Attributes:
         log_probs: natural-log probabilities [B, T]; 0 past a row's length.
@@ -260,7 +260,7 @@ class FeaturedReading(NamedTuple):
 
 
 @runtime_checkable
-class Featured(Protocol[S_contra]):
+class FeatureExtractor(Protocol[S_contra]):
     """Optional: tell the vector from which the next token is predicted; like futures have like vectors.
 
     A model that wraps others has these methods whether they have features or not: ask `feature_size`.
@@ -279,11 +279,11 @@ class Featured(Protocol[S_contra]):
         """The vector before each of given tokens [B, T, W], float32; see `Prefiller.prefill` for the arguments."""
         ...
 
-    def score_with_features(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> FeaturedScores:
+    def score_with_features(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> ScoresWithFeatures:
         """What `SequenceScorer.score` and `features_along` answer, in one pass."""
         ...
 
-    def read_with_features(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> FeaturedReading:
+    def read_with_features(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> ReadWithFeatures:
         """The same and the state after the tokens, in one pass where the model can."""
         ...
 
@@ -312,7 +312,7 @@ def is_self_normalised(model: LanguageModel[Any]) -> bool:
 
 def feature_size(model: LanguageModel[Any]) -> int:
     """Numbers in the feature vectors of a model; 0 if it has none."""
-    return model.feature_size if isinstance(model, Featured) else 0
+    return model.feature_size if isinstance(model, FeatureExtractor) else 0
 
 
 @runtime_checkable

@@ -16,10 +16,10 @@ from models.protocol import (
     ChoiceScorer,
     LanguageModel,
     Prefiller,
-    ReadingScorer,
     ReadScores,
+    SequenceReader,
     SequenceScorer,
-    can,
+    supports,
 )
 from models.vocabulary import EOS
 
@@ -27,7 +27,7 @@ LOG_ZERO = -9999.0
 """What stands for the logarithm of zero in JSON."""
 
 
-def finite(logprob: float) -> float:
+def finite_logprob(logprob: float) -> float:
     """The log-probability as JSON can carry it: `LOG_ZERO` for minus infinity."""
     return LOG_ZERO if logprob == -math.inf else float(logprob)
 
@@ -40,7 +40,7 @@ def perplexity(logprob: float, count: int) -> float | None:
     return math.exp(exponent) if exponent < 700 else None  # the largest double is e^709
 
 
-def bits_per(logprob: float, count: int) -> float | None:
+def bits_per_unit(logprob: float, count: int) -> float | None:
     """−logprob in bits, per `count` bytes or words; None where nothing was counted or p was zero."""
     if count == 0 or logprob == -math.inf:
         return None
@@ -60,7 +60,7 @@ def count_words(text: str) -> int:
     return len(text.split())
 
 
-def pad(sequences: Sequence[Sequence[int] | TokenIds]) -> tuple[TokenIds, TokenIds]:
+def pad_sequences(sequences: Sequence[Sequence[int] | TokenIds]) -> tuple[TokenIds, TokenIds]:
     """Ragged sequences as tokens [B, T], padded with `</s>`, and lengths [B]."""
     lengths = np.fromiter((len(s) for s in sequences), np.int64, len(sequences))
     tokens = np.full((len(sequences), int(lengths.max(initial=0))), EOS, dtype=np.int64)
@@ -74,7 +74,7 @@ def score_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, len
 
     In one pass if the model can, else step by step.
     """
-    if can(model, SequenceScorer):
+    if supports(model, SequenceScorer):
         return model.score(state, tokens, lengths)
     batch, width = tokens.shape
     out = np.zeros((batch, width), dtype=np.float32)
@@ -93,21 +93,21 @@ def score_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, len
 
 def score_choices(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
     """Log-probabilities [C] of tokens that may come next with any model; see `ChoiceScorer.score_choices`."""
-    if can(model, ChoiceScorer):
+    if supports(model, ChoiceScorer):
         return model.score_choices(state, rows, tokens)
     ones = np.ones(len(tokens), dtype=np.int64)
     scores: FloatArray = score_sequences(model, state.select(rows), tokens[:, None], ones)[:, 0]
     return scores
 
 
-def consume(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> Any:
+def prefill_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> Any:
     """The state after whole sequences: tokens [B, T], of which row b has lengths[b].
 
     In one pass if the model can (`Prefiller`), else step by step; one token of every row is a step.
     """
     if tokens.shape[1] == 1 and lengths.all():
         return model.advance(state, tokens[:, 0])
-    if can(model, Prefiller):
+    if supports(model, Prefiller):
         return model.prefill(state, tokens, lengths)
     rows = np.arange(len(lengths))
     finished: list[tuple[TokenIds, Any]] = []
@@ -128,6 +128,8 @@ def consume(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: To
 
 def read_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
     """What `score_sequences` and `consume` answer, in one pass if the model can."""
-    if can(model, ReadingScorer):
+    if supports(model, SequenceReader):
         return model.read(state, tokens, lengths)
-    return ReadScores(score_sequences(model, state, tokens, lengths), consume(model, state, tokens, lengths))
+    return ReadScores(
+        score_sequences(model, state, tokens, lengths), prefill_sequences(model, state, tokens, lengths)
+    )

@@ -22,7 +22,7 @@ Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
 _DTYPES = {"I64": "<i8", "U32": "<u4", "I32": "<i4", "F32": "<f4", "U8": "u1", "I8": "i1"}
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
-_RANKS = ("I64", "F32", "U32", "I32", "I8", "U8")  # the library's order of types in a file
+_DTYPE_ORDER = ("I64", "F32", "U32", "I32", "I8", "U8")  # the library's order of types in a file
 _METADATA, _DIGEST = "__metadata__", "sha256"
 _MAX_HEADER_BYTES = 1 << 20
 _ALIGNMENT = 64  # bytes: a cache line
@@ -58,7 +58,7 @@ def write_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     Raises:
         OSError: the file system refused.
     """
-    ordered = sorted(arrays.items(), key=lambda item: (_RANKS.index(_NAMES[item[1].dtype]), item[0]))
+    ordered = sorted(arrays.items(), key=lambda item: (_DTYPE_ORDER.index(_NAMES[item[1].dtype]), item[0]))
     header, end = {}, 0
     for name, array in ordered:
         offsets = [end, end := end + array.nbytes]
@@ -71,7 +71,7 @@ def write_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
             file.write(np.ascontiguousarray(array).data)
 
 
-def write_sealed(file: BinaryIO, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+def write_hashed_tensors(file: BinaryIO, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Write arrays, each from the beginning of a cache line on, and the SHA-256 of them and of their header."""
     entries, end = {}, 0
     for name, array in arrays.items():
@@ -92,15 +92,15 @@ def write_sealed(file: BinaryIO, arrays: Mapping[str, npt.NDArray[Any]]) -> None
     file.flush()
 
 
-def map_sealed(file: BinaryIO) -> Arrays:
-    """Map what `write_sealed` wrote, and compare every byte with the SHA-256.
+def map_hashed_tensors(file: BinaryIO) -> Arrays:
+    """Map what `write_hashed_tensors` wrote, and compare every byte with the SHA-256.
 
     Returns:
         Arrays by name, which keep the map and a duplicate of the file's descriptor. What is written to
         them stays in this process: the file is never changed.
 
     Raises:
-        IntegrityError: the file is cut, was changed, or is none of `write_sealed`.
+        IntegrityError: the file is cut, was changed, or is none of `write_hashed_tensors`.
         OSError: it cannot be mapped.
     """
     try:

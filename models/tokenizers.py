@@ -26,8 +26,8 @@ from models.errors import InvalidInputError, ManifestError
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.word_index import RaggedIds, WordIndex
 
-CONFIG_FILE = "tokenizer.json"
-MODEL_FILE = "tokenizer.model"
+TOKENIZER_FILE = "tokenizer.json"
+SPM_FILE = "tokenizer.model"
 MARKED_UNKNOWN = ("word", "unknown")
 _UNK_TEXT = CONTROL_TOKENS[UNK]
 _NOT_SPACE = re.compile(r"\S+")
@@ -104,7 +104,7 @@ class Tokenizer(ABC):
 
     def save(self, directory: Path) -> None:
         """Write the tokenizer's files into an existing directory."""
-        write_config(directory / CONFIG_FILE, {"kind": self.kind, **self.settings()})
+        write_config(directory / TOKENIZER_FILE, {"kind": self.kind, **self.settings()})
 
 
 class WordTokenizer(Tokenizer):
@@ -142,7 +142,7 @@ class WordTokenizer(Tokenizer):
         self.pattern = pattern
         self.lowercase = lowercase
         self.marked_unknown = marked_unknown
-        self._split = word_splitter(pattern, lowercase=lowercase)
+        self._split = make_word_splitter(pattern, lowercase=lowercase)
         self._ids = dict(vocabulary.ids)
         if marked_unknown == "unknown":
             self._ids[_UNK_TEXT] = UNK
@@ -191,7 +191,7 @@ class WordTokenizer(Tokenizer):
         }
 
 
-def word_splitter(pattern: str | None, *, lowercase: bool) -> "WordSplitter":
+def make_word_splitter(pattern: str | None, *, lowercase: bool) -> "WordSplitter":
     """How a word tokenizer cuts a text, also needed to count words before there is a vocabulary.
 
     Raises:
@@ -276,12 +276,12 @@ class SentencePieceTokenizer(Tokenizer):
         try:
             self._processor.LoadFromSerializedProto(model)
         except RuntimeError as error:
-            raise ManifestError(f"{MODEL_FILE} is not a SentencePiece model: {error!s:.300}") from None
+            raise ManifestError(f"{SPM_FILE} is not a SentencePiece model: {error!s:.300}") from None
         size = self._processor.GetPieceSize()
         pieces = [self._processor.IdToPiece(i) for i in range(size)]
         if tuple(pieces[: len(CONTROL_TOKENS)]) != CONTROL_TOKENS:
             raise ManifestError(
-                f"{MODEL_FILE} starts with the pieces {pieces[:3]!s:.200}, it must start with {list(CONTROL_TOKENS)}"
+                f"{SPM_FILE} starts with the pieces {pieces[:3]!s:.200}, it must start with {list(CONTROL_TOKENS)}"
             )
         odd = next(
             (p for i, p in enumerate(pieces) if self._processor.IsByte(i) and not _BYTE_PIECE.fullmatch(p)),
@@ -289,7 +289,7 @@ class SentencePieceTokenizer(Tokenizer):
         )
         if odd is not None:
             raise ManifestError(
-                f"{MODEL_FILE} has the piece {odd!r:.40} for a byte; such are spelled <0x00> to <0xFF>"
+                f"{SPM_FILE} has the piece {odd!r:.40} for a byte; such are spelled <0x00> to <0xFF>"
             )
         super().__init__(Vocabulary(pieces[len(CONTROL_TOKENS) :]))
 
@@ -338,7 +338,7 @@ class SentencePieceTokenizer(Tokenizer):
     def save(self, directory: Path) -> None:
         """Write the settings and the learnt model."""
         super().save(directory)
-        (directory / MODEL_FILE).write_bytes(self._model)
+        (directory / SPM_FILE).write_bytes(self._model)
 
 
 def _checked_token(token: Any) -> str:
@@ -360,12 +360,12 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     Raises:
         ManifestError: a file is missing or is not what `save` writes.
     """
-    path = directory / CONFIG_FILE
+    path = directory / TOKENIZER_FILE
     config = read_config(path)
     try:
         kind = config.pop("kind")
         if kind == SentencePieceTokenizer.kind:
-            return SentencePieceTokenizer((directory / MODEL_FILE).read_bytes())
+            return SentencePieceTokenizer((directory / SPM_FILE).read_bytes())
         vocabulary = Vocabulary(map(_checked_token, config.pop("tokens")))
         if kind == CharacterTokenizer.kind:
             return CharacterTokenizer(vocabulary)

@@ -50,7 +50,7 @@ class WordIndex:
         """The ids of each line's words; other threads run meanwhile."""
         from models.word_kernels import encode_lines
 
-        text = _joined(lines)
+        text = _join_lines(lines)
         ids = np.empty((len(text) + 1) // 2, dtype=np.int32)
         offsets = np.zeros(max(len(lines), 1) + 1, dtype=np.int64)  # no line at all is read like an empty one
         encode_lines(text, self._table, self._ids, UNK, ids, offsets)
@@ -69,11 +69,11 @@ class WordCounter:
 
     def add(self, lines: Sequence[str]) -> None:
         """Count the words of some lines; other threads run meanwhile."""
-        from models.word_kernels import learn_words
+        from models.word_kernels import count_occurrences
 
-        words, text, place = self._words, _joined(lines), 0
+        words, text, place = self._words, _join_lines(lines), 0
         while True:
-            place, words.size = learn_words(text, place, words.table, words.size, self._counts)
+            place, words.size = count_occurrences(text, place, words.table, words.size, self._counts)
             if place == len(text):
                 return
             words.grow(len(text) - place)
@@ -85,15 +85,15 @@ class WordCounter:
         return dict(zip(words, self._counts[: self._words.size].tolist(), strict=True))
 
 
-def measure(lines: Sequence[str]) -> TextSize:
+def measure_text(lines: Sequence[str]) -> TextSize:
     """How many words and bytes some lines have."""
-    from models.word_kernels import count_words
+    from models.word_kernels import count_words_in_bytes
 
-    text = _joined(lines)
-    return TextSize(int(count_words(text)), len(text) - max(len(lines) - 1, 0))
+    text = _join_lines(lines)
+    return TextSize(int(count_words_in_bytes(text)), len(text) - max(len(lines) - 1, 0))
 
 
-def _joined(lines: Sequence[str]) -> npt.NDArray[np.uint8]:
+def _join_lines(lines: Sequence[str]) -> npt.NDArray[np.uint8]:
     r"""Lines as bytes with "\n" between them and nowhere else, so that there are as many as before."""
     text = "\n".join(lines)
     if text.count("\n") > max(len(lines) - 1, 0):

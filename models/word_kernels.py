@@ -20,14 +20,14 @@ _HALF = np.uint64(32)
 _TAG = np.uint64(0xFFFFFFFF00000000)
 _NEWLINE = 10
 
-_SPACE, _PERHAPS = 1, 2
-_KINDS = np.zeros(256, dtype=np.uint8)
+_SPACE, _MAYBE_SPACE = 1, 2
+_BYTE_KINDS = np.zeros(256, dtype=np.uint8)
 """Of each byte: 0, part of a word; or white space; or the first of a character that may be white space."""
-_KINDS[[*range(0x09, 0x0E), *range(0x1C, 0x21)]] = _SPACE
-_KINDS[[0xC2, 0xE1, 0xE2, 0xE3]] = _PERHAPS
+_BYTE_KINDS[[*range(0x09, 0x0E), *range(0x1C, 0x21)]] = _SPACE
+_BYTE_KINDS[[0xC2, 0xE1, 0xE2, 0xE3]] = _MAYBE_SPACE
 
 
-class Table(NamedTuple):
+class WordHashTable(NamedTuple):
     """W words and where to find them; the arrays may have room for more.
 
     Attributes:
@@ -42,7 +42,7 @@ class Table(NamedTuple):
 
 
 @numba.njit(nogil=True, cache=True)
-def long_space_at(text: ByteArray, place: int) -> int:
+def wide_space_length(text: ByteArray, place: int) -> int:
     """How many bytes the white space beyond ASCII has that starts here, as `str.isspace` knows it; else 0."""
     first, left = text[place], len(text) - place
     if first == 0xC2:  # U+0085, U+00A0
@@ -60,22 +60,22 @@ def long_space_at(text: ByteArray, place: int) -> int:
 
 
 @numba.njit(nogil=True, cache=True)
-def _space_at(text: ByteArray, place: int) -> int:
+def _space_length(text: ByteArray, place: int) -> int:
     """How many bytes the white space has that starts here; else 0."""
-    kind = _KINDS[text[place]]
-    if kind == _PERHAPS:
-        return long_space_at(text, place)
+    kind = _BYTE_KINDS[text[place]]
+    if kind == _MAYBE_SPACE:
+        return wide_space_length(text, place)
     return 1 if kind == _SPACE else 0
 
 
 @numba.njit(nogil=True, cache=True)
-def _hashed_word(text: ByteArray, start: int) -> tuple[int, np.uint64]:
+def _hash_word(text: ByteArray, start: int) -> tuple[int, np.uint64]:
     """Where the word that starts here ends, and its hash before mixing."""
     value, place = HASH_SEED, start
     while place < len(text):
         byte = text[place]
-        kind = _KINDS[byte]
-        if kind != 0 and (kind == _SPACE or long_space_at(text, place) > 0):
+        kind = _BYTE_KINDS[byte]
+        if kind != 0 and (kind == _SPACE or wide_space_length(text, place) > 0):
             break
         value = (value ^ np.uint64(byte)) * HASH_PRIME
         place += 1
@@ -83,7 +83,7 @@ def _hashed_word(text: ByteArray, start: int) -> tuple[int, np.uint64]:
 
 
 @numba.njit(nogil=True, cache=True)
-def hash_of(text: ByteArray, start: int, end: int) -> np.uint64:
+def hash_bytes(text: ByteArray, start: int, end: int) -> np.uint64:
     """The hash of some bytes, before mixing."""
     value = HASH_SEED
     for place in range(start, end):
@@ -92,22 +92,22 @@ def hash_of(text: ByteArray, start: int, end: int) -> np.uint64:
 
 
 @numba.njit(nogil=True, cache=True)
-def _mixed(hashed: np.uint64) -> np.uint64:
+def _mix_hash(hashed: np.uint64) -> np.uint64:
     """The hash with all its bits stirred: slots are told by the lowest, words in them by the upper half."""
     mixed = (hashed ^ (hashed >> _HALF)) * _HASH_MIX
     return mixed ^ (mixed >> _HALF)
 
 
 @numba.njit(nogil=True, cache=True)
-def find(
-    table: Table, text: ByteArray, start: int, end: int, hashed: np.uint64
+def find_word(
+    table: WordHashTable, text: ByteArray, start: int, end: int, hashed: np.uint64
 ) -> tuple[np.int64, np.uint64, np.int64]:
     """The number of a word given by its bytes and hash.
 
     Returns:
         The number or −1; the mixed hash; the slot where the word is, or could be entered.
     """
-    mixed = _mixed(hashed)
+    mixed = _mix_hash(hashed)
     mask = len(table.slots) - 1
     slot = np.int64(mixed) & mask
     while True:
@@ -127,8 +127,8 @@ def find(
 
 
 @numba.njit(nogil=True, cache=True)
-def enter(
-    table: Table, number: int, text: ByteArray, start: int, end: int, mixed: np.uint64, slot: np.int64
+def insert_word(
+    table: WordHashTable, number: int, text: ByteArray, start: int, end: int, mixed: np.uint64, slot: np.int64
 ) -> None:
     """Add a word that `find` did not find, as the next number; the arrays have room for it."""
     begin = table.starts[number]
@@ -139,21 +139,21 @@ def enter(
 
 
 @numba.njit(nogil=True, cache=True)
-def number_of(table: Table, num_words: int, word: ByteArray) -> int:
+def find_or_insert_word(table: WordHashTable, num_words: int, word: ByteArray) -> int:
     """The number of a word, which is entered as the next if it is new; the arrays have room for it."""
-    number, mixed, slot = find(table, word, 0, len(word), hash_of(word, 0, len(word)))
+    number, mixed, slot = find_word(table, word, 0, len(word), hash_bytes(word, 0, len(word)))
     if number < 0:
-        enter(table, num_words, word, 0, len(word), mixed, slot)
+        insert_word(table, num_words, word, 0, len(word), mixed, slot)
         return num_words
     return int(number)
 
 
 @numba.njit(nogil=True, cache=True)
-def fill_slots(table: Table, num_words: int) -> None:
+def fill_slots(table: WordHashTable, num_words: int) -> None:
     """Enter the first words of a table into its slots, which are all free."""
     mask = len(table.slots) - 1
     for number in range(num_words):
-        mixed = _mixed(hash_of(table.spelling, table.starts[number], table.starts[number + 1]))
+        mixed = _mix_hash(hash_bytes(table.spelling, table.starts[number], table.starts[number + 1]))
         slot = np.int64(mixed) & mask
         while table.slots[slot] != 0:
             slot = (slot + 1) & mask
@@ -163,7 +163,7 @@ def fill_slots(table: Table, num_words: int) -> None:
 @numba.njit(nogil=True, cache=True)
 def encode_lines(
     text: ByteArray,
-    table: Table,
+    table: WordHashTable,
     ids: npt.NDArray[np.int32],
     unknown: int,
     out: npt.NDArray[np.int32],
@@ -182,15 +182,15 @@ def encode_lines(
     place, line, count = 0, 0, 0
     offsets[0] = 0
     while place < len(text):
-        width = _space_at(text, place)
+        width = _space_length(text, place)
         if width > 0:
             if text[place] == _NEWLINE:
                 line += 1
                 offsets[line] = count
             place += width
             continue
-        end, hashed = _hashed_word(text, place)
-        number, _, _ = find(table, text, place, end, hashed)
+        end, hashed = _hash_word(text, place)
+        number, _, _ = find_word(table, text, place, end, hashed)
         out[count] = ids[number] if number >= 0 else unknown
         count += 1
         place = end
@@ -198,8 +198,8 @@ def encode_lines(
 
 
 @numba.njit(nogil=True, cache=True)
-def learn_words(
-    text: ByteArray, place: int, table: Table, num_words: int, counts: npt.NDArray[np.int64]
+def count_occurrences(
+    text: ByteArray, place: int, table: WordHashTable, num_words: int, counts: npt.NDArray[np.int64]
 ) -> tuple[int, int]:
     """Count the words of a text from a place on, entering those not seen before.
 
@@ -209,16 +209,16 @@ def learn_words(
         How far it came, and how many words the table holds now.
     """
     while place < len(text):
-        width = _space_at(text, place)
+        width = _space_length(text, place)
         if width > 0:
             place += width
             continue
-        end, hashed = _hashed_word(text, place)
-        number, mixed, slot = find(table, text, place, end, hashed)
+        end, hashed = _hash_word(text, place)
+        number, mixed, slot = find_word(table, text, place, end, hashed)
         if number < 0:
-            if not has_room(table, num_words, end - place):
+            if not has_capacity(table, num_words, end - place):
                 return place, num_words
-            enter(table, num_words, text, place, end, mixed, slot)
+            insert_word(table, num_words, text, place, end, mixed, slot)
             counts[num_words] = 1
             num_words += 1
         else:
@@ -228,18 +228,18 @@ def learn_words(
 
 
 @numba.njit(nogil=True, cache=True)
-def has_room(table: Table, num_words: int, length: int) -> bool:
+def has_capacity(table: WordHashTable, num_words: int, length: int) -> bool:
     """Whether one more word of so many bytes can be entered, and half of the slots stay free."""
     return 2 * (num_words + 1) <= len(table.slots) and table.starts[num_words] + length <= len(table.spelling)
 
 
 @numba.njit(nogil=True, cache=True)
-def count_words(text: ByteArray) -> int:
+def count_words_in_bytes(text: ByteArray) -> int:
     """How many words a text has: runs between white space."""
     place, count, inside = 0, 0, 0
     while place < len(text):
-        kind = _KINDS[text[place]]  # looked at here as well: a branch lets the processor read ahead
-        width = 0 if kind == 0 else _space_at(text, place)
+        kind = _BYTE_KINDS[text[place]]  # looked at here as well: a branch lets the processor read ahead
+        width = 0 if kind == 0 else _space_length(text, place)
         if width > 0:
             inside = 0
             place += width

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from models.word_kernels import Table, fill_slots, number_of
+from models.word_kernels import WordHashTable, fill_slots, find_or_insert_word
 
-_LEAST_SLOTS = 1 << 10
+_MIN_SLOTS = 1 << 10
 
 
 class WordTable:
@@ -22,12 +22,12 @@ class WordTable:
     """
 
     def __init__(self, words: Iterable[str] = ()) -> None:
-        spelt = [as_bytes(word) for word in words]
+        spelt = [encode_utf8(word) for word in words]
         self.size = len(spelt)
         starts = np.zeros(self.size + 1, dtype=np.int64)
         np.cumsum([len(word) for word in spelt], out=starts[1:])
         spelling = np.frombuffer(bytearray(b"".join(spelt)), dtype=np.uint8)
-        self.table = Table(np.zeros(0, np.uint64), starts, spelling)
+        self.table = WordHashTable(np.zeros(0, np.uint64), starts, spelling)
         self._rebuild(self.size)
 
     @property
@@ -49,7 +49,7 @@ class WordTable:
         """The number of a word, which is entered if it is new."""
         text = np.frombuffer(word, dtype=np.uint8)
         self.grow(len(text))
-        number: int = number_of(self.table, self.size, text)
+        number: int = find_or_insert_word(self.table, self.size, text)
         self.size = max(self.size, number + 1)
         return number
 
@@ -60,15 +60,15 @@ class WordTable:
         return [whole[begin:end] for begin, end in pairwise(ends)]
 
     def _rebuild(self, num_words: int) -> None:
-        slots = _LEAST_SLOTS
+        slots = _MIN_SLOTS
         while slots < 2 * num_words:
             slots *= 2
         starts = np.zeros(slots // 2 + 1, dtype=np.int64)
         starts[: self.size + 1] = self.table.starts[: self.size + 1]
-        self.table = Table(np.zeros(slots, np.uint64), starts, self.table.spelling)
+        self.table = WordHashTable(np.zeros(slots, np.uint64), starts, self.table.spelling)
         fill_slots(self.table, self.size)
 
 
-def as_bytes(text: str) -> bytes:
+def encode_utf8(text: str) -> bytes:
     """A text in UTF-8; half a surrogate pair, which is no character, keeps its number."""
     return text.encode("utf-8", "surrogatepass")

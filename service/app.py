@@ -21,16 +21,16 @@ from models.checkpoint.calibrations import CalibrationStore
 from models.checkpoint.copies import Copies
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.profiles import ProfileStore
-from models.checkpoint.registry import local_folder, open_registry
+from models.checkpoint.registry import local_registry_folder, open_registry
 from models.checkpoint.remote import cache_folder
-from models.completion.personal import Bounds
+from models.completion.personal import UserModelLimits
 from models.errors import RegistryError
-from service.engine.container_memory import is_told, memory_use
+from service.engine.container_memory import reports_memory, system_memory
 from service.engine.engine import Engine
 from service.engine.host import ModelHost
-from service.engine.keeping import Keeper
+from service.engine.keeping import ModelReloader
 from service.engine.metrics import Metrics
-from service.engine.readiness import READY, condition
+from service.engine.readiness import READY, readiness
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from service.engine.states import StateStore
 from service.engine.users import UserStore
@@ -55,45 +55,45 @@ from service.routes import (
     tune,
 )
 from service.routes.authentication import Authentication
-from service.routes.autocomplete_sessions import Sessions
+from service.routes.autocomplete_sessions import AutocompleteSessions
 from service.routes.errors import install_error_handlers
-from service.routes.foreign_pages import ForeignPages
-from service.routes.leasing import Leases
+from service.routes.foreign_pages import CrossOriginGuard
+from service.routes.leasing import ModelUseMiddleware
 from service.routes.limits import BodyLimit, ConnectionLimit
-from service.routes.middleware import HeadAsGet, RequestRecord
+from service.routes.middleware import HeadAsGet, RequestLog
 from service.routes.openapi import install_openapi
 from service.routes.serving import Services
-from service.security.cors import CORS
+from service.security.cors import CORS_OPTIONS
 from service.security.key_store import KeyStore
 from service.server import listen, make_server, url_of
 from service.settings import Settings
-from service.tracing import Tracing, make_provider
+from service.tracing import Tracing, make_tracer_provider
 from service.use_cases.limits import Limits
-from service.workers.crew import Crew
-from service.workers.link import Sibling
+from service.workers.crew import WorkerPool
+from service.workers.link import Peer
 from service.workers.preload import modules_for, preload
-from service.workers.private import PrivateRoutes
-from service.workers.relay import Relay
-from service.workers.scout import look_ahead
+from service.workers.private import PeerEndpoints
+from service.workers.relay import AffinityRelay
+from service.workers.scout import probe_in_child
 from service.workers.supervisor import Supervisor
-from service.workers.together import Together
+from service.workers.together import Broadcast
 from service.workers.worker_server import make_worker_server
 
 _log = structlog.get_logger(__name__)
-_SWITCH_S = 0.0005
+_SWITCH_INTERVAL_S = 0.0005
 """How long the event loop and the model thread wait for each other's Python: a tenth of Python's own choice."""
 
-_STOPPING_S = 10.0
+_STOP_GRACE_S = 10.0
 """After its time to finish requests a worker that has not ended is killed, a while later."""
 
-_PREFIX_FIGURES = {
+_PREFIX_CACHE_GAUGES = {
     "prefix_cache_queries": "texts looked up among those read before, since the model was loaded",
     "prefix_cache_hits": "those of which a beginning was known",
     "prefix_cache_bytes": "memory that states after texts take",
 }
 
 
-def create_app(settings: Settings, crew: Crew | None = None) -> FastAPI:
+def create_app(settings: Settings, crew: WorkerPool | None = None) -> FastAPI:
     """Build the application; models are loaded when it is started.
 
     Args:
@@ -104,7 +104,7 @@ def create_app(settings: Settings, crew: Crew | None = None) -> FastAPI:
         RegistryError: the registry is not there, or holds no model.
         ModelNotFoundError: the settings name a model that it does not hold.
     """
-    copies = _copies(settings)
+    copies = _model_copies(settings)
     services = _compose(settings, crew, copies)
 
     @asynccontextmanager
@@ -156,7 +156,7 @@ def create_app(settings: Settings, crew: Crew | None = None) -> FastAPI:
         app.include_router(module.router)
     install_error_handlers(app)
     install_openapi(app)
-    _protect(app, settings, services.metrics, crew)
+    _add_middleware(app, settings, services.metrics, crew)
     return app
 
 
@@ -172,32 +172,32 @@ def serve(settings: Settings) -> None:
     configure_logs(level=settings.log_level, form=settings.log_format, texts=settings.log_texts)
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)  # workers have it from here
-    sys.setswitchinterval(_SWITCH_S)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     if settings.workers > 1:
-        _serve_together(settings)
+        _serve_workers(settings)
         return
     app = create_app(settings)
     listening = listen(settings)
-    _hear_of_keys(app)
-    _tell_default(app, listening)
+    _install_key_reload(app)
+    _log_address(app, listening)
     make_server(app, settings).run(sockets=[listening])
 
 
-def _serve_together(settings: Settings) -> None:
+def _serve_workers(settings: Settings) -> None:
     """Serve with several processes; returns in each of them."""
-    patience_s = settings.drain_timeout_s + _STOPPING_S
+    patience_s = settings.drain_timeout_s + _STOP_GRACE_S
     supervisor = Supervisor(
         settings.workers,
         name=settings.process_name,
         patience_s=patience_s,
         hang_timeout_s=settings.hang_timeout_s,
     )
-    preload(look_ahead(lambda: modules_for(create_app(settings).state.services.host)))
+    preload(probe_in_child(lambda: modules_for(create_app(settings).state.services.host)))
     listening = listen(settings)
-    _work(settings, supervisor.run(listening), listening)
+    _run_worker(settings, supervisor.run(listening), listening)
 
 
-def _work(settings: Settings, crew: Crew, listening: socket.socket) -> None:
+def _run_worker(settings: Settings, crew: WorkerPool, listening: socket.socket) -> None:
     """Be one of several workers."""
     configure_logs(
         level=settings.log_level, form=settings.log_format, texts=settings.log_texts, worker=crew.number
@@ -206,41 +206,41 @@ def _work(settings: Settings, crew: Crew, listening: socket.socket) -> None:
         crew.pin()
     app = create_app(settings, crew)
     crew.status.mark_composed(crew.number)
-    _hear_of_keys(app)
-    _tell_default(app, listening)
+    _install_key_reload(app)
+    _log_address(app, listening)
     make_worker_server(app, settings, crew, listening).run()
 
 
-def _tell_default(app: FastAPI, listening: socket.socket) -> None:
+def _log_address(app: FastAPI, listening: socket.socket) -> None:
     """Say where the service is and what answers requests that name no model; a warning where that is a guess."""
     host: ModelHost = app.state.services.host
     tell = _log.warning if host.default_model.is_guess else _log.info
     tell("serving", url=url_of(listening), default=host.default.address, reason=host.default_model.reason)
 
 
-def _hear_of_keys(app: FastAPI) -> None:
+def _install_key_reload(app: FastAPI) -> None:
     """Read the keys again when the signal for it comes."""
     keys: KeyStore = app.state.keys
     signal.signal(signal.SIGHUP, lambda *_: keys.force_reload())
 
 
-def _protect(app: FastAPI, settings: Settings, metrics: Metrics, crew: Crew | None) -> None:
+def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, crew: WorkerPool | None) -> None:
     """Put around the routes what every request passes through; the last added is the outermost."""
     app.state.keys = keys = KeyStore(entries=settings.api_keys, file=settings.api_keys_file)
     if crew is not None:
-        app.state.peers = siblings = {number: Sibling(crew.socket_of(number)) for number in crew.peer_numbers}
+        app.state.peers = siblings = {number: Peer(crew.socket_of(number)) for number in crew.peer_numbers}
         shared: dict[str, Any] = {
             "pool": crew,
             "peers": siblings,
             "metrics": metrics,
             "max_body_bytes": settings.max_body_bytes,
         }
-        app.add_middleware(Together, **shared)
+        app.add_middleware(Broadcast, **shared)
     app.add_middleware(HeadAsGet)
-    app.add_middleware(Leases)
+    app.add_middleware(ModelUseMiddleware)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, log_bodies=settings.log_texts)
     app.add_middleware(
-        ForeignPages,
+        CrossOriginGuard,
         keys=keys,
         metrics=metrics,
         host=settings.host,
@@ -250,36 +250,38 @@ def _protect(app: FastAPI, settings: Settings, metrics: Metrics, crew: Crew | No
     app.add_middleware(Authentication, keys=keys, metrics=metrics)
     app.add_middleware(ConnectionLimit, metrics=metrics)
     if settings.otlp_endpoint is not None:
-        app.state.tracing = make_provider(settings.otlp_endpoint)
+        app.state.tracing = make_tracer_provider(settings.otlp_endpoint)
         app.add_middleware(Tracing, provider=app.state.tracing)
-    app.add_middleware(RequestRecord, metrics=metrics)
+    app.add_middleware(RequestLog, metrics=metrics)
     if settings.cors_origins:
-        app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
+        app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS_OPTIONS)
     if crew is not None:
-        app.add_middleware(Relay, peer_endpoints=PrivateRoutes(app.state.services), keys=keys, **shared)
+        app.add_middleware(
+            AffinityRelay, peer_endpoints=PeerEndpoints(app.state.services), keys=keys, **shared
+        )
 
 
-def _copies(settings: Settings) -> Copies | None:
+def _model_copies(settings: Settings) -> Copies | None:
     """Where local models are copied to: those of a remote registry lie in the cache already."""
-    if not settings.copy_models or local_folder(settings.registry) is None:
+    if not settings.copy_models or local_registry_folder(settings.registry) is None:
         return None
     try:
-        return Copies(cache_folder.current(settings.registry_cache) / "copies")
+        return Copies(cache_folder.cache_folder(settings.registry_cache) / "copies")
     except RegistryError as error:
         _log.warning("models are served without copies", reason=str(error))
         return None
 
 
-def _compose(settings: Settings, crew: Crew | None, copies: Copies | None) -> Services:
+def _compose(settings: Settings, crew: WorkerPool | None, copies: Copies | None) -> Services:
     metrics = Metrics(None if crew is None else crew.number)
     host = _model_host(settings, metrics, crew, copies)
-    keeper = Keeper(
+    keeper = ModelReloader(
         host,
         interval_s=settings.watch_interval_s,
         peers_started=(lambda: True) if crew is None else (lambda: crew.status.all_started),
     )
     engine = _engine(settings, metrics)
-    _watch_condition(metrics, host, keeper, engine.scheduler, follows=settings.watch_interval_s > 0)
+    _add_status_gauges(metrics, host, keeper, engine.scheduler, follows=settings.watch_interval_s > 0)
     limits = Limits(
         max_texts=settings.max_texts_per_request,
         max_tokens_per_sequence=settings.max_tokens_per_sequence,
@@ -287,17 +289,28 @@ def _compose(settings: Settings, crew: Crew | None, copies: Copies | None) -> Se
         max_top_k=settings.max_top_k,
     )
     profiles = ProfileStore(settings.registry)
-    users = UserStore(max_users=settings.max_users, bounds=Bounds(max_words=settings.max_user_words))
+    users = UserStore(max_users=settings.max_users, bounds=UserModelLimits(max_words=settings.max_user_words))
     metrics.add_gauge("autocomplete_users", "users whose accepted words are remembered", lambda: len(users))
     process = crew.process_name if crew is not None else settings.process_name or secrets.token_hex(4)
     kept_states = _state_store(settings, metrics, process)
     calibrations = CalibrationStore(settings.registry)
     return Services(
-        host, keeper, engine, kept_states, profiles, calibrations, users, Sessions(), metrics, limits
+        host,
+        keeper,
+        engine,
+        kept_states,
+        profiles,
+        calibrations,
+        users,
+        AutocompleteSessions(),
+        metrics,
+        limits,
     )
 
 
-def _model_host(settings: Settings, metrics: Metrics, crew: Crew | None, copies: Copies | None) -> ModelHost:
+def _model_host(
+    settings: Settings, metrics: Metrics, crew: WorkerPool | None, copies: Copies | None
+) -> ModelHost:
     host = ModelHost(
         open_registry(settings.registry, cache=settings.registry_cache),
         addresses=settings.models,
@@ -312,8 +325,8 @@ def _model_host(settings: Settings, metrics: Metrics, crew: Crew | None, copies:
     )
     metrics.add_gauge("models_loaded", "models that can answer", lambda: host.num_loaded)
     metrics.add_model_gauge("model_memory_bytes", "memory that a model takes", host.bytes_by_model)
-    for place, (name, what) in enumerate(_PREFIX_FIGURES.items()):
-        metrics.add_model_gauge(name, what, partial(_prefix_figure, host, place))
+    for place, (name, what) in enumerate(_PREFIX_CACHE_GAUGES.items()):
+        metrics.add_model_gauge(name, what, partial(_prefix_cache_figure, host, place))
     return host
 
 
@@ -339,12 +352,12 @@ def _engine(settings: Settings, metrics: Metrics) -> Engine:
     )
 
 
-def _watch_condition(
-    metrics: Metrics, host: ModelHost, keeper: Keeper, scheduler: Scheduler, *, follows: bool
+def _add_status_gauges(
+    metrics: Metrics, host: ModelHost, keeper: ModelReloader, scheduler: Scheduler, *, follows: bool
 ) -> None:
     """Measure what those who run the service are told of: readiness, the registry's reach, memory there is."""
     metrics.describe(version=importlib.metadata.version("gramophone-lm"))
-    ready = partial(condition, host, keeper, scheduler)
+    ready = partial(readiness, host, keeper, scheduler)
     metrics.add_gauge("ready", "1 while requests should be sent here", lambda: ready() == READY)
     metrics.add_gauge(
         "draining", "1 while the service finishes what is under way", lambda: scheduler.draining
@@ -355,13 +368,13 @@ def _watch_condition(
             "time since the registry could last be read",
             lambda: host.registry_look_age_s,
         )
-    if is_told():
+    if reports_memory():
         metrics.add_gauge(
             "memory_working_set_bytes",
             "memory in use in this container, or else on this machine, by all its processes",
-            lambda: memory_use().used,
+            lambda: system_memory().used,
         )
-        metrics.add_gauge("memory_limit_bytes", "memory there is for them", lambda: memory_use().limit)
+        metrics.add_gauge("memory_limit_bytes", "memory there is for them", lambda: system_memory().limit)
 
 
 def _state_store(settings: Settings, metrics: Metrics, process: str) -> StateStore:
@@ -376,5 +389,5 @@ def _state_store(settings: Settings, metrics: Metrics, process: str) -> StateSto
     return store
 
 
-def _prefix_figure(host: ModelHost, place: int) -> dict[str, float]:
+def _prefix_cache_figure(host: ModelHost, place: int) -> dict[str, float]:
     return {model: figures[place] for model, figures in host.prefix_cache_figures().items()}

@@ -12,12 +12,12 @@ import struct
 import termios
 from dataclasses import dataclass
 
-_AT_ONCE = struct.pack("ii", 1, 0)
+_LINGER_RESET = struct.pack("ii", 1, 0)
 """Linger for no time: closing resets the connection."""
 
 
 @dataclass(slots=True)
-class _Slow:
+class _SlowConnection:
     """A connection whose client does not keep up.
 
     Attributes:
@@ -29,7 +29,7 @@ class _Slow:
     timer: asyncio.TimerHandle
 
 
-class Backlog:
+class SlowClients:
     """Connections with something unsent, oldest first. Belongs to the event loop.
 
     Args:
@@ -40,12 +40,12 @@ class Backlog:
     def __init__(self, *, timeout_s: float, max_bytes: int) -> None:
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
-        self._slow: dict[asyncio.Transport, _Slow] = {}
+        self._slow: dict[asyncio.Transport, _SlowConnection] = {}
 
     def add(self, transport: asyncio.Transport) -> None:
         """Watch a connection until it is discarded, or nothing is taken from it."""
         if transport not in self._slow:
-            self._slow[transport] = _Slow(_left_bytes(transport), self._timer(transport))
+            self._slow[transport] = _SlowConnection(_unsent_bytes(transport), self._timer(transport))
             self._enforce_limit()
 
     def discard(self, transport: asyncio.Transport) -> None:
@@ -57,7 +57,7 @@ class Backlog:
         return asyncio.get_running_loop().call_later(self._timeout_s, self._check_progress, transport)
 
     def _check_progress(self, transport: asyncio.Transport) -> None:
-        left_bytes, slow = _left_bytes(transport), self._slow[transport]
+        left_bytes, slow = _unsent_bytes(transport), self._slow[transport]
         if left_bytes >= slow.left_bytes:
             self._cut_off(transport)
         else:
@@ -75,11 +75,11 @@ class Backlog:
     def _cut_off(self, transport: asyncio.Transport) -> None:
         self.discard(transport)
         with contextlib.suppress(OSError):  # else the system would go on offering what it has of the answer
-            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
         transport.abort()
 
 
-def _left_bytes(transport: asyncio.Transport) -> int:
+def _unsent_bytes(transport: asyncio.Transport) -> int:
     """What the client's side has not taken: here, and in the system, which tells us of room in large steps only."""
     here = transport.get_write_buffer_size()
     try:

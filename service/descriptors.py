@@ -9,7 +9,7 @@ _OTHER_FILES = 128
 """Models, the registry and its connections, other workers, the log; with some to spare."""
 
 
-def room_for_connections(max_connections: int) -> int:
+def reserve_descriptors(max_connections: int) -> int:
     """Have room for so many connections, and as many again that are only refused; how many there is room for.
 
     Shells and service managers give a process 1,024 descriptors and let it take more (the soft and the hard limit).

@@ -16,16 +16,16 @@ from typing import Any
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from service.backlog import Backlog
-from service.request_heads import OLD_VERSIONS, fault_of
+from service.backlog import SlowClients
+from service.request_heads import OLD_VERSIONS, head_error
 from service.routes.errors import error_json
-from service.routes.limits import CROWDED, LATE
+from service.routes.limits import OVER_LIMIT, RECEIVE_TIMEOUT
 from service.schemas.replies import ErrorBody
 
 _FRAME_BYTES = 4
 """Between a header's name and value, and after it."""
 
-_LOOK_S = 0.02
+_GONE_POLL_S = 0.02
 """How often it is looked whether a client that sends no more has gone."""
 
 _INVALID = "Invalid HTTP request received."
@@ -35,14 +35,14 @@ class GuardedProtocol(HttpToolsProtocol):
     """A connection whose requests have a limited time to arrive, and whose heads are limited in size.
 
     A connection past the limit in number may ask once, which the application answers 503; past
-    twice the limit it is cut off, and so is a client that does not take its answer. `guarded` makes a class with
+    twice the limit it is cut off, and so is a client that does not take its answer. `make_protocol` makes a class with
     limits of its own.
     """
 
     max_connections = 4096
     max_header_bytes = 32768
     receive_timeout_s = 30.0
-    slow_clients = Backlog(timeout_s=30.0, max_bytes=1 << 28)
+    slow_clients = SlowClients(timeout_s=30.0, max_bytes=1 << 28)
 
     _framing_bytes = 0
     _head_done = False
@@ -94,11 +94,11 @@ class GuardedProtocol(HttpToolsProtocol):
 
         One that has hung up looks the same, until something is sent to it.
         """
-        if not self._has_unanswered_requests() or _is_gone(self.transport):
+        if not self._has_unanswered_requests() or _has_hung_up(self.transport):
             return False
         self.cycle.keep_alive = False
         self._stop_timer()
-        self._timer = self.loop.call_later(_LOOK_S, self._check_hang_up)
+        self._timer = self.loop.call_later(_GONE_POLL_S, self._check_hang_up)
         return True
 
     def data_received(self, data: bytes) -> None:
@@ -126,7 +126,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._framing_bytes = 0
         self._head_done = self._request_complete = False
         super().on_message_begin()
-        self.scope["state"][CROWDED] = self._over_limit
+        self.scope["state"][OVER_LIMIT] = self._over_limit
 
     def on_headers_complete(self) -> None:
         """Look at the head before anything is done with it; what may come after the body is no part of it."""
@@ -144,7 +144,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._stop((HTTPStatus.BAD_REQUEST, "the method is CONNECT; this service is no proxy"))
             return  # an offer: see `_parse`
         if hosts != 1 or is_coded:
-            self._stop(fault_of(self.headers, self.parser.get_http_version()))
+            self._stop(head_error(self.headers, self.parser.get_http_version()))
         super().on_headers_complete()
         if self.scope["http_version"] in OLD_VERSIONS:
             self.cycle.keep_alive = False
@@ -204,12 +204,12 @@ class GuardedProtocol(HttpToolsProtocol):
         """Cut off a client that has gone, once it is seen to have; all others go on waiting for their answers."""
         if self.transport.is_closing():
             return
-        if _is_gone(self.transport):
+        if _has_hung_up(self.transport):
             self.transport.abort()
             return
         if not self.pipeline and not self.cycle.response_started and self.cycle.transport is self.transport:
             self._begin_answer()
-        self._timer = self.loop.call_later(_LOOK_S, self._check_hang_up)
+        self._timer = self.loop.call_later(_GONE_POLL_S, self._check_hang_up)
 
     def _begin_answer(self) -> None:
         """Send the byte with which any answer begins: the system of a client that has gone says so."""
@@ -291,11 +291,11 @@ class GuardedProtocol(HttpToolsProtocol):
         elif not self._head_done:
             self._refuse(408, f"the request's headers took longer than {self.receive_timeout_s:g} s")
         else:
-            self.cycle.scope["state"][LATE] = self.receive_timeout_s
+            self.cycle.scope["state"][RECEIVE_TIMEOUT] = self.receive_timeout_s
             self.cycle.message_event.set()  # the application waits for the body: it looks, and answers 408
 
 
-def _is_gone(transport: asyncio.Transport) -> bool:
+def _has_hung_up(transport: asyncio.Transport) -> bool:
     """Whether the other side has hung up or reset; not whether it just sends no more."""
     poll = select.poll()
     poll.register(transport.get_extra_info("socket").fileno(), 0)  # what is looked for is always told
@@ -309,7 +309,7 @@ async def _send_unchunked(cycle: RequestResponseCycle, message: Any) -> None:
     await RequestResponseCycle.send(cycle, message)
 
 
-def guarded(
+def make_protocol(
     *,
     max_connections: int,
     max_header_bytes: int,
@@ -330,6 +330,6 @@ def guarded(
         "max_connections": max_connections,
         "max_header_bytes": max_header_bytes,
         "receive_timeout_s": receive_timeout_s,
-        "slow_clients": Backlog(timeout_s=send_timeout_s, max_bytes=max_unsent_bytes),
+        "slow_clients": SlowClients(timeout_s=send_timeout_s, max_bytes=max_unsent_bytes),
     }
     return type("Guarded", (GuardedProtocol,), limits)

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import structlog
 
 _log = structlog.get_logger(__name__)
-_NO_ROOM_S = 0.1
+_RETRY_S = 0.1
 
 
-class Listener:
+class SocketListener:
     """Takes connections as they come. Belongs to the event loop; a server may have it among its own.
 
     Args:
@@ -57,6 +57,6 @@ class Listener:
             return  # another worker was quicker, or the client has gone
         except OSError as error:
             _log.error("a connection could not be taken", reason=str(error))
-            self._pause(_NO_ROOM_S)  # no descriptors are left, for instance
+            self._pause(_RETRY_S)  # no descriptors are left, for instance
             return
         self._connect(accepted)

@@ -17,11 +17,11 @@ from typing import Any, TextIO
 import structlog
 from pydantic_core import to_json
 
-_OURS = ("service", "models", "training")
+_OWN_LOGGERS = ("service", "models", "training")
 _FRAMES = 50
 # C0 and C1 controls, separators of lines, and what turns the direction of writing
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_PARTING = frozenset(' =\t\n"')
+_SEPARATORS = frozenset(' =\t\n"')
 _Event = MutableMapping[str, Any]
 
 
@@ -35,7 +35,7 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
         worker: which of several this process is, for every line.
     """
     shared: list[Any] = [
-        *([] if worker is None else [_Worker(worker)]),
+        *([] if worker is None else [_WorkerField(worker)]),
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -45,11 +45,11 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
             serializer=lambda event, **_: to_json(event, fallback=str).decode()
         )
     else:
-        finish = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else _in_columns
+        finish = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else _render_columns
     structlog.configure(  # not by way of `logging`, which would double what a request's line costs
         processors=[*shared, _ExceptionText(texts=texts, is_ours=True), _escape_values, finish],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=_Lines(sys.stderr),
+        logger_factory=_LineLogger(sys.stderr),
         cache_logger_on_first_use=True,
     )
     _configure_libraries(level, [*shared, _ExceptionText(texts=texts, is_ours=False), _escape_values], finish)
@@ -68,26 +68,26 @@ def _configure_libraries(level: str, processors: list[Any], finish: Any) -> None
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper() if level != "debug" else "INFO")  # compilers' own details are of no use here
-    for name in _OURS:
+    for name in _OWN_LOGGERS:
         logging.getLogger(name).setLevel(level.upper())
 
 
-def _in_columns(_logger: Any, _method: str, event: _Event) -> str:
+def _render_columns(_logger: Any, _method: str, event: _Event) -> str:
     """A line as structlog's own renderer writes it without colours, in a tenth of the time."""
     time, level, name = event.pop("timestamp"), event.pop("level"), event.pop("event")
     exception = event.pop("exception", None)
-    pairs = " ".join(f"{key}={_shown(value)}" for key, value in sorted(event.items()))
+    pairs = " ".join(f"{key}={_format_value(value)}" for key, value in sorted(event.items()))
     line = f"{time} [{level:9}] {name:<30} {pairs}" if pairs else f"{time} [{level:9}] {name}"
     return line if exception is None else f"{line}\n{exception}"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, str):
-        return value if value.isprintable() and not _PARTING & set(value) else repr(value)
+        return value if value.isprintable() and not _SEPARATORS & set(value) else repr(value)
     return repr(value)
 
 
-class _Lines:
+class _LineLogger:
     """Makes loggers that write lines, whole ones, and drop those that cannot be written.
 
     Args:
@@ -98,7 +98,7 @@ class _Lines:
         self._stream = stream
         self._lock = threading.Lock()
 
-    def __call__(self, *_names: str) -> "_Lines":
+    def __call__(self, *_names: str) -> "_LineLogger":
         """A logger: this one, whatever its name."""
         return self
 
@@ -132,7 +132,7 @@ def _escape_values(_logger: Any, _method: str, event: _Event) -> _Event:
     return event
 
 
-class _Worker:
+class _WorkerField:
     """Says in every line which worker wrote it."""
 
     def __init__(self, number: int) -> None:
@@ -158,15 +158,15 @@ class _ExceptionText:
 
     def __call__(self, _logger: Any, _method: str, event: _Event) -> _Event:
         """Replace what was raised by its text."""
-        error = _raised(event.pop("exc_info", None))
+        error = _exception_of(event.pop("exc_info", None))
         if error is not None:
             at_start = self._is_ours and "request_id" not in event
-            lines = _told(error, messages=self._texts or at_start)
+            lines = _format_exception(error, messages=self._texts or at_start)
             event["exception"] = "\n".join(escape(line) for line in lines)
         return event
 
 
-def _raised(exc_info: Any) -> BaseException | None:
+def _exception_of(exc_info: Any) -> BaseException | None:
     if isinstance(exc_info, BaseException):
         return exc_info
     if isinstance(exc_info, tuple):
@@ -175,11 +175,11 @@ def _raised(exc_info: Any) -> BaseException | None:
     return sys.exc_info()[1] if exc_info else None
 
 
-def _told(error: BaseException, *, messages: bool) -> Iterator[str]:
+def _format_exception(error: BaseException, *, messages: bool) -> Iterator[str]:
     """The lines that tell of an exception, after those of what led to it."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if before is not None:
-        yield from _told(before, messages=messages)
+        yield from _format_exception(before, messages=messages)
         yield "… which led to:"
     for place in traceback.format_tb(error.__traceback__, limit=-_FRAMES):
         yield from place.rstrip("\n").split("\n")

@@ -10,11 +10,11 @@ from http import HTTPStatus
 OLD_VERSIONS = frozenset({"0.9", "1.0"})
 """Of HTTP: they know no chunks, and need no `Host`."""
 
-_SHOWN_BYTES = 40
+_MAX_QUOTED_BYTES = 40
 _BLANK = b" \t"
 
 
-def fault_of(headers: Sequence[tuple[bytes, bytes]], version: str) -> tuple[int, str] | None:
+def head_error(headers: Sequence[tuple[bytes, bytes]], version: str) -> tuple[int, str] | None:
     """The status and the message with which a head is refused, or None.
 
     Args:
@@ -29,11 +29,11 @@ def fault_of(headers: Sequence[tuple[bytes, bytes]], version: str) -> tuple[int,
         return None
     if version in OLD_VERSIONS:
         return HTTPStatus.BAD_REQUEST, f"HTTP/{version} has no Transfer-Encoding; send Content-Length"
-    return _coding_fault(b",".join(value for name, value in headers if name == b"transfer-encoding"))
+    return _coding_error(b",".join(value for name, value in headers if name == b"transfer-encoding"))
 
 
-def _coding_fault(said: bytes) -> tuple[int, str] | None:
-    shown = said[:_SHOWN_BYTES].decode("latin-1")
+def _coding_error(said: bytes) -> tuple[int, str] | None:
+    shown = said[:_MAX_QUOTED_BYTES].decode("latin-1")
     *before, last = (coding.strip(_BLANK).lower() for coding in said.split(b","))
     if last != b"chunked" or b"chunked" in before:
         return (

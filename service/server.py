@@ -13,15 +13,15 @@ import uvicorn
 from fastapi import FastAPI
 
 from models.errors import InvalidInputError
-from service.descriptors import room_for_connections
-from service.http_protocol import guarded
-from service.listening import Listener
+from service.descriptors import reserve_descriptors
+from service.http_protocol import make_protocol
+from service.listening import SocketListener
 from service.routes.foreign_pages import is_loopback
 from service.routes.serving import Services
 from service.settings import Settings
 
 _log = structlog.get_logger(__name__)
-_CANCEL_AFTER_S = 2
+_CANCEL_MARGIN_S = 2
 """How much longer than the engine's the server's patience is: the engine's end gives every client an answer."""
 
 
@@ -53,7 +53,7 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets=None if sockets is None else [])
         for one in sockets or ():
             one.listen(self.config.backlog)
-            listener = Listener(one, partial(self._connect, self.config.http_protocol_class))
+            listener = SocketListener(one, partial(self._connect, self.config.http_protocol_class))
             self.servers.append(listener)  # type: ignore[arg-type]  # it can be closed, and waited for
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -92,11 +92,11 @@ def make_server(app: FastAPI, settings: Settings) -> DrainingServer:
     """A server for an application, with the settings' limits."""
     engine = app.state.services.engine
     return DrainingServer(
-        server_config(app, settings), on_signal=engine.scheduler.drain, drain=drain_of(app, settings)
+        server_config(app, settings), on_signal=engine.scheduler.drain, drain=make_drain(app, settings)
     )
 
 
-def drain_of(app: FastAPI, settings: Settings) -> Callable[[], Awaitable[None]]:
+def make_drain(app: FastAPI, settings: Settings) -> Callable[[], Awaitable[None]]:
     """What ends the work under way in an application, within the settings' time."""
     services: Services = app.state.services
 
@@ -108,8 +108,8 @@ def drain_of(app: FastAPI, settings: Settings) -> Callable[[], Awaitable[None]]:
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """What uvicorn is told of an application and the settings' limits."""
-    protocol = guarded(
-        max_connections=room_for_connections(settings.max_connections),
+    protocol = make_protocol(
+        max_connections=reserve_descriptors(settings.max_connections),
         max_header_bytes=settings.max_header_bytes,
         receive_timeout_s=settings.body_timeout_s,
         send_timeout_s=settings.send_timeout_s,
@@ -127,7 +127,7 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         timeout_keep_alive=settings.keep_alive_timeout_s,
-        timeout_graceful_shutdown=round(settings.drain_timeout_s) + _CANCEL_AFTER_S,
+        timeout_graceful_shutdown=round(settings.drain_timeout_s) + _CANCEL_MARGIN_S,
     )
 
 

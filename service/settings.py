@@ -13,7 +13,7 @@ from service.engine.precisions import read_precisions
 
 PREFIX = "GRAMOPHONE_"
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
-_OTHERS = frozenset({"GRAMOPHONE_API_KEY", "GRAMOPHONE_DATA"})
+_NON_SETTINGS = frozenset({"GRAMOPHONE_API_KEY", "GRAMOPHONE_DATA"})
 """Variables of ours that are no setting of the service: a client's key, and where the tests find public data."""
 
 
@@ -280,12 +280,12 @@ def read_settings(**overrides: Any) -> Settings:
         InvalidInputError: a value is wrong, or the environment has a GRAMOPHONE_ variable of
             another name.
     """
-    known = {PREFIX + name.upper() for name in Settings.model_fields} | _OTHERS
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | _NON_SETTINGS
     unknown = sorted(name for name in os.environ if name.upper().startswith(PREFIX) and name not in known)  # noqa: TID251 - the one reader
     if unknown:
         raise InvalidInputError(
             f"the environment has {', '.join(unknown)}, which is no setting; the settings are "
-            f"{', '.join(sorted(known - _OTHERS))}",
+            f"{', '.join(sorted(known - _NON_SETTINGS))}",
             parameter=unknown[0],
         )
     try:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from models.errors import InvalidInputError
-from service.routes.facts import facts_of, note
+from service.routes.facts import annotate, context_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -30,7 +30,7 @@ _ATTRIBUTES = {
 """Fact → the span's attribute."""
 
 
-def make_provider(endpoint: str) -> "TracerProvider":
+def make_tracer_provider(endpoint: str) -> "TracerProvider":
     """What makes spans and sends them to a collector, from a thread of its own.
 
     Args:
@@ -89,7 +89,7 @@ class Tracing:
         span = self._tracer.start_span(
             scope["method"], context=parent, kind=self._kind, attributes=attributes
         )
-        note(scope, trace_id=f"{span.get_span_context().trace_id:032x}")
+        annotate(scope, trace_id=f"{span.get_span_context().trace_id:032x}")
         status = 0
 
         async def send_noting_status(message: Message) -> None:
@@ -108,7 +108,7 @@ class Tracing:
             span.end()
 
     def _describe(self, span: Any, scope: Scope) -> None:
-        facts = facts_of(scope)
+        facts = context_of(scope)
         route = facts.get("route")
         if route is not None:
             span.update_name(f"{scope['method']} {route}")

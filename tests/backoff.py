@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from models.ngram.build import NGrams, Weights
+from models.ngram.build import NGrams, NGramWeights
 from models.vocabulary import BOS, EOS
 
 
@@ -80,7 +80,7 @@ def to_orders(model, *, suffixes=True):
         with np.errstate(divide="ignore"):
             probs = np.log10([model.probs[g] for g in ngrams]).astype(np.float32)
         backoffs = np.log10([model.backoffs.get(g, 1.0) for g in ngrams]).astype(np.float32)
-        answer.append((own, Weights(probs, backoffs)))
+        answer.append((own, NGramWeights(probs, backoffs)))
         shorter = {g: i for i, g in enumerate(ngrams)}
     return answer
 

@@ -2,10 +2,10 @@
 
 import functools
 
-from models.checking.asking import result_of
+from models.checking.asking import run_calls
 from models.checking.checker import Checker
-from models.checking.settings import CheckOptions
-from models.checking.verdicts import issues_of
+from models.checking.settings import CheckSettings
+from models.checking.verdicts import find_issues
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 from tests.fakes import FakeModel, fake_vocabulary
@@ -48,8 +48,8 @@ def characters(letters):
 def weigh(model, tokenizer, text, **options):
     """What comes out for each batch of a text."""
     checker = Checker(tokenizer)
-    works = checker.rescore_all(model, list(checker.sentences(text)), CheckOptions(**options))
-    return [result_of(model, work) for work in works]
+    works = checker.rescore_all(model, list(checker.sentences(text)), CheckSettings(**options))
+    return [run_calls(model, work) for work in works]
 
 
 def check(model, tokenizer, text, *, threshold=0.5, max_suggestions=5, **options):
@@ -58,5 +58,5 @@ def check(model, tokenizer, text, *, threshold=0.5, max_suggestions=5, **options
     return [
         issue
         for weighed in weigh(model, tokenizer, text, **options)
-        for issue in issues_of(weighed, tokens, threshold=threshold, max_suggestions=max_suggestions)
+        for issue in find_issues(weighed, tokens, threshold=threshold, max_suggestions=max_suggestions)
     ]

@@ -4,9 +4,9 @@ import functools
 
 import numpy as np
 
-from models.completion.search import CompletionSearch, SearchSettings
-from models.completion.spelled import SpelledTokens
-from models.completion.typed import cut
+from models.completion.search import CompletionSearch, CompletionSettings
+from models.completion.spelled import TokenTrie
+from models.completion.typed import split_prefix
 from training.ngram.estimate import estimate
 from training.progress import Silent
 from training.tokenizing import TokenizerSettings, encode_corpus, learn_tokenizer
@@ -30,7 +30,7 @@ def learnt_pieces(kind, **options):
 @functools.cache
 def spelled_pieces(kind):
     """The same by what they spell."""
-    return SpelledTokens(learnt_pieces(kind))
+    return TokenTrie(learnt_pieces(kind))
 
 
 @functools.cache
@@ -49,8 +49,8 @@ def state_after(kind, context):
 
 def searched(kind, text, **options):
     """A search for what a text goes on as, driven to its end."""
-    typed = cut(learnt_pieces(kind), text)
-    search = CompletionSearch(spelled_pieces(kind), typed.spelled, SearchSettings(**options))
+    typed = split_prefix(learnt_pieces(kind), text)
+    search = CompletionSearch(spelled_pieces(kind), typed.spelled, CompletionSettings(**options))
     drive(search, piece_model(kind), state_after(kind, typed.context))
     return search
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
 from tests.fakes import fake_vocabulary
 from tests.poisoned import PoisonedModel
@@ -27,7 +27,7 @@ serve(read_settings())
 """
 SCORE = {"texts": ["the cat"]}
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_DESCRIPTION = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
+_DESCRIPTION = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
 
 
 def program(files=None):

@@ -3,8 +3,8 @@
 import numpy as np
 
 from models.arrays import to_numpy
-from models.protocol import FeaturedReading, FeaturedScores
-from models.scoring import consume, score_sequences
+from models.protocol import ReadWithFeatures, ScoresWithFeatures
+from models.scoring import prefill_sequences, score_sequences
 from models.vocabulary import BOS
 
 
@@ -78,8 +78,8 @@ class FeaturedModel:
 
     def score_with_features(self, state, tokens, lengths):
         log_probs = to_numpy(score_sequences(self, state, tokens, lengths))
-        return FeaturedScores(log_probs, self.features_per_token(state, tokens, lengths))
+        return ScoresWithFeatures(log_probs, self.features_per_token(state, tokens, lengths))
 
     def read_with_features(self, state, tokens, lengths):
         scored = self.score_with_features(state, tokens, lengths)
-        return FeaturedReading(*scored, consume(self, state, tokens, lengths))
+        return ReadWithFeatures(*scored, prefill_sequences(self, state, tokens, lengths))

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from models.lattices.connecting import Arcs, connected
+from models.lattices.connecting import ArcColumns, build_lattice
 from models.lattices.lattice import Scales
-from models.scoring import pad, score_sequences
+from models.scoring import pad_sequences, score_sequences
 from models.vocabulary import EOS
 
 
@@ -22,7 +22,7 @@ def random_lattice(rng, *, words, num_nodes=6, num_arcs=12, name="utt", silence=
     chain = [(node, node + 1) for node in range(num_nodes - 1)]
     pairs = chain + [tuple(sorted(rng.choice(num_nodes, 2, replace=False).tolist())) for _ in range(num_arcs)]
     count = len(pairs)
-    arcs = Arcs(
+    arcs = ArcColumns(
         [a for a, _ in pairs],
         [b for _, b in pairs],
         ["" if rng.random() < silence else str(rng.choice(words)) for _ in pairs],
@@ -30,7 +30,9 @@ def random_lattice(rng, *, words, num_nodes=6, num_arcs=12, name="utt", silence=
         rng.normal(-4, 1, count).round(3),
     )
     times = np.sort(rng.random(num_nodes)).round(2)
-    return connected(arcs, name=name, start=0, end=num_nodes - 1, times=times, scales=Scales(1.0, 2.0, -0.5))
+    return build_lattice(
+        arcs, name=name, start=0, end=num_nodes - 1, times=times, scales=Scales(1.0, 2.0, -0.5)
+    )
 
 
 def all_paths(lattice):
@@ -44,7 +46,7 @@ def all_paths(lattice):
 
 def sentence_log_probs(model, sentences):
     """Of whole sentences from `<s>` to `</s>`, each a list of ids."""
-    tokens, lengths = pad([[*ids, EOS] for ids in sentences])
+    tokens, lengths = pad_sequences([[*ids, EOS] for ids in sentences])
     scores = score_sequences(model, model.initial_state(len(sentences)), tokens, lengths)
     return scores.sum(axis=1, dtype=np.float64).tolist()
 

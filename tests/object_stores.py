@@ -12,10 +12,10 @@ from werkzeug.serving import make_server
 
 from models.checkpoint.remote import stores
 from models.checkpoint.remote.memory_store import MemoryStore
-from models.checkpoint.remote.object_store import Patience
+from models.checkpoint.remote.object_store import StoreTimeouts
 from models.errors import RegistryError
 
-QUICK = Patience(connect_s=2.0, read_s=2.0, call_s=10.0, attempts=2)
+QUICK = StoreTimeouts(connect_s=2.0, read_s=2.0, call_s=10.0, attempts=2)
 """For tests of what happens when a store does not answer."""
 
 
@@ -147,7 +147,7 @@ def using(server, monkeypatch, *, patience=None):
         for name, value in server.environment.items():
             patch.setenv(name, value)
         if patience is not None:
-            patch.setattr(stores, "PATIENCE", patience)
+            patch.setattr(stores, "STORE_TIMEOUTS", patience)
         yield server
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import httpx
 
-from service.routes.openapi_examples import RECORDED
+from service.routes.openapi_examples import RECORDED_REPLIES
 from service.security.keys import KeyScope, create_key
 from service.settings import Settings
 from tests.servers import running
@@ -142,4 +142,4 @@ def record(registry):
 
 if __name__ == "__main__":
     replies = json.dumps(record(Path(sys.argv[1])), ensure_ascii=False, indent=1)
-    RECORDED.write_text(replies + "\n", encoding="utf-8")
+    RECORDED_REPLIES.write_text(replies + "\n", encoding="utf-8")

@@ -4,7 +4,7 @@ import numpy as np
 
 from models.arrays import to_numpy
 from models.ngram.build import list_ngrams
-from models.scoring import pad, score_sequences
+from models.scoring import pad_sequences, score_sequences
 from models.vocabulary import EOS
 
 
@@ -18,7 +18,7 @@ def ask_model(model, *, normalised):
     size = len(model.vocabulary)
     random = np.random.default_rng(1)
     rows = [random.integers(0, size, length).tolist() for length in (1, 4, 9)] + [[size - 1, 0, EOS]]
-    tokens, lengths = pad(rows)
+    tokens, lengths = pad_sequences(rows)
     start = model.initial_state(len(rows))
     scores = score_sequences(model, start, tokens, lengths)
     _check_log_probs(scores)

@@ -9,13 +9,13 @@ from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.ngram.smoothing.choice import smoothing_of
+from training.ngram.smoothing.choice import make_smoothing
 from training.progress import SILENT
 from training.recipe import NGramSettings
 from training.scale.assembly import assemble, open_automaton
-from training.scale.estimation import Plan
+from training.scale.estimation import PlanRunner
 from training.scale.memory import own_memory_bytes
-from training.scale.windows import Reading, write_vocabulary, write_windows
+from training.scale.windows import WindowSettings, write_vocabulary, write_windows
 from training.scale.workspace import workspace
 
 EXACT = ("order_starts", "first_arcs", "suffixes", "words")
@@ -35,12 +35,12 @@ def relational(engine, folder: Path, lines, *, backward=False, **settings) -> Au
     tokenizer = tokenizer_of(lines)
     wanted = NGramSettings(**settings)
     with workspace(folder) as work:
-        reading = Reading(wanted.order, backward, {})
+        reading = WindowSettings(wanted.order, backward, {})
         size = len(tokenizer.vocabulary)
         work.stage("vocabulary", "v", lambda place: write_vocabulary(place, size))
         work.stage("windows", "w", lambda place: write_windows(place, tokenizer, lines, reading, SILENT))
         keys = {"vocabulary": "v", "windows": "w"}
-        plan = Plan(work, lambda: engine, engine_name="test", keys=keys, progress=SILENT)
+        plan = PlanRunner(work, lambda: engine, engine_name="test", keys=keys, progress=SILENT)
         weighed = plan.estimate(wanted, size)
         work.stage("automaton", weighed.key, lambda place: assemble(weighed.tables, place, SILENT))
         return open_automaton(work.path("automaton"))
@@ -55,7 +55,7 @@ def in_memory(lines, *, backward=False, **settings) -> Automaton:
         corpus.reversed() if backward else corpus,
         tokenizer.vocabulary,
         order=wanted.order,
-        smoothing=smoothing_of(wanted.smoothing),
+        smoothing=make_smoothing(wanted.smoothing),
         prune=wanted.prune,
     ).model.automaton
 

@@ -15,7 +15,7 @@ from models.neural.config import NetworkConfig
 from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.neural.company import PATIENCE_S
-from training.neural.distributed import Processes, joined
+from training.neural.distributed import Processes, join_processes
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
 from training.progress import Silent
@@ -84,7 +84,7 @@ def weights(result):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     patience_s = float(sys.argv[4]) if len(sys.argv) > 4 else PATIENCE_S
-    with joined(torch.device("cpu"), patience_s=patience_s):
+    with join_processes(torch.device("cpu"), patience_s=patience_s):
         done = fit(Path(sys.argv[1]), **json.loads(sys.argv[3] if len(sys.argv) > 3 else "{}"))
         if Processes.current().is_leader:
             save_file(weights(done), sys.argv[2])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fastapi import FastAPI
 
 from service.app import create_app
-from service.engine.host import LoadState
+from service.engine.hosted import LoadState
 from service.server import make_server
 from service.settings import Settings
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.resumable import fit, weights
-from training.neural.distributed import Processes, joined
+from training.neural.distributed import Processes, join_processes
 
 RUNS = {
     "softmax": {"loss": "softmax", "max_steps": 12},
@@ -31,7 +31,7 @@ def weights_file(folder, run):
 
 
 if __name__ == "__main__":
-    with joined(torch.device("cpu")):
+    with join_processes(torch.device("cpu")):
         for run, changes in RUNS.items():
             done = fit(state_file(sys.argv[1], run), **changes)
             if Processes.current().is_leader:

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from models.reranking.features import WORDS, ListFeatures
+from models.reranking.features import NUM_WORDS, ListFeatures
 from models.reranking.lists import Candidate, CandidateList
-from models.reranking.metrics import metric_of
+from models.reranking.metrics.choice import make_metric
 from models.reranking.tuning.features import ListCounts, TuningData
-from models.reranking.tuning.fitting import Shape
-from models.reranking.tuning.problem import Problem
-from models.reranking.tuning.scaling import standardised
+from models.reranking.tuning.fitting import ProblemVariant
+from models.reranking.tuning.problem import TuningProblem
+from models.reranking.tuning.scaling import standardise_features
 
 WORDS_A_LIST = 10
 
@@ -20,7 +20,7 @@ def problem(errors, features, sizes=None, names=None):
     offsets = np.concatenate(([0], np.cumsum(sizes or [len(errors)])))
     statistics = np.stack([errors, np.full_like(errors, WORDS_A_LIST)], axis=1)
     names = names or tuple("abcdefgh"[: features.shape[1]])
-    return Problem(tuple(names), features, statistics, offsets, metric_of("wer"))
+    return TuningProblem(tuple(names), features, statistics, offsets, make_metric("wer"))
 
 
 def informative(num_lists=60, size=5, seed=0, noise=0.5):
@@ -44,12 +44,14 @@ def uninformative(num_lists=60, size=5, seed=0):
 
 def data_of(one):
     """A problem as tuning takes it; its lists have no texts."""
-    return TuningData((), (Shape(0.0, one),), np.zeros(0, dtype=np.int64), ListCounts(0, 0, 0, 0, 0), ())
+    return TuningData(
+        (), (ProblemVariant(0.0, one),), np.zeros(0, dtype=np.int64), ListCounts(0, 0, 0, 0, 0), ()
+    )
 
 
 def scaled(one):
     """The problem with comparable features."""
-    return standardised(one)[0]
+    return standardise_features(one)[0]
 
 
 def candidate_list(*texts, reference="a b c", name=None, features=None):
@@ -63,4 +65,4 @@ def words_alone(lists):
     """What is computed where no model scores."""
     counts = [float(len(c.text.split())) for one in lists for c in one.candidates]
     offsets = np.concatenate(([0], np.cumsum([len(one.candidates) for one in lists])))
-    return ListFeatures((WORDS,), np.array(counts)[:, None], offsets)
+    return ListFeatures((NUM_WORDS,), np.array(counts)[:, None], offsets)

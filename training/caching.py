@@ -13,15 +13,15 @@ from models.cache import CacheModel
 from models.caching import kernels
 from models.caching.config import CacheConfig, CacheKind
 from models.caching.history import History
-from models.caching.reading import read
-from models.caching.unit_vectors import padded_size, unit_vectors
-from models.caching.weighing import Weighing
+from models.caching.reading import score_with_history
+from models.caching.unit_vectors import padded_width, to_unit_vectors
+from models.caching.weighing import SimilarityDecay
 from models.errors import InvalidInputError
-from models.protocol import Featured, FeaturedReading, LanguageModel, feature_size
+from models.protocol import FeatureExtractor, LanguageModel, ReadWithFeatures, feature_size
 from models.scoring import perplexity, read_sequences
 from models.vocabulary import BOS
 from training.corpora.encoded import EncodedCorpus
-from training.evaluating.scoring import CHUNK_TOKENS, Targets, running_text
+from training.evaluating.scoring import CHUNK_TOKENS, CorpusScores, running_text
 from training.mixture_weights import fit_weights
 from training.progress import Progress
 
@@ -53,8 +53,8 @@ class CacheGrid(NamedTuple):
     half_lives: tuple[float | None, ...]
 
 
-class Remembered(NamedTuple):
-    """What a cache says of N tokens; see `models.caching.kernels.target_shares`.
+class CacheScores(NamedTuple):
+    """What a cache says of N tokens; see `models.caching.kernels.cache_shares`.
 
     Attributes:
         shares: [N], float32.
@@ -65,7 +65,7 @@ class Remembered(NamedTuple):
     evidence: FloatArray
 
 
-class CacheReadings(NamedTuple):
+class CacheGridScores(NamedTuple):
     """What a model and caches of several shapes say of a text's predicted tokens.
 
     Attributes:
@@ -77,20 +77,20 @@ class CacheReadings(NamedTuple):
         window: of the caches, in tokens.
     """
 
-    targets: Targets
+    targets: CorpusScores
     shares: FloatArray
     evidence: FloatArray
     grid: CacheGrid
     kind: CacheKind
     window: int
 
-    def of(self, config: CacheConfig) -> Remembered:
+    def of(self, config: CacheConfig) -> CacheScores:
         """What one cache of the grid says."""
         row, column = (
             self.grid.flatnesses.index(config.flatness),
             self.grid.half_lives.index(config.half_life),
         )
-        return Remembered(
+        return CacheScores(
             np.ascontiguousarray(self.shares[:, row, column]),
             np.ascontiguousarray(self.evidence[:, row, column]),
         )
@@ -143,19 +143,19 @@ def fit_cache(
     Raises:
         InvalidInputError: the text is too short to say anything of a cache, or the window out of range.
     """
-    readings = read_with_caches(model, held_out, window=window, progress=progress)
+    readings = score_with_caches(model, held_out, window=window, progress=progress)
     chosen = choose_cache(readings, readings.targets.log_probs)
     return FittedCache(CacheModel(model, chosen.config), chosen)
 
 
-def read_with_caches(
+def score_with_caches(
     model: LanguageModel[Any],
     corpus: EncodedCorpus,
     *,
     window: int,
     grid: CacheGrid | None = None,
     progress: Progress,
-) -> CacheReadings:
+) -> CacheGridScores:
     """Read a text in one pass, as a stream, with the model and with caches that look at its features.
 
     Args:
@@ -171,18 +171,18 @@ def read_with_caches(
     width = feature_size(model)
     kind: CacheKind = "continuous" if width else "unigram"
     CacheConfig(kind=kind, window=window, half_life=None, weight=0.5)  # refused before the text is read
-    grid = _grid(kind, window) if grid is None else grid
-    weighing = Weighing.of(*grid, window=window)
+    grid = _search_grid(kind, window) if grid is None else grid
+    weighing = SimilarityDecay.of(*grid, window=window)
     before, text = running_text(corpus)
     state = model.advance(model.empty_state(1), np.asarray([before]))
-    history = History.empty(window=window, width=padded_size(width))
+    history = History.empty(window=window, width=padded_width(width))
     log_probs, shares, evidence = [], [], []
     progress.start(f"scoring with the {model.family} and a {kind} cache, stream context", corpus.num_tokens)
     for start in range(0, len(text), CHUNK_TOKENS):
         chunk = text[start : start + CHUNK_TOKENS]
-        inner = _read(model, state, chunk)
+        inner = _read_chunk(model, state, chunk)
         state = inner.state
-        reading = read(history, chunk, unit_vectors(inner.features[0]), decay=weighing)
+        reading = score_with_history(history, chunk, to_unit_vectors(inner.features[0]), decay=weighing)
         history = reading.history
         predicted = chunk != BOS
         log_probs.append(inner.log_probs[0, predicted])
@@ -192,8 +192,8 @@ def read_with_caches(
     progress.finish()
     if not log_probs:
         raise InvalidInputError("a cache cannot be fitted on no held-out token", parameter="valid")
-    targets = Targets(np.concatenate(log_probs), text[text != BOS], None)
-    return CacheReadings(targets, np.concatenate(shares), np.concatenate(evidence), grid, kind, window)
+    targets = CorpusScores(np.concatenate(log_probs), text[text != BOS], None)
+    return CacheGridScores(targets, np.concatenate(shares), np.concatenate(evidence), grid, kind, window)
 
 
 def grid_of(config: CacheConfig) -> CacheGrid:
@@ -201,7 +201,7 @@ def grid_of(config: CacheConfig) -> CacheGrid:
     return CacheGrid((config.flatness,), (config.half_life,))
 
 
-def choose_cache(readings: CacheReadings, log_probs: npt.NDArray[np.float32]) -> ChosenCache:
+def choose_cache(readings: CacheGridScores, log_probs: npt.NDArray[np.float32]) -> ChosenCache:
     """The cache, and its weight, that make a text most probable when mixed with given log-probabilities.
 
     Args:
@@ -215,20 +215,20 @@ def choose_cache(readings: CacheReadings, log_probs: npt.NDArray[np.float32]) ->
         raise InvalidInputError("a cache cannot be fitted on a text of one token", parameter="valid")
     grid = readings.grid
     tried = [
-        [_tried(readings, log_probs, flatness, half_life, _FIRST_PRIOR) for half_life in grid.half_lives]
+        [_try_cache(readings, log_probs, flatness, half_life, _FIRST_PRIOR) for half_life in grid.half_lives]
         for flatness in grid.flatnesses
     ]
     best = max((one for row in tried for one in row), key=lambda one: one.total)
     flatness, half_life = best.config.flatness, best.config.half_life
-    others = [_tried(readings, log_probs, flatness, half_life, share) for share in _PRIORS]
+    others = [_try_cache(readings, log_probs, flatness, half_life, share) for share in _PRIORS]
     best = max([best, *others], key=lambda one: one.total)
     perplexities = [[perplexity(one.total, len(log_probs)) for one in row] for row in tried]
     priors = [(one.config.prior, perplexity(one.total, len(log_probs))) for one in others]
     return ChosenCache(best.config, best.log_probs, grid, perplexities, priors)
 
 
-def with_cache(
-    log_probs: npt.NDArray[np.float32], remembered: Remembered, config: CacheConfig
+def mix_with_cache(
+    log_probs: npt.NDArray[np.float32], remembered: CacheScores, config: CacheConfig
 ) -> npt.NDArray[np.float32]:
     """Log-probabilities [N] mixed with what a cache says."""
     mixed = np.empty(len(log_probs), dtype=np.float32)
@@ -236,7 +236,7 @@ def with_cache(
     return mixed
 
 
-class _Tried(NamedTuple):
+class _Trial(NamedTuple):
     """A cache, what it makes of a text, and the sum of that."""
 
     config: CacheConfig
@@ -244,13 +244,13 @@ class _Tried(NamedTuple):
     total: float
 
 
-def _tried(
-    readings: CacheReadings,
+def _try_cache(
+    readings: CacheGridScores,
     log_probs: npt.NDArray[np.float32],
     flatness: float,
     half_life: float | None,
     prior_share: float,
-) -> _Tried:
+) -> _Trial:
     """A cache with the weight that suits it best, and with so much of a prior as is mostly remembered."""
     config = CacheConfig(
         kind=readings.kind, window=readings.window, flatness=flatness, half_life=half_life, weight=0.5
@@ -263,20 +263,20 @@ def _tried(
     with np.errstate(divide="ignore"):
         both = np.stack([own, np.log(trust * shares + (1 - trust) * np.exp(own))], axis=1)
     config = dataclasses.replace(config, weight=fit_weights(both)[1], prior=prior)
-    cached = with_cache(log_probs, remembered, config)
-    return _Tried(config, cached, float(cached.sum(dtype=np.float64)))
+    cached = mix_with_cache(log_probs, remembered, config)
+    return _Trial(config, cached, float(cached.sum(dtype=np.float64)))
 
 
-def _read(model: LanguageModel[Any], state: Any, chunk: TokenIds) -> FeaturedReading:
+def _read_chunk(model: LanguageModel[Any], state: Any, chunk: TokenIds) -> ReadWithFeatures:
     """One row of tokens [T]."""
     tokens, lengths = chunk[None], np.asarray([len(chunk)])
-    if feature_size(model) and isinstance(model, Featured):
+    if feature_size(model) and isinstance(model, FeatureExtractor):
         return model.read_with_features(state, tokens, lengths)
     scored = read_sequences(model, state, tokens, lengths)
-    return FeaturedReading(scored.log_probs, np.zeros((*tokens.shape, 0), dtype=np.float32), scored.state)
+    return ReadWithFeatures(scored.log_probs, np.zeros((*tokens.shape, 0), dtype=np.float32), scored.state)
 
 
-def _grid(kind: CacheKind, window: int) -> CacheGrid:
+def _search_grid(kind: CacheKind, window: int) -> CacheGrid:
     """What to try, in rising order."""
     if kind == "unigram":
         return CacheGrid((0.0,), (*(window * _UNIGRAM_HALF_LIVES).tolist(), None))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from models.checkpoint.manifest import Direction
 from training.card_cache import cache_section
 from training.card_ngram import ngram_section, reported_hits
-from training.card_pictures import learning_curve, ngram_bars, perplexity_bars, readable
+from training.card_pictures import format_figure, learning_curve, ngram_bars, perplexity_bars
 from training.neural.history import HistoryRecord
 from training.ngram.smoothing.choice import SMOOTHING_OF_KEY
 from training.notes import all_parts, fitted_note, overlap_notes
@@ -72,7 +72,7 @@ class CardData(NamedTuple):
     direction: Direction = "forward"
 
 
-def model_card(data: CardData) -> dict[str, bytes]:
+def model_card_files(data: CardData) -> dict[str, bytes]:
     """The card and its pictures, by file name; of a network, a report of its training too."""
     metrics = data.metrics
     pictures: dict[str, tuple[str, bytes]] = {}
@@ -109,13 +109,13 @@ def _markdown(data: CardData, pictures: Mapping[str, str]) -> str:
         _introduction(data),
         "",
         *_held_out(data),
-        *_int8(data.metrics),
-        *_unnormalised(data.metrics),
+        *_int8_lines(data.metrics),
+        *_unnormalised_lines(data.metrics),
         *(f"![{caption}]({name})\n" for name, caption in pictures.items()),
         *([_REPORT_LINK, ""] if _has_report(data) else []),
         *ngram_section(data.metrics),
         *cache_section(data.metrics),
-        *_origin(data),
+        *_provenance_lines(data),
         "",
         "## Limits",
         "",
@@ -145,8 +145,12 @@ def _introduction(data: CardData) -> str:
 
 def _held_out(data: CardData) -> list[str]:
     rows = [
-        *_rows(data.name, data.metrics, weight=None),
-        *(row for part in all_parts(data.metrics) for row in _rows(part["name"], part, part["weight"])),
+        *_figure_rows(data.name, data.metrics, weight=None),
+        *(
+            row
+            for part in all_parts(data.metrics)
+            for row in _figure_rows(part["name"], part, part["weight"])
+        ),
     ]
     if not rows:
         return ["No held-out text was scored.", ""]
@@ -164,11 +168,11 @@ def _held_out(data: CardData) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|",
         *rows,
         "",
-        *_caveat(data.metrics),
+        *_caveat_lines(data.metrics),
     ]
 
 
-def _int8(metrics: Mapping[str, Any]) -> list[str]:
+def _int8_lines(metrics: Mapping[str, Any]) -> list[str]:
     """What integers of eight bits cost, and whether they are the default."""
     facts = metrics.get("int8")
     if not facts:
@@ -186,7 +190,7 @@ def _int8(metrics: Mapping[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def _unnormalised(metrics: Mapping[str, Any]) -> list[str]:
+def _unnormalised_lines(metrics: Mapping[str, Any]) -> list[str]:
     """What unnormalised scores are off by, of a model that has them."""
     off = metrics.get("log_normalisers")
     if not off:
@@ -197,7 +201,7 @@ def _unnormalised(metrics: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _caveat(metrics: Mapping[str, Any]) -> list[str]:
+def _caveat_lines(metrics: Mapping[str, Any]) -> list[str]:
     split = "test" if metrics.get("test") else "valid"
     seen = [f"**{note[0].upper()}{note[1:]}.**" for note in overlap_notes(metrics.get("overlap", {}))]
     seen = [*seen, ""] if seen else []
@@ -210,7 +214,7 @@ def _caveat(metrics: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _rows(name: str, figures: Mapping[str, Any], weight: float | None) -> list[str]:
+def _figure_rows(name: str, figures: Mapping[str, Any], weight: float | None) -> list[str]:
     shown = "" if weight is None else f"{weight:.3f}"
     return [
         f"| {name} | {shown} | {split} | {f['tokens']:,} | {_oov(f)} | {_number(f['perplexity'])} "
@@ -226,10 +230,10 @@ def _oov(figures: Mapping[str, Any]) -> str:
 
 
 def _number(value: float | None, digits: int = 2) -> str:
-    return "infinite" if value is None else readable(value, digits)
+    return "infinite" if value is None else format_figure(value, digits)
 
 
-def _origin(data: CardData) -> list[str]:
+def _provenance_lines(data: CardData) -> list[str]:
     recipe = data.provenance.get("recipe")
     lines = ["## Training" if recipe else "## Origin", ""]
     if source := data.provenance.get("source"):
@@ -250,7 +254,7 @@ def _origin(data: CardData) -> list[str]:
             f"- tokenizer: {_tokenizer(recipe, data.metrics.get('parts', ()))}",
         ]
         if recipe["family"] == "ngram":
-            lines.append(f"- n-grams: {_pairs(_acting(recipe['ngram']))}")
+            lines.append(f"- n-grams: {_pairs(_effective_settings(recipe['ngram']))}")
     if data.metrics.get("parts"):
         text = data.metrics.get("weights_fitted_on")
         lines.append(
@@ -274,7 +278,7 @@ def _tokenizer(recipe: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) ->
     return f"that of {', '.join(part['name'] for part in parts[-published:])}"
 
 
-def _acting(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _effective_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The `[ngram]` table without keys that its smoothing does not look at."""
     return {
         key: value

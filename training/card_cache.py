@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from training.card_pictures import readable
+from training.card_pictures import format_figure
 
 
 def cache_section(metrics: Mapping[str, Any]) -> list[str]:
@@ -14,10 +14,10 @@ def cache_section(metrics: Mapping[str, Any]) -> list[str]:
     cache = metrics.get("cache")
     if not cache:
         return []
-    half_lives = [_tokens(half_life) for half_life in cache["tried"]["half_lives"]]
+    half_lives = [_format_half_life(half_life) for half_life in cache["tried"]["half_lives"]]
     shape = (
         f"A {cache['kind']} cache of the last {cache['window']:,} tokens: θ = {cache['flatness']:g}, "
-        f"half-life {_tokens(cache['half_life'])}, weight {cache['weight']:.3f}, prior {cache['prior']:.3g}."
+        f"half-life {_format_half_life(cache['half_life'])}, weight {cache['weight']:.3f}, prior {cache['prior']:.3g}."
     )
     return [
         "## Cache",
@@ -28,16 +28,16 @@ def cache_section(metrics: Mapping[str, Any]) -> list[str]:
         f"| θ \\ half-life | {' | '.join(half_lives)} |",
         "|--:" * (len(half_lives) + 1) + "|",
         *(
-            f"| {flatness} | {' | '.join(map(_perplexity, row))} |"
+            f"| {flatness} | {' | '.join(map(_format_perplexity, row))} |"
             for flatness, row in cache["tried"]["perplexities_by_flatness"].items()
         ),
         "",
     ]
 
 
-def _tokens(half_life: float | None) -> str:
+def _format_half_life(half_life: float | None) -> str:
     return "none" if half_life is None else f"{half_life:,.4g}" if half_life < 1_000 else f"{half_life:,.0f}"
 
 
-def _perplexity(value: float | None) -> str:
-    return "infinite" if value is None else readable(value, 2)
+def _format_perplexity(value: float | None) -> str:
+    return "infinite" if value is None else format_figure(value, 2)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from training.card_pictures import readable
-from training.notes import FITTED, notes
+from training.card_pictures import format_figure
+from training.notes import FITTED, card_notes
 
-_NOTHING_FOUND = {"tokens": 0, "share": 0.0, "logprob": None, "perplexity": None}
+_NO_HITS = {"tokens": 0, "share": 0.0, "logprob": None, "perplexity": None}
 _DISCOUNTS = {1: ("D",), 3: ("D1", "D2", "D3+")}
 _SHOWN_ELSEWHERE = frozenset(
     {
@@ -42,11 +42,11 @@ def ngram_section(metrics: Mapping[str, Any]) -> list[str]:
     text, hits = reported_hits(metrics)
     if hits:
         columns["tokens found"] = [f"{hit['share']:.1%}" for hit in hits]
-        columns["perplexity of those"] = [_perplexity(hit) for hit in hits]
+        columns["perplexity of those"] = [_hit_perplexity(hit) for hit in hits]
     columns |= _discount_columns(metrics, orders)
     columns |= {_label(k): [_text(v) for v in facts[k]] for k in facts if _is_by_order(facts[k], orders)}
     others = [f"- {_label(k)}: {_text(v)}" for k, v in facts.items() if not _is_by_order(v, orders)]
-    others += [f"- {note}" for note in notes(metrics)]
+    others += [f"- {note}" for note in card_notes(metrics)]
     lines = ["## N-grams", ""]
     if hits:
         lines += [
@@ -66,7 +66,7 @@ def reported_hits(metrics: Mapping[str, Any]) -> tuple[str, Sequence[Mapping[str
         hits = figures.get("hit_rates")
         if hits:
             left_out = range(len(hits) + 1, len(metrics.get("ngrams", ())) + 1)
-            return text, [*hits, *({"order": k, **_NOTHING_FOUND} for k in left_out)]
+            return text, [*hits, *({"order": k, **_NO_HITS} for k in left_out)]
     return "", ()
 
 
@@ -86,7 +86,7 @@ def _is_by_order(value: Any, orders: range) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str) and len(value) == len(orders)
 
 
-def _perplexity(hit: Mapping[str, Any]) -> str:
+def _hit_perplexity(hit: Mapping[str, Any]) -> str:
     if hit["perplexity"] is None:
         return "infinite" if hit["tokens"] else ""
     return _text(hit["perplexity"])
@@ -104,7 +104,7 @@ def _text(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return readable(value) if abs(value) >= 100 else f"{value:.4g}"
+        return format_figure(value) if abs(value) >= 100 else f"{value:.4g}"
     if isinstance(value, Mapping):
         return ", ".join(f"{_label(k)} {_text(v)}" for k, v in value.items())
     return ", ".join(map(_text, value)) or "none"

@@ -8,7 +8,7 @@ from typing import Any
 from training.neural.history import HistoryRecord
 from training.notes import all_parts
 
-_VAST = 1e9
+_MAX_PLOTTED = 1e9
 _INK, _ACCENT, _QUIET = "#1f2933", "#2563a8", "#9aa5b1"
 
 
@@ -44,10 +44,10 @@ def perplexity_bars(name: str, metrics: Mapping[str, Any]) -> bytes:
         color=[_QUIET] * (len(rows) - 1) + [_ACCENT],
     )
     axes.set_yticks(range(len(rows)), [label for label, _ in rows])
-    axes.bar_label(bars, labels=[readable(value) for _, value in rows], padding=3)
+    axes.bar_label(bars, labels=[format_figure(value) for _, value in rows], padding=3)
     axes.invert_yaxis()
     axes.margins(x=0.12)
-    axes.xaxis.set_major_formatter(lambda value, _: readable(value, 0))
+    axes.xaxis.set_major_formatter(lambda value, _: format_figure(value, 0))
     axes.set_xlabel("perplexity per word (lower is better)")
     axes.set_title(f"Perplexity, {split} text", loc="left")
     return _png(figure)
@@ -73,14 +73,14 @@ def ngram_bars(counts: Sequence[int], hits: Sequence[Mapping[str, Any]] = (), *,
     return _png(figure)
 
 
-def readable(value: float, digits: int = 1) -> str:
+def format_figure(value: float, digits: int = 1) -> str:
     """A figure with so many digits after the point; one with hundreds before it, as perplexities may be, in powers."""
-    return f"{value:,.{digits}f}" if abs(value) < _VAST else f"{value:.3g}"
+    return f"{value:,.{digits}f}" if abs(value) < _MAX_PLOTTED else f"{value:.3g}"
 
 
 def _hit_label(hit: Mapping[str, Any]) -> str:
     share = f"{hit['share']:.1%}"
-    return share if hit["perplexity"] is None else f"{share}  (perplexity {readable(hit['perplexity'])})"
+    return share if hit["perplexity"] is None else f"{share}  (perplexity {format_figure(hit['perplexity'])})"
 
 
 def _bars(axes: Any, values: Sequence[float], labels: Sequence[str], *, room: float) -> None:

@@ -19,8 +19,8 @@ from rich.text import Text
 
 from training.progress import Progress
 
-_LOG_EVERY_S = 10.0
-_LEAST_RATE = 10.0  # below it the rate says nothing: stages counted in per cents or passes
+_LOG_INTERVAL_S = 10.0
+_MIN_RATE = 10.0  # below it the rate says nothing: stages counted in per cents or passes
 _ONLY_TASK = TaskID(0)
 
 
@@ -30,7 +30,9 @@ class RateColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
         """The rate so far; nothing while it is unknown, or too low to be of use."""
         speed = task.finished_speed or task.speed or 0.0
-        return Text(f"{metric(speed)}/s" if speed >= _LEAST_RATE else "", style="progress.data.speed")
+        return Text(
+            f"{with_metric_prefix(speed)}/s" if speed >= _MIN_RATE else "", style="progress.data.speed"
+        )
 
 
 class TerminalProgress:
@@ -100,11 +102,11 @@ class LogProgress:
         self._note = note or self._note
         now = time.monotonic()
         since, before = self._first = self._first or (now, self._done)
-        if now - self._printed_s >= _LOG_EVERY_S:
+        if now - self._printed_s >= _LOG_INTERVAL_S:
             self._printed_s = now
             rate = (self._done - before) / (now - since) if now > since else 0.0
-            share = f"{self._done / self._total:4.0%}" if self._total else metric(self._done)
-            speed = f" at {metric(rate)}/s" if rate >= _LEAST_RATE else ""
+            share = f"{self._done / self._total:4.0%}" if self._total else with_metric_prefix(self._done)
+            speed = f" at {with_metric_prefix(rate)}/s" if rate >= _MIN_RATE else ""
             left = f", {_duration((self._total - self._done) / rate)} left" if self._total and rate else ""
             self._print(f"{share}{speed}{left}{' · ' + self._note if self._note else ''}")
 
@@ -130,7 +132,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def metric(value: float) -> str:
+def with_metric_prefix(value: float) -> str:
     """A number with a metric prefix and three digits at most: 12, 3.4k, 5.6M."""
     for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= factor:

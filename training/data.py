@@ -12,9 +12,9 @@ from training.corpora.reading import Corpus, StreamedCorpus, read_corpus
 from training.progress import Progress
 from training.tokenizing import encode_corpus
 
-_HELD_OUT_SHARE = 20
-_HELD_OUT_MOST = 5_000
-_NOTHING = Corpus([], "", [])
+_HELD_OUT_DIVISOR = 20
+_MAX_HELD_OUT = 5_000
+_EMPTY_CORPUS = Corpus([], "", [])
 
 
 class Texts(NamedTuple):
@@ -76,9 +76,9 @@ def read_fitting_text(
     if not corpus and not valid:
         if test:
             raise InvalidInputError("--test needs --corpus or --valid", parameter="corpus")
-        return Texts(_NOTHING, *read_default_corpus(progress)[1:])
+        return Texts(_EMPTY_CORPUS, *read_default_corpus(progress)[1:])
     fitted_on = read_corpus(corpus or valid, unit=unit, progress=progress)
-    return Texts(_NOTHING, fitted_on, read_corpus(test, unit=unit, progress=progress) if test else None)
+    return Texts(_EMPTY_CORPUS, fitted_on, read_corpus(test, unit=unit, progress=progress) if test else None)
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Texts, *, progress: Progress) -> EncodedTexts:
@@ -99,7 +99,7 @@ def num_held_out(num_sentences: int) -> int:
             f"the corpus has {num_sentences} sentence, at least 2 are needed to hold one out; or give --valid",
             parameter="corpus",
         )
-    return min(max(num_sentences // _HELD_OUT_SHARE, 1), _HELD_OUT_MOST)
+    return min(max(num_sentences // _HELD_OUT_DIVISOR, 1), _MAX_HELD_OUT)
 
 
 def _hold_out(corpus: Corpus) -> tuple[Corpus, Corpus]:

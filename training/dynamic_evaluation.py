@@ -19,12 +19,12 @@ from models.neural.network import Network
 from models.protocol import LanguageModel
 from models.vocabulary import BOS
 from training.corpora.encoded import EncodedCorpus
-from training.evaluating.distributions import Rows, sampled_places, summing_to_one
+from training.evaluating.distributions import LogProbRows, renormalised, sample_positions
 from training.evaluating.entropy import SampledMean, entropies_of, sampled_mean
-from training.evaluating.scoring import Targets
+from training.evaluating.scoring import CorpusScores
 from training.progress import Progress
 
-MAX_STRETCH = 10_000
+MAX_SEGMENT = 10_000
 
 
 class DynamicSettings(NamedTuple):
@@ -48,7 +48,7 @@ def dynamic_evaluation(
     settings: DynamicSettings | None = None,
     entropies: "SampledEntropies | None" = None,
     progress: Progress,
-) -> Targets:
+) -> CorpusScores:
     """Log-probabilities of a text's predicted tokens, read as one stream by a copy that learns from it.
 
     After each stretch, w ← w − η g / (r + r̄) + λ min(r / r̄, 1/λ) (w₀ − w), where g is the gradient of the
@@ -66,9 +66,9 @@ def dynamic_evaluation(
     Raises:
         InvalidInputError: the model has no gradient, or a setting is out of range.
     """
-    settings = _checked(settings or DynamicSettings())
-    network = _copied(model)
-    follower = _Follower(network, settings)
+    settings = _check_settings(settings or DynamicSettings())
+    network = _copy_network(model)
+    follower = _WeightUpdater(network, settings)
     text = corpus.with_boundaries().astype(np.int64)
     hidden = network.initial_hidden(1)
     log_probs: list[Tensor] = []
@@ -92,7 +92,7 @@ def dynamic_evaluation(
     progress.finish()
     scored = torch.cat(log_probs).cpu().numpy() if log_probs else np.zeros(0, dtype=np.float32)
     targets = text[1:][text[1:] != BOS]
-    return Targets(scored, targets, None)
+    return CorpusScores(scored, targets, None)
 
 
 class SampledEntropies:
@@ -100,12 +100,12 @@ class SampledEntropies:
 
     Args:
         num_tokens: of the text that are predicted.
-        most: places, at most; see `training.evaluating.distributions.sampled_places`.
+        most: places, at most; see `training.evaluating.distributions.sample_positions`.
     """
 
     def __init__(self, num_tokens: int, most: int) -> None:
-        self._positions = sampled_places(num_tokens, most)
-        self._values: list[Rows] = []
+        self._positions = sample_positions(num_tokens, most)
+        self._values: list[LogProbRows] = []
 
     def add(self, network: Network, outputs: Tensor, first: int) -> None:
         """Take those at sampled places among predicted tokens.
@@ -120,14 +120,14 @@ class SampledEntropies:
             chosen = torch.from_numpy(self._positions[start:end] - first).to(outputs.device)
             with torch.no_grad():
                 log_probs = network.log_probs(outputs[chosen]).float().cpu().numpy()
-            self._values.append(entropies_of(summing_to_one(log_probs)))
+            self._values.append(entropies_of(renormalised(log_probs)))
 
     def mean(self) -> SampledMean:
         """Their mean so far."""
         return sampled_mean(np.concatenate(self._values) if self._values else np.zeros(0))
 
 
-class _Follower:
+class _WeightUpdater:
     """Moves a network's weights after each stretch.
 
     Args:
@@ -160,10 +160,10 @@ class _Follower:
                 weight.addcdiv_(gradient, root + mean, value=-rate).add_(back)
 
 
-def _checked(settings: DynamicSettings) -> DynamicSettings:
-    if not 1 <= settings.stretch <= MAX_STRETCH:
+def _check_settings(settings: DynamicSettings) -> DynamicSettings:
+    if not 1 <= settings.stretch <= MAX_SEGMENT:
         raise InvalidInputError(
-            f"stretch is {settings.stretch}, it must be from 1 to {MAX_STRETCH:,}", parameter="stretch"
+            f"stretch is {settings.stretch}, it must be from 1 to {MAX_SEGMENT:,}", parameter="stretch"
         )
     for name, value, most in (("learning_rate", settings.learning_rate, 1.0), ("decay", settings.decay, 1.0)):
         if not 0 <= value <= most:
@@ -171,7 +171,7 @@ def _checked(settings: DynamicSettings) -> DynamicSettings:
     return settings
 
 
-def _copied(model: LanguageModel[Any]) -> Network:
+def _copy_network(model: LanguageModel[Any]) -> Network:
     """A copy of the model's network, whose weights may change."""
     if not isinstance(model, NeuralModel):
         raise InvalidInputError(

@@ -15,19 +15,19 @@ import numpy.typing as npt
 from models.cache import CacheModel
 from models.checkpoint.write import StorableModel
 from models.errors import InvalidInputError
-from models.mixture import MixtureModel, matching_part
+from models.mixture import MixtureModel, find_context_matcher
 from models.ngram.model import NGramModel
 from models.protocol import LanguageModel
-from training.caching import ChosenCache, choose_cache, grid_of, with_cache
+from training.caching import ChosenCache, choose_cache, grid_of, mix_with_cache
 from training.data import EncodedTexts
-from training.evaluating.scoring import Targets
-from training.evaluation import figures, summary
+from training.evaluating.scoring import CorpusScores
+from training.evaluation import evaluation_facts, summarise_scores
 from training.mixture_weights import fit_weights, fit_weights_by_context
-from training.part_readings import MixtureContext, PartReadings, featured_part, read_parts
+from training.part_readings import MixtureContext, PartScores, first_featured_part, score_parts
 from training.progress import Progress
 
 Figures = dict[str, dict[str, Any]]
-LogProbs = npt.NDArray[np.float32]
+TokenLogProbs = npt.NDArray[np.float32]
 _WITHOUT_FEATURES = {NGramModel.family, CacheModel.family}
 
 
@@ -47,7 +47,7 @@ class MixingPlan(NamedTuple):
     around_part: bool = False
 
 
-class Stage(NamedTuple):
+class MixtureStage(NamedTuple):
     """A model on the way to the whole.
 
     Attributes:
@@ -74,9 +74,9 @@ class DynamicMixture(NamedTuple):
 
     part_figures: Sequence[Figures]
     cached_part: int | None
-    part_with_cache: Stage | None
-    mixture: Stage | None
-    mixture_with_cache: Stage | None
+    part_with_cache: MixtureStage | None
+    mixture: MixtureStage | None
+    mixture_with_cache: MixtureStage | None
 
 
 class _Weights(NamedTuple):
@@ -86,18 +86,18 @@ class _Weights(NamedTuple):
     by_context: tuple[tuple[float, ...], ...]
 
 
-class _Fitted(NamedTuple):
+class _FittedMixture(NamedTuple):
     cached_part: int | None
     cache: ChosenCache | None
     weights: _Weights
 
 
-class _Said(NamedTuple):
+class _StageLogProbs(NamedTuple):
     """Log-probabilities of a text's tokens under each stage [N]."""
 
-    part_with_cache: LogProbs | None
-    mixture: LogProbs
-    mixture_with_cache: LogProbs | None
+    part_with_cache: TokenLogProbs | None
+    mixture: TokenLogProbs
+    mixture_with_cache: TokenLogProbs | None
 
 
 def mix_dynamically(
@@ -114,22 +114,22 @@ def mix_dynamically(
     Raises:
         InvalidInputError: there is no held-out token; or no part has what the plan asks for.
     """
-    check_plan(plan, [model.family for model in models])
+    check_mixing_plan(plan, [model.family for model in models])
     options: dict[str, Any] = {
         "context": plan.context,
         "by_context": plan.by_context,
         "window": plan.window,
         "progress": progress,
     }
-    readings = {"valid": read_parts(models, texts.valid, **options)}
+    readings = {"valid": score_parts(models, texts.valid, **options)}
     fitted = _fit(readings["valid"], models, plan)
     if texts.test is not None:
         chosen = None if fitted.cache is None else grid_of(fitted.cache.config)
-        readings["test"] = read_parts(models, texts.test, grid=chosen, **options)
-    return _assembled(models, readings, fitted, plan.context)
+        readings["test"] = score_parts(models, texts.test, grid=chosen, **options)
+    return _assemble(models, readings, fitted, plan.context)
 
 
-def check_plan(plan: MixingPlan, families: Sequence[str]) -> None:
+def check_mixing_plan(plan: MixingPlan, families: Sequence[str]) -> None:
     """Refuse a plan that no part has what it takes for.
 
     Args:
@@ -152,25 +152,25 @@ def check_plan(plan: MixingPlan, families: Sequence[str]) -> None:
         )
 
 
-def _fit(valid: PartReadings, models: Sequence[LanguageModel[Any]], plan: MixingPlan) -> _Fitted:
+def _fit(valid: PartScores, models: Sequence[LanguageModel[Any]], plan: MixingPlan) -> _FittedMixture:
     """Cache and weights; what is inside is fitted before what is around it."""
     parts = [targets.log_probs for targets in valid.targets]
     place, cache = None, None
     if valid.caches is not None and plan.around_part:
-        place = featured_part(models) or 0
+        place = first_featured_part(models) or 0
         cache = choose_cache(valid.caches, parts[place])
         parts[place] = cache.log_probs
     weights = _fit_weights(np.stack(parts, axis=1), valid.context_lengths, models)
     if valid.caches is not None and not plan.around_part:
-        cache = choose_cache(valid.caches, _mixed(parts, weights, valid.context_lengths))
-    return _Fitted(place, cache, weights)
+        cache = choose_cache(valid.caches, _mix(parts, weights, valid.context_lengths))
+    return _FittedMixture(place, cache, weights)
 
 
 def _fit_weights(
-    log_probs: LogProbs, lengths: npt.NDArray[np.int64] | None, models: Sequence[LanguageModel[Any]]
+    log_probs: TokenLogProbs, lengths: npt.NDArray[np.int64] | None, models: Sequence[LanguageModel[Any]]
 ) -> _Weights:
     common = fit_weights(log_probs)
-    place = matching_part(models)
+    place = find_context_matcher(models)
     if lengths is None or place is None:
         return _Weights(common, ())
     matcher: Any = models[place]
@@ -180,7 +180,9 @@ def _fit_weights(
     return _Weights(common, table)
 
 
-def _mixed(parts: Sequence[LogProbs], weights: _Weights, lengths: npt.NDArray[np.int64] | None) -> LogProbs:
+def _mix(
+    parts: Sequence[TokenLogProbs], weights: _Weights, lengths: npt.NDArray[np.int64] | None
+) -> TokenLogProbs:
     """Log-probabilities [N] of the parts mixed; a single part's as they are."""
     if len(parts) == 1:
         return parts[0]
@@ -190,43 +192,43 @@ def _mixed(parts: Sequence[LogProbs], weights: _Weights, lengths: npt.NDArray[np
     return np.asarray(mixed, dtype=np.float32)
 
 
-def _say(readings: PartReadings, fitted: _Fitted) -> _Said:
+def _stage_log_probs(readings: PartScores, fitted: _FittedMixture) -> _StageLogProbs:
     """What each stage says of a text, which was read with the chosen cache at least."""
     parts = [targets.log_probs for targets in readings.targets]
     part_with_cache, cached = None, None
     if fitted.cache is not None and readings.caches is not None:
         config = fitted.cache.config
-        cached = partial(with_cache, remembered=readings.caches.of(config), config=config)
+        cached = partial(mix_with_cache, remembered=readings.caches.of(config), config=config)
     if cached is not None and fitted.cached_part is not None:
         part_with_cache = cached(parts[fitted.cached_part])
         parts[fitted.cached_part] = part_with_cache
-    mixture = _mixed(parts, fitted.weights, readings.context_lengths)
+    mixture = _mix(parts, fitted.weights, readings.context_lengths)
     if cached is None or fitted.cached_part is not None:
-        return _Said(part_with_cache, mixture, None)
-    return _Said(None, mixture, cached(mixture))
+        return _StageLogProbs(part_with_cache, mixture, None)
+    return _StageLogProbs(None, mixture, cached(mixture))
 
 
-def _assembled(
+def _assemble(
     models: Sequence[LanguageModel[Any]],
-    readings: Mapping[str, PartReadings],
-    fitted: _Fitted,
+    readings: Mapping[str, PartScores],
+    fitted: _FittedMixture,
     context: MixtureContext,
 ) -> DynamicMixture:
     """The models with their figures."""
-    said = {split: _say(reading, fitted) for split, reading in readings.items()}
+    said = {split: _stage_log_probs(reading, fitted) for split, reading in readings.items()}
 
-    def figures_of(model: Any, targets: Mapping[str, Targets]) -> Figures:
+    def figures_of(model: Any, targets: Mapping[str, CorpusScores]) -> Figures:
         return {
-            split: summary(figures(model, reading.corpus, targets[split], context=context))
+            split: evaluation_facts(summarise_scores(model, reading.corpus, targets[split], context=context))
             for split, reading in readings.items()
         }
 
-    def stage(model: StorableModel[Any], facts: dict[str, Any], name: str) -> Stage:
+    def stage(model: StorableModel[Any], facts: dict[str, Any], name: str) -> MixtureStage:
         targets = {
-            split: Targets(getattr(said[split], name), reading.targets[0].tokens, None)
+            split: CorpusScores(getattr(said[split], name), reading.targets[0].tokens, None)
             for split, reading in readings.items()
         }
-        return Stage(model, facts, figures_of(model, targets))
+        return MixtureStage(model, facts, figures_of(model, targets))
 
     part_figures = [
         figures_of(model, {split: reading.targets[number] for split, reading in readings.items()})

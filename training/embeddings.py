@@ -20,7 +20,7 @@ from models.neural.network import Network
 from models.vocabulary import Vocabulary
 from training.corpora.reading import read_lines
 
-_MOST_DIGITS = 18  # of a count
+_MAX_DIGITS = 18  # of a count
 
 
 class Embeddings(NamedTuple):
@@ -53,10 +53,10 @@ def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddi
     wanted = dict(vocabulary.ids)
     rows: list[int] = []
     vectors: list[FloatArray] = []
-    for number, line in _words(path, size):
+    for number, line in _word_lines(path, size):
         word, _, numbers = line.partition(" ")
         if numbers.count(" ") != size - 1 or not word or not numbers:
-            word, numbers = _split(path, number, line, size)
+            word, numbers = _split_line(path, number, line, size)
         row = wanted.pop(word, None)
         if row is not None:
             rows.append(row)
@@ -77,7 +77,7 @@ def embedding_facts(path: str, embeddings: Embeddings | None) -> dict[str, Any]:
     return {"embeddings": {"source": Path(path).name, "tokens": len(embeddings.rows)}}
 
 
-def start_embeddings(network: Network, embeddings: Embeddings) -> None:
+def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
     """Start a network's vectors of the tokens that were found from those given.
 
     All are scaled by one number, so that their values have the root mean square that the network's start
@@ -99,13 +99,13 @@ def start_embeddings(network: Network, embeddings: Embeddings) -> None:
         weight[torch.from_numpy(embeddings.rows).to(weight.device)] = scale * given
 
 
-def _words(path: Path, size: int) -> Iterator[tuple[int, str]]:
+def _word_lines(path: Path, size: int) -> Iterator[tuple[int, str]]:
     """Lines that are not blank with their numbers, from 1, without what they end with; a first line of counts aside."""
     expected: int | None = None
     count = 0
     for number, line in enumerate(read_lines(path), start=1):
         text = line.rstrip(" \r")
-        if number == 1 and (counts := _counts(text)) is not None:
+        if number == 1 and (counts := _header_counts(text)) is not None:
             expected = counts[0]
             _check_width(path, counts[1], size)
         elif text:
@@ -119,14 +119,14 @@ def _words(path: Path, size: int) -> Iterator[tuple[int, str]]:
         )
 
 
-def _counts(line: str) -> tuple[int, int] | None:
+def _header_counts(line: str) -> tuple[int, int] | None:
     fields = line.split(" ")
-    if len(fields) != 2 or not all(field.isdecimal() and len(field) <= _MOST_DIGITS for field in fields):
+    if len(fields) != 2 or not all(field.isdecimal() and len(field) <= _MAX_DIGITS for field in fields):
         return None
     return int(fields[0]), int(fields[1])
 
 
-def _split(path: Path, number: int, line: str, size: int) -> tuple[str, str]:
+def _split_line(path: Path, number: int, line: str, size: int) -> tuple[str, str]:
     """The word, which holds spaces, and the numbers of an unusual line; no number ends a word that holds spaces."""
     fields = line.split(" ")
     width = sum(1 for _ in itertools.takewhile(_is_number, reversed(fields[1:])))

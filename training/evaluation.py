@@ -8,21 +8,30 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from models.protocol import LanguageModel
-from models.scoring import bits_per, perplexity
+from models.scoring import bits_per_unit, perplexity
 from models.vocabulary import UNK
 from training.corpora.encoded import EncodedCorpus
 from training.evaluating.scoring import (
     CONTEXTS,
     DEFAULT_WINDOW_TOKENS,
     Context,
-    Targets,
+    CorpusScores,
     as_ngram,
     score_corpus,
 )
 from training.ngram.hit_rates import HitRate, hit_rates
 from training.progress import Progress
 
-__all__ = ["CONTEXTS", "Context", "Evaluation", "Targets", "evaluate", "figures", "score_corpus", "summary"]
+__all__ = [
+    "CONTEXTS",
+    "Context",
+    "Evaluation",
+    "CorpusScores",
+    "evaluate",
+    "summarise_scores",
+    "score_corpus",
+    "evaluation_facts",
+]
 
 
 class Evaluation(NamedTuple):
@@ -78,11 +87,11 @@ def evaluate(
         progress: told of tokens.
     """
     targets = score_corpus(model, corpus, context=context, window=window, progress=progress)
-    return figures(model, corpus, targets, context=context)
+    return summarise_scores(model, corpus, targets, context=context)
 
 
-def figures(
-    model: LanguageModel[Any], corpus: EncodedCorpus, targets: Targets, *, context: Context
+def summarise_scores(
+    model: LanguageModel[Any], corpus: EncodedCorpus, targets: CorpusScores, *, context: Context
 ) -> Evaluation:
     """Sum up what a model said of a corpus."""
     known = targets.tokens != UNK
@@ -94,7 +103,7 @@ def figures(
     ngram = as_ngram(model)
     if targets.matched is not None and ngram is not None:
         found = hit_rates(targets.log_probs, targets.matched, order=ngram.order)
-    bits = bits_per(logprob, count)
+    bits = bits_per_unit(logprob, count)
     return Evaluation(
         context=context,
         tokens=count,
@@ -106,12 +115,12 @@ def figures(
         perplexity_without_oov=perplexity(known_logprob, int(known.sum())),
         word_perplexity=perplexity(logprob, corpus.num_words + ends),
         byte_perplexity=perplexity(logprob, corpus.num_bytes),
-        bits_per_byte=bits_per(logprob, corpus.num_bytes),
+        bits_per_byte=bits_per_unit(logprob, corpus.num_bytes),
         hit_rates=found,
     )
 
 
-def summary(evaluation: Evaluation) -> dict[str, Any]:
+def evaluation_facts(evaluation: Evaluation) -> dict[str, Any]:
     """The figures by name, as JSON can carry them: a log-probability of minus infinity is null.
 
     `hit_rates` is there for n-gram models only.

@@ -6,14 +6,14 @@ from typing import NamedTuple
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Registry
 from models.errors import UnsupportedParameterError
-from models.ngram.arpa.writing import ArpaWritten, write_arpa
+from models.ngram.arpa.writing import ArpaWriteReport, write_arpa
 from models.ngram.build import list_ngrams
 from models.ngram.model import NGramModel
 from models.tokenizers import Tokenizer, WordTokenizer
 from training.progress import Progress
 
 
-class Exported(NamedTuple):
+class ArpaExport(NamedTuple):
     """A file that was written.
 
     Attributes:
@@ -23,11 +23,11 @@ class Exported(NamedTuple):
     """
 
     address: str
-    written: ArpaWritten
+    written: ArpaWriteReport
     splits_at_spaces: bool
 
 
-def export_arpa(address: str, path: Path, *, registry: Registry, progress: Progress) -> Exported:
+def export_arpa(address: str, path: Path, *, registry: Registry, progress: Progress) -> ArpaExport:
     """Write a published n-gram model as an ARPA file.
 
     Args:
@@ -55,7 +55,7 @@ def export_arpa(address: str, path: Path, *, registry: Registry, progress: Progr
     backward = checkpoint.manifest.direction == "backward"
     written = write_arpa(path, model.vocabulary, orders, backward=backward, on_write=progress.advance)
     progress.finish()
-    return Exported(version.address, written, _splits_at_spaces(checkpoint.tokenizer))
+    return ArpaExport(version.address, written, _splits_at_spaces(checkpoint.tokenizer))
 
 
 def _splits_at_spaces(tokenizer: Tokenizer) -> bool:

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from models.checkpoint.folders import writing
+from models.checkpoint.folders import report_write_errors
 from models.errors import InvalidInputError
 
 
 @contextlib.contextmanager
-def held_alone(folder: Path, *, busy: InvalidInputError) -> Iterator[None]:
+def locked_folder(folder: Path, *, busy: InvalidInputError) -> Iterator[None]:
     """Make a folder if need be, and hold its lock, which the system drops when the process dies, however it dies.
 
     Args:
@@ -22,9 +22,9 @@ def held_alone(folder: Path, *, busy: InvalidInputError) -> Iterator[None]:
         InvalidInputError: `busy`.
         RegistryError: the file system refused.
     """
-    with writing(folder):
+    with report_write_errors(folder):
         descriptor = _lock(folder, busy)
-        while not _is_there(folder, descriptor):  # who held it has removed it since it was opened
+        while not _is_current(folder, descriptor):  # who held it has removed it since it was opened
             os.close(descriptor)
             descriptor = _lock(folder, busy)
     try:
@@ -48,6 +48,6 @@ def _lock(folder: Path, busy: InvalidInputError) -> int:
     return descriptor
 
 
-def _is_there(folder: Path, descriptor: int) -> bool:
+def _is_current(folder: Path, descriptor: int) -> bool:
     """Whether an open folder is still the one of that name."""
     return folder.exists() and os.path.samestat(os.fstat(descriptor), folder.stat())

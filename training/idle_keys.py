@@ -8,10 +8,10 @@ from training.ngram.smoothing.choice import SMOOTHING_OF_KEY
 if TYPE_CHECKING:
     from training.recipe import Recipe
 
-_OF_STATIC_MIXTURES = frozenset({"prune_entropy", "quantize_bits"})
+_STATIC_MIXTURE_KEYS = frozenset({"prune_entropy", "quantize_bits"})
 
 
-def refuse_idle_keys(recipe: "Recipe", *, source: str) -> None:
+def refuse_unused_keys(recipe: "Recipe", *, source: str) -> None:
     """Check that every key that is set in the tables that count has something to act on.
 
     What a mixture sets for its parts is checked with each part.
@@ -26,16 +26,16 @@ def refuse_idle_keys(recipe: "Recipe", *, source: str) -> None:
             parameter=f"cache.{key}",
         )
     if recipe.direction is not None:
-        _of_direction(recipe, source)
+        _check_direction_key(recipe, source)
     if recipe.family == "ngram":
-        _of_smoothing(recipe, source)
+        _check_smoothing_keys(recipe, source)
     elif recipe.family == "neural":
-        _of_networks(recipe, source)
+        _check_network_keys(recipe, source)
     elif recipe.family == "mixture" and not recipe.mixture.recipes:
-        _of_published_parts(recipe, source)
+        _check_published_part_keys(recipe, source)
 
 
-def _of_direction(recipe: "Recipe", source: str) -> None:
+def _check_direction_key(recipe: "Recipe", source: str) -> None:
     if recipe.family == "mixture":
         raise InvalidInputError(
             f"recipe {source}: direction acts on the families ngram and neural, a mixture's parts read forward, "
@@ -50,7 +50,7 @@ def _of_direction(recipe: "Recipe", source: str) -> None:
         )
 
 
-def _of_networks(recipe: "Recipe", source: str) -> None:
+def _check_network_keys(recipe: "Recipe", source: str) -> None:
     for table, problem in (("neural", recipe.neural.unused_key()), ("train", recipe.train.unused_key())):
         if problem is not None:
             raise InvalidInputError(
@@ -69,7 +69,7 @@ def _of_networks(recipe: "Recipe", source: str) -> None:
         raise InvalidInputError(f"recipe {source}: {mismatch}", parameter="train.loss")
 
 
-def _of_smoothing(recipe: "Recipe", source: str) -> None:
+def _check_smoothing_keys(recipe: "Recipe", source: str) -> None:
     for key, smoothing in SMOOTHING_OF_KEY.items():
         if key in recipe.ngram.model_fields_set and recipe.ngram.smoothing != smoothing:
             raise InvalidInputError(
@@ -79,12 +79,12 @@ def _of_smoothing(recipe: "Recipe", source: str) -> None:
             )
 
 
-def _of_published_parts(recipe: "Recipe", source: str) -> None:
+def _check_published_part_keys(recipe: "Recipe", source: str) -> None:
     kind = recipe.mixture.kind
-    acting = _OF_STATIC_MIXTURES if kind == "static" else frozenset()
+    acting = _STATIC_MIXTURE_KEYS if kind == "static" else frozenset()
     for key in type(recipe.ngram).model_fields:
         if key in recipe.ngram.model_fields_set - acting:
-            also = "; with mixture.kind=static it would" if key in _OF_STATIC_MIXTURES else ""
+            also = "; with mixture.kind=static it would" if key in _STATIC_MIXTURE_KEYS else ""
             raise InvalidInputError(
                 f"recipe {source}: ngram.{key} cannot act on a {kind} mixture of published models, "
                 f"given {getattr(recipe.ngram, key)!r}{also}",

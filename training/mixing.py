@@ -10,7 +10,7 @@ from models.tokenizers import Tokenizer
 from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.data import EncodedTexts
-from training.ngram.vocabularies import translation, union_tokenizer
+from training.ngram.vocabularies import id_translation, union_tokenizer
 from training.recipe import MixtureSettings
 
 
@@ -34,34 +34,34 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
     for part in published:
         if part.manifest.direction == "backward":
             raise InvalidInputError(
-                f"{address_of(part.path)} reads from right to left; a mixture's parts read forward",
+                f"{version_address(part.path)} reads from right to left; a mixture's parts read forward",
                 parameter="mixture.models",
             )
     if settings.kind == "static":
         for part in published:
             if not isinstance(part.model, NGramModel):
                 raise InvalidInputError(
-                    f"mixture.kind is 'static', which mixes n-gram models only; {address_of(part.path)} is of the "
+                    f"mixture.kind is 'static', which mixes n-gram models only; {version_address(part.path)} is of the "
                     f"family {part.model.family}",
                     parameter="mixture.models",
                 )
-        return union_tokenizer([(address_of(part.path), part.tokenizer) for part in published])
+        return union_tokenizer([(version_address(part.path), part.tokenizer) for part in published])
     for part in published:
         if part.tokenizer.fingerprint != first.tokenizer.fingerprint:
             raise InvalidInputError(
-                f"{address_of(part.path)} has another tokenizer ({_described(part.tokenizer)}) than "
-                f"{address_of(first.path)} ({_described(first.tokenizer)}); a dynamic mixture needs "
+                f"{version_address(part.path)} has another tokenizer ({_tokenizer_label(part.tokenizer)}) than "
+                f"{version_address(first.path)} ({_tokenizer_label(first.tokenizer)}); a dynamic mixture needs "
                 "one tokenizer: use mixture.kind=static, or train the parts with one tokenizer",
                 parameter="mixture.models",
             )
     return first.tokenizer
 
 
-def in_words_of(part: Vocabulary, texts: EncodedTexts, vocabulary: Vocabulary) -> EncodedTexts:
+def translate_texts(part: Vocabulary, texts: EncodedTexts, vocabulary: Vocabulary) -> EncodedTexts:
     """Texts in a mixture's vocabulary as a part with fewer words reads them."""
     if part.fingerprint == vocabulary.fingerprint:
         return texts
-    ids = translation(vocabulary, part)
+    ids = id_translation(vocabulary, part)
 
     def read(corpus: EncodedCorpus) -> EncodedCorpus:
         return corpus._replace(tokens=ids[corpus.tokens])
@@ -70,10 +70,10 @@ def in_words_of(part: Vocabulary, texts: EncodedTexts, vocabulary: Vocabulary) -
     return EncodedTexts(read(texts.train), read(texts.valid), test)
 
 
-def _described(tokenizer: Tokenizer) -> str:
+def _tokenizer_label(tokenizer: Tokenizer) -> str:
     return f"{tokenizer.kind}, {len(tokenizer.vocabulary):,} tokens"
 
 
-def address_of(path: Path) -> str:
+def version_address(path: Path) -> str:
     """The `name@version` of a version's directory."""
     return f"{path.parents[1].name}@{path.name}"

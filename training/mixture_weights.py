@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from models.errors import InvalidInputError
 
-_LEAST = 1e-6
+_MIN_WEIGHT = 1e-6
 _PRIOR_TOKENS = 20.0
 
 
@@ -35,8 +35,10 @@ def fit_weights(
     num_models = log_probs.shape[1]
     start = np.full(num_models, 1.0 / num_models)
     prior = np.zeros(num_models)
-    weights = _maximised(_possible(log_probs), start, prior, iterations=iterations, tolerance=tolerance)
-    weights = np.maximum(weights, _LEAST)  # a part is kept, however little it helps
+    weights = _run_em(
+        _scaled_probabilities(log_probs), start, prior, iterations=iterations, tolerance=tolerance
+    )
+    weights = np.maximum(weights, _MIN_WEIGHT)  # a part is kept, however little it helps
     return tuple(float(w) for w in weights / weights.sum())
 
 
@@ -67,8 +69,8 @@ def fit_weights_by_context(
     """
     common = np.asarray(weights)
     table = [
-        _maximised(
-            _possible(log_probs[lengths == length]),
+        _run_em(
+            _scaled_probabilities(log_probs[lengths == length]),
             common,
             _PRIOR_TOKENS * common,
             iterations=iterations,
@@ -79,7 +81,7 @@ def fit_weights_by_context(
     return tuple(tuple(float(w) for w in row / row.sum()) for row in table)
 
 
-def _possible(log_probs: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+def _scaled_probabilities(log_probs: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
     """Probabilities up to a factor of each token's [N, M]; tokens that no part thinks possible say nothing."""
     peak = log_probs.max(axis=1, keepdims=True, initial=-np.inf)
     p = np.exp(log_probs - np.where(np.isfinite(peak), peak, 0.0), dtype=np.float64)
@@ -87,7 +89,7 @@ def _possible(log_probs: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float6
     return possible
 
 
-def _maximised(
+def _run_em(
     p: npt.NDArray[np.float64],
     weights: npt.NDArray[np.float64],
     prior: npt.NDArray[np.float64],

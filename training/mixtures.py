@@ -8,14 +8,20 @@ from models.errors import InvalidInputError, VocabularyMismatchError
 from models.ngram.model import NGramModel
 from models.tokenizers import Tokenizer
 from training.data import EncodedTexts
-from training.dynamic_mixing import DynamicMixture, MixingPlan, Stage, check_plan, mix_dynamically
-from training.mixing import in_words_of, mixture_tokenizer
-from training.ngram.shrinking import Shrinking
+from training.dynamic_mixing import (
+    DynamicMixture,
+    MixingPlan,
+    MixtureStage,
+    check_mixing_plan,
+    mix_dynamically,
+)
+from training.mixing import mixture_tokenizer, translate_texts
+from training.ngram.shrinking import CompressionSettings
 from training.ngram.static_mixture import mix_statically
 from training.part_recipes import part_recipes
 from training.progress import Progress
 from training.recipe import Recipe
-from training.runs import Runs
+from training.runs import ResumableRuns
 from training.single_models import train_single
 from training.trained import Figures, Trained, held_out_figures, normalisation_facts, part_title
 
@@ -29,7 +35,7 @@ def train_mixture(
     published: Sequence[Checkpoint],
     device: str,
     progress: Progress,
-    runs: Runs | None = None,
+    runs: ResumableRuns | None = None,
 ) -> Trained:
     """Train the parts that are recipes, then fit the weights of all parts on the validation text.
 
@@ -44,9 +50,9 @@ def train_mixture(
             "the texts were encoded with another tokenizer than the mixture's parts have"
         )
     unfinished = part_recipes(recipe)  # all checked before any work
-    plan = _plan(recipe)
+    plan = _mixing_plan(recipe)
     families = [r.family for r in unfinished.values()]
-    check_plan(plan, [*families, *(p.model.family for p in published)])
+    check_mixing_plan(plan, [*families, *(p.model.family for p in published)])
     began = time.monotonic()
     trained = [
         train_single(name, part, tokenizer, texts, device=device, progress=progress, runs=runs)
@@ -55,12 +61,12 @@ def train_mixture(
     began -= 0.0 if runs is None else runs.seconds_before
     parts: list[Trained | Checkpoint] = [*trained, *published]
     if recipe.mixture.kind == "static":
-        return _mixed_statically(title, recipe, tokenizer, texts, parts, began=began, progress=progress)
+        return _mix_statically(title, recipe, tokenizer, texts, parts, began=began, progress=progress)
     mixed = mix_dynamically([p.model for p in parts], texts, plan, progress=progress)
-    return _mixed_dynamically(title, recipe, parts, mixed, seconds=time.monotonic() - began)
+    return _mix_dynamically(title, recipe, parts, mixed, seconds=time.monotonic() - began)
 
 
-def _plan(recipe: Recipe) -> MixingPlan:
+def _mixing_plan(recipe: Recipe) -> MixingPlan:
     return MixingPlan(
         by_context=recipe.mixture.weights == "by-order",
         context=recipe.mixture.fitted_context,
@@ -69,7 +75,7 @@ def _plan(recipe: Recipe) -> MixingPlan:
     )
 
 
-def _mixed_statically(
+def _mix_statically(
     title: str,
     recipe: Recipe,
     tokenizer: Tokenizer,
@@ -85,7 +91,7 @@ def _mixed_statically(
         [part.model for part in parts if isinstance(part.model, NGramModel)],
         vocabulary,
         texts.valid,
-        shrinking=Shrinking(wanted.prune_entropy, quantise=wanted.quantize_bits is not None),
+        shrinking=CompressionSettings(wanted.prune_entropy, quantise=wanted.quantize_bits is not None),
         progress=progress,
     )
     facts = {"weights": list(mixed.weights), **mixed.facts, **normalisation_facts(mixed.model)}
@@ -95,14 +101,14 @@ def _mixed_statically(
         part.figures
         if isinstance(part, Trained)
         else held_out_figures(
-            part.model, in_words_of(part.model.vocabulary, texts, vocabulary), progress=progress
+            part.model, translate_texts(part.model.vocabulary, texts, vocabulary), progress=progress
         )
         for part in parts
     ]
     return Trained(title, recipe, mixed.model, (), facts, figures, seconds, parts, part_figures)
 
 
-def _mixed_dynamically(
+def _mix_dynamically(
     title: str,
     recipe: Recipe,
     parts: Sequence[Trained | Checkpoint],
@@ -113,7 +119,7 @@ def _mixed_dynamically(
     """The whole, each stage a part of the next."""
 
     def made(
-        name: str, stage: Stage, of: Sequence[Trained | Checkpoint], part_figures: Sequence[Figures]
+        name: str, stage: MixtureStage, of: Sequence[Trained | Checkpoint], part_figures: Sequence[Figures]
     ) -> Trained:
         return Trained(name, recipe, stage.model, (), stage.facts, stage.figures, seconds, of, part_figures)
 

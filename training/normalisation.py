@@ -10,14 +10,14 @@ import numpy.typing as npt
 from models.ngram.model import NGramModel, NGramState
 from models.vocabulary import EOS
 
-TOLERANCE = 1e-5
+SUM_TOLERANCE = 1e-5
 """Sums no further from 1 than this are sums of rounded numbers."""
 
 _CONTEXTS_BY_LENGTH = 100
 _BATCH = 8
 
 
-class Sums(NamedTuple):
+class RowSums(NamedTuple):
     """What the probabilities of the next token sum to, after some contexts.
 
     Attributes:
@@ -31,24 +31,24 @@ class Sums(NamedTuple):
     @property
     def normalised(self) -> bool:
         """Whether all are 1, but for rounding."""
-        return self.largest_deviation <= TOLERANCE
+        return self.largest_deviation <= SUM_TOLERANCE
 
     def as_facts(self) -> dict[str, Any]:
         """For metrics.json."""
         return {**self._asdict(), "normalised": self.normalised}
 
 
-def measure_sums(model: NGramModel) -> Sums:
+def measure_row_sums(model: NGramModel) -> RowSums:
     """Sum up after the empty context, after `<s>`, and after a hundred contexts of each length."""
-    states = np.concatenate([[0, model.automaton.initial], *_some_states(model)]).astype(np.int32)
+    states = np.concatenate([[0, model.automaton.initial], *_sample_states(model)]).astype(np.int32)
     worst = 0.0
     for begin in range(0, len(states), _BATCH):
         rows = np.exp(model.next_log_probs(NGramState(states[begin : begin + _BATCH])), dtype=np.float64)
         worst = max(worst, float(np.abs(rows.sum(axis=1) - 1).max()))
-    return Sums(len(states), worst)
+    return RowSums(len(states), worst)
 
 
-def _some_states(model: NGramModel) -> Iterator[npt.NDArray[np.int64]]:
+def _sample_states(model: NGramModel) -> Iterator[npt.NDArray[np.int64]]:
     """States of each length, evenly spread; not those after `</s>`, where nothing follows."""
     automaton = model.automaton
     for begin, end in pairwise(automaton.order_starts[:-1].tolist()):

@@ -13,10 +13,10 @@ FITTED = {
 """Metrics that name the text `valid` where something was fitted on it, and what was."""
 
 
-def notes(metrics: Mapping[str, Any]) -> Iterator[str]:
+def card_notes(metrics: Mapping[str, Any]) -> Iterator[str]:
     """What is odd about an imported file, and by how much rows miss 1."""
     if arpa := metrics.get("arpa"):
-        yield from _of_file(arpa)
+        yield from _file_notes(arpa)
     sums = metrics.get("normalisation")
     if sums and not sums["normalised"]:
         yield (
@@ -39,7 +39,7 @@ def overlap_notes(overlaps: Mapping[str, Any]) -> Iterator[str]:
             yield f"figures on {name} are too good: {overlap_phrase(facts)}"
 
 
-def _of_file(arpa: Mapping[str, Any]) -> Iterator[str]:
+def _file_notes(arpa: Mapping[str, Any]) -> Iterator[str]:
     if not arpa["lists_unknown"]:
         yield "the file has no <unk>; unknown words have the log10 probability -100"
     if arpa["ignored_backoffs"]:

@@ -16,7 +16,7 @@ from training.corpora.reading import Corpus, Sentences, StreamedCorpus, read_sen
 from training.ngram.hashing import Hashes, HashSet, hashed_lines, hashed_ngrams, hashed_words
 from training.progress import Progress
 
-LEAST_WORDS = 8
+MIN_WORDS = 8
 """A shorter sentence may well be seen twice by chance."""
 
 NGRAMS = (8, 13)
@@ -27,7 +27,7 @@ WARN_NGRAMS = 0.05
 _BLOCK_LINES = 8192
 
 
-class Seen(NamedTuple):
+class OverlapCount(NamedTuple):
     """What the training text has of some parts of a held-out text.
 
     Attributes:
@@ -45,12 +45,12 @@ class Overlap(NamedTuple):
     """What of a held-out text occurs in the training text.
 
     Attributes:
-        sentences: of `LEAST_WORDS` words or more.
+        sentences: of `MIN_WORDS` words or more.
         ngrams: runs of words by their length.
     """
 
-    sentences: Seen
-    ngrams: Mapping[int, Seen]
+    sentences: OverlapCount
+    ngrams: Mapping[int, OverlapCount]
 
     def as_facts(self) -> dict[str, Any]:
         """The figures as JSON can carry them."""
@@ -68,8 +68,8 @@ class OverlapCounter:
     """
 
     def __init__(self, held_out: Sequence[str]) -> None:
-        parts: list[list[Hashes]] = [list(_parts(block)) for block in _blocks(held_out)]
-        self._parts = [_joined([block[k] for block in parts]) for k in range(1 + len(NGRAMS))]
+        parts: list[list[Hashes]] = [list(_block_hashes(block)) for block in _blocks(held_out)]
+        self._parts = [_concatenate([block[k] for block in parts]) for k in range(1 + len(NGRAMS))]
         self._sets = [HashSet(hashes) for hashes in self._parts]
 
     def add(self, sentences: Iterable[str], *, progress: Progress) -> None:
@@ -80,13 +80,13 @@ class OverlapCounter:
             progress: told of sentences.
         """
         for block in _blocks(sentences):
-            for known, hashes in zip(self._sets, _parts(block), strict=True):
+            for known, hashes in zip(self._sets, _block_hashes(block), strict=True):
                 known.mark_seen(hashes)
             progress.advance(block.count("\n") + 1)
 
     def result(self) -> Overlap:
         """What was found so far."""
-        sentences, *ngrams = map(_seen, self._sets, self._parts)
+        sentences, *ngrams = map(_overlap_count, self._sets, self._parts)
         return Overlap(sentences, dict(zip(NGRAMS, ngrams, strict=True)))
 
 
@@ -144,7 +144,7 @@ def overlap_phrase(facts: Mapping[str, Any]) -> str:
     """An overlap's figures, from `Overlap.as_facts`, in a phrase."""
     longest = str(max(NGRAMS))
     return (
-        f"{_share(facts['sentences'])} of its sentences of {LEAST_WORDS} words or more and "
+        f"{_share(facts['sentences'])} of its sentences of {MIN_WORDS} words or more and "
         f"{_share(facts['ngrams'][longest])} of its runs of {longest} words are in the training text"
     )
 
@@ -162,21 +162,21 @@ def _blocks(sentences: Iterable[str]) -> Iterator[str]:
         yield "\n".join(block).lower()
 
 
-def _parts(block: str) -> Iterator[Hashes]:
+def _block_hashes(block: str) -> Iterator[Hashes]:
     """The hashes of a block's sentences, and of its runs of words by length."""
     words, offsets = hashed_words(block)
-    yield hashed_lines(words, offsets, LEAST_WORDS)
+    yield hashed_lines(words, offsets, MIN_WORDS)
     for n in NGRAMS:
         yield hashed_ngrams(words, offsets, n)
 
 
-def _joined(parts: Sequence[Hashes]) -> Hashes:
+def _concatenate(parts: Sequence[Hashes]) -> Hashes:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.uint64)
 
 
-def _seen(known: HashSet, hashes: Hashes) -> Seen:
+def _overlap_count(known: HashSet, hashes: Hashes) -> OverlapCount:
     total, seen = len(hashes), known.num_seen(hashes)
-    return Seen(total, seen, seen / total if total else None)
+    return OverlapCount(total, seen, seen / total if total else None)
 
 
 def _share(facts: Mapping[str, Any]) -> str:

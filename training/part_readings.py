@@ -7,20 +7,20 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
-from models.mixture import matching_part
+from models.mixture import find_context_matcher
 from models.protocol import ContextMatcher, LanguageModel, feature_size
-from models.scoring import consume, pad
+from models.scoring import pad_sequences, prefill_sequences
 from models.vocabulary import BOS
-from training.caching import CacheGrid, CacheReadings, read_with_caches
+from training.caching import CacheGrid, CacheGridScores, score_with_caches
 from training.corpora.encoded import EncodedCorpus
-from training.evaluating.scoring import CHUNK_TOKENS, Targets, running_text, score_corpus
+from training.evaluating.scoring import CHUNK_TOKENS, CorpusScores, running_text, score_corpus
 from training.progress import Progress
 
 MixtureContext = Literal["sentence", "stream"]
-_SENTENCES = 256
+_BATCH_SENTENCES = 256
 
 
-class PartReadings(NamedTuple):
+class PartScores(NamedTuple):
     """What M models say of a text's N predicted tokens.
 
     Attributes:
@@ -32,17 +32,17 @@ class PartReadings(NamedTuple):
     """
 
     corpus: EncodedCorpus
-    targets: Sequence[Targets]
+    targets: Sequence[CorpusScores]
     context_lengths: npt.NDArray[np.int64] | None
-    caches: CacheReadings | None
+    caches: CacheGridScores | None
 
 
-def featured_part(models: Sequence[LanguageModel[Any]]) -> int | None:
+def first_featured_part(models: Sequence[LanguageModel[Any]]) -> int | None:
     """The place of the first model that has features; None if none has."""
     return next((number for number, model in enumerate(models) if feature_size(model)), None)
 
 
-def read_parts(
+def score_parts(
     models: Sequence[LanguageModel[Any]],
     corpus: EncodedCorpus,
     *,
@@ -51,7 +51,7 @@ def read_parts(
     window: int | None,
     grid: CacheGrid | None = None,
     progress: Progress,
-) -> PartReadings:
+) -> PartScores:
     """Have each model read a text.
 
     Args:
@@ -63,17 +63,17 @@ def read_parts(
         grid: the caches; None: those among which one is to be chosen.
         progress: told of each reading.
     """
-    looked_at = None if window is None else featured_part(models) or 0
+    looked_at = None if window is None else first_featured_part(models) or 0
     caches, targets = None, []
     for number, model in enumerate(models):
         if window is not None and number == looked_at:
-            caches = read_with_caches(model, corpus, window=window, grid=grid, progress=progress)
+            caches = score_with_caches(model, corpus, window=window, grid=grid, progress=progress)
             targets.append(caches.targets)
         else:
             targets.append(score_corpus(model, corpus, context=context, progress=progress))
-    place = matching_part(models) if by_context else None
+    place = find_context_matcher(models) if by_context else None
     lengths = None if place is None else corpus_context_lengths(models[place], corpus, context=context)
-    return PartReadings(corpus, targets, lengths, caches)
+    return PartScores(corpus, targets, lengths, caches)
 
 
 def corpus_context_lengths(model: Any, corpus: EncodedCorpus, *, context: MixtureContext) -> TokenIds:
@@ -81,9 +81,9 @@ def corpus_context_lengths(model: Any, corpus: EncodedCorpus, *, context: Mixtur
     matcher: ContextMatcher[Any] = model
     found: list[TokenIds] = []
     if context == "sentence":
-        for start in range(0, corpus.num_sentences, _SENTENCES):
-            last = min(start + _SENTENCES, corpus.num_sentences)
-            tokens, lengths = pad([corpus.sentence(index).tolist() for index in range(start, last)])
+        for start in range(0, corpus.num_sentences, _BATCH_SENTENCES):
+            last = min(start + _BATCH_SENTENCES, corpus.num_sentences)
+            tokens, lengths = pad_sequences([corpus.sentence(index).tolist() for index in range(start, last)])
             tokens = np.pad(tokens, ((0, 0), (0, 1)))  # room for </s>, after which nothing is looked at
             along = matcher.context_lengths_per_token(model.initial_state(len(tokens)), tokens, lengths + 1)
             found.append(along[np.arange(tokens.shape[1]) <= lengths[:, None]])
@@ -94,5 +94,5 @@ def corpus_context_lengths(model: Any, corpus: EncodedCorpus, *, context: Mixtur
         chunk = text[None, start : start + CHUNK_TOKENS]
         lengths = np.asarray([chunk.shape[1]])
         found.append(matcher.context_lengths_per_token(state, chunk, lengths)[chunk != BOS])
-        state = consume(model, state, chunk, lengths)
+        state = prefill_sequences(model, state, chunk, lengths)
     return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from models.checkpoint.registry import check_name
+from models.checkpoint.versions import check_name
 from models.errors import InvalidInputError
-from training.recipe import Recipe, merged, parse_recipe, recipe_table
+from training.recipe import Recipe, merge_tables, parse_recipe, recipe_table
 
 
 def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
@@ -39,7 +39,7 @@ def part_recipe(mixture: Recipe, name: str) -> Recipe:
         table: getattr(mixture, table).model_dump(exclude_unset=True)
         for table in ("ngram", "neural", "train")
     }
-    recipe = parse_recipe(merged(recipe_table(name), {**changes, "seed": mixture.seed}), source=name)
+    recipe = parse_recipe(merge_tables(recipe_table(name), {**changes, "seed": mixture.seed}), source=name)
     recipe = recipe.model_copy(update={"corpus": mixture.corpus, "tokenizer": mixture.tokenizer})
     if recipe.family == "mixture":
         raise InvalidInputError(

@@ -9,8 +9,8 @@ from training.mixtures import train_mixture
 from training.part_recipes import part_recipes
 from training.progress import SILENT, Progress
 from training.recipe import Recipe
-from training.runs import Runs
-from training.single_models import fit_network, in_reading_order, train_single
+from training.runs import ResumableRuns
+from training.single_models import fit_network, in_model_direction, train_single
 from training.trained import Trained
 
 
@@ -23,7 +23,7 @@ def train(
     published: Sequence[Checkpoint] = (),
     device: str,
     progress: Progress,
-    runs: Runs | None = None,
+    runs: ResumableRuns | None = None,
 ) -> Trained:
     """Train what the recipe says.
 
@@ -44,16 +44,16 @@ def train(
     )
 
 
-def train_along(
-    title: str, recipe: Recipe, tokenizer: Tokenizer, texts: EncodedTexts, *, device: str, runs: Runs
+def train_as_follower(
+    title: str, recipe: Recipe, tokenizer: Tokenizer, texts: EncodedTexts, *, device: str, runs: ResumableRuns
 ) -> None:
     """What the other ones of several processes do while the first one trains: their share of the networks."""
-    for name, part in networks_of(title, recipe).items():
-        read = in_reading_order(texts, part)
+    for name, part in network_recipes(title, recipe).items():
+        read = in_model_direction(texts, part)
         fit_network(name, part, tokenizer.vocabulary, read, device=device, progress=SILENT, runs=runs)
 
 
-def networks_of(title: str, recipe: Recipe) -> dict[str, Recipe]:
+def network_recipes(title: str, recipe: Recipe) -> dict[str, Recipe]:
     """The networks that a recipe trains, itself or as parts, by title, in order."""
     recipes = part_recipes(recipe) if recipe.family == "mixture" else {title: recipe}
     return {name: part for name, part in recipes.items() if part.family == "neural"}

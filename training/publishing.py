@@ -17,18 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 from models.cache import CacheModel
-from models.checkpoint.folders import writing
+from models.checkpoint.folders import report_write_errors
 from models.checkpoint.load import Checkpoint
-from models.checkpoint.registry import Registry, Version, check_name
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.registry import Registry
+from models.checkpoint.versions import Version, check_name
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.mixture import MixtureModel
 from models.tokenizers import Tokenizer
-from training.card import CardData, model_card
+from training.card import CardData, model_card_files
 from training.data import EncodedTexts, Texts
 from training.evaluating.breakdown import token_counts
 from training.evaluating.published import COUNTS_FILE
 from training.evaluating.rounding import int8_facts
-from training.mixing import address_of
+from training.mixing import version_address
 from training.progress import Silent
 from training.recipe import Recipe
 from training.trained import Trained, part_title
@@ -37,7 +38,7 @@ _LIBRARIES = ("gramophone-lm", "torch", "numpy", "numba", "sentencepiece")
 _GOLDEN_SENTENCES = 4
 
 
-class Run(NamedTuple):
+class RunContext(NamedTuple):
     """What all models of one run have in common.
 
     Attributes:
@@ -57,7 +58,7 @@ class Run(NamedTuple):
     token_counts: npt.NDArray[np.int64] | None = None
 
 
-def publish(registry: Registry, name: str, trained: Trained, run: Run) -> Version:
+def publish(registry: Registry, name: str, trained: Trained, run: RunContext) -> Version:
     """Describe a trained model and publish it.
 
     The parts of a mixture, or what a cache is around, are embedded, unless the mixture is static and has
@@ -70,21 +71,21 @@ def publish(registry: Registry, name: str, trained: Trained, run: Run) -> Versio
         RegistryError: the file system refused; nothing is published.
     """
     check_name(name)
-    embeds = _embeds(trained)
+    embeds = _has_embedded_parts(trained)
     publishes = trained.recipe.mixture.publish_parts
     wanted = trained.parts if embeds or publishes else ()
     is_first = publishes and not registry.models()
     with tempfile.TemporaryDirectory() as folder:
-        with writing(Path(folder)):
+        with report_write_errors(Path(folder)):
             parts = [
                 _part_directory(registry if publishes else None, part, run, Path(folder) / str(number))
                 for number, part in enumerate(wanted)
             ]
         published = [
-            part_title(part) if path.is_relative_to(folder) else address_of(path)
+            part_title(part) if path.is_relative_to(folder) else version_address(path)
             for part, path in zip(wanted, parts, strict=True)
         ]
-        description = describe(name, trained, run, part_names=published)
+        description = describe_model(name, trained, run, part_names=published)
         version = registry.publish(
             name,
             lambda directory: write_checkpoint(
@@ -96,7 +97,9 @@ def publish(registry: Registry, name: str, trained: Trained, run: Run) -> Versio
     return version
 
 
-def describe(name: str, trained: Trained, run: Run, *, part_names: Sequence[str] = ()) -> Description:
+def describe_model(
+    name: str, trained: Trained, run: RunContext, *, part_names: Sequence[str] = ()
+) -> CheckpointDescription:
     """Figures, provenance and model card of a trained model.
 
     Args:
@@ -127,11 +130,11 @@ def describe(name: str, trained: Trained, run: Run, *, part_names: Sequence[str]
         "argv": list(run.argv),
         "seed": trained.recipe.seed,
         "seconds": round(trained.seconds, 3),
-        **surroundings(),
+        **environment_facts(),
     }
     valid = run.encoded.valid
     golden = [valid.sentence(i).tolist() for i in range(min(_GOLDEN_SENTENCES, valid.num_sentences))]
-    card = model_card(
+    card = model_card_files(
         CardData(
             name=name,
             family=trained.model.family,
@@ -141,12 +144,12 @@ def describe(name: str, trained: Trained, run: Run, *, part_names: Sequence[str]
             tokenizer=run.tokenizer.kind,
             metrics=metrics,
             provenance=provenance,
-            histories={p.title: p.history for p in _family(trained) if p.history},
+            histories={p.title: p.history for p in _with_parts(trained) if p.history},
             direction=trained.direction,
         )
     )
     beside = {**card, **_token_counts(run)}
-    return Description(created, metrics, provenance, golden, beside, trained.direction)
+    return CheckpointDescription(created, metrics, provenance, golden, beside, trained.direction)
 
 
 def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -168,14 +171,14 @@ def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str,
     ]
 
 
-def _int8_facts(trained: Trained, run: Run) -> dict[str, Any]:
+def _int8_facts(trained: Trained, run: RunContext) -> dict[str, Any]:
     """What int8 costs on the validation text."""
     valid = run.encoded.valid
     text = valid.reversed() if trained.direction == "backward" else valid
     return int8_facts(trained.model, text, context=trained.context, progress=Silent())
 
 
-def _token_counts(run: Run) -> dict[str, bytes]:
+def _token_counts(run: RunContext) -> dict[str, bytes]:
     """The file of the tokens' counts in the training text; none where nothing was trained."""
     train, counts = run.encoded.train, run.token_counts
     if counts is None:
@@ -198,37 +201,39 @@ def _fitted_on(recipe: Recipe, sources: Sequence[str]) -> dict[str, list[str]]:
     return {key: list(sources) for key, is_so in fitted.items() if is_so}
 
 
-def _embeds(trained: Trained) -> bool:
+def _has_embedded_parts(trained: Trained) -> bool:
     """Whether the model is made of others, which its checkpoint holds."""
     return trained.model.family in {MixtureModel.family, CacheModel.family}
 
 
-def _part_directory(registry: Registry | None, part: Trained | Checkpoint, run: Run, scratch: Path) -> Path:
+def _part_directory(
+    registry: Registry | None, part: Trained | Checkpoint, run: RunContext, scratch: Path
+) -> Path:
     """Where a whole checkpoint of the part lies: in the registry, if it is to be published, or in a scratch folder.
 
     What the parts become on the way to the whole, such as the mixture within a cache, is not published.
     """
     if isinstance(part, Checkpoint):
         return part.path
-    if registry is not None and not _embeds(part):
+    if registry is not None and not _has_embedded_parts(part):
         return registry.fetch(publish(registry, part.title, part, run))
     parts = [
         _part_directory(registry, inner, run, scratch.with_name(f"{scratch.name}.{number}"))
-        for number, inner in enumerate(part.parts if _embeds(part) else ())
+        for number, inner in enumerate(part.parts if _has_embedded_parts(part) else ())
     ]
     scratch.mkdir()
-    write_checkpoint(scratch, part.model, run.tokenizer, describe(part.title, part, run), parts=parts)
+    write_checkpoint(scratch, part.model, run.tokenizer, describe_model(part.title, part, run), parts=parts)
     return scratch
 
 
-def _family(trained: Trained) -> list[Trained]:
+def _with_parts(trained: Trained) -> list[Trained]:
     return [
         trained,
-        *(inner for part in trained.parts if isinstance(part, Trained) for inner in _family(part)),
+        *(inner for part in trained.parts if isinstance(part, Trained) for inner in _with_parts(part)),
     ]
 
 
-def surroundings() -> dict[str, Any]:
+def environment_facts() -> dict[str, Any]:
     """The code and the machine that run now, for provenance."""
     return {
         "libraries": {library: _version_of(library) for library in _LIBRARIES},

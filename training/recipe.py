@@ -12,13 +12,13 @@ from models.caching.config import MAX_WINDOW
 from models.checkpoint.manifest import Direction
 from models.errors import InvalidInputError
 from models.neural.config import NetworkConfig
-from training.idle_keys import refuse_idle_keys
+from training.idle_keys import refuse_unused_keys
 from training.neural.settings import TrainSettings
 from training.ngram.count_pruning import threshold_problem
 from training.ngram.smoothing.choice import WITH_DISCOUNTS, SmoothingName
 from training.ngram.smoothing.discounting import DiscountSource
 from training.ngram.smoothing.jelinek_mercer import MAX_BUCKETS
-from training.recipe_problems import refusal
+from training.recipe_problems import recipe_error
 from training.tokenizing import TokenizerSettings
 
 Family = Literal["ngram", "neural", "mixture"]
@@ -230,27 +230,27 @@ def parse_recipe(table: Mapping[str, Any], assignments: Sequence[str] = (), *, s
         InvalidInputError: a key or value is wrong, or a key could not do anything; the message names it.
     """
     for assignment in assignments:
-        table = merged(table, _assignment(assignment))
+        table = merge_tables(table, _parse_assignment(assignment))
     try:
         recipe = Recipe.model_validate(table)
     except ValidationError as error:
-        raise refusal(error, Recipe, source=source) from None
-    refuse_idle_keys(recipe, source=source)
+        raise recipe_error(error, Recipe, source=source) from None
+    refuse_unused_keys(recipe, source=source)
     return recipe
 
 
-def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge_tables(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """A table with changes laid over it, table by table."""
     answer = dict(table)
     for key, value in changes.items():
         inner = answer.get(key)
         answer[key] = (
-            merged(inner, value) if isinstance(inner, dict) and isinstance(value, Mapping) else value
+            merge_tables(inner, value) if isinstance(inner, dict) and isinstance(value, Mapping) else value
         )
     return answer
 
 
-def _assignment(text: str) -> dict[str, Any]:
+def _parse_assignment(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise InvalidInputError(f"--set takes key=value, given {text!r}", parameter="set")

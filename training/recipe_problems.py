@@ -29,7 +29,7 @@ _SHOWN_CHARACTERS = 200
 _LISTS = {"ngram.prune": "a list such as [0, 0, 1]", "mixture.recipes": 'a list such as ["ngram", "lstm"]'}
 
 
-def refusal(error: ValidationError, recipe: type[BaseModel], *, source: str) -> InvalidInputError:
+def recipe_error(error: ValidationError, recipe: type[BaseModel], *, source: str) -> InvalidInputError:
     """The first thing that is wrong, as the error to raise.
 
     Args:
@@ -56,13 +56,13 @@ def _problem(key: str, kind: str, message: str, context: Mapping[str, Any]) -> s
     if key in _LISTS and kind != "value_error":
         return f"must be {_LISTS[key]}"
     if kind in _MUST_BE:
-        return _MUST_BE[kind].format_map({name: _plain(limit) for name, limit in context.items()})
+        return _MUST_BE[kind].format_map({name: _plain_limit(limit) for name, limit in context.items()})
     if kind == "value_error":
         return str(context["error"])
     return _KINDS.get(kind.split("_", maxsplit=1)[0], message)
 
 
-def _plain(limit: Any) -> Any:
+def _plain_limit(limit: Any) -> Any:
     """A limit without a decimal point that says nothing."""
     return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
 

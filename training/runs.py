@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from models.errors import InvalidInputError
-from training.folder_locks import held_alone
+from training.folder_locks import locked_folder
 
 _RUNS_FOLDER = ".runs"
 _STATE_FILE = "state.pt"
 
 
-class Runs:
+class ResumableRuns:
     """The trainings of one model, a mixture's parts among them.
 
     Args:
@@ -50,7 +50,7 @@ class Runs:
             "another --name",
             parameter="name",
         )
-        with held_alone(self._folder, busy=busy):
+        with locked_folder(self._folder, busy=busy):
             if not self.resume:
                 self._remove_states()
             try:

@@ -8,10 +8,10 @@ from models.tokenizers import Tokenizer
 from models.vocabulary import Vocabulary
 from training.data import EncodedTexts
 from training.ngram.estimate import estimate
-from training.ngram.smoothing.choice import smoothing_of
+from training.ngram.smoothing.choice import make_smoothing
 from training.progress import Progress
 from training.recipe import Recipe
-from training.runs import Runs
+from training.runs import ResumableRuns
 from training.trained import Trained, held_out_figures, normalisation_facts
 
 if TYPE_CHECKING:  # they bring in torch
@@ -27,7 +27,7 @@ def train_single(
     *,
     device: str,
     progress: Progress,
-    runs: Runs | None = None,
+    runs: ResumableRuns | None = None,
 ) -> Trained:
     """Train a model that is no mixture; see `training.pipeline.train` for the arguments."""
     if recipe.family == "ngram":
@@ -44,12 +44,12 @@ def train_ngram(
     """
     began = time.monotonic()
     settings = recipe.ngram
-    texts = in_reading_order(texts, recipe)
+    texts = in_model_direction(texts, recipe)
     result = estimate(
         texts.train,
         tokenizer.vocabulary,
         order=settings.order,
-        smoothing=smoothing_of(
+        smoothing=make_smoothing(
             settings.smoothing, k=settings.k, buckets=settings.buckets, discounts=settings.discounts
         ),
         prune=settings.prune,
@@ -79,14 +79,14 @@ def train_neural(
     *,
     device: str,
     progress: Progress,
-    runs: Runs | None = None,
+    runs: ResumableRuns | None = None,
 ) -> Trained:
     """Train a neural model; a backward one is an ordinary one of reversed sentences."""
     from training.embeddings import embedding_facts, read_embeddings  # brings in torch, unlike n-grams
     from training.neural.diagnostics import diagnose
     from training.neural.normalisers import normaliser_facts
 
-    texts = in_reading_order(texts, recipe)
+    texts = in_model_direction(texts, recipe)
     began = time.monotonic()
     path, vocabulary = recipe.train.embeddings, tokenizer.vocabulary
     embeddings = read_embeddings(Path(path), vocabulary, size=recipe.neural.embedding_size) if path else None
@@ -121,7 +121,7 @@ def fit_network(
     *,
     device: str,
     progress: Progress,
-    runs: Runs | None,
+    runs: ResumableRuns | None,
     embeddings: "Embeddings | None" = None,
 ) -> "TrainingResult":
     """Train a recipe's network, and measure nothing; the texts are in reading order.
@@ -148,7 +148,7 @@ def fit_network(
     return result
 
 
-def in_reading_order(texts: EncodedTexts, recipe: Recipe) -> EncodedTexts:
+def in_model_direction(texts: EncodedTexts, recipe: Recipe) -> EncodedTexts:
     """Texts as a recipe's model reads them: for a backward one, every sentence from its last word to its first."""
     if recipe.reading_direction == "forward":
         return texts

@@ -17,19 +17,19 @@ from models.tokenizers import (
     SentencePieceTokenizer,
     Tokenizer,
     WordTokenizer,
-    word_splitter,
+    make_word_splitter,
 )
 from models.vocabulary import CONTROL_TOKENS, UNK, Vocabulary
-from models.word_index import WordCounter, measure
+from models.word_index import WordCounter, measure_text
 from training.corpora.encoded import EncodedCorpus
 from training.corpora.reading import Sentences
 from training.progress import SILENT, Progress
 
 _BATCH = 8192
-_PIECES = 8000
+_DEFAULT_PIECES = 8000
 _SAMPLE_SENTENCES = 1_000_000
 _SAMPLE_SEED = 1
-_STRETCH = 10_000
+_MAX_SEGMENT_CHARACTERS = 10_000
 """Characters that pieces are learnt from in one stretch: of repetitive ones, SentencePiece takes their square."""
 
 
@@ -80,7 +80,7 @@ def learn_tokenizer(
         InvalidInputError: the text cannot give such a vocabulary; the message names the limit.
     """
     if settings.kind == "word":
-        words = _counted_words(settings, sentences, progress)
+        words = _count_words(settings, sentences, progress)
         if settings.marked_unknown == "unknown":
             words = {word: count for word, count in words.items() if word != CONTROL_TOKENS[UNK]}
         return WordTokenizer(
@@ -90,7 +90,7 @@ def learn_tokenizer(
             marked_unknown=settings.marked_unknown,
         )
     if settings.kind == "char":
-        characters = _counted(sentences, len(sentences), "counting characters", progress)
+        characters = _count_items(sentences, len(sentences), "counting characters", progress)
         return CharacterTokenizer(Vocabulary(_most_frequent(characters, settings)))
     return _learn_pieces(settings, sentences, progress)
 
@@ -118,7 +118,7 @@ def encoded_blocks(tokenizer: Tokenizer, blocks: Iterable[list[str]]) -> Iterato
     """Each block of sentences, encoded, with its own words and bytes."""
     for block in blocks:
         ids, offsets = tokenizer.encode_ragged(block)
-        size = measure(block)
+        size = measure_text(block)
         yield EncodedCorpus(ids.copy(), offsets, size.num_words, size.num_bytes)  # ids may be part of more
 
 
@@ -129,13 +129,11 @@ def batches(sentences: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _counted_words(
-    settings: TokenizerSettings, sentences: Sentences, progress: Progress
-) -> Mapping[str, int]:
+def _count_words(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> Mapping[str, int]:
     """How often each word occurs; in one compiled pass, unless there is a pattern."""
     if settings.pattern is not None:
-        split = word_splitter(settings.pattern, lowercase=settings.lowercase)
-        return _counted((split(s) for s in sentences), len(sentences), "counting words", progress)
+        split = make_word_splitter(settings.pattern, lowercase=settings.lowercase)
+        return _count_items((split(s) for s in sentences), len(sentences), "counting words", progress)
     words = WordCounter()
     progress.start("counting words", len(sentences))
     for batch in batches(sentences):
@@ -145,7 +143,7 @@ def _counted_words(
     return words.counts()
 
 
-def _counted(
+def _count_items(
     sequences: Iterable[Iterable[str]], total: int, description: str, progress: Progress
 ) -> Counter[str]:
     counts: Counter[str] = Counter()
@@ -171,18 +169,18 @@ def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings) -> li
 
 
 def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> Tokenizer:
-    size = settings.vocab_size or _PIECES
+    size = settings.vocab_size or _DEFAULT_PIECES
     model = io.BytesIO()
     progress.start(f"learning {size} {settings.kind} pieces", None)
     # SentencePiece's own maximum of 4,192 bytes would silently leave longer lines out
     num_stretches = longest = 0
-    for stretch in chain.from_iterable(map(_stretches, sentences)):
+    for stretch in chain.from_iterable(map(_segments, sentences)):
         num_stretches += 1
         longest = max(longest, len(stretch.encode()))
     sentencepiece.set_random_generator_seed(_SAMPLE_SEED)
     try:
         sentencepiece.SentencePieceTrainer.Train(
-            sentence_iterator=chain.from_iterable(map(_stretches, sentences)),
+            sentence_iterator=chain.from_iterable(map(_segments, sentences)),
             model_writer=model,
             model_type=settings.kind,
             vocab_size=size,
@@ -211,12 +209,12 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
     return SentencePieceTokenizer(model.getvalue())
 
 
-def _stretches(sentence: str) -> Iterator[str]:
+def _segments(sentence: str) -> Iterator[str]:
     """A sentence in stretches of bounded length, cut at spaces where there are any."""
     begin = 0
-    while len(sentence) - begin > _STRETCH:
-        space = sentence.rfind(" ", begin + _STRETCH // 2, begin + _STRETCH)
-        end = begin + _STRETCH if space < 0 else space
+    while len(sentence) - begin > _MAX_SEGMENT_CHARACTERS:
+        space = sentence.rfind(" ", begin + _MAX_SEGMENT_CHARACTERS // 2, begin + _MAX_SEGMENT_CHARACTERS)
+        end = begin + _MAX_SEGMENT_CHARACTERS if space < 0 else space
         yield sentence[begin:end]
         begin = end if space < 0 else end + 1
     yield sentence[begin:]

@@ -9,10 +9,11 @@ from models.checkpoint.write import StorableModel
 from models.ngram.model import NGramModel
 from models.protocol import LanguageModel
 from training.data import EncodedTexts
-from training.evaluation import Context, evaluate, summary
-from training.mixing import address_of
+from training.evaluating.scoring import Context
+from training.evaluation import evaluate, evaluation_facts
+from training.mixing import version_address
 from training.neural.history import HistoryRecord
-from training.normalisation import measure_sums
+from training.normalisation import measure_row_sums
 from training.progress import Progress
 from training.recipe import Recipe
 
@@ -57,20 +58,20 @@ class Trained(NamedTuple):
 
 def part_title(part: Trained | Checkpoint) -> str:
     """What to call a part: its recipe, or its address."""
-    return part.title if isinstance(part, Trained) else address_of(part.path)
+    return part.title if isinstance(part, Trained) else version_address(part.path)
 
 
 def normalisation_facts(model: StorableModel[Any]) -> dict[str, Any]:
     """How far the probabilities of an n-gram model that does not sum to 1 are off; nothing of others."""
     if not isinstance(model, NGramModel) or model.normalised:
         return {}
-    return {"normalisation": measure_sums(model).as_facts()}
+    return {"normalisation": measure_row_sums(model).as_facts()}
 
 
 def held_out_figures(model: LanguageModel[Any], texts: EncodedTexts, *, progress: Progress) -> Figures:
     """Sentence-context figures on the validation text and, if there is one, the test text."""
     return {
-        split: summary(evaluate(model, corpus, progress=progress))
+        split: evaluation_facts(evaluate(model, corpus, progress=progress))
         for split, corpus in {"valid": texts.valid, "test": texts.test}.items()
         if corpus is not None
     }

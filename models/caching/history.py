@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from models.arrays import FloatArray
 
-_SMALLEST = 16
+_MIN_CAPACITY = 16
 
 
 class _Buffer:
@@ -93,7 +93,7 @@ class History:
 
     def _reallocated(self, size: int, added: int) -> "History":
         """A history of `size` tokens in a buffer of its own: the newest of this one, and room for those added."""
-        capacity = min(max(2 * size, _SMALLEST), self.window + max(self.window // 4, _SMALLEST))
+        capacity = min(max(2 * size, _MIN_CAPACITY), self.window + max(self.window // 4, _MIN_CAPACITY))
         buffer = _Buffer(capacity, self.buffer.features.shape[1])
         buffer.claim(0, size)
         kept = size - added

@@ -15,40 +15,40 @@ from numba.extending import intrinsic
 
 from models.arrays import FloatArray
 
-LANES = 16
+VECTOR_LANES = 16
 """What the vectors' width must be a multiple of."""
 
-_SIDE = 4  # queries and keys that meet at once: their products' sums fill the registers
-_KEYS = 32  # keys that stay near while all queries meet them
+_TILE_SIDE = 4  # queries and keys that meet at once: their products' sums fill the registers
+_KEYS_PER_BLOCK = 32  # keys that stay near while all queries meet them
 
 _codegen: Any = _cgutils
-_VECTOR = ir.VectorType(ir.FloatType(), LANES)
-_FUSED = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
+_LANE_VECTOR = ir.VectorType(ir.FloatType(), VECTOR_LANES)
+_FMA_TYPE = ir.FunctionType(_LANE_VECTOR, [_LANE_VECTOR] * 3)
 _ROWS = types.Array(types.float32, 2, "C", readonly=True)
 
 
-def _shuffled(builder: Any, one: Any, other: Any, places: list[int]) -> Any:
+def _shuffle(builder: Any, one: Any, other: Any, places: list[int]) -> Any:
     index = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
     return builder.shuffle_vector(one, other, index)
 
 
-def _folded(builder: Any, sums: list[Any]) -> Any:
+def _fold_lanes(builder: Any, sums: list[Any]) -> Any:
     """The totals of up to sixteen vectors of lanes, side by side in one vector."""
-    width = LANES  # of what a sum takes in a vector, so far
+    width = VECTOR_LANES  # of what a sum takes in a vector, so far
     while width > 1:
         halves = [
-            [place for place in range(2 * LANES) if (place % width < width // 2) == lower]
+            [place for place in range(2 * VECTOR_LANES) if (place % width < width // 2) == lower]
             for lower in (True, False)
         ]
         pairs = zip(sums[::2], sums[1::2], strict=True) if len(sums) > 1 else [(sums[0], sums[0])]
         sums = [
-            builder.fadd(*(_shuffled(builder, one, other, half) for half in halves)) for one, other in pairs
+            builder.fadd(*(_shuffle(builder, one, other, half) for half in halves)) for one, other in pairs
         ]
         width //= 2
     return sums[0]
 
 
-def _tile(rows: int, columns: int) -> Any:
+def _tile_intrinsic(rows: int, columns: int) -> Any:
     """An intrinsic that writes the products of some queries with some keys into `out`."""
 
     @intrinsic
@@ -57,7 +57,7 @@ def _tile(rows: int, columns: int) -> Any:
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             index = arguments[1].type
-            fused = _codegen.get_or_insert_function(builder.module, _FUSED, "llvm.fma.v16f32")
+            fused = _codegen.get_or_insert_function(builder.module, _FMA_TYPE, "llvm.fma.v16f32")
 
             def constant(value: int) -> Any:
                 return ir.Constant(index, value)
@@ -69,30 +69,31 @@ def _tile(rows: int, columns: int) -> Any:
                 return [builder.gep(array.data, [builder.mul(number, width)]) for number in numbers]
 
             def lanes(vector: Any, offset: Any) -> Any:
-                place = builder.bitcast(builder.gep(vector, [offset]), _VECTOR.as_pointer())
+                place = builder.bitcast(builder.gep(vector, [offset]), _LANE_VECTOR.as_pointer())
                 return builder.load(place, align=4)
 
             some, others = vectors(0, rows), vectors(2, columns)
             array = context.make_array(signature.args[0])(context, builder, arguments[0])
-            steps = builder.udiv(builder.extract_value(array.shape, 1), constant(LANES))
+            steps = builder.udiv(builder.extract_value(array.shape, 1), constant(VECTOR_LANES))
             sums = [
-                _codegen.alloca_once_value(builder, ir.Constant(_VECTOR, None)) for _ in range(rows * columns)
+                _codegen.alloca_once_value(builder, ir.Constant(_LANE_VECTOR, None))
+                for _ in range(rows * columns)
             ]
             with _codegen.for_range(builder, steps, intp=index) as loop:
-                offset = builder.mul(loop.index, constant(LANES))
+                offset = builder.mul(loop.index, constant(VECTOR_LANES))
                 met = [lanes(other, offset) for other in others]
                 for row, one in enumerate(some):
                     here = lanes(one, offset)
                     for there, total in zip(met, sums[row * columns : (row + 1) * columns], strict=True):
                         builder.store(builder.call(fused, [here, there, builder.load(total)]), total)
-            totals = _folded(builder, [builder.load(total) for total in sums])
+            totals = _fold_lanes(builder, [builder.load(total) for total in sums])
             # the first product's place in `out` is told as its row, the query's, and its column
             target = context.make_array(signature.args[4])(context, builder, arguments[4])
             stride = builder.extract_value(target.shape, 1)
             for row in range(rows):
                 begin = builder.mul(builder.add(arguments[1], constant(row)), stride)
                 place = builder.gep(target.data, [builder.add(begin, arguments[5])])
-                chosen = _shuffled(builder, totals, totals, list(range(row * columns, (row + 1) * columns)))
+                chosen = _shuffle(builder, totals, totals, list(range(row * columns, (row + 1) * columns)))
                 builder.store(chosen, builder.bitcast(place, chosen.type.as_pointer()), align=4)
             return context.get_dummy_value()
 
@@ -101,13 +102,13 @@ def _tile(rows: int, columns: int) -> Any:
     return fill
 
 
-_one_with_one: Any = _tile(1, 1)
-_one_with_some: Any = _tile(1, _SIDE)
-_some_with_some: Any = _tile(_SIDE, _SIDE)
+_tile_1x1: Any = _tile_intrinsic(1, 1)
+_tile_1x4: Any = _tile_intrinsic(1, _TILE_SIDE)
+_tile_4x4: Any = _tile_intrinsic(_TILE_SIDE, _TILE_SIDE)
 
 
 @numba.njit([types.void(_ROWS, _ROWS, types.int64, types.float32[:, ::1])], nogil=True, cache=True)
-def products(queries: FloatArray, keys: FloatArray, column: int, out: FloatArray) -> None:
+def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: FloatArray) -> None:
     """Inner products of queries [Q, W] and keys [N, W], into `out[:, column : column + N]`.
 
     Where four do not divide what there is, the last four are computed from the end: some of them twice.
@@ -119,20 +120,20 @@ def products(queries: FloatArray, keys: FloatArray, column: int, out: FloatArray
         out: [Q, at least column + N]; written.
     """
     rows, count = len(queries), len(keys)
-    for begin in range(0, count, _KEYS):
-        end = min(begin + _KEYS, count)
-        if count < _SIDE:
+    for begin in range(0, count, _KEYS_PER_BLOCK):
+        end = min(begin + _KEYS_PER_BLOCK, count)
+        if count < _TILE_SIDE:
             for row in range(rows):
                 for key in range(count):
-                    _one_with_one(queries, row, keys, key, out, column + key)
-        elif rows < _SIDE:
+                    _tile_1x1(queries, row, keys, key, out, column + key)
+        elif rows < _TILE_SIDE:
             for row in range(rows):
-                for first in range(begin, end, _SIDE):
-                    key = min(first, count - _SIDE)
-                    _one_with_some(queries, row, keys, key, out, column + key)
+                for first in range(begin, end, _TILE_SIDE):
+                    key = min(first, count - _TILE_SIDE)
+                    _tile_1x4(queries, row, keys, key, out, column + key)
         else:
-            for number in range(0, rows, _SIDE):
-                row = min(number, rows - _SIDE)
-                for first in range(begin, end, _SIDE):
-                    key = min(first, count - _SIDE)
-                    _some_with_some(queries, row, keys, key, out, column + key)
+            for number in range(0, rows, _TILE_SIDE):
+                row = min(number, rows - _TILE_SIDE)
+                for first in range(begin, end, _TILE_SIDE):
+                    key = min(first, count - _TILE_SIDE)
+                    _tile_4x4(queries, row, keys, key, out, column + key)

@@ -7,21 +7,21 @@ import numpy as np
 from models.arrays import FloatArray, TokenIds
 from models.caching import kernels
 from models.caching.history import History
-from models.caching.products import products
-from models.caching.weighing import Weighing
+from models.caching.products import inner_products
+from models.caching.weighing import SimilarityDecay
 from models.vocabulary import BOS
 
-_QUERIES = 128  # tokens whose windows are gone through together, at most
-_COSINES = 1 << 21  # held at once, unless four windows have more
+_MAX_QUERIES = 128  # tokens whose windows are gone through together, at most
+_MAX_COSINES = 1 << 21  # held at once, unless four windows have more
 
 
-class CacheReading(NamedTuple):
+class CacheShares(NamedTuple):
     """What a cache made of T tokens.
 
     Attributes:
         shares: what part of all weights each token has under F values of θ and H half-lives [T, F, H],
             float32; 0 where the window was empty.
-        evidence: the sum of the weights [T, F, H], float32; see `kernels.target_shares`.
+        evidence: the sum of the weights [T, F, H], float32; see `kernels.cache_shares`.
         history: what is remembered after them.
     """
 
@@ -30,13 +30,15 @@ class CacheReading(NamedTuple):
     history: History
 
 
-def remember(history: History, tokens: TokenIds, features: FloatArray) -> History:
+def extend_history(history: History, tokens: TokenIds, features: FloatArray) -> History:
     """The history after tokens [T], each with the unit vector it followed [T, W]; `<s>` is never remembered."""
     kept = tokens != BOS
     return history.appended(tokens[kept], features[kept])
 
 
-def read(history: History, tokens: TokenIds, features: FloatArray, *, decay: Weighing) -> CacheReading:
+def score_with_history(
+    history: History, tokens: TokenIds, features: FloatArray, *, decay: SimilarityDecay
+) -> CacheShares:
     """Go along tokens that follow a history.
 
     Memory is bounded by the window and T together.
@@ -56,7 +58,7 @@ def read(history: History, tokens: TokenIds, features: FloatArray, *, decay: Wei
     remembered = np.concatenate([history.tokens, tokens[kept]], dtype=np.int32)
     shape = (len(tokens), len(decay.flatnesses), len(decay.decays))
     shares, evidence = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.float32)
-    together = min(_QUERIES, max(4, _COSINES // max(len(remembered), 1)))
+    together = min(_MAX_QUERIES, max(4, _MAX_COSINES // max(len(remembered), 1)))
     for start in range(0, len(tokens), together):
         cut = slice(start, start + together)
         first, last = int(begins[start]), int(ends[cut][-1])
@@ -64,9 +66,9 @@ def read(history: History, tokens: TokenIds, features: FloatArray, *, decay: Wei
         if features.shape[1]:
             queries = np.ascontiguousarray(features[cut])
             old = history.features[first:]
-            products(queries, old, 0, likeness)
-            products(queries, new[max(first - before, 0) : last - before], len(old), likeness)
-        kernels.target_shares(
+            inner_products(queries, old, 0, likeness)
+            inner_products(queries, new[max(first - before, 0) : last - before], len(old), likeness)
+        kernels.cache_shares(
             likeness,
             remembered[first:last],
             begins[cut] - first,
@@ -77,4 +79,4 @@ def read(history: History, tokens: TokenIds, features: FloatArray, *, decay: Wei
             shares[cut],
             evidence[cut],
         )
-    return CacheReading(shares, evidence, history.appended(tokens[kept], new))
+    return CacheShares(shares, evidence, history.appended(tokens[kept], new))

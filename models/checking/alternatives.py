@@ -10,7 +10,7 @@ from models.arrays import TokenIds
 from models.checking.sentences import Sentence
 
 Indices = npt.NDArray[np.int64]
-Numbers = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 
 class Slot(NamedTuple):
@@ -35,7 +35,7 @@ class Slot(NamedTuple):
     log_weight: float
 
 
-class Alternatives(NamedTuple):
+class Corrections(NamedTuple):
     """M token sequences that may stand in the place of some tokens of a batch.
 
     Attributes:
@@ -54,7 +54,7 @@ class Alternatives(NamedTuple):
     lasts: Indices
     tokens: TokenIds
     offsets: Indices
-    log_weights: Numbers
+    log_weights: Floats
     edits: Indices
     texts: npt.NDArray[Any]
 
@@ -68,12 +68,12 @@ class Alternatives(NamedTuple):
         """Tokens of each [M]."""
         return np.diff(self.offsets)
 
-    def select(self, rows: Indices) -> "Alternatives":
+    def select(self, rows: Indices) -> "Corrections":
         """Some of them."""
         lengths = self.lengths[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - self.offsets[rows], lengths)
-        return Alternatives(
+        return Corrections(
             self.slots[rows],
             self.firsts[rows],
             self.lasts[rows],
@@ -85,7 +85,7 @@ class Alternatives(NamedTuple):
         )
 
 
-def joined(parts: Sequence[Alternatives]) -> Alternatives:
+def concatenate_corrections(parts: Sequence[Corrections]) -> Corrections:
     """All alternatives of several; at least one."""
     if len(parts) == 1:
         return parts[0]
@@ -94,15 +94,15 @@ def joined(parts: Sequence[Alternatives]) -> Alternatives:
         offsets.append(part.offsets[1:] + end)
         end += len(part.tokens)
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return Alternatives(*columns)._replace(offsets=np.concatenate(offsets))
+    return Corrections(*columns)._replace(offsets=np.concatenate(offsets))
 
 
-def single_tokens(
-    slots: Indices, positions: Indices, tokens: TokenIds, log_weights: Numbers, edits: npt.NDArray[Any]
-) -> Alternatives:
+def single_token_corrections(
+    slots: Indices, positions: Indices, tokens: TokenIds, log_weights: Floats, edits: npt.NDArray[Any]
+) -> Corrections:
     """Words of the vocabulary, each in the place of one token."""
     count = len(tokens)
-    return Alternatives(
+    return Corrections(
         slots,
         positions,
         positions + 1,
@@ -114,7 +114,7 @@ def single_tokens(
     )
 
 
-class AlternativesList:
+class CorrectionsBuilder:
     """Collects alternatives that are found one at a time; such are few."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class AlternativesList:
             slot: its place.
             span: the first token that it replaces and the one after the last, among those of the batch.
             tokens: that stand there instead.
-            log_weight: see `Alternatives`.
+            log_weight: see `Corrections`.
             edits: likewise.
             text: as it is told to people.
         """
@@ -146,11 +146,11 @@ class AlternativesList:
         self._tokens += tokens
         self._offsets.append(len(self._tokens))
 
-    def build(self) -> Alternatives:
+    def build(self) -> Corrections:
         """All of them."""
         columns = list(zip(*self._rows, strict=True)) if self._rows else [()] * 6
         slots, firsts, lasts, weights, edits, texts = columns
-        return Alternatives(
+        return Corrections(
             np.array(slots, dtype=np.int64),
             np.array(firsts, dtype=np.int64),
             np.array(lasts, dtype=np.int64),
@@ -162,7 +162,7 @@ class AlternativesList:
         )
 
 
-class Batch:
+class SentenceBatch:
     """Sentences side by side: all their tokens in one array, each sentence with what follows it.
 
     Args:

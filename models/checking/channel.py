@@ -14,7 +14,7 @@ import numpy.typing as npt
 from models.checking.settings import ErrorSettings
 
 
-class Channel:
+class ErrorModel:
     """Log-probabilities of typing errors.
 
     Args:

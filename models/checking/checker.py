@@ -4,21 +4,27 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from models.checking.alternatives import Batch
-from models.checking.asking import Work
-from models.checking.channel import Channel
-from models.checking.dictionary import Dictionary
-from models.checking.piece_proposals import PieceProposer
-from models.checking.proposing import Context, Proposer
-from models.checking.sentences import MAX_TOKENS, Cutter, Sentence, WordCutter, cutter_of
-from models.checking.settings import CheckOptions, GivenSpan, SearchSettings
-from models.checking.weighing import Weighed, weigh
-from models.checking.word_proposals import WordProposer
+from models.checking.alternatives import SentenceBatch
+from models.checking.asking import CallGenerator
+from models.checking.channel import ErrorModel
+from models.checking.dictionary import UserDictionary
+from models.checking.piece_proposals import SubwordCandidateGenerator
+from models.checking.proposing import CandidateGenerator, CheckContext
+from models.checking.sentences import (
+    MAX_SENTENCE_TOKENS,
+    Sentence,
+    SentenceSplitter,
+    WordSentenceSplitter,
+    sentence_splitter_for,
+)
+from models.checking.settings import CandidateSettings, CheckSettings, GivenSpan
+from models.checking.weighing import RescoredBatch, rescore_batch
+from models.checking.word_proposals import WordCandidateGenerator
 from models.errors import InvalidInputError
 from models.protocol import LanguageModel
 from models.tokenizers import Tokenizer
 
-_TOKENS_AT_ONCE = 512
+_MAX_BATCH_TOKENS = 512
 """Of the sentences of a batch, or one sentence: the states before all of them are held at once."""
 
 
@@ -32,11 +38,11 @@ class Checker:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.splitter: Cutter = cutter_of(tokenizer)
-        self._proposer: Proposer = (
-            WordProposer(self.splitter)
-            if isinstance(self.splitter, WordCutter)
-            else PieceProposer(self.splitter)
+        self.splitter: SentenceSplitter = sentence_splitter_for(tokenizer)
+        self._proposer: CandidateGenerator = (
+            WordCandidateGenerator(self.splitter)
+            if isinstance(self.splitter, WordSentenceSplitter)
+            else SubwordCandidateGenerator(self.splitter)
         )
 
     def sentences(self, text: str, offset: int = 0) -> Iterator[Sentence]:
@@ -44,28 +50,30 @@ class Checker:
         return self.splitter.sentences(text, lookahead=self._proposer.right_tokens(), offset=offset)
 
     def rescore_all(
-        self, model: LanguageModel[Any], sentences: Sequence[Sentence], options: CheckOptions
-    ) -> Iterator[Work[Weighed]]:
+        self, model: LanguageModel[Any], sentences: Sequence[Sentence], options: CheckSettings
+    ) -> Iterator[CallGenerator[RescoredBatch]]:
         """The works that weigh some sentences, a batch each, in order; each is done before the next is taken.
 
         Raises:
             InvalidInputError: a caller's suggestions are for no place in the sentences.
         """
-        given = _by_sentence(sentences, options.given)
-        dictionary, channel = Dictionary(options.dictionary), Channel(options.errors)
+        given = _spans_by_sentence(sentences, options.given)
+        dictionary, channel = UserDictionary(options.dictionary), ErrorModel(options.errors)
         right_tokens = self._right_tokens(model, options.search)
         carried: list[Any] = []
 
-        def work(first: int, batch: Sequence[Sentence]) -> Work[Weighed]:
-            context = Context(
-                Batch(batch),
+        def work(first: int, batch: Sequence[Sentence]) -> CallGenerator[RescoredBatch]:
+            context = CheckContext(
+                SentenceBatch(batch),
                 error_model=channel,
                 search=options.search,
                 dictionary=dictionary,
                 given={place: given[first + place] for place in range(len(batch)) if first + place in given},
             )
             state = carried.pop() if batch[0].continues_line else None
-            weighed = yield from weigh(model, self._proposer, context, state=state, right_tokens=right_tokens)
+            weighed = yield from rescore_batch(
+                model, self._proposer, context, state=state, right_tokens=right_tokens
+            )
             if weighed.state is not None:
                 carried.append(weighed.state)
             return weighed
@@ -75,7 +83,7 @@ class Checker:
             yield work(first, batch)
             first += len(batch)
 
-    def _right_tokens(self, model: LanguageModel[Any], search: SearchSettings) -> int:
+    def _right_tokens(self, model: LanguageModel[Any], search: CandidateSettings) -> int:
         """As many as the model can tell apart, if that is known to be few."""
         if search.right_tokens is not None:
             return search.right_tokens
@@ -90,7 +98,9 @@ def _batches(sentences: Sequence[Sentence]) -> Iterator[list[Sentence]]:
     size = 0
     for sentence in sentences:
         if batch and (
-            sentence.continues_line or size + len(sentence.ids) > _TOKENS_AT_ONCE or batch[-1].continues_line
+            sentence.continues_line
+            or size + len(sentence.ids) > _MAX_BATCH_TOKENS
+            or batch[-1].continues_line
         ):
             yield batch
             batch, size = [], 0
@@ -100,7 +110,7 @@ def _batches(sentences: Sequence[Sentence]) -> Iterator[list[Sentence]]:
         yield batch
 
 
-def _by_sentence(
+def _spans_by_sentence(
     sentences: Sequence[Sentence], given: Sequence[GivenSpan]
 ) -> Mapping[int, Sequence[GivenSpan]]:
     """The caller's spans by the sentences that they lie in."""
@@ -111,7 +121,7 @@ def _by_sentence(
         if place < 0 or span.end > offsets[place] + len(sentences[place].text):
             raise InvalidInputError(
                 f"{span.parameter} is from {span.start} to {span.end}; that lies in no line of the text with a word "
-                f"in it, or across a place where a line of more than {MAX_TOKENS} tokens is cut",
+                f"in it, or across a place where a line of more than {MAX_SENTENCE_TOKENS} tokens is cut",
                 parameter=span.parameter,
             )
         found.setdefault(place, []).append(span)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from models.checking.lexicon import Lexicon
+from models.checking.lexicon import FuzzyLexicon
 
 
-class Dictionary:
+class UserDictionary:
     """A caller's words, found whatever their case.
 
     Args:
@@ -15,7 +15,7 @@ class Dictionary:
     def __init__(self, words: Mapping[str, str]) -> None:
         self._words = words
         self._keys = list(words)
-        self._lexicon: Lexicon | None = None
+        self._lexicon: FuzzyLexicon | None = None
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -26,7 +26,7 @@ class Dictionary:
     def fuzzy_matches(self, word: str, max_edits: int) -> Iterator[tuple[str, int]]:
         """The words at 1 to `max_edits` edits from one, case aside, as the caller spells them, and how many edits."""
         if self._lexicon is None:
-            self._lexicon = Lexicon(self._keys)
+            self._lexicon = FuzzyLexicon(self._keys)
         found = self._lexicon.fuzzy_matches(word.lower(), max_edits)
         for place, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):
             yield self._words[self._keys[place]], edits

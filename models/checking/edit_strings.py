@@ -1,10 +1,10 @@
 """The strings that one edit makes of a word: all of them, and those of the commonest errors."""
 
-_SHORTEST_PART = 2
+_MIN_PART_LENGTH = 2
 """Letters of a word that a space may have been lost beside."""
 
 
-def one_edit_from(word: str, letters: str) -> list[str]:
+def one_edit_strings(word: str, letters: str) -> list[str]:
     """Deletions, swaps of neighbours, substitutions and insertions, each string once, without the word itself.
 
     Args:
@@ -23,7 +23,7 @@ def one_edit_from(word: str, letters: str) -> list[str]:
     return list(found)
 
 
-def slips_of(word: str) -> list[str]:
+def common_typo_corrections(word: str) -> list[str]:
     """What may have been meant if the commonest slips were made: a letter too many, two swapped, one not doubled.
 
     Args:
@@ -38,7 +38,7 @@ def slips_of(word: str) -> list[str]:
     return list(found)
 
 
-def halves_of(word: str) -> list[tuple[str, str]]:
-    """A word cut in two wherever a space may have been lost: each part has at least `_SHORTEST_PART` letters."""
-    cuts = range(_SHORTEST_PART, len(word) - _SHORTEST_PART + 1)
+def word_splits(word: str) -> list[tuple[str, str]]:
+    """A word cut in two wherever a space may have been lost: each part has at least `_MIN_PART_LENGTH` letters."""
+    cuts = range(_MIN_PART_LENGTH, len(word) - _MIN_PART_LENGTH + 1)
     return [(word[:place], word[place:]) for place in cuts]

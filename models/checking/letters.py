@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-from models.checking.sentences import running_words
+from models.checking.sentences import word_pattern
 
 
-class Spelled(NamedTuple):
+class WordParts(NamedTuple):
     """A token that spells a word of letters.
 
     Attributes:
@@ -17,41 +17,41 @@ class Spelled(NamedTuple):
     core: str
 
 
-BARE = ("", "")
+NO_AFFIXES = ("", "")
 """No punctuation on either side."""
 
-LONGEST = 256
+MAX_WORD_LENGTH = 256
 """Characters of a word; longer runs, which may be of any length, are not looked into."""
 
 
-def spelled(token: str) -> Spelled | None:
+def split_affixes(token: str) -> WordParts | None:
     """The word that a token spells; None if it spells none, or several, or is longer than `LONGEST`."""
-    if len(token) > LONGEST:
+    if len(token) > MAX_WORD_LENGTH:
         return None
     if token.isalpha():
-        return Spelled(BARE, token)
-    found = running_words().search(token)
-    if found is None or not is_letters(found.group()):
+        return WordParts(NO_AFFIXES, token)
+    found = word_pattern().search(token)
+    if found is None or not is_alphabetic(found.group()):
         return None
     before, after = token[: found.start()], token[found.end() :]
-    return None if running_words().search(after) else Spelled((before, after), found.group())
+    return None if word_pattern().search(after) else WordParts((before, after), found.group())
 
 
-def is_letters(word: str) -> bool:
+def is_alphabetic(word: str) -> bool:
     """Whether a run of word characters has letters, and apostrophes, hyphens and combining marks at most besides.
 
     One longer than `LONGEST` is not looked into.
     """
-    if len(word) > LONGEST:
+    if len(word) > MAX_WORD_LENGTH:
         return False
     return word.isalpha() or (
-        running_words().fullmatch(word) is not None
+        word_pattern().fullmatch(word) is not None
         and any(map(str.isalpha, word))
         and not any(c.isdecimal() or c == "_" for c in word)
     )
 
 
-def as_typed(typed: str, word: str) -> str:
+def match_case(typed: str, word: str) -> str:
     """A word of a lower-cased vocabulary in the case of what was typed."""
     if len(typed) > 1 and typed.isupper():
         return word.upper()

@@ -10,12 +10,12 @@ from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
 Indices = npt.NDArray[np.int64]
-_REMEMBERED_WORDS = 1 << 14
-_REMEMBERED_NEAR = 1 << 20
+_MAX_CACHED_QUERIES = 1 << 14
+_MAX_CACHED_MATCHES = 1 << 20
 """Words near all of these together, nine bytes each: of a short word there may be thousands."""
 
 
-class Near(NamedTuple):
+class FuzzyMatches(NamedTuple):
     """Words near another one.
 
     Attributes:
@@ -27,10 +27,10 @@ class Near(NamedTuple):
     edits: npt.NDArray[np.uint8]
 
 
-_NOTHING = Near(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint8))
+_NO_FUZZY_MATCHES = FuzzyMatches(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint8))
 
 
-class Lexicon:
+class FuzzyLexicon:
     """Finds words by edit distance: insertions, deletions, substitutions, swaps of neighbours (OSA).
 
     An edit changes a word's length by at most one and its set of letters by at most two: what differs by more is
@@ -47,35 +47,35 @@ class Lexicon:
         self._lengths = lengths[self._order]
         self._longest = int(lengths.max(initial=0))
         self._letters = _letter_sets(self._words, self._lengths)
-        self._cached: OrderedDict[tuple[str, int], Near] = OrderedDict()
+        self._cached: OrderedDict[tuple[str, int], FuzzyMatches] = OrderedDict()
         self._num_cached_matches = 0  # that are remembered
 
-    def fuzzy_matches(self, word: str, max_edits: int) -> Near:
+    def fuzzy_matches(self, word: str, max_edits: int) -> FuzzyMatches:
         """The words at 1 to `max_edits` edits from a word, which need not be in the list itself."""
         if len(word) > self._longest + max_edits:
-            return _NOTHING  # not remembered: what somebody sends as a word has no bound
+            return _NO_FUZZY_MATCHES  # not remembered: what somebody sends as a word has no bound
         key = (word, max_edits)
         found = self._cached.get(key)
         if found is None:
             found = self._cached[key] = self._search(word, max_edits)
             self._num_cached_matches += len(found.indices)
-            while len(self._cached) > _REMEMBERED_WORDS or self._num_cached_matches > _REMEMBERED_NEAR:
+            while len(self._cached) > _MAX_CACHED_QUERIES or self._num_cached_matches > _MAX_CACHED_MATCHES:
                 _, forgotten = self._cached.popitem(last=False)
                 self._num_cached_matches -= len(forgotten.indices)
         else:
             self._cached.move_to_end(key)
         return found
 
-    def _search(self, word: str, max_edits: int) -> Near:
+    def _search(self, word: str, max_edits: int) -> FuzzyMatches:
         first, last = np.searchsorted(self._lengths, [len(word) - max_edits, len(word) + max_edits + 1])
         differing = np.bitwise_count(self._letters[first:last] ^ _letter_set(word))
         some = np.flatnonzero(differing <= 2 * max_edits) + first
         if not some.size:
-            return _NOTHING
+            return _NO_FUZZY_MATCHES
         compared = [self._words[i] for i in some.tolist()]
         edits = cdist([word], compared, scorer=OSA.distance, score_cutoff=max_edits, dtype=np.uint8)[0]
         kept = np.flatnonzero((edits > 0) & (edits <= max_edits))
-        return Near(self._order[some[kept]], edits[kept])
+        return FuzzyMatches(self._order[some[kept]], edits[kept])
 
 
 def _letter_set(word: str) -> np.uint64:

@@ -6,28 +6,28 @@ from typing import Any
 
 import numpy as np
 
-from models.checking.alternatives import Alternatives, AlternativesList, Indices, Numbers, Slot
-from models.checking.asking import Work
-from models.checking.edit_strings import halves_of, one_edit_from, slips_of
-from models.checking.letters import is_letters
-from models.checking.lexicon import Lexicon
-from models.checking.proposing import Context, Proposer
+from models.checking.alternatives import Corrections, CorrectionsBuilder, Floats, Indices, Slot
+from models.checking.asking import CallGenerator
+from models.checking.edit_strings import common_typo_corrections, one_edit_strings, word_splits
+from models.checking.letters import is_alphabetic
+from models.checking.lexicon import FuzzyLexicon
+from models.checking.proposing import CandidateGenerator, CheckContext
 from models.checking.replacing import Replacer
-from models.checking.sentences import CharacterCutter, Cutter
+from models.checking.sentences import CharacterSentenceSplitter, SentenceSplitter
 from models.checking.spelling import SpellingModel
 
 _RIGHT_PIECES = 8
 _RIGHT_CHARACTERS = 20
-_MAX_LETTERS = 40
-_CHARACTERS_FACTOR = 4
+_ALPHABET_SIZE = 40
+_CHARACTER_MODEL_FACTOR = 4
 """Models of characters have no pieces to tell which strings are likely: so many times as many strings are looked at,
 near so many times fewer words, as five hundred tokens are a quarter as much text."""
 
-_LONGEST_WORD = 32
+_MAX_WORD_LENGTH = 32
 """Longer runs of letters are no words of a language, and have thousands of strings near them."""
 
 
-class PieceProposer(Proposer):
+class SubwordCandidateGenerator(CandidateGenerator):
     """Proposes strings one edit from a word, words of the dictionary and words that stand elsewhere in the text.
 
     There is no list of words: only the most surprising words are searched, and of the strings near them
@@ -38,23 +38,23 @@ class PieceProposer(Proposer):
         cutter: of a tokenizer of pieces or characters.
     """
 
-    def __init__(self, cutter: Cutter) -> None:
+    def __init__(self, cutter: SentenceSplitter) -> None:
         super().__init__(cutter)
         spelled = [raw.decode("utf-8", "ignore").strip() for raw in cutter.tokenizer.token_bytes[3:]]
         pieces = [piece.lower() for piece in spelled if piece.isalpha()]
         counts = Counter("".join(pieces))
-        self._letters = "".join(letter for letter, _ in counts.most_common(_MAX_LETTERS))
-        self._spelling = None if isinstance(cutter, CharacterCutter) else SpellingModel(pieces)
+        self._letters = "".join(letter for letter, _ in counts.most_common(_ALPHABET_SIZE))
+        self._spelling = None if isinstance(cutter, CharacterSentenceSplitter) else SpellingModel(pieces)
 
     def right_tokens(self) -> int:
         """Tokens after a word that its alternatives must explain too, of a model that remembers far."""
-        return _RIGHT_CHARACTERS if isinstance(self.splitter, CharacterCutter) else _RIGHT_PIECES
+        return _RIGHT_CHARACTERS if isinstance(self.splitter, CharacterSentenceSplitter) else _RIGHT_PIECES
 
     def log_spelling(self, word: str) -> float:  # noqa: ARG002 - the model spells every word itself
         """Nothing: the model's own tokens spell a word."""
         return 0.0
 
-    def propose(self, context: Context) -> Work[Alternatives]:
+    def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
         """The caller's own suggestions."""
         for number, word in enumerate(context.words):
             position = int(context.positions[number])
@@ -65,29 +65,29 @@ class PieceProposer(Proposer):
                     position,
                     position + word.last - word.first,
                     word.known,
-                    exempt=word.text in context.dictionary or not is_letters(word.text),
+                    exempt=word.text in context.dictionary or not is_alphabetic(word.text),
                     log_weight=context.error_model.log_correct,
                 )
             )
-        found = AlternativesList()
+        found = CorrectionsBuilder()
         yield from self.add_given(context, found)
         yield None
         return found.build()
 
     def propose_after_reading(
         self,
-        context: Context,
+        context: CheckContext,
         state: Any,  # noqa: ARG002 - models of words look at it
         rows: Indices,  # noqa: ARG002 - likewise
-        log_probs: Numbers,
-    ) -> Work[Alternatives]:
+        log_probs: Floats,
+    ) -> CallGenerator[Corrections]:
         """Strings near the most surprising words."""
-        found = AlternativesList()
+        found = CorrectionsBuilder()
         searched = self._most_surprising(context, log_probs)
         if not searched:
             return found.build()
-        texts = sorted({word.text for word in context.words if is_letters(word.text)})
-        elsewhere = Lexicon(texts)
+        texts = sorted({word.text for word in context.words if is_alphabetic(word.text)})
+        elsewhere = FuzzyLexicon(texts)
         for number in sorted(searched):
             self._add_similar_strings(context, number, (elsewhere, texts), found)
             yield None
@@ -95,23 +95,27 @@ class PieceProposer(Proposer):
             self._add_joined(context, left, found)
         return found.build()
 
-    def _most_surprising(self, context: Context, log_probs: Numbers) -> set[int]:
+    def _most_surprising(self, context: CheckContext, log_probs: Floats) -> set[int]:
         """The numbers of words that are searched."""
         before = np.concatenate([[0.0], np.cumsum(log_probs)])
         bits = [
             float(before[slot.first] - before[slot.last]) / np.log(2)
-            if not slot.exempt and slot.end - slot.start <= _LONGEST_WORD
+            if not slot.exempt and slot.end - slot.start <= _MAX_WORD_LENGTH
             else 0.0
             for slot in context.slots[: len(context.words)]
         ]
         most = context.search.max_searched_words
         if self._spelling is None:
-            most //= _CHARACTERS_FACTOR
+            most //= _CHARACTER_MODEL_FACTOR
         enough = [number for number, b in enumerate(bits) if b >= context.search.min_surprisal_bits]
         return set(sorted(enough, key=lambda number: -bits[number])[:most])
 
     def _add_similar_strings(
-        self, context: Context, number: int, elsewhere: tuple[Lexicon, list[str]], found: AlternativesList
+        self,
+        context: CheckContext,
+        number: int,
+        elsewhere: tuple[FuzzyLexicon, list[str]],
+        found: CorrectionsBuilder,
     ) -> None:
         """Strings near a word, and the word as two."""
         word = context.words[number].text
@@ -121,11 +125,11 @@ class PieceProposer(Proposer):
         weights = dict(
             zip(spellings, context.error_model.unknown_word_log_probs(edits, lengths).tolist(), strict=True)
         )
-        for left, right in halves_of(word):
+        for left, right in word_splits(word):
             weights[f"{left} {right}"] = context.error_model.log_space_error
         self._put(context, number, weights, spellings, found)
 
-    def _add_joined(self, context: Context, left: int, found: AlternativesList) -> None:
+    def _add_joined(self, context: CheckContext, left: int, found: CorrectionsBuilder) -> None:
         """A word and the next one as one, if a space is all that stands between."""
         words, batch = context.words, context.batch
         if not 0 <= left < len(words) - 1 or context.slots[left].exempt or context.slots[left + 1].exempt:
@@ -142,11 +146,11 @@ class PieceProposer(Proposer):
 
     def _put(
         self,
-        context: Context,
+        context: CheckContext,
         number: int,
         weights: Mapping[str, float],
         edits: Mapping[str, int],
-        found: AlternativesList,
+        found: CorrectionsBuilder,
     ) -> None:
         """Add strings in the place of a slot's characters, each with its weight; an edit each unless told otherwise."""
         slot, batch = context.slots[number], context.batch
@@ -159,16 +163,18 @@ class PieceProposer(Proposer):
                 span, count = (base + change.first, base + change.last), edits.get(text, 1)
                 found.add(number, span, change.tokens, log_weight=weight, edits=count, text=text)
 
-    def _spellings(self, context: Context, word: str, elsewhere: tuple[Lexicon, list[str]]) -> dict[str, int]:
+    def _spellings(
+        self, context: CheckContext, word: str, elsewhere: tuple[FuzzyLexicon, list[str]]
+    ) -> dict[str, int]:
         """Strings that may have been meant, and how many edits they are away."""
-        strings = one_edit_from(word, self._letters)
+        strings = one_edit_strings(word, self._letters)
         most = context.search.max_spellings
         if self._spelling is None:
-            most *= _CHARACTERS_FACTOR
+            most *= _CHARACTER_MODEL_FACTOR
         else:
             log_prob = self._spelling.log_prob
             strings.sort(key=lambda string: -log_prob(string.lower()))
-        spellings = dict.fromkeys([*slips_of(word), *strings[:most]], 1)
+        spellings = dict.fromkeys([*common_typo_corrections(word), *strings[:most]], 1)
         max_edits = context.error_model.max_edits(word, known=False)
         lexicon, texts = elsewhere
         near = lexicon.fuzzy_matches(word, max_edits)

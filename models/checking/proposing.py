@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 from rapidfuzz.distance import OSA
 
-from models.checking.alternatives import Alternatives, AlternativesList, Batch, Indices, Numbers, Slot
-from models.checking.asking import Work
-from models.checking.channel import Channel
-from models.checking.dictionary import Dictionary
-from models.checking.letters import spelled
+from models.checking.alternatives import Corrections, CorrectionsBuilder, Floats, Indices, SentenceBatch, Slot
+from models.checking.asking import CallGenerator
+from models.checking.channel import ErrorModel
+from models.checking.dictionary import UserDictionary
+from models.checking.letters import split_affixes
 from models.checking.replacing import Replacer
-from models.checking.sentences import Cutter, Sentence, Word
-from models.checking.settings import GivenSpan, SearchSettings
+from models.checking.sentences import Sentence, SentenceSplitter, Word
+from models.checking.settings import CandidateSettings, GivenSpan
 from models.vocabulary import UNK
 
 
-class Context:
+class CheckContext:
     """One batch of a request, and what is collected about it.
 
     Args:
@@ -36,11 +36,11 @@ class Context:
 
     def __init__(
         self,
-        batch: Batch,
+        batch: SentenceBatch,
         *,
-        error_model: Channel,
-        search: SearchSettings,
-        dictionary: Dictionary,
+        error_model: ErrorModel,
+        search: CandidateSettings,
+        dictionary: UserDictionary,
         given: Mapping[int, Sequence[GivenSpan]],
     ) -> None:
         self.batch, self.error_model, self.search = batch, error_model, search
@@ -60,7 +60,7 @@ class Context:
         """Whether a word is in the caller's dictionary, punctuation aside."""
         if word in self.dictionary:
             return True
-        found = spelled(word) if len(self.dictionary) else None
+        found = split_affixes(word) if len(self.dictionary) else None
         return found is not None and found.core in self.dictionary
 
     def is_given(self, start: int, end: int, text: str) -> bool:
@@ -69,7 +69,7 @@ class Context:
 
     def add_to_slot(
         self,
-        found: AlternativesList,
+        found: CorrectionsBuilder,
         number: int,
         tokens: Sequence[int],
         *,
@@ -83,7 +83,7 @@ class Context:
             found: grows.
             number: of the slot.
             tokens: that stand there instead.
-            log_weight: see `Alternatives`.
+            log_weight: see `Corrections`.
             edits: likewise.
             text: likewise.
         """
@@ -93,14 +93,14 @@ class Context:
             found.add(number, span, tokens, log_weight=log_weight, edits=edits, text=text)
 
 
-class Proposer(ABC):
+class CandidateGenerator(ABC):
     """Finds what may have been meant, for one tokenizer.
 
     Args:
         splitter: of its texts.
     """
 
-    def __init__(self, splitter: Cutter) -> None:
+    def __init__(self, splitter: SentenceSplitter) -> None:
         self.splitter = splitter
 
     @abstractmethod
@@ -108,13 +108,13 @@ class Proposer(ABC):
         """Tokens after a word that its alternatives must explain too, of a model that remembers far."""
 
     @abstractmethod
-    def propose(self, context: Context) -> Work[Alternatives]:
+    def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
         """Alternatives that can be told from the text alone; makes the words' slots."""
 
     @abstractmethod
     def propose_after_reading(
-        self, context: Context, state: Any, rows: Indices, log_probs: Numbers
-    ) -> Work[Alternatives]:
+        self, context: CheckContext, state: Any, rows: Indices, log_probs: Floats
+    ) -> CallGenerator[Corrections]:
         """Further ones, once the model has read the text.
 
         Args:
@@ -128,7 +128,7 @@ class Proposer(ABC):
     def log_spelling(self, word: str) -> float:
         """Logarithm of P(spelling | unknown word), where the model has one token for all of these; else 0."""
 
-    def add_given(self, context: Context, found: AlternativesList) -> Work[None]:
+    def add_given(self, context: CheckContext, found: CorrectionsBuilder) -> CallGenerator[None]:
         """The caller's own suggestions; those for a word stand in its slot, with what else was found for it."""
         by_span = {(slot.start, slot.end): number for number, slot in enumerate(context.slots)}
         for number, spans in context.given.items():
@@ -144,7 +144,7 @@ class Proposer(ABC):
                 self._add_span(context, found, (sentence, base, span), place)
                 yield None
 
-    def _slot_of(self, context: Context, sentence: Sentence, base: int, span: GivenSpan) -> Slot:
+    def _slot_of(self, context: CheckContext, sentence: Sentence, base: int, span: GivenSpan) -> Slot:
         inside = self.splitter.tokens_in(sentence, span.start - sentence.offset, span.end - sentence.offset)
         words = [word for word in sentence.words if word.start < span.end and word.end > span.start]
         spelled = sum(self.log_spelling(word.text) for word in words if not word.known)
@@ -159,7 +159,11 @@ class Proposer(ABC):
         )
 
     def _add_span(
-        self, context: Context, found: AlternativesList, where: tuple[Sentence, int, GivenSpan], place: int
+        self,
+        context: CheckContext,
+        found: CorrectionsBuilder,
+        where: tuple[Sentence, int, GivenSpan],
+        place: int,
     ) -> None:
         sentence, base, span = where
         start, end = span.start - sentence.offset, span.end - sentence.offset

@@ -6,7 +6,7 @@ whole text there; else as a whole.
 
 from typing import NamedTuple
 
-from models.checking.sentences import Cutter, Sentence
+from models.checking.sentences import Sentence, SentenceSplitter
 from models.vocabulary import UNK
 
 
@@ -34,9 +34,9 @@ class Replacer:
         end: where they end.
     """
 
-    def __init__(self, cutter: Cutter, sentence: Sentence, start: int, end: int) -> None:
+    def __init__(self, cutter: SentenceSplitter, sentence: Sentence, start: int, end: int) -> None:
         text = sentence.text
-        left, right = _chunks_around(text, start, end)
+        left, right = _whitespace_bounds(text, start, end)
         tokens = cutter.tokens_in(sentence, left, right)
         ids = sentence.ids[tokens].tolist()
         if cutter.tokenizer.encode(text[left:right]) != ids:
@@ -57,9 +57,9 @@ class Replacer:
             if UNK not in before:
                 return None
             return Replacement(self._begin, self._begin + len(before), tuple(after))
-        same = _num_alike(before, after)
+        same = _common_prefix_length(before, after)
         rest = min(len(before), len(after)) - same
-        same_end = _num_alike(before[len(before) - rest :][::-1], after[len(after) - rest :][::-1])
+        same_end = _common_prefix_length(before[len(before) - rest :][::-1], after[len(after) - rest :][::-1])
         return Replacement(
             self._begin + same,
             self._begin + len(before) - same_end,
@@ -67,7 +67,7 @@ class Replacer:
         )
 
 
-def _chunks_around(text: str, start: int, end: int) -> tuple[int, int]:
+def _whitespace_bounds(text: str, start: int, end: int) -> tuple[int, int]:
     """The nearest white space, or the text's ends, on both sides of some characters."""
     while start and not text[start - 1].isspace():
         start -= 1
@@ -76,7 +76,7 @@ def _chunks_around(text: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
-def _num_alike(one: list[int], other: list[int]) -> int:
+def _common_prefix_length(one: list[int], other: list[int]) -> int:
     """How many values two lists have in common at their beginnings."""
     for place, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:

@@ -18,16 +18,16 @@ import numpy.typing as npt
 
 from models.arrays import TokenIds
 from models.completion.words import JOINERS
-from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer, word_splitter
+from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer, make_word_splitter
 from models.vocabulary import EOS, UNK
 
 Indices = npt.NDArray[np.int64]
-MAX_TOKENS = 512
+MAX_SENTENCE_TOKENS = 512
 """Of a sentence that is looked at as a whole; a longer line is cut, and its parts follow one another."""
 
 _CONTINUATION_BITS, _CONTINUATION = 0xC0, 0x80  # of a byte of UTF-8 that is not a character's first
-_CHUNK = re.compile(r"\S+")
-_LAST_MARK = 0x1E94A
+_NON_SPACE = re.compile(r"\S+")
+_LAST_COMBINING_MARK = 0x1E94A
 """No combining mark lies higher, but for variation selectors, which join no words."""
 
 
@@ -78,7 +78,7 @@ class Sentence(NamedTuple):
         return len(self.after) == 1 and self.after[0] == EOS
 
 
-class Cutter(ABC):
+class SentenceSplitter(ABC):
     """Cuts texts for one tokenizer.
 
     Args:
@@ -117,17 +117,17 @@ class Cutter(ABC):
     def _parts(self, sentence: Sentence, lookahead: int) -> Iterator[Sentence]:
         """A sentence, or a long one in parts of bounded size that begin where words do."""
         size = len(sentence.ids)
-        if size <= MAX_TOKENS:
+        if size <= MAX_SENTENCE_TOKENS:
             yield sentence
             return
         firsts = np.array([word.first for word in sentence.words if word.first < word.last], dtype=np.int64)
         begin = 0
         while begin < size:
             end = size
-            if size - begin > MAX_TOKENS:
-                last = int(np.searchsorted(firsts, begin + MAX_TOKENS, side="right")) - 1
+            if size - begin > MAX_SENTENCE_TOKENS:
+                last = int(np.searchsorted(firsts, begin + MAX_SENTENCE_TOKENS, side="right")) - 1
                 whole_words = last >= 0 and firsts[last] > begin
-                end = int(firsts[last]) if whole_words else begin + MAX_TOKENS
+                end = int(firsts[last]) if whole_words else begin + MAX_SENTENCE_TOKENS
             yield self._part(sentence, begin, end, lookahead)
             begin = end
 
@@ -154,13 +154,13 @@ class Cutter(ABC):
         )
 
 
-class WordCutter(Cutter):
+class WordSentenceSplitter(SentenceSplitter):
     """A token is a word."""
 
     def __init__(self, tokenizer: WordTokenizer) -> None:
         super().__init__(tokenizer)
         self.lowercase = tokenizer.lowercase
-        self._split = word_splitter(tokenizer.pattern, lowercase=tokenizer.lowercase)
+        self._split = make_word_splitter(tokenizer.pattern, lowercase=tokenizer.lowercase)
 
     def sentence(self, line: str, offset: int = 0) -> Sentence:
         """One line, which begins so many characters into its text."""
@@ -168,7 +168,7 @@ class WordCutter(Cutter):
         ends = self._split.ends(line)
         begins = [end - len(word) for word, end in zip(self._split(line), ends, strict=True)]
         if self._split.length(line) != len(line):  # a character became two when it was lower-cased
-            given = _places_before_lowering(line)
+            given = _offsets_before_lowercasing(line)
             begins, ends = [given[i] for i in begins], [given[i] for i in ends]
         words = tuple(
             Word(line[begin:end], offset + begin, offset + end, place, place + 1, ids[place] != UNK)
@@ -177,7 +177,7 @@ class WordCutter(Cutter):
         return Sentence(line, offset, _ids(ids), np.array(begins, dtype=np.int64), words, _END_OF_LINE)
 
 
-class CharacterCutter(Cutter):
+class CharacterSentenceSplitter(SentenceSplitter):
     """A token is a character."""
 
     def sentence(self, line: str, offset: int = 0) -> Sentence:
@@ -185,7 +185,7 @@ class CharacterCutter(Cutter):
         ids = _ids(self.tokenizer.encode(line))
         begins = np.arange(len(ids)) + np.fromiter((c.isspace() for c in line), bool, len(line))
         sentence = Sentence(line, offset, ids, begins, (), _END_OF_LINE)
-        return sentence._replace(words=_words(sentence, lambda _, ids: UNK not in ids))
+        return sentence._replace(words=_find_words(sentence, lambda _, ids: UNK not in ids))
 
     def tokens_in(self, sentence: Sentence, left: int, right: int) -> slice:  # noqa: ARG002 - one a character
         """The characters themselves, spaces too."""
@@ -196,7 +196,7 @@ class CharacterCutter(Cutter):
         return token
 
 
-class PieceCutter(Cutter):
+class SubwordSentenceSplitter(SentenceSplitter):
     """Tokens are pieces of words, with the space before a word in its first piece."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -218,7 +218,7 @@ class PieceCutter(Cutter):
         if begins is None:
             ids, begins = self._by_chunks(line)
         sentence = Sentence(line, offset, ids, begins, (), _END_OF_LINE)
-        return sentence._replace(words=_words(sentence, self._is_whole))
+        return sentence._replace(words=_find_words(sentence, self._is_whole))
 
     def _begins(self, text: str, ids: TokenIds) -> Indices | None:
         """Where tokens begin in the text that they spell; None if they spell another."""
@@ -240,7 +240,7 @@ class PieceCutter(Cutter):
     def _by_chunks(self, line: str) -> tuple[TokenIds, Indices]:
         ids: list[TokenIds] = []
         begins: list[Indices] = []
-        for found in _CHUNK.finditer(line):
+        for found in _NON_SPACE.finditer(line):
             some = _ids(self.tokenizer.encode(found.group()))
             inside = self._begins(found.group(), some)
             ids.append(some)
@@ -253,17 +253,21 @@ class PieceCutter(Cutter):
         return len(ids) == 1 and self.tokenizer.token_bytes[ids[0]].lstrip(b" ") == text.encode()
 
 
-def cutter_of(tokenizer: Tokenizer) -> Cutter:
+def sentence_splitter_for(tokenizer: Tokenizer) -> SentenceSplitter:
     """The cutter for a tokenizer's kind."""
     if isinstance(tokenizer, WordTokenizer):
-        return WordCutter(tokenizer)
-    return CharacterCutter(tokenizer) if isinstance(tokenizer, CharacterTokenizer) else PieceCutter(tokenizer)
+        return WordSentenceSplitter(tokenizer)
+    return (
+        CharacterSentenceSplitter(tokenizer)
+        if isinstance(tokenizer, CharacterTokenizer)
+        else SubwordSentenceSplitter(tokenizer)
+    )
 
 
 @cache
-def running_words() -> re.Pattern[str]:
+def word_pattern() -> re.Pattern[str]:
     """Finds runs of word characters."""
-    marks = [chr(c) for c in range(0x300, _LAST_MARK + 1) if unicodedata.category(chr(c))[0] == "M"]
+    marks = [chr(c) for c in range(0x300, _LAST_COMBINING_MARK + 1) if unicodedata.category(chr(c))[0] == "M"]
     one = rf"[\w{''.join(marks)}]+"
     return re.compile(rf"{one}(?:[{JOINERS}]{one})*")
 
@@ -275,9 +279,9 @@ def _ids(ids: list[int]) -> TokenIds:
     return np.array(ids, dtype=np.int64)
 
 
-def _words(sentence: Sentence, is_known: Callable[[str, TokenIds], bool]) -> tuple[Word, ...]:
+def _find_words(sentence: Sentence, is_known: Callable[[str, TokenIds], bool]) -> tuple[Word, ...]:
     """The runs of word characters of a sentence, with their tokens."""
-    found = list(running_words().finditer(sentence.text))
+    found = list(word_pattern().finditer(sentence.text))
     firsts = np.searchsorted(sentence.begins, [one.start() for one in found]).tolist()
     lasts = np.searchsorted(sentence.begins, [one.end() for one in found]).tolist()
     return tuple(
@@ -293,7 +297,7 @@ def _words(sentence: Sentence, is_known: Callable[[str, TokenIds], bool]) -> tup
     )
 
 
-def _places_before_lowering(line: str) -> list[int]:
+def _offsets_before_lowercasing(line: str) -> list[int]:
     """For each character of the lower-cased line, and its end, the one it was made of."""
     places = [place for place, character in enumerate(line) for _ in character.lower()]
     return [*places, len(line)]

@@ -50,7 +50,7 @@ class ErrorSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchSettings:
+class CandidateSettings:
     """How much is looked at.
 
     Attributes:
@@ -105,7 +105,7 @@ class GivenSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckOptions:
+class CheckSettings:
     """How one text is checked.
 
     Attributes:
@@ -116,6 +116,6 @@ class CheckOptions:
     """
 
     errors: ErrorSettings = field(default_factory=ErrorSettings)
-    search: SearchSettings = field(default_factory=SearchSettings)
+    search: CandidateSettings = field(default_factory=CandidateSettings)
     dictionary: dict[str, str] = field(default_factory=dict)
     given: tuple[GivenSpan, ...] = ()

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.checking.alternatives import Alternatives, Indices, Numbers
-from models.checking.weighing import Weighed
+from models.checking.alternatives import Corrections, Floats, Indices
+from models.checking.weighing import RescoredBatch
 
-LEAST_PROBABILITY = 1e-5
+MIN_SUGGESTION_PROBABILITY = 1e-5
 """Of suggestions beside the first: less probable ones are mostly strings that are no words."""
 
 
@@ -48,8 +48,8 @@ class Issue(NamedTuple):
     suggestions: tuple[Suggestion, ...]
 
 
-def issues_of(
-    weighed: Weighed, tokens: Sequence[str], *, threshold: float, max_suggestions: int
+def find_issues(
+    weighed: RescoredBatch, tokens: Sequence[str], *, threshold: float, max_suggestions: int
 ) -> list[Issue]:
     """The places that are wrong with at least a probability, in order; of places that overlap, the more probable.
 
@@ -59,7 +59,7 @@ def issues_of(
         threshold: the probability.
         max_suggestions: of each.
     """
-    found = _probable(weighed, tokens, threshold, max_suggestions)
+    found = _likely_issues(weighed, tokens, threshold, max_suggestions)
     chosen: list[Issue] = []
     for issue in sorted(found, key=lambda issue: -issue.probability):
         place = bisect_left(chosen, issue)
@@ -69,7 +69,7 @@ def issues_of(
     return chosen
 
 
-def probabilities(weighed: Weighed) -> tuple[Indices, Numbers]:
+def error_probabilities(weighed: RescoredBatch) -> tuple[Indices, Floats]:
     """The slots that have alternatives, ascending [K], and how probable it is that something else was meant [K]."""
     order = np.argsort(weighed.alternatives.slots, kind="stable")
     slots = weighed.alternatives.slots[order]
@@ -80,10 +80,10 @@ def probabilities(weighed: Weighed) -> tuple[Indices, Numbers]:
     return slots[begins], np.exp(-np.logaddexp(0.0, -log_odds))
 
 
-def _probable(
-    weighed: Weighed, tokens: Sequence[str], threshold: float, max_suggestions: int
+def _likely_issues(
+    weighed: RescoredBatch, tokens: Sequence[str], threshold: float, max_suggestions: int
 ) -> Iterator[Issue]:
-    slots, wrong = probabilities(weighed)
+    slots, wrong = error_probabilities(weighed)
     for number, probability in zip(slots.tolist(), wrong.tolist(), strict=True):
         slot = weighed.slots[number]
         if probability >= threshold and not slot.exempt:
@@ -91,14 +91,16 @@ def _probable(
             yield Issue(slot.start, slot.end, slot.known, probability, suggestions)
 
 
-def _suggestions(weighed: Weighed, tokens: Sequence[str], slot: int, count: int) -> tuple[Suggestion, ...]:
+def _suggestions(
+    weighed: RescoredBatch, tokens: Sequence[str], slot: int, count: int
+) -> tuple[Suggestion, ...]:
     """The most probable alternatives of a slot that are worth telling."""
     found = weighed.alternatives
     rows = np.flatnonzero(found.slots == slot)
     log_odds = weighed.log_odds[rows]
     log_right = -np.logaddexp(0.0, np.logaddexp.reduce(log_odds))
     best = np.argsort(-log_odds, kind="stable")[:count]
-    worth = log_odds[best] + log_right >= log(LEAST_PROBABILITY)
+    worth = log_odds[best] + log_right >= log(MIN_SUGGESTION_PROBABILITY)
     worth[:1] = True
     best = rows[best[worth]]
     return tuple(
@@ -112,7 +114,7 @@ def _suggestions(weighed: Weighed, tokens: Sequence[str], slot: int, count: int)
     )
 
 
-def _text(found: Alternatives, row: int, tokens: Sequence[str]) -> str:
+def _text(found: Corrections, row: int, tokens: Sequence[str]) -> str:
     """How an alternative is spelled; the empty text leaves out what was typed."""
     text: str | None = found.texts[row]
     return tokens[found.tokens[found.offsets[row]]] if text is None else text

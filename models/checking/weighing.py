@@ -10,19 +10,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import TokenIds
-from models.checking.alternatives import Alternatives, Batch, Indices, Numbers, Slot, joined
-from models.checking.asking import Advance, Begin, Score, Work, choices
-from models.checking.proposing import Context, Proposer
+from models.checking.alternatives import (
+    Corrections,
+    Floats,
+    Indices,
+    SentenceBatch,
+    Slot,
+    concatenate_corrections,
+)
+from models.checking.asking import AdvanceCall, BeginCall, CallGenerator, ScoreCall, choice_log_probs
+from models.checking.proposing import CandidateGenerator, CheckContext
 from models.checking.sentences import Word
 from models.protocol import LanguageModel
 from models.scoring import LOG_ZERO
 from models.vocabulary import EOS, UNK
 
-_ROWS_AT_ONCE = 512
+_MAX_ROWS = 512
 """Alternatives that are read side by side."""
 
 
-class Weighed(NamedTuple):
+class RescoredBatch(NamedTuple):
     """What came out for a batch.
 
     Attributes:
@@ -38,26 +45,31 @@ class Weighed(NamedTuple):
     """
 
     words: Sequence[Word]
-    word_log_probs: Numbers
+    word_log_probs: Floats
     log_prob: float
     num_ends: int
     slots: Sequence[Slot]
-    alternatives: Alternatives
-    log_odds: Numbers
-    gains_nats: Numbers
+    alternatives: Corrections
+    log_odds: Floats
+    gains_nats: Floats
     state: Any
 
 
-class _Read(NamedTuple):
+class _PrefixStates(NamedTuple):
     """States before all tokens of a batch: row `rows[p]` of `state` is the one before token p."""
 
     state: Any
     rows: Indices
 
 
-def weigh(
-    model: LanguageModel[Any], proposer: Proposer, context: Context, *, state: Any, right_tokens: int
-) -> Work[Weighed]:
+def rescore_batch(
+    model: LanguageModel[Any],
+    proposer: CandidateGenerator,
+    context: CheckContext,
+    *,
+    state: Any,
+    right_tokens: int,
+) -> CallGenerator[RescoredBatch]:
     """Read a batch, find alternatives, and weigh them.
 
     Args:
@@ -68,31 +80,31 @@ def weigh(
         right_tokens: after a place that alternatives must explain too.
     """
     batch = context.batch
-    reading = yield from _read(batch, state)
+    reading = yield from _prefix_states(batch, state)
     first = yield from proposer.propose(context)
     count = len(batch.tokens)
     starts = np.flatnonzero(first.lengths)
-    told = yield from choices(
+    told = yield from choice_log_probs(
         model,
         reading.state,
         np.concatenate([reading.rows, reading.rows[first.firsts[starts]]]),
         np.concatenate([batch.tokens, first.tokens[first.offsets[starts]]]),
     )
     log_probs = np.maximum(told[:count].astype(np.float64), LOG_ZERO)
-    before = _before(first, starts, told[count:], log_probs)
-    kept = first.select(_promising(context, first, before))
+    before = _left_context_gains(first, starts, told[count:], log_probs)
+    kept = first.select(_shortlist(context, first, before))
     more = yield from proposer.propose_after_reading(context, reading.state, reading.rows, log_probs)
-    alternatives = joined([kept, more])
-    totals, stops = yield from _totals(batch, reading, alternatives, right_tokens)
+    alternatives = concatenate_corrections([kept, more])
+    totals, stops = yield from _sequence_log_probs(batch, reading, alternatives, right_tokens)
     sums = np.concatenate([[0.0], np.cumsum(log_probs)])
     gains = totals - (sums[stops] - sums[alternatives.firsts])
-    log_weights = alternatives.log_weights - _typed_weights(context)[alternatives.slots]
-    log_weights += _of_unknown(context, alternatives, log_probs)
-    predicted = _predicted(batch)
+    log_weights = alternatives.log_weights - _typed_log_weights(context)[alternatives.slots]
+    log_weights += _unknown_word_log_odds(context, alternatives, log_probs)
+    predicted = _scored_positions(batch)
     last = batch.sentences[-1]
-    return Weighed(
+    return RescoredBatch(
         context.words,
-        sums[context.positions + _num_tokens(context.words)] - sums[context.positions],
+        sums[context.positions + _token_counts(context.words)] - sums[context.positions],
         float(log_probs[predicted].sum()),
         int(np.count_nonzero(batch.tokens[predicted] == EOS)),
         context.slots,
@@ -103,12 +115,12 @@ def weigh(
     )
 
 
-def _read(batch: Batch, state: Any) -> Work[_Read]:
+def _prefix_states(batch: SentenceBatch, state: Any) -> CallGenerator[_PrefixStates]:
     """Read all sentences side by side, one token of each at a time."""
     order = np.argsort(-batch.lengths, kind="stable")
     lengths, bases = batch.lengths[order], batch.bases[order]
     if state is None:
-        state = yield Begin(len(order))
+        state = yield BeginCall(len(order))
     states, firsts, num_rows = [], [], 0
     for step in range(int(lengths[0])):
         alive = int(np.searchsorted(-lengths, -step))  # the sentences longer than that
@@ -120,29 +132,29 @@ def _read(batch: Batch, state: Any) -> Work[_Read]:
         going_on = int(np.searchsorted(-lengths, -(step + 1)))
         if going_on:
             going = state if going_on == alive else state.select(np.arange(going_on))
-            state = yield Advance(going, batch.tokens[bases[:going_on] + step])
+            state = yield AdvanceCall(going, batch.tokens[bases[:going_on] + step])
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
     steps = np.arange(len(batch.tokens)) - np.repeat(batch.bases, batch.lengths)
     rows = np.array(firsts)[steps] + rank[batch.sentence_of]
-    return _Read(states[0] if len(states) == 1 else states[0].concatenate(states[1:]), rows)
+    return _PrefixStates(states[0] if len(states) == 1 else states[0].concatenate(states[1:]), rows)
 
 
-def _before(first: Alternatives, starts: Indices, told: Any, log_probs: Numbers) -> Numbers:
+def _left_context_gains(first: Corrections, starts: Indices, told: Any, log_probs: Floats) -> Floats:
     """By how much the first token of each alternative is likelier than the one it replaces [M]."""
     before = np.zeros(first.number)
     before[starts] = told - log_probs[first.firsts[starts]]
     return before
 
 
-def _promising(context: Context, found: Alternatives, before: Numbers) -> Indices:
+def _shortlist(context: CheckContext, found: Corrections, before: Floats) -> Indices:
     """The alternatives that may win when what follows is looked at: the best of each place, ascending.
 
     For words that the model does not know all that are among the best are kept, as suggestions.
     """
     if not found.number:
         return np.zeros(0, dtype=np.int64)
-    typed = _typed_weights(context)
+    typed = _typed_log_weights(context)
     is_unknown = np.array([not slot.known for slot in context.slots])
     margins = before + found.log_weights - typed[found.slots]
     order = np.lexsort((-margins, found.slots))
@@ -154,12 +166,12 @@ def _promising(context: Context, found: Alternatives, before: Numbers) -> Indice
     return kept
 
 
-def _typed_weights(context: Context) -> Numbers:
+def _typed_log_weights(context: CheckContext) -> Floats:
     """Of each slot, ln of how probable it is to be typed so when it is meant."""
     return np.array([slot.log_weight for slot in context.slots])
 
 
-def _of_unknown(context: Context, found: Alternatives, log_probs: Numbers) -> Numbers:
+def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs: Floats) -> Floats:
     """What makes unknown words as probable as they are believed to be at least [M]; added to log-odds.
 
     A model whose vocabulary has every word of its training text has seen no unknown word, and expects none.
@@ -171,28 +183,28 @@ def _of_unknown(context: Context, found: Alternatives, log_probs: Numbers) -> Nu
     is_unknown = np.zeros(found.number, dtype=bool)
     single = np.flatnonzero(found.lengths == 1)
     is_unknown[single] = found.tokens[found.offsets[single]] == UNK
-    added: Numbers = np.where(is_unknown, missing[found.firsts], 0.0) - typed[found.slots]
+    added: Floats = np.where(is_unknown, missing[found.firsts], 0.0) - typed[found.slots]
     return added
 
 
-def _totals(
-    batch: Batch, reading: _Read, found: Alternatives, right_tokens: int
-) -> Work[tuple[Numbers, Indices]]:
+def _sequence_log_probs(
+    batch: SentenceBatch, reading: _PrefixStates, found: Corrections, right_tokens: int
+) -> CallGenerator[tuple[Floats, Indices]]:
     """Log-probabilities of alternatives with the tokens after them [M], and where those end [M]."""
     stops = np.minimum(found.lasts + right_tokens, batch.ends[batch.sentence_of[found.firsts]])
     lengths = found.lengths + stops - found.lasts
     totals = np.zeros(found.number)
     order = np.argsort(lengths, kind="stable")
-    for begin in range(0, len(order), _ROWS_AT_ONCE):
-        some = order[begin : begin + _ROWS_AT_ONCE]
-        tokens = _sequences(batch, found, some, int(lengths[some].max()))
+    for begin in range(0, len(order), _MAX_ROWS):
+        some = order[begin : begin + _MAX_ROWS]
+        tokens = _padded_sequences(batch, found, some, int(lengths[some].max()))
         before = reading.state.select(reading.rows[found.firsts[some]])
-        scores = yield Score(before, tokens, lengths[some])
+        scores = yield ScoreCall(before, tokens, lengths[some])
         totals[some] = np.maximum(scores.astype(np.float64), LOG_ZERO).sum(axis=1)
     return totals, stops
 
 
-def _sequences(batch: Batch, found: Alternatives, rows: Indices, width: int) -> TokenIds:
+def _padded_sequences(batch: SentenceBatch, found: Corrections, rows: Indices, width: int) -> TokenIds:
     """The tokens of some alternatives, then those of the text after them [R, width]; past its end, any."""
     steps = np.arange(width)
     own = found.lengths[rows][:, None]
@@ -205,7 +217,7 @@ def _sequences(batch: Batch, found: Alternatives, rows: Indices, width: int) -> 
     return tokens
 
 
-def _predicted(batch: Batch) -> Indices:
+def _scored_positions(batch: SentenceBatch) -> Indices:
     """The tokens that a text is charged for: those of its sentences, and the ends of its lines."""
     counts = [len(sentence.ids) + sentence.ends for sentence in batch.sentences]
     firsts = np.cumsum(counts) - counts
@@ -213,5 +225,5 @@ def _predicted(batch: Batch) -> Indices:
     return places
 
 
-def _num_tokens(words: Sequence[Word]) -> Indices:
+def _token_counts(words: Sequence[Word]) -> Indices:
     return np.fromiter((word.last - word.first for word in words), np.int64, len(words))

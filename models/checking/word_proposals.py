@@ -9,33 +9,33 @@ from rapidfuzz.distance import OSA
 
 from models.arrays import TokenIds
 from models.checking.alternatives import (
-    Alternatives,
-    AlternativesList,
+    Corrections,
+    CorrectionsBuilder,
+    Floats,
     Indices,
-    Numbers,
     Slot,
-    joined,
-    single_tokens,
+    concatenate_corrections,
+    single_token_corrections,
 )
-from models.checking.asking import Predict, Work
-from models.checking.edit_strings import halves_of
-from models.checking.letters import BARE, LONGEST, Spelled, as_typed, spelled
-from models.checking.lexicon import Lexicon
-from models.checking.proposing import Context, Proposer
-from models.checking.sentences import Word, WordCutter
+from models.checking.asking import CallGenerator, PredictCall
+from models.checking.edit_strings import word_splits
+from models.checking.letters import MAX_WORD_LENGTH, NO_AFFIXES, WordParts, match_case, split_affixes
+from models.checking.lexicon import FuzzyLexicon
+from models.checking.proposing import CandidateGenerator, CheckContext
+from models.checking.sentences import Word, WordSentenceSplitter
 from models.checking.spelling import SpellingModel
 from models.vocabulary import EOS, UNK
 
 _WORDS_PER_STEP = 16
 """Words that are looked up before others have their turn: about a millisecond."""
 
-_ROWS_AT_ONCE = 64
+_MAX_ROWS = 64
 _RIGHT_TOKENS = 5
 _DICTIONARY_SHARE = 0.5
 """Of unknown words, those of a caller's dictionary."""
 
 
-class _Near(NamedTuple):
+class _NearbyWords(NamedTuple):
     """Words near a typed one: ids [N], edits [N], and lengths of the words [N]."""
 
     ids: TokenIds
@@ -43,40 +43,40 @@ class _Near(NamedTuple):
     lengths: Indices
 
 
-class _Group(NamedTuple):
+class _AffixGroup(NamedTuple):
     """The words of the vocabulary with the same punctuation: ids [N], lengths without it [N]."""
 
     ids: TokenIds
     lengths: Indices
-    lexicon: Lexicon
+    lexicon: FuzzyLexicon
 
 
-_NOTHING_NEAR = _Near(np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(0, np.int64))
+_NO_NEARBY_WORDS = _NearbyWords(np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(0, np.int64))
 
 
-class WordProposer(Proposer):
+class WordCandidateGenerator(CandidateGenerator):
     """Proposes words of the vocabulary that are made of letters, with the same punctuation as is typed.
 
     Args:
         cutter: of a word tokenizer.
     """
 
-    splitter: WordCutter
+    splitter: WordSentenceSplitter
 
-    def __init__(self, cutter: WordCutter) -> None:
+    def __init__(self, cutter: WordSentenceSplitter) -> None:
         super().__init__(cutter)
         tokens = cutter.tokenizer.vocabulary.tokens
-        words = [(i, word) for i, token in enumerate(tokens) if i > EOS and (word := spelled(token))]
+        words = [(i, word) for i, token in enumerate(tokens) if i > EOS and (word := split_affixes(token))]
         self._ids = np.array([i for i, _ in words], dtype=np.int64)
         self._id_of = {tokens[i]: i for i, _ in words}
         self._longest = max(map(len, self._id_of), default=0)
         self._members: dict[tuple[str, str], list[tuple[int, str]]] = {}
         for i, word in words:
             self._members.setdefault(word.affixes, []).append((i, word.core))
-        self._groups: dict[tuple[str, str], _Group] = {}
+        self._groups: dict[tuple[str, str], _AffixGroup] = {}
         self._spelling = SpellingModel(list({word.core for _, word in words}))
-        if BARE in self._members:  # most words, so they are not left to the first request
-            self._group(BARE)
+        if NO_AFFIXES in self._members:  # most words, so they are not left to the first request
+            self._group(NO_AFFIXES)
 
     def right_tokens(self) -> int:
         """Tokens after a word that its alternatives must explain too, of a model that remembers far."""
@@ -85,15 +85,15 @@ class WordProposer(Proposer):
     def log_spelling(self, word: str) -> float:
         """Natural logarithm of P(spelling | an unknown word)."""
         found = self._spelled(word)
-        return self._spelling.log_prob(found.core if found else self._key(word[:LONGEST]))
+        return self._spelling.log_prob(found.core if found else self._key(word[:MAX_WORD_LENGTH]))
 
-    def propose(self, context: Context) -> Work[Alternatives]:
+    def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
         """Words near each one; spaces; dictionary words for unknown ones; the caller's own suggestions."""
         context.slots += [self._slot(context, number) for number in range(len(context.words))]
-        near: list[_Near] = []
-        log_weights: list[Numbers] = []
+        near: list[_NearbyWords] = []
+        log_weights: list[Floats] = []
         owners: list[int] = []
-        found = AlternativesList()
+        found = CorrectionsBuilder()
         for number, word in enumerate(context.words):
             if number % _WORDS_PER_STEP == _WORDS_PER_STEP - 1:
                 yield None
@@ -102,7 +102,7 @@ class WordProposer(Proposer):
             some = self._nearby_words(context, word)
             if some.ids.size:
                 near.append(some)
-                log_weights.append(_weights(context, word, some))
+                log_weights.append(_log_error_probs(context, word, some))
                 owners.append(number)
             self._add_spaces(context, number, found)
             if not word.known:
@@ -112,7 +112,7 @@ class WordProposer(Proposer):
         if not near:
             return others
         slots = np.repeat(owners, [len(some.ids) for some in near])
-        words = single_tokens(
+        words = single_token_corrections(
             slots,
             context.positions[slots],
             np.concatenate([some.ids for some in near]),
@@ -121,26 +121,28 @@ class WordProposer(Proposer):
         )
         if self.splitter.lowercase:
             self._restore_case(context, words)
-        return joined([_without(words, others, len(self.splitter.tokenizer.vocabulary)), others])
+        return concatenate_corrections(
+            [_exclude_given(words, others, len(self.splitter.tokenizer.vocabulary)), others]
+        )
 
     def propose_after_reading(
         self,
-        context: Context,
+        context: CheckContext,
         state: Any,
         rows: Indices,
-        log_probs: Numbers,  # noqa: ARG002 - models of pieces look at them
-    ) -> Work[Alternatives]:
+        log_probs: Floats,  # noqa: ARG002 - models of pieces look at them
+    ) -> CallGenerator[Corrections]:
         """For unknown words, the words that the model expects most, as suggestions: an error may be of any kind."""
-        found = AlternativesList()
+        found = CorrectionsBuilder()
         count = min(context.search.likeliest, len(self._ids))
         unknown = [
             number
             for number, word in enumerate(context.words)
             if count and not word.known and not context.slots[number].exempt
         ]
-        for first in range(0, len(unknown), _ROWS_AT_ONCE):
-            some = unknown[first : first + _ROWS_AT_ONCE]
-            told = yield Predict(state.select(rows[context.positions[some]]))
+        for first in range(0, len(unknown), _MAX_ROWS):
+            some = unknown[first : first + _MAX_ROWS]
+            told = yield PredictCall(state.select(rows[context.positions[some]]))
             likely = told[:, self._ids]
             best = np.argpartition(-likely, count - 1, axis=1)[:, :count]
             for number, places in zip(some, best, strict=True):
@@ -150,7 +152,7 @@ class WordProposer(Proposer):
     def _key(self, word: str) -> str:
         return word.lower() if self.splitter.lowercase else word
 
-    def _slot(self, context: Context, number: int) -> Slot:
+    def _slot(self, context: CheckContext, number: int) -> Slot:
         word, position = context.words[number], int(context.positions[number])
         found = self._spelled(word.text)
         spelling = 0.0 if word.known else self.log_spelling(word.text)
@@ -164,35 +166,35 @@ class WordProposer(Proposer):
             log_weight=context.error_model.log_correct + spelling,
         )
 
-    def _spelled(self, word: str) -> Spelled | None:
-        return spelled(self._key(word))
+    def _spelled(self, word: str) -> WordParts | None:
+        return split_affixes(self._key(word))
 
-    def _nearby_words(self, context: Context, word: Word) -> _Near:
+    def _nearby_words(self, context: CheckContext, word: Word) -> _NearbyWords:
         typed = self._spelled(word.text)
         if typed is None or typed.affixes not in self._members:
-            return _NOTHING_NEAR
+            return _NO_NEARBY_WORDS
         group = self._group(typed.affixes)
         max_edits = context.error_model.max_edits(typed.core, known=word.known)
         found = group.lexicon.fuzzy_matches(typed.core, max_edits)
-        return _Near(group.ids[found.indices], found.edits, group.lengths[found.indices])
+        return _NearbyWords(group.ids[found.indices], found.edits, group.lengths[found.indices])
 
-    def _group(self, affixes: tuple[str, str]) -> _Group:
+    def _group(self, affixes: tuple[str, str]) -> _AffixGroup:
         """The words with some punctuation, made when they are first needed."""
         group = self._groups.get(affixes)
         if group is None:
             ids, cores = zip(*self._members[affixes], strict=True)
             lengths = np.fromiter(map(len, cores), np.int64, len(cores))
-            group = _Group(np.array(ids, dtype=np.int64), lengths, Lexicon(cores))
+            group = _AffixGroup(np.array(ids, dtype=np.int64), lengths, FuzzyLexicon(cores))
             self._groups[affixes] = group
         return group
 
-    def _add_spaces(self, context: Context, number: int, found: AlternativesList) -> None:
+    def _add_spaces(self, context: CheckContext, number: int, found: CorrectionsBuilder) -> None:
         """The word as two, and it and the next as one."""
         word, log_weight = context.words[number], context.error_model.log_space_error
         key = self._key(word.text)
         if len(key) > 2 * self._longest:  # what is no word can be of any length
             return
-        for left, right in halves_of(key):
+        for left, right in word_splits(key):
             if left in self._id_of and right in self._id_of:
                 ids, text = (
                     (self._id_of[left], self._id_of[right]),
@@ -217,7 +219,7 @@ class WordProposer(Proposer):
         text, last = word.text + following.text, len(context.slots) - 1
         context.add_to_slot(found, last, (whole,), log_weight=log_weight, edits=1, text=text)
 
-    def _add_from_dictionary(self, context: Context, number: int, found: AlternativesList) -> None:
+    def _add_from_dictionary(self, context: CheckContext, number: int, found: CorrectionsBuilder) -> None:
         """Words of the caller's near an unknown one, which are unknown to the model too."""
         dictionary, word = context.dictionary, context.words[number]
         if not len(dictionary):
@@ -233,7 +235,9 @@ class WordProposer(Proposer):
                 log_weight = channel + log_spelling
                 context.add_to_slot(found, number, (UNK,), log_weight=log_weight, edits=edits, text=text)
 
-    def _add_expected(self, context: Context, number: int, ids: list[int], found: AlternativesList) -> None:
+    def _add_expected(
+        self, context: CheckContext, number: int, ids: list[int], found: CorrectionsBuilder
+    ) -> None:
         word = context.words[number]
         key, near = self._key(word.text), set(self._nearby_words(context, word).ids.tolist())
         log_weight = context.error_model.log_far_error + self.log_spelling(word.text)
@@ -243,7 +247,7 @@ class WordProposer(Proposer):
                 edits, text = OSA.distance(key, spelling), self._restored_case(word, spelling)
                 context.add_to_slot(found, number, (token,), log_weight=log_weight, edits=edits, text=text)
 
-    def _restore_case(self, context: Context, words: Alternatives) -> None:
+    def _restore_case(self, context: CheckContext, words: Corrections) -> None:
         """Spell the alternatives of words that were typed with capitals as those were; others are left to their ids."""
         capital = [number for number, word in enumerate(context.words) if not word.text.islower()]
         for place in np.flatnonzero(np.isin(words.slots, capital)).tolist():
@@ -252,16 +256,16 @@ class WordProposer(Proposer):
 
     def _restored_case(self, typed: Word, text: str) -> str:
         """A suggestion in the case of what was typed, where the vocabulary has lower case only."""
-        return as_typed(typed.text, text) if self.splitter.lowercase else text
+        return match_case(typed.text, text) if self.splitter.lowercase else text
 
 
-def _weights(context: Context, word: Word, near: _Near) -> Numbers:
+def _log_error_probs(context: CheckContext, word: Word, near: _NearbyWords) -> Floats:
     if word.known:
         return context.error_model.known_word_log_probs(near.edits)
     return context.error_model.unknown_word_log_probs(near.edits, near.lengths)
 
 
-def _without(words: Alternatives, others: Alternatives, vocab_size: int) -> Alternatives:
+def _exclude_given(words: Corrections, others: Corrections, vocab_size: int) -> Corrections:
     """The words that are not among the others for the same place: what a caller says of them counts."""
     single = np.flatnonzero(others.lengths == 1)
     if not single.size:

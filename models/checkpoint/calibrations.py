@@ -7,11 +7,12 @@ replaced.
 from pathlib import Path
 
 from models.checking.calibration import Calibration, parse_calibration
-from models.checkpoint.documents import MAX_DOCUMENT_BYTES, open_documents
-from models.checkpoint.registry import Address, check_name
+from models.checkpoint.documents import MAX_DOCUMENT_BYTES, open_document_store
+from models.checkpoint.registry import Address
+from models.checkpoint.versions import check_name
 from models.errors import FormatError, InvalidInputError
 
-FOLDER = ".calibrations"
+CALIBRATIONS_FOLDER = ".calibrations"
 
 
 class CalibrationStore:
@@ -25,7 +26,7 @@ class CalibrationStore:
     """
 
     def __init__(self, registry: Address) -> None:
-        self._documents = open_documents(registry, FOLDER)
+        self._documents = open_document_store(registry, CALIBRATIONS_FOLDER)
 
     def read(self, address: str) -> Calibration | None:
         """The calibration of a version; None if it has none.

@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from models.checkpoint.folders import TEMPORARY, held, remove_abandoned
+from models.checkpoint.folders import TEMPORARY_PREFIX, locked_folder, remove_stale_folders
 from models.checkpoint.manifest import Manifest, verify_files
 from models.errors import IntegrityError
 
@@ -55,7 +55,7 @@ class Copy:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
-            with contextlib.suppress(OSError), held(self.path.parent, wait=False):
+            with contextlib.suppress(OSError), locked_folder(self.path.parent, wait=False):
                 _remove_unused(self.path.parent)
 
 
@@ -109,7 +109,7 @@ class Copies:
 
     def _acquire(self, path: Path, directory: Path, manifest: Manifest) -> Copy:
         while True:
-            with held(self._folder):  # of several processes that want it, one copies
+            with locked_folder(self._folder):  # of several processes that want it, one copies
                 copy = Copy(path) if path.is_dir() else None
                 _remove_unused(self._folder)
                 if copy is None:
@@ -126,23 +126,23 @@ class Copies:
     def _remove(self, copy: Copy) -> None:
         """Remove a copy unless another process has put a new one in its place, and give it back."""
         try:
-            with held(self._folder):
+            with locked_folder(self._folder):
                 if copy.is_in_place:
                     shutil.rmtree(copy.path)
         finally:
             copy.release()
 
     def _create(self, path: Path, directory: Path, manifest: Manifest) -> None:
-        new = self._folder / f"{TEMPORARY}{uuid.uuid4().hex}"
+        new = self._folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
         try:
             new.mkdir()
-            copy_verified(directory, manifest, new)
+            copy_and_verify(directory, manifest, new)
             new.rename(path)
         finally:
             shutil.rmtree(new, ignore_errors=True)
 
 
-def copy_verified(
+def copy_and_verify(
     directory: Path, manifest: Manifest, new: Path, copied: Callable[[int], object] = int
 ) -> None:
     """Copy the files of a version, and compare the copies with its manifest.
@@ -168,7 +168,7 @@ def copy_verified(
 
 def _copy(source: Path, target: Path, size: int, copied: Callable[[int], object]) -> None:
     try:
-        read = open(source, "rb", opener=_without_waiting)  # noqa: SIM115 - paths take no opener; closed below
+        read = open(source, "rb", opener=_open_nonblocking)  # noqa: SIM115 - paths take no opener; closed below
     except OSError as error:
         raise IntegrityError(f"{source} cannot be read: {error.strerror}") from None
     with read, target.open("xb") as written:
@@ -185,12 +185,12 @@ def _copy(source: Path, target: Path, size: int, copied: Callable[[int], object]
             copied(target.stat().st_size)
 
 
-def _without_waiting(path: str, flags: int) -> int:
+def _open_nonblocking(path: str, flags: int) -> int:
     """Open a file, even if it is a pipe that nobody writes to."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _remove_unused(folder: Path) -> None:
     """Remove what no process holds; for one that holds the folder."""
-    for pattern in (f"{TEMPORARY}*", f"*{_SUFFIX}"):
-        remove_abandoned(folder, pattern)
+    for pattern in (f"{TEMPORARY_PREFIX}*", f"*{_SUFFIX}"):
+        remove_stale_folders(folder, pattern)

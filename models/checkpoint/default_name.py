@@ -12,10 +12,10 @@ from models.checkpoint.versions import is_name
 
 DEFAULT_FILE = ".default"
 PREFERRED_DEFAULT = "mixture"
-_HOW_TO_SAY = "choose one with `gramophone models default NAME` or GRAMOPHONE_DEFAULT_MODEL"
+_DEFAULT_HINT = "choose one with `gramophone models default NAME` or GRAMOPHONE_DEFAULT_MODEL"
 
 
-class DefaultName(NamedTuple):
+class DefaultChoice(NamedTuple):
     """The default among some models.
 
     Attributes:
@@ -29,7 +29,7 @@ class DefaultName(NamedTuple):
     is_guess: bool = False
 
 
-def choose_default(names: Sequence[str], remembered: str | None) -> DefaultName:
+def choose_default(names: Sequence[str], remembered: str | None) -> DefaultChoice:
     """The default among names, of which there is one at least.
 
     Args:
@@ -37,16 +37,16 @@ def choose_default(names: Sequence[str], remembered: str | None) -> DefaultName:
         remembered: what the registry remembers.
     """
     if remembered is not None and remembered in names:
-        return DefaultName(remembered, "it is set as the registry's default")
+        return DefaultChoice(remembered, "it is set as the registry's default")
     if len(names) == 1:
-        return DefaultName(names[0], "it is the only model")
+        return DefaultChoice(names[0], "it is the only model")
     name, reason = names[0], "this is the first name in the alphabet"
     if PREFERRED_DEFAULT in names:
         name, reason = PREFERRED_DEFAULT, "a model of this name is preferred"
     missing = (
         "no default was chosen" if remembered is None else f"the chosen default {remembered!r} is not here"
     )
-    return DefaultName(name, f"{missing}, and {reason}: {_HOW_TO_SAY}", is_guess=True)
+    return DefaultChoice(name, f"{missing}, and {reason}: {_DEFAULT_HINT}", is_guess=True)
 
 
 def parse_default(content: bytes | None) -> str | None:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Protocol
 
 from models.checkpoint.folders import replace_file
-from models.checkpoint.registry import Address, local_folder
+from models.checkpoint.registry import Address, local_registry_folder
 from models.errors import RegistryError
 
 MAX_DOCUMENT_BYTES = 1 << 20
 
 
-class Documents(Protocol):
+class DocumentStore(Protocol):
     """The files of one folder of a registry. Names are checked by whoever asks."""
 
     def display_path(self, name: str) -> str | Path:
@@ -57,7 +57,7 @@ class Documents(Protocol):
         ...
 
 
-class FolderDocuments:
+class LocalDocumentStore:
     """Documents in a local folder, which need not be there; the registry that it belongs to must be."""
 
     def __init__(self, folder: Path) -> None:
@@ -68,7 +68,7 @@ class FolderDocuments:
         return self._folder / name
 
     def names(self) -> list[str]:
-        """See `Documents`."""
+        """See `DocumentStore`."""
         try:
             return [path.name for path in self._folder.iterdir()]
         except FileNotFoundError:
@@ -78,7 +78,7 @@ class FolderDocuments:
             raise RegistryError(f"cannot read {self._folder}: {error.strerror}") from None
 
     def read(self, name: str) -> bytes | None:
-        """See `Documents`."""
+        """See `DocumentStore`."""
         try:
             with self.display_path(name).open("rb") as file:
                 return file.read(MAX_DOCUMENT_BYTES + 1)
@@ -89,14 +89,14 @@ class FolderDocuments:
             raise RegistryError(f"cannot read {self.display_path(name)}: {error.strerror}") from None
 
     def write(self, name: str, content: bytes) -> None:
-        """See `Documents`."""
+        """See `DocumentStore`."""
         try:
             replace_file(self.display_path(name), content)
         except OSError as error:
             raise RegistryError(f"cannot write to {self._folder}: {error.strerror}") from error
 
     def delete(self, name: str) -> bool:
-        """See `Documents`."""
+        """See `DocumentStore`."""
         try:
             self.display_path(name).unlink()
         except FileNotFoundError:
@@ -111,7 +111,7 @@ class FolderDocuments:
             raise RegistryError(f"cannot read the registry {self._folder.parent}: it is not there")
 
 
-def open_documents(registry: Address, folder: str) -> Documents:
+def open_document_store(registry: Address, folder: str) -> DocumentStore:
     """The documents in a folder of a registry, which need hold no model.
 
     Args:
@@ -122,10 +122,10 @@ def open_documents(registry: Address, folder: str) -> Documents:
         RegistryError: a remote registry needs a package that is not installed.
         InvalidInputError: the address cannot be a registry's.
     """
-    root = local_folder(registry)
+    root = local_registry_folder(registry)
     if root is not None:
-        return FolderDocuments(root / folder)
-    from models.checkpoint.remote.documents import StoreDocuments
+        return LocalDocumentStore(root / folder)
+    from models.checkpoint.remote.documents import RemoteDocumentStore
     from models.checkpoint.remote.stores import open_store
 
-    return StoreDocuments(open_store(str(registry)), folder)
+    return RemoteDocumentStore(open_store(str(registry)), folder)

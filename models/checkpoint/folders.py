@@ -10,12 +10,12 @@ from pathlib import Path
 
 from models.errors import RegistryError
 
-TEMPORARY = ".tmp-"
+TEMPORARY_PREFIX = ".tmp-"
 """How the names of what is being written begin; readers take no notice of it."""
 
 
 @contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def report_write_errors(folder: Path) -> Iterator[None]:
     """Say which folder cannot be written to.
 
     Raises:
@@ -31,7 +31,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def held(folder: Path, *, wait: bool = True) -> Iterator[None]:
+def locked_folder(folder: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold a folder's lock, which the system drops when the process dies, however it dies.
 
     Raises:
@@ -51,20 +51,20 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
 
     Those that dead processes left in the same place are removed first.
     """
-    folder = parent / f"{TEMPORARY}{uuid.uuid4().hex}"
+    folder = parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     with contextlib.ExitStack() as locks:
         locks.callback(shutil.rmtree, folder, ignore_errors=True)
         parent.mkdir(parents=True, exist_ok=True)
-        with held(parent):  # so that nobody takes the new folder for an abandoned one
-            remove_abandoned(parent)
+        with locked_folder(parent):  # so that nobody takes the new folder for an abandoned one
+            remove_stale_folders(parent)
             folder.mkdir()
-            locks.enter_context(held(folder))
+            locks.enter_context(locked_folder(folder))
         yield folder
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write a small file by one rename; its folder is made if it is missing."""
-    temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
@@ -78,20 +78,20 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
 
 
-def forbid_writing(directory: Path) -> None:
+def make_read_only(directory: Path) -> None:
     """Let nobody but root write to the files in a folder; the folder can be removed as before."""
     for path in directory.rglob("*"):
         if path.is_file():
             path.chmod(path.stat().st_mode & 0o444)
 
 
-def flush_tree(directory: Path) -> None:
+def fsync_tree(directory: Path) -> None:
     """Have everything in a folder, and the folder, written to the disk."""
     for path in [*directory.rglob("*"), directory]:
-        flush(path)
+        fsync_path(path)
 
 
-def flush(path: Path) -> None:
+def fsync_path(path: Path) -> None:
     """Have a file or a folder written to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -100,7 +100,7 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def remove_abandoned(parent: Path, pattern: str = f"{TEMPORARY}*") -> int:
+def remove_stale_folders(parent: Path, pattern: str = f"{TEMPORARY_PREFIX}*") -> int:
     """Remove folders that nobody holds: temporary ones, whose writer is no more, or those of another pattern.
 
     Returns:

@@ -12,36 +12,36 @@ from typing import Any
 import numpy as np
 
 from models.arrays import FloatArray
-from models.checkpoint.precision import FLOAT32, INT8, in_int8
+from models.checkpoint.precision import FLOAT32, INT8, to_int8
 from models.errors import IntegrityError, InvalidInputError, ManifestError
 from models.protocol import LanguageModel
-from models.scoring import finite, pad, score_sequences
+from models.scoring import finite_logprob, pad_sequences, score_sequences
 from models.vocabulary import EOS
 
 GOLDEN_FILE = "golden.json"
-TOLERANCE = {"cpu": {FLOAT32: 1e-4, INT8: 1e-4}, "cuda": {FLOAT32: 2e-3}}
+GOLDEN_TOLERANCE = {"cpu": {FLOAT32: 1e-4, INT8: 1e-4}, "cuda": {FLOAT32: 2e-3}}
 """Largest difference of one token's log-prob, by kind of device and precision, in nats."""
 
-_LOG_PROBS = {FLOAT32: "logprobs", INT8: "logprobs_int8"}
+_LOG_PROB_FIELDS = {FLOAT32: "logprobs", INT8: "logprobs_int8"}
 """Where the scores of each precision stand; those of int8 only where there is a network to round."""
 
-MAX_TOKENS = 64
+MAX_GOLDEN_TOKENS = 64
 
 
 def golden_sequences(encoded: Sequence[Sequence[int]], vocab_size: int) -> list[list[int]]:
     """What to score: the given sequences, cut, and one that visits ids across the vocabulary."""
     across = np.linspace(3, vocab_size - 1, num=min(24, vocab_size - 3)).astype(int).tolist()
-    return [[*map(int, ids[: MAX_TOKENS - 1]), EOS] for ids in encoded[:4]] + [[*across, 0, EOS]]
+    return [[*map(int, ids[: MAX_GOLDEN_TOKENS - 1]), EOS] for ids in encoded[:4]] + [[*across, 0, EOS]]
 
 
 def write_golden(directory: Path, model: LanguageModel[Any], sequences: Sequence[Sequence[int]]) -> None:
     """Score the sequences, each after `<s>`, and write them with their scores, those of int8 too."""
-    rounded = in_int8(model)
+    rounded = to_int8(model)
     golden = {
-        "tolerance": TOLERANCE,
+        "tolerance": GOLDEN_TOLERANCE,
         "sequences": [list(map(int, s)) for s in sequences],
-        _LOG_PROBS[FLOAT32]: _finite_scores(model, sequences),
-        **({} if rounded is model else {_LOG_PROBS[INT8]: _finite_scores(rounded, sequences)}),
+        _LOG_PROB_FIELDS[FLOAT32]: _finite_scores(model, sequences),
+        **({} if rounded is model else {_LOG_PROB_FIELDS[INT8]: _finite_scores(rounded, sequences)}),
     }
     (directory / GOLDEN_FILE).write_text(json.dumps(golden) + "\n", encoding="utf-8")
 
@@ -63,9 +63,9 @@ def replay_golden(
         golden = json.loads(path.read_text(encoding="utf-8"))
         tolerance = float(golden["tolerance"][device.split(":", maxsplit=1)[0]][precision])
         sequences = [model.vocabulary.check_ids(s, parameter="sequences") for s in golden["sequences"]]
-        if max(map(len, sequences), default=0) > MAX_TOKENS:
-            raise ValueError(f"a sequence has more than {MAX_TOKENS} tokens")  # noqa: TRY301 - told as the others
-        expected = [np.asarray(row, dtype=np.float64) for row in golden[_LOG_PROBS[precision]]]
+        if max(map(len, sequences), default=0) > MAX_GOLDEN_TOKENS:
+            raise ValueError(f"a sequence has more than {MAX_GOLDEN_TOKENS} tokens")  # noqa: TRY301 - told as the others
+        expected = [np.asarray(row, dtype=np.float64) for row in golden[_LOG_PROB_FIELDS[precision]]]
     except (
         OSError,
         ValueError,
@@ -78,7 +78,7 @@ def replay_golden(
         raise ManifestError(f"{path} is not a golden test: {error}") from None
     worst = 0.0
     for row, want in zip(_scores(model, sequences), expected, strict=True):
-        got = [finite(x) for x in row[: len(want)]]
+        got = [finite_logprob(x) for x in row[: len(want)]]
         worst = float(np.maximum(worst, np.abs(np.subtract(got, want)).max(initial=0.0)))  # NaN stays NaN
     if not worst <= tolerance:
         raise IntegrityError(
@@ -91,16 +91,16 @@ def replay_golden(
 def has_int8(directory: Path) -> bool:
     """Whether the checkpoint was published with scores in int8."""
     try:
-        return _LOG_PROBS[INT8] in json.loads((directory / GOLDEN_FILE).read_text(encoding="utf-8"))
+        return _LOG_PROB_FIELDS[INT8] in json.loads((directory / GOLDEN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
         return False  # replaying it will say what is wrong
 
 
 def _finite_scores(model: LanguageModel[Any], sequences: Sequence[Sequence[int]]) -> list[list[float]]:
     scores = _scores(model, sequences)
-    return [[finite(x) for x in row[: len(s)]] for row, s in zip(scores, sequences, strict=True)]
+    return [[finite_logprob(x) for x in row[: len(s)]] for row, s in zip(scores, sequences, strict=True)]
 
 
 def _scores(model: LanguageModel[Any], sequences: Sequence[Any]) -> FloatArray:
-    tokens, lengths = pad(sequences)
+    tokens, lengths = pad_sequences(sequences)
     return score_sequences(model, model.initial_state(len(sequences)), tokens, lengths)

@@ -15,41 +15,41 @@ from models.checkpoint.copies import Copies
 from models.checkpoint.golden import has_int8, replay_golden
 from models.checkpoint.manifest import MANIFEST_FILE, Manifest, read_manifest, verify_files
 from models.checkpoint.precision import (
-    CACHE,
+    CACHE_FAMILY,
     FLOAT32,
     INT8,
-    NEURAL,
+    NEURAL_FAMILIES,
     Precision,
     check_precision,
-    in_int8,
-    is_advised,
+    is_int8_recommended,
+    to_int8,
 )
-from models.checkpoint.write import PARTS
+from models.checkpoint.write import PARTS_FOLDER
 from models.errors import CheckpointError, IncompatibleVersionError, InvalidInputError, ManifestError
 from models.mixture import MixtureModel
 from models.protocol import LanguageModel
-from models.shelf import SharedShelf, Shelf
+from models.shelf import PackedWeightCache, SharedWeightCache
 from models.tokenizers import Tokenizer, load_tokenizer
 from models.vocabulary import Vocabulary
 
 _log = logging.getLogger(__name__)
 
-NGRAM = "ngram"
+NGRAM_FAMILY = "ngram"
 
 FAMILIES = {
-    NGRAM: ("models.ngram.model", "NGramModel"),
-    **dict.fromkeys(NEURAL, ("models.neural.model", "NeuralModel")),
+    NGRAM_FAMILY: ("models.ngram.model", "NGramModel"),
+    **dict.fromkeys(NEURAL_FAMILIES, ("models.neural.model", "NeuralModel")),
 }
 """Where each family's class is; imported when one is loaded, so an n-gram server needs no torch."""
 
 COMPOSITES = {
     MixtureModel.family: ("models.mixture", "MixtureModel"),
-    CACHE: ("models.cache", "CacheModel"),
+    CACHE_FAMILY: ("models.cache", "CacheModel"),
 }
 """Families whose models are made of others, which lie under `parts/`."""
 
 
-Shelves: TypeAlias = Callable[[Path], Shelf | None]
+WeightCacheFactory: TypeAlias = Callable[[Path], PackedWeightCache | None]
 """Where packed weights of a checkpoint lie, by its directory; None for this process's memory."""
 
 
@@ -104,9 +104,9 @@ def load_checkpoint(
     copy = None if copies is None else copies.take(directory, manifest)
     if copy is None:
         verify_files(directory, manifest)
-        return _loaded(directory, directory, manifest, device, precision, shared)
+        return _load_verified(directory, directory, manifest, device, precision, shared)
     try:
-        loaded = _loaded(copy.path, directory, manifest, device, precision, shared)
+        loaded = _load_verified(copy.path, directory, manifest, device, precision, shared)
     except CheckpointError as error:
         copy.release()
         raise type(error)(str(error).replace(str(copy.path), str(directory))) from error
@@ -117,7 +117,7 @@ def load_checkpoint(
     return loaded
 
 
-def _loaded(
+def _load_verified(
     directory: Path, place: Path, manifest: Manifest, device: str, precision: str, shared: Path | None
 ) -> Checkpoint:
     """A version from verified files in a directory, which is its place or a copy."""
@@ -127,15 +127,17 @@ def _loaded(
         or tokenizer.vocabulary.fingerprint != manifest.vocabulary_fingerprint
     ):
         raise ManifestError(f"{directory}: the tokenizer is not the one that the manifest names")
-    device = _resolved(device, directory, manifest)
+    device = _resolve_device_name(device, directory, manifest)
     wanted = check_precision(precision)
     try:
         metrics = _read_metrics(directory / "metrics.json")
-        shelves = partial(_shelf, shared if device == "cpu" else None, directory, manifest)
+        shelves = partial(_shared_weight_cache, shared if device == "cpu" else None, directory, manifest)
         model = _build(directory, manifest, tokenizer.vocabulary, device, shelves)
         used: Precision = FLOAT32
-        if _families(directory, manifest) & {*NEURAL} and _rounds(directory, place, metrics, device, wanted):
-            model, used = in_int8(model), INT8
+        if _families(directory, manifest) & {*NEURAL_FAMILIES} and _uses_int8(
+            directory, place, metrics, device, wanted
+        ):
+            model, used = to_int8(model), INT8
         replay_golden(directory, model, device=device, precision=used)
     except CheckpointError:
         raise
@@ -161,9 +163,13 @@ def _read_metrics(path: Path) -> dict[str, Any]:
     return metrics
 
 
-def _rounds(directory: Path, place: Path, metrics: dict[str, Any], device: str, precision: Precision) -> bool:
+def _uses_int8(
+    directory: Path, place: Path, metrics: dict[str, Any], device: str, precision: Precision
+) -> bool:
     """Whether the networks are to compute in integers."""
-    if precision == FLOAT32 or (precision == "auto" and (device != "cpu" or not is_advised(metrics))):
+    if precision == FLOAT32 or (
+        precision == "auto" and (device != "cpu" or not is_int8_recommended(metrics))
+    ):
         return False
     if device != "cpu":
         raise InvalidInputError(
@@ -176,9 +182,9 @@ def _rounds(directory: Path, place: Path, metrics: dict[str, Any], device: str, 
     return False
 
 
-def _resolved(device: str, directory: Path, manifest: Manifest) -> str:
+def _resolve_device_name(device: str, directory: Path, manifest: Manifest) -> str:
     """The device by its own name; torch, which an n-gram server does without, is asked only where it must be."""
-    if device == "cpu" or (device == "auto" and _families(directory, manifest) == {NGRAM}):
+    if device == "cpu" or (device == "auto" and _families(directory, manifest) == {NGRAM_FAMILY}):
         return "cpu"
     from models.neural.device import resolve_device  # brings in torch
 
@@ -189,43 +195,45 @@ def _families(directory: Path, manifest: Manifest) -> set[str]:
     """The families of the model and of everything in it that is not made of others."""
     if manifest.family not in COMPOSITES:
         return {manifest.family}
-    return set().union(*(_families(part, read_manifest(part)) for part in _parts(directory)))
+    return set().union(*(_families(part, read_manifest(part)) for part in _part_folders(directory)))
 
 
-def _parts(directory: Path) -> Iterator[Path]:
+def _part_folders(directory: Path) -> Iterator[Path]:
     """What a mixture or a cache is made of, in order."""
-    folders = (directory / PARTS / str(number) for number in itertools.count())
+    folders = (directory / PARTS_FOLDER / str(number) for number in itertools.count())
     return itertools.takewhile(Path.is_dir, folders)
 
 
 def _build(
-    directory: Path, manifest: Manifest, vocabulary: Vocabulary, device: str, shelves: Shelves
+    directory: Path, manifest: Manifest, vocabulary: Vocabulary, device: str, shelves: WeightCacheFactory
 ) -> LanguageModel[Any]:
     if manifest.family in COMPOSITES:
         parts = []
-        for part in _parts(directory):  # the parent's manifest vouches for the parts' files
+        for part in _part_folders(directory):  # the parent's manifest vouches for the parts' files
             inner = read_manifest(part)
             known = inner.vocabulary_fingerprint == vocabulary.fingerprint
             its_own = vocabulary if known else load_tokenizer(part).vocabulary  # every word is an object
             parts.append(_build(part, inner, its_own, device, shelves))
-        whole: LanguageModel[Any] = _class_of(*COMPOSITES[manifest.family]).load(directory, parts)
+        whole: LanguageModel[Any] = _import_class(*COMPOSITES[manifest.family]).load(directory, parts)
         return whole
     if manifest.family not in FAMILIES:
         raise IncompatibleVersionError(
             f"{directory} holds a model of the family {manifest.family!r}; this version knows "
             f"{', '.join([*FAMILIES, *COMPOSITES])}: upgrade gramophone-lm"
         )
-    packing = {"weight_cache": shelves(directory)} if manifest.family in NEURAL else {}
-    loaded = _class_of(*FAMILIES[manifest.family]).load(directory, vocabulary, device=device, **packing)
-    if manifest.family == NGRAM and device != "cpu":
-        from models.ngram.device.placement import on_device_if_it_fits  # brings in torch
+    packing = {"weight_cache": shelves(directory)} if manifest.family in NEURAL_FAMILIES else {}
+    loaded = _import_class(*FAMILIES[manifest.family]).load(directory, vocabulary, device=device, **packing)
+    if manifest.family == NGRAM_FAMILY and device != "cpu":
+        from models.ngram.device.placement import move_if_it_fits  # brings in torch
 
-        loaded = on_device_if_it_fits(loaded, device)
+        loaded = move_if_it_fits(loaded, device)
     model: LanguageModel[Any] = loaded
     return model
 
 
-def _shelf(shared: Path | None, root: Path, manifest: Manifest, directory: Path) -> Shelf | None:
+def _shared_weight_cache(
+    shared: Path | None, root: Path, manifest: Manifest, directory: Path
+) -> PackedWeightCache | None:
     """A shelf for what is computed from the files of a directory, whose hashes have been verified.
 
     Alone or as a part of several models, the same files have the same shelf.
@@ -237,9 +245,9 @@ def _shelf(shared: Path | None, root: Path, manifest: Manifest, directory: Path)
         for name, entry in manifest.files.items()
         if (root / name).is_relative_to(directory) and (root / name).name != MANIFEST_FILE
     }
-    return SharedShelf(shared, hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest())
+    return SharedWeightCache(shared, hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest())
 
 
-def _class_of(module: str, name: str) -> Any:
+def _import_class(module: str, name: str) -> Any:
     """A class by name, imported now: what a server does not load it does not import."""
     return getattr(importlib.import_module(module), name)

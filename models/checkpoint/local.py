@@ -20,31 +20,31 @@ from typing_extensions import override
 
 from models.checkpoint.default_name import DEFAULT_FILE, format_default, parse_default
 from models.checkpoint.folders import (
-    TEMPORARY,
-    flush,
-    flush_tree,
-    forbid_writing,
-    held,
-    remove_abandoned,
+    TEMPORARY_PREFIX,
+    fsync_path,
+    fsync_tree,
+    locked_folder,
+    make_read_only,
+    remove_stale_folders,
     replace_file,
+    report_write_errors,
     temporary_folder,
-    writing,
 )
 from models.checkpoint.manifest import MANIFEST_FILE, Manifest, read_manifest, verify_files
 from models.checkpoint.registry import Registry
 from models.checkpoint.versions import (
     ALIASES_FILE,
     CHAMPION,
-    Stamp,
+    ChangeStamp,
     Version,
     check_alias,
     check_name,
     check_unaliased,
     format_aliases,
     is_name,
-    is_number,
-    no_alias,
+    is_version_number,
     parse_aliases,
+    unknown_alias_error,
 )
 from models.errors import ManifestError, RegistryError
 
@@ -93,7 +93,9 @@ class LocalRegistry(Registry):
         folder = self._folder(name) / "versions"
         try:
             return sorted(
-                int(p.name) for p in folder.iterdir() if is_number(p.name) and (p / MANIFEST_FILE).is_file()
+                int(p.name)
+                for p in folder.iterdir()
+                if is_version_number(p.name) and (p / MANIFEST_FILE).is_file()
             )
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -130,13 +132,13 @@ class LocalRegistry(Registry):
     def publish(self, name: str, write: Callable[[Path], None]) -> Version:
         check_name(name)
         versions = self._folder(name) / "versions"
-        with writing(versions), temporary_folder(versions) as temporary:
+        with report_write_errors(versions), temporary_folder(versions) as temporary:
             write(temporary)
             verify_files(temporary, read_manifest(temporary))
-            forbid_writing(temporary)
-            flush_tree(temporary)
+            make_read_only(temporary)
+            fsync_tree(temporary)
             self.pin_default(name)
-            with held(versions):  # nobody deletes the newest while the next number is looked for
+            with locked_folder(versions):  # nobody deletes the newest while the next number is looked for
                 number = _rename_to_next_number(temporary, versions)
         return self.version(name, number)
 
@@ -145,7 +147,7 @@ class LocalRegistry(Registry):
         check_alias(alias)
         self.resolve(f"{name}@{number}")
         folder = self._folder(name)
-        with writing(folder), held(folder):
+        with report_write_errors(folder), locked_folder(folder):
             self.resolve(f"{name}@{number}")  # it may have been deleted before the lock was had
             content = self._stored_aliases(name)
             try:
@@ -160,10 +162,10 @@ class LocalRegistry(Registry):
     def delete_alias(self, name: str, alias: str) -> int:
         self.resolve(name)
         folder = self._folder(name)
-        with writing(folder), held(folder):
+        with report_write_errors(folder), locked_folder(folder):
             aliases = self.aliases(name)
             if alias not in aliases:
-                raise no_alias(name, alias, aliases)
+                raise unknown_alias_error(name, alias, aliases)
             number = aliases.pop(alias)
             _write_aliases(folder, aliases)
         return number
@@ -175,13 +177,17 @@ class LocalRegistry(Registry):
             RegistryError: the registry cannot be written to.
         """
         folder = self._folder(name)
-        with writing(folder), held(folder):
+        with report_write_errors(folder), locked_folder(folder):
             _write_aliases(folder, aliases)
 
     def deleted_numbers(self, name: str) -> set[int]:
         """Numbers of a model that were deleted, and are not used again."""
         tombstones = (self._folder(name) / "versions").glob(f"{_DELETED}*")
-        return {int(number) for path in tombstones if is_number(number := path.name.removeprefix(_DELETED))}
+        return {
+            int(number)
+            for path in tombstones
+            if is_version_number(number := path.name.removeprefix(_DELETED))
+        }
 
     def retire_numbers(self, name: str, numbers: Iterable[int]) -> None:
         """Have no later version of a model get one of some numbers.
@@ -190,7 +196,7 @@ class LocalRegistry(Registry):
             RegistryError: the registry cannot be written to.
         """
         versions = self._folder(name) / "versions"
-        with writing(versions):
+        with report_write_errors(versions):
             for number in numbers:
                 (versions / f"{_DELETED}{number}").mkdir(parents=True, exist_ok=True)
 
@@ -207,7 +213,7 @@ class LocalRegistry(Registry):
     @override
     def set_default(self, name: str) -> None:
         self.resolve(name)
-        with writing(self.root):
+        with report_write_errors(self.root):
             replace_file(self.root / DEFAULT_FILE, format_default(name))
 
     @override
@@ -217,17 +223,22 @@ class LocalRegistry(Registry):
         for folder in map(self._folder, self._names()):
             versions = folder / "versions"
             if versions.is_dir():
-                with writing(folder), held(folder), held(versions):
-                    removed += remove_abandoned(versions) + sum(map(_emptied, versions.glob(f"{_DELETED}*")))
+                with report_write_errors(folder), locked_folder(folder), locked_folder(versions):
+                    removed += remove_stale_folders(versions) + sum(
+                        map(_empty_folder, versions.glob(f"{_DELETED}*"))
+                    )
         return removed
 
     @override
-    def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, Stamp]:
+    def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, ChangeStamp]:
         names = self._names() if names is None else names
         if not self.root.is_dir():
             raise RegistryError(f"cannot read the registry {self.root}: it is not there")
         return {
-            name: (*_stat(self._folder(name) / "versions"), *_stat(self._folder(name) / ALIASES_FILE))
+            name: (
+                *_file_stamp(self._folder(name) / "versions"),
+                *_file_stamp(self._folder(name) / ALIASES_FILE),
+            )
             for name in names
         }
 
@@ -235,12 +246,12 @@ class LocalRegistry(Registry):
     def delete(self, name: str, number: int) -> None:
         self.resolve(f"{name}@{number}")
         folder = self._folder(name)
-        with writing(folder), held(folder), held(folder / "versions"):
+        with report_write_errors(folder), locked_folder(folder), locked_folder(folder / "versions"):
             version = self.resolve(f"{name}@{number}")  # somebody else may have deleted it meanwhile
             check_unaliased(version, self.aliases(name))
             tombstone = version.path.with_name(f"{_DELETED}{number}")
             version.path.rename(tombstone)
-            _emptied(tombstone)
+            _empty_folder(tombstone)
 
     def _names(self) -> list[str]:
         """Folders that may be models, sorted."""
@@ -269,16 +280,16 @@ class LocalRegistry(Registry):
 
 def _write_aliases(folder: Path, aliases: dict[str, int]) -> None:
     """Replace aliases.json by one rename."""
-    temporary = folder / f"{TEMPORARY}aliases"
+    temporary = folder / f"{TEMPORARY_PREFIX}aliases"
     with temporary.open("wb") as file:
         file.write(format_aliases(aliases))
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(folder / ALIASES_FILE)
-    flush(folder)
+    fsync_path(folder)
 
 
-def _emptied(tombstone: Path) -> bool:
+def _empty_folder(tombstone: Path) -> bool:
     """Remove what is in a folder; whether anything was."""
     entries = list(tombstone.iterdir())
     for entry in entries:
@@ -286,7 +297,7 @@ def _emptied(tombstone: Path) -> bool:
     return bool(entries)
 
 
-def _stat(path: Path) -> tuple[int, int, int]:
+def _file_stamp(path: Path) -> tuple[int, int, int]:
     try:
         found = path.stat()
     except OSError:
@@ -296,7 +307,7 @@ def _stat(path: Path) -> tuple[int, int, int]:
 
 def _rename_to_next_number(temporary: Path, versions: Path) -> int:
     used = [p.name.removeprefix(_DELETED) for p in versions.iterdir()]
-    number = 1 + max((int(n) for n in used if is_number(n)), default=0)
+    number = 1 + max((int(n) for n in used if is_version_number(n)), default=0)
     while True:
         try:
             temporary.rename(versions / str(number))
@@ -306,5 +317,5 @@ def _rename_to_next_number(temporary: Path, versions: Path) -> int:
                 raise
             number += 1
         else:
-            flush(versions)
+            fsync_path(versions)
             return number

@@ -12,13 +12,13 @@ FLOAT32: Literal["float32"] = "float32"
 INT8: Literal["int8"] = "int8"
 PRECISIONS: tuple[Precision, ...] = ("auto", FLOAT32, INT8)
 
-NEURAL = ("feed-forward", "elman", "lstm", "gru", "mingru")
+NEURAL_FAMILIES = ("feed-forward", "elman", "lstm", "gru", "mingru")
 """Families that have weights to round."""
 
-CACHE = "cache"
+CACHE_FAMILY = "cache"
 """The family of caches around another model."""
 
-MAX_COST = 0.005
+MAX_INT8_COST = 0.005
 """By how much int8 may raise the perplexity and still be the default, as a share."""
 
 
@@ -36,37 +36,37 @@ def check_precision(precision: str) -> Precision:
     )
 
 
-def is_advised(metrics: Mapping[str, Any]) -> bool:
+def is_int8_recommended(metrics: Mapping[str, Any]) -> bool:
     """Whether int8 was measured when the model was published, and cost little enough."""
     measured = metrics.get(INT8)
     cost = measured.get("cost") if isinstance(measured, Mapping) else None
-    return isinstance(cost, int | float) and cost <= MAX_COST
+    return isinstance(cost, int | float) and cost <= MAX_INT8_COST
 
 
-def in_int8(model: LanguageModel[Any]) -> LanguageModel[Any]:
+def to_int8(model: LanguageModel[Any]) -> LanguageModel[Any]:
     """The same model with its networks in integers of eight bits, but for those that `int8_problems` names.
 
     The very same object if there is nothing to round.
     """
     if isinstance(model, MixtureModel):
-        parts = [in_int8(part) for part in model.parts]
+        parts = [to_int8(part) for part in model.parts]
         if all(part is before for part, before in zip(parts, model.parts, strict=True)):
             return model
         return MixtureModel(parts, model.weights, weights_by_context=model.weights_by_context)
-    if model.family == CACHE:
-        return _cache_in_int8(model)
-    if model.family not in NEURAL or int8_problems(model):
+    if model.family == CACHE_FAMILY:
+        return _cache_to_int8(model)
+    if model.family not in NEURAL_FAMILIES or int8_problems(model):
         return model
-    from models.neural.quantized.model import QuantizedModel
+    from models.neural.quantized.model import Int8Model
 
     network: Any = model
-    return QuantizedModel(network.network, model.vocabulary, shelf=network.weight_cache)
+    return Int8Model(network.network, model.vocabulary, shelf=network.weight_cache)
 
 
-def _cache_in_int8(cache: Any) -> LanguageModel[Any]:
+def _cache_to_int8(cache: Any) -> LanguageModel[Any]:
     from models.cache import CacheModel  # brings in numba
 
-    inner = in_int8(cache.inner)
+    inner = to_int8(cache.inner)
     return cache if inner is cache.inner else CacheModel(inner, cache.config)
 
 
@@ -74,13 +74,13 @@ def int8_problems(model: LanguageModel[Any]) -> list[str]:
     """Why some of a model's networks cannot compute in integers; none if all can, or there are none."""
     if isinstance(model, MixtureModel):
         return [problem for part in model.parts for problem in int8_problems(part)]
-    if model.family == CACHE:
+    if model.family == CACHE_FAMILY:
         cache: Any = model
         return int8_problems(cache.inner)
-    if model.family not in NEURAL:
+    if model.family not in NEURAL_FAMILIES:
         return []
-    from models.neural.quantized.support import unsupported  # brings in torch
+    from models.neural.quantized.support import unsupported_reason  # brings in torch
 
     network: Any = model
-    problem = unsupported(network.config)
+    problem = unsupported_reason(network.config)
     return [] if problem is None else [problem]

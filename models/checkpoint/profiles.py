@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from models.checkpoint.documents import MAX_DOCUMENT_BYTES, open_documents
-from models.checkpoint.registry import Address, check_name
+from models.checkpoint.documents import MAX_DOCUMENT_BYTES, open_document_store
+from models.checkpoint.registry import Address
+from models.checkpoint.versions import check_name
 from models.errors import FormatError, InvalidInputError
 from models.reranking.profiles import Profile, parse_profile
 
-FOLDER = ".profiles"
+PROFILES_FOLDER = ".profiles"
 _SUFFIX = ".json"
 
 
@@ -22,7 +23,7 @@ class ProfileStore:
     """
 
     def __init__(self, registry: Address) -> None:
-        self._documents = open_documents(registry, FOLDER)
+        self._documents = open_document_store(registry, PROFILES_FOLDER)
 
     def names(self) -> list[str]:
         """What profiles there are, sorted.

@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 from models.checkpoint.default_name import choose_default
 from models.checkpoint.manifest import Manifest
-from models.checkpoint.resolving import resolve
-from models.checkpoint.versions import CHAMPION, Stamp, Version, check_name
+from models.checkpoint.resolving import resolve_address
+from models.checkpoint.versions import CHAMPION, ChangeStamp, Version, check_name
 from models.errors import InvalidInputError
 
-__all__ = ["CHAMPION", "Address", "Registry", "Stamp", "Version", "check_name", "open_registry"]
+__all__ = ["CHAMPION", "Address", "Registry", "ChangeStamp", "Version", "check_name", "open_registry"]
 
 Address: TypeAlias = str | Path
 """Of a registry: a folder, or a URL such as `s3://bucket/prefix`."""
@@ -82,7 +82,7 @@ class Registry(ABC):
             ManifestError: aliases.json is needed and damaged.
             RegistryError: the registry cannot be read.
         """
-        return resolve(self, address)
+        return resolve_address(self, address)
 
     def resolve_cached(self, address: str) -> Version:
         """As `resolve`, by what is known already: no remote registry is asked.
@@ -216,7 +216,7 @@ class Registry(ABC):
         """
 
     @abstractmethod
-    def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, Stamp]:
+    def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, ChangeStamp]:
         """What tells cheaply that a model's versions or aliases have changed; nothing is read.
 
         Two changes at nearly the same time may have one stamp: look a second time.
@@ -244,10 +244,10 @@ class Registry(ABC):
             # as a whole: a folder may be called `.` or like a word of the message
             whole = rf"(?<![\w.-]){re.escape(place)}(/|(?![\w-]))"
             message = re.sub(whole, lambda found: "" if found[1] else "registry", message)
-        return without_accounts(message)
+        return redact_accounts(message)
 
 
-def without_accounts(message: str) -> str:
+def redact_accounts(message: str) -> str:
     """A message without what stores quote in theirs: their own URL, and the account that was refused."""
     return _QUOTED_URL.sub("…", _ACCOUNT.sub("…", message))
 
@@ -267,7 +267,7 @@ def open_registry(address: Address, *, create: bool = False, cache: Path | None 
         RegistryError: there is no such registry, it needs a package that is not installed, or cannot be written to.
         InvalidInputError: the URL holds credentials or cannot be a registry's.
     """
-    folder = local_folder(address)
+    folder = local_registry_folder(address)
     if folder is not None:
         from models.checkpoint.local import LocalRegistry
 
@@ -281,7 +281,7 @@ def open_registry(address: Address, *, create: bool = False, cache: Path | None 
     return registry
 
 
-def local_folder(address: Address) -> Path | None:
+def local_registry_folder(address: Address) -> Path | None:
     """The folder that an address means; None if it is the URL of something remote.
 
     Raises:

@@ -2,7 +2,14 @@
 
 from typing import Protocol
 
-from models.checkpoint.versions import CHAMPION, MAX_NAME_LENGTH, Version, is_name, is_number, no_alias
+from models.checkpoint.versions import (
+    CHAMPION,
+    MAX_NAME_LENGTH,
+    Version,
+    is_name,
+    is_version_number,
+    unknown_alias_error,
+)
 from models.errors import InvalidInputError, ModelNotFoundError
 
 
@@ -31,7 +38,7 @@ class Catalogue(Protocol):
         ...
 
 
-def resolve(catalogue: Catalogue, address: str) -> Version:
+def resolve_address(catalogue: Catalogue, address: str) -> Version:
     """The version that `name`, `name@7` or `name@champion` means; a bare name means `champion`, else the newest.
 
     Raises:
@@ -53,13 +60,13 @@ def resolve(catalogue: Catalogue, address: str) -> Version:
             f"there is no model {name[:MAX_NAME_LENGTH]!r} in {catalogue.location}; there are: {known}"
         )
     if which.isdecimal():
-        if not is_number(which):
+        if not is_version_number(which):
             raise ModelNotFoundError(f"model {name!r} has no version {which[:20]!r}: not a version number")
         number = int(which)
     else:
         aliases = catalogue.aliases(name)
         if which and which not in aliases:
-            raise no_alias(name, which, aliases)
+            raise unknown_alias_error(name, which, aliases)
         number = aliases[which or CHAMPION] if (which or CHAMPION) in aliases else versions[-1]
     if number not in versions:
         # it may have been published, and the alias moved to it, since the versions were listed

@@ -7,13 +7,21 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from models.checkpoint import calibrations, profiles
-from models.checkpoint.copies import copy_verified
+from models.checkpoint.copies import copy_and_verify
 from models.checkpoint.default_name import choose_default
-from models.checkpoint.documents import MAX_DOCUMENT_BYTES, Documents, open_documents
-from models.checkpoint.folders import flush, flush_tree, forbid_writing, held, temporary_folder, writing
+from models.checkpoint.documents import MAX_DOCUMENT_BYTES, DocumentStore, open_document_store
+from models.checkpoint.folders import (
+    fsync_path,
+    fsync_tree,
+    locked_folder,
+    make_read_only,
+    report_write_errors,
+    temporary_folder,
+)
 from models.checkpoint.local import LocalRegistry
 from models.checkpoint.manifest import MANIFEST_FILE, Manifest, read_manifest, verify_files
-from models.checkpoint.registry import Registry, Version
+from models.checkpoint.registry import Registry
+from models.checkpoint.versions import Version
 from models.errors import (
     CheckpointError,
     IncompatibleVersionError,
@@ -22,16 +30,16 @@ from models.errors import (
     RegistryError,
 )
 
-Differing: TypeAlias = Literal["refuse", "keep", "replace"]
+ConflictPolicy: TypeAlias = Literal["refuse", "keep", "replace"]
 """What becomes of what is here, whole, and is not what the backup has under its name."""
 
-Progress: TypeAlias = Callable[[str, int, int], None]
+RestoreProgress: TypeAlias = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
 
-_NAMED = 5
+_MAX_NAMED = 5
 
 
-class Restored(NamedTuple):
+class RestoreResult(NamedTuple):
     """What came of it, by name.
 
     Attributes:
@@ -45,7 +53,7 @@ class Restored(NamedTuple):
     same: list[str]
 
 
-class _Thing(NamedTuple):
+class _RestoreItem(NamedTuple):
     """A version, the aliases of a model, or a file beside the models.
 
     Attributes:
@@ -61,7 +69,9 @@ class _Thing(NamedTuple):
     stage: Callable[[ExitStack], Callable[[], None]]
 
 
-def restore(backup: Registry, target: Registry, *, differing: Differing, progress: Progress) -> Restored:
+def restore_backup(
+    backup: Registry, target: Registry, *, differing: ConflictPolicy, progress: RestoreProgress
+) -> RestoreResult:
     """Put versions, aliases, the default, profiles and calibrations of a backup back.
 
     All versions are copied beside and verified before the first has its name. What is damaged here is replaced.
@@ -88,17 +98,17 @@ def restore(backup: Registry, target: Registry, *, differing: Differing, progres
         raise RegistryError(f"the backup {backup.location} holds no model")
     names = sorted({version.name for version in versions})
     things = [
-        *_versions(backup, target, versions, progress),
-        *(thing for name in names for thing in _aliases(backup, target, name)),
-        *_default(backup, target),
-        *_documents(backup, target),
+        *_version_items(backup, target, versions, progress),
+        *(thing for name in names for thing in _alias_items(backup, target, name)),
+        *_default_items(backup, target),
+        *_document_items(backup, target),
     ]
     same = [thing.name for thing in things if thing.here == thing.wanted]
     other = [thing.name for thing in things if thing.here not in (None, thing.wanted)]
     if other and differing == "refuse":
         raise InvalidInputError(
-            f"nothing was restored, because this is not as in the backup: {', '.join(other[:_NAMED])}"
-            f"{f' and {len(other) - _NAMED} more' * (len(other) > _NAMED)}; --differing keep leaves it, --differing "
+            f"nothing was restored, because this is not as in the backup: {', '.join(other[:_MAX_NAMED])}"
+            f"{f' and {len(other) - _MAX_NAMED} more' * (len(other) > _MAX_NAMED)}; --differing keep leaves it, --differing "
             "replace takes the backup's",
             parameter="differing",
         )
@@ -113,12 +123,12 @@ def restore(backup: Registry, target: Registry, *, differing: Differing, progres
     if isinstance(backup, LocalRegistry):
         for name in names:
             target.retire_numbers(name, backup.deleted_numbers(name) - {*target.versions(name)})
-    return Restored([thing.name for thing in chosen], kept, same)
+    return RestoreResult([thing.name for thing in chosen], kept, same)
 
 
-def _versions(
-    backup: Registry, target: LocalRegistry, versions: list[Version], progress: Progress
-) -> Iterator[_Thing]:
+def _version_items(
+    backup: Registry, target: LocalRegistry, versions: list[Version], progress: RestoreProgress
+) -> Iterator[_RestoreItem]:
     manifests = [backup.manifest(version) for version in versions]
     sizes = [sum(entry.bytes for entry in manifest.files.values()) for manifest in manifests]
     copied, folders = 0, dict[Path, Path]()
@@ -131,15 +141,15 @@ def _versions(
     for done, (version, manifest) in enumerate(zip(versions, manifests, strict=True)):
         progress("comparing", sum(sizes[:done]), sum(sizes))
         own = target.version(version.name, version.number)
-        yield _Thing(
+        yield _RestoreItem(
             version.address,
-            _standing(own, manifest),
+            _current_manifest(own, manifest),
             manifest,
-            partial(_lay, backup, version, own, folders, tell),
+            partial(_stage_version, backup, version, own, folders, tell),
         )
 
 
-def _standing(version: Version, wanted: Manifest) -> object:
+def _current_manifest(version: Version, wanted: Manifest) -> object:
     """The manifest of what is here; None if that cannot be read, or promises the same and does not hold it."""
     try:
         manifest = read_manifest(version.path)
@@ -152,7 +162,7 @@ def _standing(version: Version, wanted: Manifest) -> object:
     return manifest
 
 
-def _lay(
+def _stage_version(
     backup: Registry,
     version: Version,
     own: Version,
@@ -162,54 +172,54 @@ def _lay(
 ) -> Callable[[], None]:
     """Copy a version into a temporary folder of its model's, one for all of them; what is returned puts it in place."""
     versions, directory = own.path.parent, backup.fetch(version)
-    with writing(versions):
+    with report_write_errors(versions):
         if versions not in folders:
             folders[versions] = beside.enter_context(temporary_folder(versions))
         new, old = (folders[versions] / f"{what}-{own.number}" for what in ("new", "old"))
         new.mkdir()
-        copy_verified(directory, read_manifest(directory), new, copied)
+        copy_and_verify(directory, read_manifest(directory), new, copied)
         (new / MANIFEST_FILE).write_bytes((directory / MANIFEST_FILE).read_bytes())
         read_manifest(new)
-        forbid_writing(new)
-        flush_tree(new)
+        make_read_only(new)
+        fsync_tree(new)
 
     def put() -> None:
-        with writing(versions), held(versions):
+        with report_write_errors(versions), locked_folder(versions):
             if own.path.exists():
                 own.path.rename(old)
             new.rename(own.path)
-            flush(versions)
+            fsync_path(versions)
 
     return put
 
 
-def _aliases(backup: Registry, target: LocalRegistry, name: str) -> Iterator[_Thing]:
+def _alias_items(backup: Registry, target: LocalRegistry, name: str) -> Iterator[_RestoreItem]:
     wanted = backup.aliases(name)
     try:
         here = target.aliases(name) or None
     except ManifestError:
         here = None
     if here or wanted:
-        yield _Thing(
+        yield _RestoreItem(
             f"aliases of {name}", here, wanted, lambda _: partial(target.replace_aliases, name, wanted)
         )
 
 
-def _default(backup: Registry, target: LocalRegistry) -> Iterator[_Thing]:
+def _default_items(backup: Registry, target: LocalRegistry) -> Iterator[_RestoreItem]:
     """The default that the backup remembers, or that it had, where nothing is here yet."""
     theirs, ours = backup.models(), target.models()
     here = choose_default(ours, target.default()).name if ours else None
     chosen = choose_default(theirs, backup.default())
     if chosen.name == backup.default() or (here is None and len(theirs) > 1):
-        yield _Thing(
+        yield _RestoreItem(
             "the default model", here, chosen.name, lambda _: partial(target.set_default, chosen.name)
         )
 
 
-def _documents(backup: Registry, target: LocalRegistry) -> Iterator[_Thing]:
-    for folder in (profiles.FOLDER, calibrations.FOLDER):
-        from_ = open_documents(backup.location, folder)
-        to = open_documents(target.location, folder)
+def _document_items(backup: Registry, target: LocalRegistry) -> Iterator[_RestoreItem]:
+    for folder in (profiles.PROFILES_FOLDER, calibrations.CALIBRATIONS_FOLDER):
+        from_ = open_document_store(backup.location, folder)
+        to = open_document_store(target.location, folder)
         for name in sorted(filter(_is_document, from_.names())):
             content = from_.read(name)
             if content is not None and len(content) > MAX_DOCUMENT_BYTES:
@@ -217,7 +227,9 @@ def _documents(backup: Registry, target: LocalRegistry) -> Iterator[_Thing]:
                     f"{from_.display_path(name)} has more than {MAX_DOCUMENT_BYTES} bytes, the most that is read"
                 )
             if content is not None:
-                yield _Thing(f"{folder}/{name}", to.read(name), content, partial(_written, to, name, content))
+                yield _RestoreItem(
+                    f"{folder}/{name}", to.read(name), content, partial(_stage_document, to, name, content)
+                )
 
 
 def _is_document(name: str) -> bool:
@@ -225,5 +237,5 @@ def _is_document(name: str) -> bool:
     return name.endswith(".json") and not name.startswith(".") and "/" not in name
 
 
-def _written(to: Documents, name: str, content: bytes, _beside: ExitStack) -> Callable[[], None]:
+def _stage_document(to: DocumentStore, name: str, content: bytes, _beside: ExitStack) -> Callable[[], None]:
     return partial(to.write, name, content)

@@ -14,7 +14,7 @@ MAX_NAME_LENGTH = 100
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
-Stamp: TypeAlias = tuple[int | str, ...]
+ChangeStamp: TypeAlias = tuple[int | str, ...]
 """Another one means that something has changed."""
 
 
@@ -42,7 +42,7 @@ def is_name(name: str) -> bool:
     return len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) is not None
 
 
-def is_number(text: str) -> bool:
+def is_version_number(text: str) -> bool:
     """Whether it is a version number as it is spelled in paths and addresses."""
     return _NUMBER.fullmatch(text) is not None
 
@@ -99,7 +99,7 @@ def parse_aliases(content: bytes, place: object) -> dict[str, int]:
     try:
         aliases: Any = json.loads(content)
         if not isinstance(aliases, dict) or not all(
-            is_name(alias) and type(number) is int and is_number(str(number))
+            is_name(alias) and type(number) is int and is_version_number(str(number))
             for alias, number in aliases.items()
         ):
             raise ValueError("it must map names to version numbers")  # noqa: TRY301 - same message as bad JSON
@@ -115,7 +115,7 @@ def format_aliases(aliases: dict[str, int]) -> bytes:
     return (json.dumps(aliases, indent=1, sort_keys=True) + "\n").encode()
 
 
-def no_alias(name: str, alias: str, aliases: Iterable[str]) -> ModelNotFoundError:
+def unknown_alias_error(name: str, alias: str, aliases: Iterable[str]) -> ModelNotFoundError:
     """The error that lists the aliases there are."""
     known = ", ".join(sorted(aliases)) or "none"
     return ModelNotFoundError(

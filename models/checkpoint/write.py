@@ -25,7 +25,7 @@ from models.tokenizers import Tokenizer
 from models.vocabulary import BOS, EOS, UNK
 
 S = TypeVar("S", bound=State)
-PARTS = "parts"
+PARTS_FOLDER = "parts"
 
 
 class StorableModel(LanguageModel[S], Protocol[S]):
@@ -41,7 +41,7 @@ class StorableModel(LanguageModel[S], Protocol[S]):
         ...
 
 
-class Description(NamedTuple):
+class CheckpointDescription(NamedTuple):
     """What a checkpoint says about itself beside the model.
 
     Attributes:
@@ -65,7 +65,7 @@ def write_checkpoint(
     directory: Path,
     model: StorableModel[Any],
     tokenizer: Tokenizer,
-    description: Description,
+    description: CheckpointDescription,
     *,
     parts: Sequence[Path] = (),
 ) -> None:
@@ -82,7 +82,7 @@ def write_checkpoint(
         RegistryError: the weights cannot be written, to a full disk say.
     """
     for number, part in enumerate(parts):
-        shutil.copytree(part, directory / PARTS / str(number))
+        shutil.copytree(part, directory / PARTS_FOLDER / str(number))
     try:
         model.save(directory)
     except SafetensorError as error:  # what its library makes of the system's errors

@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 
-class Completion(NamedTuple):
+class ScoredCompletion(NamedTuple):
     """A word or phrase that the text may go on as.
 
     Attributes:
@@ -24,7 +24,7 @@ class Completion(NamedTuple):
     is_complete: bool
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """What a search has found so far.
 
     Attributes:
@@ -34,12 +34,12 @@ class Found(NamedTuple):
             or not, sum to 1; both are 0 where no tokens spell what was typed.
     """
 
-    completions: tuple[Completion, ...]
+    completions: tuple[ScoredCompletion, ...]
     live_mass: float
     unexplored_mass: float
 
 
-class Findings:
+class MassTable:
     """Words and phrases with their masses, and what became of the rest.
 
     What was typed is as probable as all that was `completed`, is still `open`, or was `cut`; each counts single words
@@ -82,7 +82,7 @@ class Findings:
             least = min(least, nlargest(limit, found.values())[-1])
         return least
 
-    def result(self, limit: int, beginnings: Mapping[bytes, float]) -> Found:
+    def result(self, limit: int, beginnings: Mapping[bytes, float]) -> SearchResult:
         """The best of each length, and the best beginnings of words where there are too few words.
 
         Args:
@@ -90,15 +90,17 @@ class Findings:
             beginnings: of words, none of which was found.
         """
         completions = [
-            Completion(text.decode(), mass, num_words, is_complete=True)
+            ScoredCompletion(text.decode(), mass, num_words, is_complete=True)
             for num_words, found in enumerate(self._by_length, start=1)
             for text, mass in nlargest(limit, found.items(), key=itemgetter(1))
         ]
         room = max(limit - len(self.words), 0)
         completions += [
-            Completion(text.decode(), mass, 1, is_complete=False)
+            ScoredCompletion(text.decode(), mass, 1, is_complete=False)
             for text, mass in nlargest(room, beginnings.items(), key=itemgetter(1))
         ]
         completions.sort(key=lambda completion: (-completion.mass, completion.text))
         live = self.live
-        return Found(tuple(completions), live, max(self.open + self.cut, 0.0) / live if live > 0 else 0.0)
+        return SearchResult(
+            tuple(completions), live, max(self.open + self.cut, 0.0) / live if live > 0 else 0.0
+        )

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
-from models.completion.words import Place
+from models.completion.words import WordState
 
 Masses: TypeAlias = npt.NDArray[np.float64]
 """How probable things are, not as logarithms [n]."""
 
-_MANY_CHILDREN = 1 << 14
+_MIN_PRUNED_CHILDREN = 1 << 14
 """Kept in any case: each takes a hundred bytes."""
 
 
@@ -40,7 +40,7 @@ class Node:
     mass: float
     text: bytes = b""
     num_matched: int = 0
-    word_state: Place = field(default_factory=Place)
+    word_state: WordState = field(default_factory=WordState)
     num_words: int = 0
 
 
@@ -155,7 +155,7 @@ class Frontier:
         Returns:
             The mass of those dropped in which no word has ended.
         """
-        if self._num_children <= max(_MANY_CHILDREN, 2 * most):
+        if self._num_children <= max(_MIN_PRUNED_CHILDREN, 2 * most):
             return 0.0
         every = np.concatenate([siblings.masses for _, _, siblings in self._heap])
         least = float(np.partition(every, len(every) - most)[len(every) - most])

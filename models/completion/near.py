@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from models.arrays import FloatArray
 from models.completion.letters import MAX_LETTERS, LetterTable
-from models.completion.spelled import SpelledTokens, folded
-from models.completion.words import last_word
+from models.completion.spelled import TokenTrie, fold_case
+from models.completion.words import last_word_start
 
 EDIT_PENALTY = 0.01
 """How much less probable each edit makes a prefix."""
@@ -22,10 +22,10 @@ LETTER_PROBABILITY = 0.1
 """How probable a letter within a word is taken to be, where the model is not asked: the inverse of a perplexity."""
 
 _LETTERS_PER_EDIT = 2
-_LOOKED_AT = 256
+_MAX_MATCHES = 256
 
 
-class NearPrefix(NamedTuple):
+class CorrectedPrefix(NamedTuple):
     """A prefix that differs from the one typed.
 
     Attributes:
@@ -41,15 +41,15 @@ class NearPrefix(NamedTuple):
     weight: float
 
 
-def prefixes_near(
-    tokens: SpelledTokens,
+def corrected_prefixes(
+    tokens: TokenTrie,
     spelled: bytes,
     log_probs: FloatArray,
     edits: int,
     *,
     limit: int = 8,
     ignore_case: bool = False,
-) -> list[NearPrefix]:
+) -> list[CorrectedPrefix]:
     """The likeliest prefixes within some edits of the one typed, that one aside, the best first.
 
     There is an edit for every two letters typed at most, and none in words of more than about thirty. Only the next
@@ -65,7 +65,7 @@ def prefixes_near(
         ignore_case: whether the case of letters does not matter.
     """
     spaced = spelled.startswith(b" ")
-    key = folded(spelled) if ignore_case else spelled
+    key = fold_case(spelled) if ignore_case else spelled
     typed = key.decode(errors="replace").removeprefix(" ")
     edits = min(edits, len(typed) // _LETTERS_PER_EDIT)
     if not edits or len(typed) > MAX_LETTERS - edits:
@@ -73,21 +73,21 @@ def prefixes_near(
     table = tokens.letters(spaced=spaced, ignore_case=ignore_case)
     masses = np.exp(log_probs.take(table.ids))
     distances = table.distances(typed, edits)
-    texts = dict(_whole(table, typed, distances, masses))
+    texts = dict(_whole_prefix_matches(table, typed, distances, masses))
     if not tokens.whole_words:
-        texts = dict(_partial(table, typed, distances, masses)) | texts
-        texts = {text: found for text, found in texts.items() if not last_word(text)}
+        texts = dict(_partial_prefix_matches(table, typed, distances, masses)) | texts
+        texts = {text: found for text, found in texts.items() if not last_word_start(text)}
     order = tokens.folded if ignore_case else tokens.exact
     near = []
     for text, (distance, mass) in texts.items():
         variant = (" " * spaced + text).encode()
         reaching = float(np.exp(log_probs.take(order.with_prefix(variant))).sum())
         penalty = EDIT_PENALTY**distance * (1.0 if text[0] == typed[0] else FIRST_LETTER_PENALTY)
-        near.append(NearPrefix(variant, distance, penalty, penalty * max(mass, reaching)))
+        near.append(CorrectedPrefix(variant, distance, penalty, penalty * max(mass, reaching)))
     return nlargest(limit, near, key=lambda prefix: prefix.weight)
 
 
-def _whole(
+def _whole_prefix_matches(
     table: LetterTable, typed: str, distances: npt.NDArray[np.int8], masses: FloatArray
 ) -> Iterator[tuple[str, tuple[int, float]]]:
     """Beginnings of tokens that may stand for all that was typed, with their edits and a token's mass."""
@@ -95,11 +95,11 @@ def _whole(
     # of equally near ones the one as long as what was typed, then the longer
     lengths = sorted(range(size - edits, size + edits + 1), key=lambda length: (abs(length - size), -length))
     cells = distances[size, lengths]  # [K, N]; past a token's end they are no less than at it
-    for token, which, distance in _likeliest(cells, masses, edits):
+    for token, which, distance in _best_matches(cells, masses, edits):
         yield table.texts[token][: lengths[which]], (distance, 0.0)
 
 
-def _partial(
+def _partial_prefix_matches(
     table: LetterTable, typed: str, distances: npt.NDArray[np.int8], masses: FloatArray
 ) -> Iterator[tuple[str, tuple[int, float]]]:
     """Tokens that may stand for the beginning of what was typed, each with the rest, its edits and mass."""
@@ -111,11 +111,13 @@ def _partial(
     cells[(num_typed < 1) | (num_typed >= size) | (table.lengths > width)] = edits + 1
     num_left = np.maximum(size - table.lengths, 0)
     reached = masses * LETTER_PROBABILITY ** num_left.astype(np.float32)
-    for token, which, distance in _likeliest(cells, reached, edits):
+    for token, which, distance in _best_matches(cells, reached, edits):
         yield table.texts[token] + typed[num_typed[which, token] :], (distance, float(reached[token]))
 
 
-def _likeliest(cells: npt.NDArray[np.int8], masses: FloatArray, edits: int) -> Iterator[tuple[int, int, int]]:
+def _best_matches(
+    cells: npt.NDArray[np.int8], masses: FloatArray, edits: int
+) -> Iterator[tuple[int, int, int]]:
     """The most probable tokens within some edits but not none: where they are, by which way, the edits.
 
     Args:
@@ -126,7 +128,7 @@ def _likeliest(cells: npt.NDArray[np.int8], masses: FloatArray, edits: int) -> I
     nearest = cells.min(axis=0)
     places = np.flatnonzero((nearest > 0) & (nearest <= edits))
     ranks = masses[places] * EDIT_PENALTY ** nearest[places].astype(np.float32)
-    best = np.argsort(-ranks, kind="stable")[:_LOOKED_AT]
+    best = np.argsort(-ranks, kind="stable")[:_MAX_MATCHES]
     places = places[best[::-1]]  # the best last, whom none overwrites
     ways = cells[:, places].argmin(axis=0)
     return zip(places.tolist(), ways.tolist(), nearest[places].tolist(), strict=True)

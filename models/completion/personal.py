@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-START = ""
+SENTENCE_START = ""
 """Stands before the first word of a sentence."""
 
 _LARGEST_UNIT = 1e9
-_FADED = 1e-12
+_MIN_COUNT = 1e-12
 """A count below it is none: one fades so far within forty half-lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class UserModelLimits:
     """What is remembered of one user at most.
 
     Attributes:
@@ -40,7 +40,7 @@ class Bounds:
         return self.max_words * self.pairs_per_word
 
 
-class Sentence(NamedTuple):
+class WordSequence(NamedTuple):
     """Words that were written one after the other.
 
     Attributes:
@@ -67,7 +67,7 @@ class PairCount(NamedTuple):
     times: float
 
 
-class PersonalModel:
+class UserModel:
     """Words and pairs of neighbours with their counts.
 
     Args:
@@ -124,7 +124,7 @@ class PersonalModel:
         folded = prefix.casefold()
         return [word for word in self._words if word.casefold().startswith(folded)]
 
-    def updated(self, sentences: Iterable[Sentence], bounds: Bounds) -> "PersonalModel":
+    def updated(self, sentences: Iterable[WordSequence], bounds: UserModelLimits) -> "UserModel":
         """The model once these sentences have been written too."""
         words, followers, unit = dict(self._words), dict(self._followers), self._unit
         own: set[str] = set()  # whose followers are copies by now
@@ -144,53 +144,59 @@ class PersonalModel:
                     after: dict[str, float] = followers[previous]  # type: ignore[assignment]  # a copy of ours
                     after[word] = after.get(word, 0.0) + unit
                 previous = word
-        return PersonalModel(words, followers, unit).limited_to(bounds)
+        return UserModel(words, followers, unit).limited_to(bounds)
 
     def export(self) -> tuple[list[WordCount], list[PairCount]]:
         """All that is remembered, as `restored` takes it; what has faded to nothing is left out."""
-        least = _FADED * self._unit
+        least = _MIN_COUNT * self._unit
         words = {word: count / self._unit for word, count in self._words.items() if count >= least}
         pairs = [
             PairCount(previous, word, count / self._unit)
-            for previous, word, count in _flat(self._followers)
+            for previous, word, count in _flatten_pairs(self._followers)
             if count >= least and word in words
         ]
         return [WordCount(*item) for item in words.items()], pairs
 
-    def limited_to(self, bounds: Bounds) -> "PersonalModel":
+    def limited_to(self, bounds: UserModelLimits) -> "UserModel":
         """What of it the bounds allow, its unit a moderate number."""
         words, followers = self._words, self._followers
         if len(words) > bounds.max_words:
-            words = dict(heapq.nlargest(_most(bounds.max_words), words.items(), key=lambda item: item[1]))
-            followers = _pairs(pair for pair in _flat(followers) if pair[1] in words)
+            words = dict(
+                heapq.nlargest(_pruned_size(bounds.max_words), words.items(), key=lambda item: item[1])
+            )
+            followers = _group_pairs(pair for pair in _flatten_pairs(followers) if pair[1] in words)
         if sum(map(len, followers.values())) > bounds.max_pairs:
-            followers = _pairs(
-                heapq.nlargest(_most(bounds.max_pairs), _flat(followers), key=lambda pair: pair[2])
+            followers = _group_pairs(
+                heapq.nlargest(
+                    _pruned_size(bounds.max_pairs), _flatten_pairs(followers), key=lambda pair: pair[2]
+                )
             )
         if self._unit > _LARGEST_UNIT:
             words = {word: count / self._unit for word, count in words.items()}
-            followers = _pairs((previous, word, n / self._unit) for previous, word, n in _flat(followers))
-            return PersonalModel(words, followers)
-        return PersonalModel(words, followers, self._unit)
+            followers = _group_pairs(
+                (previous, word, n / self._unit) for previous, word, n in _flatten_pairs(followers)
+            )
+            return UserModel(words, followers)
+        return UserModel(words, followers, self._unit)
 
 
-def restored(
+def user_model_from_counts(
     words: Iterable[tuple[str, float]], pairs: Iterable[tuple[str, str, float]] = ()
-) -> PersonalModel:
+) -> UserModel:
     """A model of given counts, each word and pair once, the latter of two neighbours among the words."""
-    return PersonalModel(dict(words), _pairs(pairs))
+    return UserModel(dict(words), _group_pairs(pairs))
 
 
-def _most(limit: int) -> int:
+def _pruned_size(limit: int) -> int:
     """What is kept where there is more than the limit: so that not every word more costs a look at all of them."""
     return limit - limit // 8
 
 
-def _flat(followers: Mapping[str, Mapping[str, float]]) -> Iterable[tuple[str, str, float]]:
+def _flatten_pairs(followers: Mapping[str, Mapping[str, float]]) -> Iterable[tuple[str, str, float]]:
     return ((previous, word, count) for previous, after in followers.items() for word, count in after.items())
 
 
-def _pairs(flat: Iterable[tuple[str, str, float]]) -> dict[str, dict[str, float]]:
+def _group_pairs(flat: Iterable[tuple[str, str, float]]) -> dict[str, dict[str, float]]:
     followers: dict[str, dict[str, float]] = {}
     for previous, word, count in flat:
         followers.setdefault(previous, {})[word] = count

@@ -18,26 +18,26 @@ import numpy as np
 from rapidfuzz.distance import OSA
 from rapidfuzz.process import cdist
 
-from models.completion.personal import PersonalModel
+from models.completion.personal import UserModel
 
 
-class Likely(NamedTuple):
+class ScoredPhrase(NamedTuple):
     """A word, or words with a space between, and their probability."""
 
     text: str
     probability: float
 
 
-def best(rated: Iterable[Likely], limit: int) -> list[Likely]:
+def most_probable(rated: Iterable[ScoredPhrase], limit: int) -> list[ScoredPhrase]:
     """The likeliest, the likeliest first; of equally likely ones the first by spelling."""
-    return heapq.nsmallest(limit, rated, key=_by_worth)
+    return heapq.nsmallest(limit, rated, key=_rank_key)
 
 
-def _by_worth(one: Likely) -> tuple[float, str]:
+def _rank_key(one: ScoredPhrase) -> tuple[float, str]:
     return -one.probability, one.text
 
 
-class Beginning(NamedTuple):
+class PrefixMatches(NamedTuple):
     """The words that begin alike.
 
     Attributes:
@@ -46,10 +46,10 @@ class Beginning(NamedTuple):
     """
 
     mass: float
-    words: list[Likely]
+    words: list[ScoredPhrase]
 
 
-class PersonalWords:
+class NextWordModel:
     """The words of several personal models, their counts added, after one word.
 
     Args:
@@ -57,7 +57,7 @@ class PersonalWords:
         previous: the word before; `START` at the start of a sentence.
     """
 
-    def __init__(self, models: Sequence[PersonalModel], previous: str) -> None:
+    def __init__(self, models: Sequence[UserModel], previous: str) -> None:
         self._models = [model for model in models if len(model)]
         self._total = sum(model.total for model in self._models)
         after: Counter[str] = Counter()
@@ -72,9 +72,9 @@ class PersonalWords:
         return bool(self._models)
 
     @cached_property
-    def followers(self) -> list[Likely]:
+    def followers(self) -> list[ScoredPhrase]:
         """The words that were written after the previous one, the likeliest first."""
-        return sorted(self._rated(self._after), key=_by_worth)
+        return sorted(self._rated(self._after), key=_rank_key)
 
     def probability(self, word: str) -> float:
         """That a word comes next; 0 for one that was never written."""
@@ -85,22 +85,22 @@ class PersonalWords:
             return alone
         return (self._after.get(word, 0.0) + self._novelty * alone) / (self._num_after + self._novelty)
 
-    def words_with_prefix(self, prefix: str, *, ignore_case: bool, limit: int) -> Beginning:
+    def words_with_prefix(self, prefix: str, *, ignore_case: bool, limit: int) -> PrefixMatches:
         """The words that begin so, the prefix itself included; with no prefix any."""
         if not prefix:
             likeliest = (word for model in self._models for word in model.likeliest(limit))
             words = {*self._after, *likeliest}
-            return Beginning(float(bool(self)), best(self._rated(words), limit))
+            return PrefixMatches(float(bool(self)), most_probable(self._rated(words), limit))
         words = {
             word
             for model in self._models
             for word in model.words_with_prefix(prefix, ignore_case=ignore_case)
         }
         rated = self._rated(words)
-        return Beginning(math.fsum(one.probability for one in rated), best(rated, limit))
+        return PrefixMatches(math.fsum(one.probability for one in rated), most_probable(rated, limit))
 
-    def _rated(self, words: Iterable[str]) -> list[Likely]:
-        return [Likely(word, self.probability(word)) for word in words]
+    def _rated(self, words: Iterable[str]) -> list[ScoredPhrase]:
+        return [ScoredPhrase(word, self.probability(word)) for word in words]
 
     def fuzzy_matches(self, prefix: str, edits: int, *, ignore_case: bool) -> dict[str, int]:
         """The words that begin so after at most so many corrections, and how many.
@@ -120,26 +120,26 @@ class PersonalWords:
         return {words[place]: int(least[place]) for place in np.flatnonzero(least <= edits).tolist()}
 
 
-class WordsAfter:
+class NextWordModels:
     """The words of several personal models after any word; what follows each is put together once.
 
     Args:
-        models: as of `PersonalWords`.
+        models: as of `NextWordModel`.
     """
 
-    def __init__(self, models: Sequence[PersonalModel]) -> None:
+    def __init__(self, models: Sequence[UserModel]) -> None:
         self._models = models
-        self._known: dict[str, PersonalWords] = {}
+        self._known: dict[str, NextWordModel] = {}
 
-    def after(self, previous: str) -> PersonalWords:
+    def after(self, previous: str) -> NextWordModel:
         """The words after this one."""
         words = self._known.get(previous)
         if words is None:
-            words = self._known[previous] = PersonalWords(self._models, previous)
+            words = self._known[previous] = NextWordModel(self._models, previous)
         return words
 
 
-def phrase_probability(words: WordsAfter, previous: str, several: Sequence[str]) -> float:
+def phrase_probability(words: NextWordModels, previous: str, several: Sequence[str]) -> float:
     """That several words come one after the other."""
     probability = 1.0
     for before, word in pairwise((previous, *several)):
@@ -149,7 +149,9 @@ def phrase_probability(words: WordsAfter, previous: str, several: Sequence[str])
     return probability
 
 
-def phrases(words: WordsAfter, first: Iterable[Likely], max_words: int, limit: int) -> list[Likely]:
+def extend_phrases(
+    words: NextWordModels, first: Iterable[ScoredPhrase], max_words: int, limit: int
+) -> list[ScoredPhrase]:
     """How words go on: phrases of 2 to `max_words` words whose neighbours were neighbours before.
 
     Args:
@@ -158,16 +160,16 @@ def phrases(words: WordsAfter, first: Iterable[Likely], max_words: int, limit: i
         max_words: of a phrase.
         limit: phrases of each length at most, the likeliest.
     """
-    found: list[Likely] = []
+    found: list[ScoredPhrase] = []
     longest = list(first)
     for _ in range(max_words - 1):
-        longer = (_longer(words, phrase) for phrase in longest)
-        longest = list(islice(heapq.merge(*longer, key=_by_worth), limit))
+        longer = (_phrase_extensions(words, phrase) for phrase in longest)
+        longest = list(islice(heapq.merge(*longer, key=_rank_key), limit))
         found += longest
     return found
 
 
-def _longer(words: WordsAfter, phrase: Likely) -> Iterator[Likely]:
+def _phrase_extensions(words: NextWordModels, phrase: ScoredPhrase) -> Iterator[ScoredPhrase]:
     """A phrase with each word that followed its last, the likeliest first."""
     for word, probability in words.after(phrase.text.rpartition(" ")[2]).followers:
-        yield Likely(f"{phrase.text} {word}", phrase.probability * probability)
+        yield ScoredPhrase(f"{phrase.text} {word}", phrase.probability * probability)

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Array, FloatArray, TokenIds, to_numpy
-from models.completion.found import Findings, Found
+from models.completion.found import MassTable, SearchResult
 from models.completion.frontier import Child, Frontier, Masses, Node
-from models.completion.spelled import SpelledTokens, folded
-from models.completion.words import JOINERS, Place, read
+from models.completion.spelled import TokenTrie, fold_case
+from models.completion.words import JOINERS, WordState, scan_words
 
 _SPACE = b" "
 
 
 @dataclass(frozen=True, slots=True)
-class SearchSettings:
+class CompletionSettings:
     """How far a search for completions goes.
 
     Attributes:
@@ -47,7 +47,7 @@ class SearchSettings:
     ignore_case: bool = False
 
 
-class Asked(NamedTuple):
+class SearchStep(NamedTuple):
     """What a search asks a model: to read a token each, and what may come next.
 
     Attributes:
@@ -71,14 +71,14 @@ class CompletionSearch:
         settings: how far to go.
     """
 
-    def __init__(self, tokens: SpelledTokens, spelled: bytes, settings: SearchSettings) -> None:
+    def __init__(self, tokens: TokenTrie, spelled: bytes, settings: CompletionSettings) -> None:
         self._tokens, self._settings = tokens, settings
         self._spelled = self._key(spelled)
         self._sorted = tokens.folded if settings.ignore_case else tokens.exact
         self._spellings = tokens.folded_bytes if settings.ignore_case else tokens.token_bytes
         self._prefix = self._spelled.removeprefix(_SPACE)
         self._is_joined = self._prefix.decode(errors="replace").endswith(tuple(JOINERS))
-        self._findings = Findings(settings.max_words)
+        self._findings = MassTable(settings.max_words)
         self._frontier = Frontier()
         self._pending: list[Child] = []
         self._num_requested = 0
@@ -101,7 +101,7 @@ class CompletionSearch:
             look(self._child_node(child, state, number), rows[number])
         self._pending = []
 
-    def next_step(self) -> Asked | None:
+    def next_step(self) -> SearchStep | None:
         """What to find out next; None if the search is over."""
         self._findings.cut += self._frontier.prune(self._capacity())
         self._findings.open = self._frontier.mass  # rounding has added up, and 0 must be 0
@@ -119,9 +119,9 @@ class CompletionSearch:
             for children in by_states.values()
         )
         tokens = [child.token for child in self._pending]
-        return Asked(first.concatenate(others) if others else first, np.array(tokens))
+        return SearchStep(first.concatenate(others) if others else first, np.array(tokens))
 
-    def result(self) -> Found:
+    def result(self) -> SearchResult:
         """What has been found so far."""
         return self._findings.result(self._settings.limit, self._partial_words())
 
@@ -175,7 +175,7 @@ class CompletionSearch:
         place = (
             parent.word_state
             if self._tokens.whole_words
-            else read(parent.word_state, spelled).word_state or Place()
+            else scan_words(parent.word_state, spelled).word_state or WordState()
         )
         return Node(states, row, child.mass, parent.text + spelled, num_matched, place, child.num_words)
 
@@ -190,11 +190,11 @@ class CompletionSearch:
         """Complete a phrase by each word, where each token is one."""
         findings = self._findings
         ids = self._sorted.ids if node.num_words else self._sorted.with_prefix(self._spelled)
-        masses = _masses(node, row, ids)
+        masses = _child_masses(node, row, ids)
         num_words = node.num_words + 1
         if num_words == 1:
             findings.open, findings.completed = 0.0, float(masses.sum())
-        for place in _largest(masses, self._settings.limit).tolist():
+        for place in _largest_indices(masses, self._settings.limit).tolist():
             if masses[place] > 0:
                 text = node.text + self._added_bytes(node, int(ids[place]))
                 findings.add(text, num_words, float(masses[place]))
@@ -214,11 +214,11 @@ class CompletionSearch:
         num_words = node.num_words + 1
         if len(moves.ending):
             word = node.text[: len(node.text) - len(node.word_state.pending)]
-            self._complete(word, num_words, float(_masses(node, row, moves.ending).sum()))
-        self._push_children(node, node.num_words, moves.inside, _masses(node, row, moves.inside))
+            self._complete(word, num_words, float(_child_masses(node, row, moves.ending).sum()))
+        self._push_children(node, node.num_words, moves.inside, _child_masses(node, row, moves.inside))
         self._expand_crossing(node, row, moves.crossing)
         if num_words < self._settings.max_words:
-            self._push_children(node, num_words, moves.onward, _masses(node, row, moves.onward))
+            self._push_children(node, num_words, moves.onward, _child_masses(node, row, moves.onward))
             self._expand_crossing(node, row, moves.leaping, num_noted=1)
 
     def _push_children(self, node: Node, num_words: int, ids: TokenIds, masses: Masses) -> None:
@@ -228,7 +228,7 @@ class CompletionSearch:
         if not num_words:
             findings.open += total
         worth = np.flatnonzero(masses > settings.floor * findings.live)
-        worth = worth[_largest(masses[worth], self._capacity())]
+        worth = worth[_largest_indices(masses[worth], self._capacity())]
         if not num_words:
             findings.discard(total - float(masses[worth].sum()))
         self._frontier.add(node, num_words, ids[worth], masses[worth])
@@ -245,7 +245,7 @@ class CompletionSearch:
         if not len(ids):
             return
         findings, max_words = self._findings, self._settings.max_words
-        masses = _masses(node, row, ids)
+        masses = _child_masses(node, row, ids)
         worth = np.flatnonzero(masses > self._settings.floor * findings.live)
         if not node.num_words + num_noted:
             findings.cut += float(masses.sum() - masses[worth].sum())
@@ -253,7 +253,7 @@ class CompletionSearch:
         text = node.text[: len(node.text) - len(node.word_state.pending)]
         for token, mass in zip(ids[worth].tolist(), masses[worth].tolist(), strict=True):
             spelled = self._added_bytes(node, token)
-            ends, place = read(node.word_state, spelled)
+            ends, place = scan_words(node.word_state, spelled)
             for number, end in enumerate(ends[num_noted : max_words - node.num_words], start=num_noted):
                 word = text + (node.word_state.pending + spelled)[:end]
                 self._complete(word, node.num_words + number + 1, mass)
@@ -278,7 +278,7 @@ class CompletionSearch:
 
     def _key(self, spelled: bytes) -> bytes:
         """Bytes as they are compared with what was typed."""
-        return folded(spelled) if self._settings.ignore_case else spelled
+        return fold_case(spelled) if self._settings.ignore_case else spelled
 
     def _partial_words(self) -> dict[bytes, float]:
         """Where too few words were found, beginnings of others, with the masses of their sequences."""
@@ -300,12 +300,12 @@ class CompletionSearch:
         return masses
 
 
-def _masses(node: Node, row: FloatArray, ids: TokenIds) -> Masses:
+def _child_masses(node: Node, row: FloatArray, ids: TokenIds) -> Masses:
     """How probable a node and each of some tokens after it are [n]."""
     return np.exp(row.take(ids)).astype(np.float64) * node.mass
 
 
-def _largest(values: Masses, count: int) -> TokenIds:
+def _largest_indices(values: Masses, count: int) -> TokenIds:
     """Where the largest of some values are, in no order; of equal ones whichever."""
     if len(values) <= count:
         return np.arange(len(values))

@@ -10,16 +10,16 @@ import numpy.typing as npt
 
 from models.arrays import TokenIds
 from models.completion.letters import LetterTable
-from models.completion.words import Place, Read, is_joiner, read
+from models.completion.words import WordScan, WordState, is_joiner, scan_words
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import CONTROL_TOKENS, EOS
 
-_BEFORE_WORD, _IN_WORD = Place(), Place(begun=True)
+_BEFORE_WORD, _IN_WORD = WordState(), WordState(begun=True)
 _SPACE = b" "
 NO_TOKENS: TokenIds = np.zeros(0, np.int64)
 
 
-class Moves(NamedTuple):
+class TokenTransitions(NamedTuple):
     """What each token does where a text stands; those in no set lead to no word.
 
     Attributes:
@@ -37,7 +37,7 @@ class Moves(NamedTuple):
     leaping: TokenIds = NO_TOKENS
 
 
-class Sorted:
+class SortedTokens:
     """Tokens in the order of what they spell.
 
     Attributes:
@@ -74,7 +74,7 @@ class Sorted:
         return np.array([i for n in lengths for i in self._exactly.get(spelled[:n], ())], np.int64)
 
 
-class SpelledTokens:
+class TokenTrie:
     """The tokens of a tokenizer by what they spell. Control tokens spell nothing and are in no set.
 
     Args:
@@ -88,20 +88,20 @@ class SpelledTokens:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.token_bytes = tokenizer.token_bytes
         self.whole_words = isinstance(tokenizer, WordTokenizer)
-        self.exact = Sorted(self.token_bytes)
+        self.exact = SortedTokens(self.token_bytes)
         self._letters: dict[tuple[bool, bool], LetterTable] = {}
         if not self.whole_words:
-            self._kinds = _Kinds(self.token_bytes)
+            self._kinds = _TransitionTable(self.token_bytes)
 
     @cached_property
     def folded_bytes(self) -> tuple[bytes, ...]:
         """What each spells whatever its case, by Unicode's case folding [V]; bytes that are no text as they are."""
-        return tuple(map(folded, self.token_bytes))
+        return tuple(map(fold_case, self.token_bytes))
 
     @cached_property
-    def folded(self) -> Sorted:
+    def folded(self) -> SortedTokens:
         """The tokens in the order of what they spell whatever its case."""
-        return Sorted(self.folded_bytes)
+        return SortedTokens(self.folded_bytes)
 
     def letters(self, *, spaced: bool, ignore_case: bool) -> LetterTable:
         """The letters of the tokens that are text; made when they are first asked for.
@@ -113,12 +113,12 @@ class SpelledTokens:
         key = spaced, ignore_case
         if key not in self._letters:
             spellings = self.folded_bytes if ignore_case else self.token_bytes
-            texts = {i: _text(spellings[i]) for i in self.exact.ids.tolist()}
+            texts = {i: _decode(spellings[i]) for i in self.exact.ids.tolist()}
             ids = [i for i, text in texts.items() if text and text.startswith(" ") == spaced]
             self._letters[key] = LetterTable(ids, [texts[i][spaced:] for i in ids])
         return self._letters[key]
 
-    def transitions(self, place: Place) -> Moves:
+    def transitions(self, place: WordState) -> TokenTransitions:
         """What each token does at a place in a text."""
         kinds = self._kinds
         if not place.pending:
@@ -127,7 +127,7 @@ class SpelledTokens:
             return kinds.after_joiner
         return kinds.in_character if place.begun else kinds.in_first_character
 
-    def transitions_along(self, place: Place, spelled: bytes, tokens: Sorted) -> Moves:
+    def transitions_along(self, place: WordState, spelled: bytes, tokens: SortedTokens) -> TokenTransitions:
         """What those tokens do at a place that spell, or go on to spell, some bytes.
 
         Args:
@@ -138,15 +138,15 @@ class SpelledTokens:
         reaching, kinds = tokens.with_prefix(spelled), self._kinds
         within = tokens.proper_prefixes_of(spelled)
         if place.pending and not is_joiner(place.pending):
-            return Moves(inside=within, crossing=reaching)
+            return TokenTransitions(inside=within, crossing=reaching)
         inside, crossing = kinds.after_space if spelled.startswith(_SPACE) else kinds.directly
-        return Moves(
+        return TokenTransitions(
             inside=np.concatenate([within, reaching[inside[reaching]]]),
             crossing=reaching[crossing[reaching]],
         )
 
 
-def folded(spelled: bytes) -> bytes:
+def fold_case(spelled: bytes) -> bytes:
     """Bytes of a text whatever its case; as they are if they are no text."""
     try:
         return spelled.decode().casefold().encode()
@@ -154,7 +154,7 @@ def folded(spelled: bytes) -> bytes:
         return spelled
 
 
-def _text(spelled: bytes) -> str:
+def _decode(spelled: bytes) -> str:
     """Bytes as text; empty if they are none."""
     try:
         return spelled.decode()
@@ -162,7 +162,7 @@ def _text(spelled: bytes) -> str:
         return ""
 
 
-class _Kinds:
+class _TransitionTable:
     """What tokens do, by the place at which they come.
 
     Attributes:
@@ -176,31 +176,31 @@ class _Kinds:
     """
 
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
-        flags = _Flags(len(token_bytes))
+        flags = _TokenFlags(len(token_bytes))
         for token in range(len(CONTROL_TOKENS), len(token_bytes)):
             if token_bytes[token]:
                 flags.put(token, token_bytes[token])
         ordinary = flags.inside | flags.crossing | flags.ending
         middle = flags.middle_of_character
         starting = flags.starting
-        self.in_word = Moves(
-            ending=_with_end(flags.ending),
+        self.in_word = TokenTransitions(
+            ending=_with_eos(flags.ending),
             inside=np.flatnonzero(flags.inside),
             crossing=np.flatnonzero(flags.crossing),
             onward=np.flatnonzero(flags.onward),
             leaping=np.flatnonzero(flags.leaping),
         )
-        self.before_word = Moves(
+        self.before_word = TokenTransitions(
             inside=np.flatnonzero(flags.inside & starting), crossing=np.flatnonzero(flags.crossing & starting)
         )
-        self.after_joiner = self.before_word._replace(ending=_with_end(ordinary & ~starting))
-        self.in_first_character = Moves(crossing=np.flatnonzero(middle))
-        self.in_character = self.in_first_character._replace(ending=_with_end(ordinary & ~middle))
+        self.after_joiner = self.before_word._replace(ending=_with_eos(ordinary & ~starting))
+        self.in_first_character = TokenTransitions(crossing=np.flatnonzero(middle))
+        self.in_character = self.in_first_character._replace(ending=_with_eos(ordinary & ~middle))
         self.directly = flags.inside, flags.crossing
         self.after_space = flags.spaced_inside, flags.spaced_crossing
 
 
-class _Flags:
+class _TokenFlags:
     """What is noted of each token [V]."""
 
     def __init__(self, size: int) -> None:
@@ -212,13 +212,13 @@ class _Flags:
     def put(self, token: int, spelled: bytes) -> None:
         """Note what a token does."""
         spaced = spelled.startswith(_SPACE)
-        if _text(spelled[spaced:]).isalnum():  # most are a word or a part of one
+        if _decode(spelled[spaced:]).isalnum():  # most are a word or a part of one
             self.inside[token] = self.starting[token] = not spaced
             self.ending[token] = self.onward[token] = self.spaced_inside[token] = spaced
             return
         self.middle_of_character[token] = 0x80 <= spelled[0] < 0xC0
-        self.starting[token] = _leads_on(read(_BEFORE_WORD, spelled))
-        ends, place = read(_IN_WORD, spelled)
+        self.starting[token] = _may_hold_word(scan_words(_BEFORE_WORD, spelled))
+        ends, place = scan_words(_IN_WORD, spelled)
         if not ends:
             self.inside[token] = True
         elif ends[0] > 0:
@@ -227,16 +227,16 @@ class _Flags:
             self.ending[token] = True
             self.onward[token] = len(ends) == 1 and place is not None
             self.leaping[token] = len(ends) > 1
-        if spaced and _leads_on(word := read(_BEFORE_WORD, spelled[1:])):
+        if spaced and _may_hold_word(word := scan_words(_BEFORE_WORD, spelled[1:])):
             self.spaced_inside[token] = not word.ends
             self.spaced_crossing[token] = bool(word.ends)
 
 
-def _leads_on(seen: Read) -> bool:
+def _may_hold_word(seen: WordScan) -> bool:
     """Whether there is a word, or may be one."""
     return bool(seen.ends) or seen.word_state is not None
 
 
-def _with_end(flags: npt.NDArray[np.bool_]) -> TokenIds:
+def _with_eos(flags: npt.NDArray[np.bool_]) -> TokenIds:
     """The tokens flagged, and `</s>`."""
     return np.concatenate([np.array([EOS]), np.flatnonzero(flags)])

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from models.arrays import Array
-from models.completion.search import Asked, CompletionSearch
+from models.completion.search import CompletionSearch, SearchStep
 
 
-class AskedTogether:
+class SearchStepBatch:
     """What searches that go on ask.
 
     Args:
@@ -20,7 +20,7 @@ class AskedTogether:
         tokens: to be read [R].
     """
 
-    def __init__(self, searches: Sequence[tuple[CompletionSearch, Asked]]) -> None:
+    def __init__(self, searches: Sequence[tuple[CompletionSearch, SearchStep]]) -> None:
         self._searches = searches
         first, *others = (asked.state for _, asked in searches)
         self.state = first.concatenate(others) if others else first
@@ -35,7 +35,7 @@ class AskedTogether:
             begin = end
 
 
-def ask_together(searches: Sequence[CompletionSearch]) -> AskedTogether | None:
+def next_step_batch(searches: Sequence[CompletionSearch]) -> SearchStepBatch | None:
     """What searches ask next; None when all are over."""
     asking = [(search, asked) for search in searches if (asked := search.next_step()) is not None]
-    return AskedTogether(asking) if asking else None
+    return SearchStepBatch(asking) if asking else None

@@ -4,7 +4,7 @@ import re
 import unicodedata
 from typing import NamedTuple
 
-from models.completion.words import last_word
+from models.completion.words import last_word_start
 from models.tokenizers import SentencePieceTokenizer, Tokenizer, WordTokenizer
 from models.vocabulary import UNK
 
@@ -16,7 +16,7 @@ _DASHES = frozenset("\u2013\u2014")
 _QUOTES = frozenset("\"'")
 
 
-class Typed(NamedTuple):
+class PrefixSplit(NamedTuple):
     """A text in two parts.
 
     Attributes:
@@ -34,27 +34,29 @@ class Typed(NamedTuple):
     space: bool
 
 
-def cut(tokenizer: Tokenizer, text: str) -> Typed:
+def split_prefix(tokenizer: Tokenizer, text: str) -> PrefixSplit:
     """Find the word in which a text ends.
 
     For word tokenizers that is the last word, if a letter more would belong to it; for others the last run of
     word characters (see `last_word`). White space before it is read as the one space that pieces carry; a text
     of nothing else is read as empty.
     """
-    start = _start_of_word(tokenizer, text) if isinstance(tokenizer, WordTokenizer) else last_word(text)
+    start = (
+        _last_word_offset(tokenizer, text) if isinstance(tokenizer, WordTokenizer) else last_word_start(text)
+    )
     context, prefix = text[:start], text[start:]
-    space = not prefix and _wants_space(tokenizer, text)
-    spelled = _normalised(tokenizer, prefix)
+    space = not prefix and _needs_space(tokenizer, text)
+    spelled = _normalise(tokenizer, prefix)
     if tokenizer.leading_space:
         before = context.rstrip()
         if space or not before or len(before) < len(context) or isinstance(tokenizer, WordTokenizer):
             context, spelled = before, " " + spelled
     elif space:
         spelled = " "
-    return Typed(context, prefix, start, spelled.encode("utf-8", "surrogatepass"), space)
+    return PrefixSplit(context, prefix, start, spelled.encode("utf-8", "surrogatepass"), space)
 
 
-def _start_of_word(tokenizer: WordTokenizer, text: str) -> int:
+def _last_word_offset(tokenizer: WordTokenizer, text: str) -> int:
     """Where the last word of a word tokenizer begins; the text's length if the text does not end in one."""
     if tokenizer.pattern is None:
         at_end = text and not text[-1].isspace()
@@ -65,19 +67,19 @@ def _start_of_word(tokenizer: WordTokenizer, text: str) -> int:
     for match in pattern.finditer(read):
         if match.group():
             last = match
-    if last is None or last.end() < len(read) or not _goes_on(pattern, last.group()):
+    if last is None or last.end() < len(read) or not _may_continue(pattern, last.group()):
         return len(text)
     start = last.start()
-    return start if len(read) == len(text) else _given_place(text, len(read) - start)
+    return start if len(read) == len(text) else _original_offset(text, len(read) - start)
 
 
-def _goes_on(pattern: re.Pattern[str], word: str) -> bool:
+def _may_continue(pattern: re.Pattern[str], word: str) -> bool:
     """Whether a letter after a word would belong to it, by the pattern of the tokenizer."""
     found = pattern.match(word + "a")
     return found is not None and found.end() > len(word)
 
 
-def _given_place(text: str, num_lowered: int) -> int:
+def _original_offset(text: str, num_lowered: int) -> int:
     """Where the last characters of a text begin whose lower-cased forms have so many code points."""
     at = len(text)
     while at and num_lowered > 0:
@@ -86,7 +88,7 @@ def _given_place(text: str, num_lowered: int) -> int:
     return at
 
 
-def _normalised(tokenizer: Tokenizer, prefix: str) -> str:
+def _normalise(tokenizer: Tokenizer, prefix: str) -> str:
     """A prefix as the tokenizer reads it."""
     if isinstance(tokenizer, WordTokenizer) and tokenizer.lowercase:
         return prefix.lower()
@@ -96,7 +98,7 @@ def _normalised(tokenizer: Tokenizer, prefix: str) -> str:
     return prefix
 
 
-def _wants_space(tokenizer: Tokenizer, text: str) -> bool:
+def _needs_space(tokenizer: Tokenizer, text: str) -> bool:
     """Whether a space comes between a text and the word that follows it."""
     if not text or text[-1].isspace():
         return False

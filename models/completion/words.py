@@ -26,11 +26,11 @@ def is_joiner(spelled: bytes) -> bool:
     return spelled in _JOINER_BYTES
 
 
-LONGEST = 64
+MAX_WORD_RUN = 64
 """Characters of a run that are taken for the beginning of one word."""
 
 
-class Place(NamedTuple):
+class WordState(NamedTuple):
     """A place in a text, as far as words go.
 
     Attributes:
@@ -42,7 +42,7 @@ class Place(NamedTuple):
     pending: bytes = b""
 
 
-class Read(NamedTuple):
+class WordScan(NamedTuple):
     """What some bytes are to the words of a text.
 
     Attributes:
@@ -52,10 +52,10 @@ class Read(NamedTuple):
     """
 
     ends: tuple[int, ...]
-    word_state: Place | None
+    word_state: WordState | None
 
 
-def read(place: Place, spelled: bytes) -> Read:
+def scan_words(place: WordState, spelled: bytes) -> WordScan:
     """Read some more bytes of a text."""
     raw = place.pending + spelled
     text, _ = codecs.utf_8_decode(raw, "replace", False)  # noqa: FBT003 - takes no names
@@ -70,27 +70,27 @@ def read(place: Place, spelled: bytes) -> Read:
             joined = True
         else:
             if not begun:
-                return Read(tuple(ends), None)
+                return WordScan(tuple(ends), None)
             ends.append(sure)
             if joined or character != " ":
-                return Read(tuple(ends), None)
+                return WordScan(tuple(ends), None)
             begun, sure = False, at
-    return Read(tuple(ends), Place(begun, raw[sure:]))
+    return WordScan(tuple(ends), WordState(begun, raw[sure:]))
 
 
-def last_word(text: str) -> int:
+def last_word_start(text: str) -> int:
     """Where the word begins in which a text ends; the text's length if it ends in none.
 
     A joiner after a word character may be within a word yet, so it belongs to the last one. Of a run of more than
     `LONGEST` characters, as scripts without spaces have, the last so many are taken.
     """
     at = len(text)
-    least = max(at - LONGEST, 0)
-    while at > least and (is_word_character(text[at - 1]) or _joins(text, at - 1)):
+    least = max(at - MAX_WORD_RUN, 0)
+    while at > least and (is_word_character(text[at - 1]) or _may_join(text, at - 1)):
         at -= 1
     return at + 1 if at < len(text) and text[at] in JOINERS else at  # only where a run was cut
 
 
-def _joins(text: str, at: int) -> bool:
+def _may_join(text: str, at: int) -> bool:
     """Whether the character there may join the one before it to what comes after."""
     return text[at] in JOINERS and at > 0 and is_word_character(text[at - 1])

@@ -9,12 +9,12 @@ from models.decoding.rows import END_AFTER, FREQUENCY, PRESENCE, REPETITION
 from models.vocabulary import BOS, EOS, UNK
 
 _IMPOSSIBLE = np.float32(-np.inf)
-_HIGHEST = np.float32(3e38)
+_MAX_SCORE = np.float32(3e38)
 """By penalties next to nothing a score would become infinite, and no weight could be told from nothing beside it."""
 
 
 @numba.njit(nogil=True)
-def adjust(scores: Any, row: Any, rows: Any, counts: Any) -> None:
+def adjust_scores(scores: Any, row: Any, rows: Any, counts: Any) -> None:
     """Turn a row of log-probabilities into scores, in place.
 
     The work grows with the row's biases and bans and the tokens that penalties look at, not with V.
@@ -35,11 +35,11 @@ def adjust(scores: Any, row: Any, rows: Any, counts: Any) -> None:
     repetition = rows.rules[row, REPETITION]
     presence, frequency = rows.rules[row, PRESENCE], rows.rules[row, FREQUENCY]
     if repetition != 1 or presence != 0 or frequency != 0:
-        _penalise(scores, row, rows, counts)
+        _apply_penalties(scores, row, rows, counts)
 
 
 @numba.njit(nogil=True)
-def _penalise(scores: Any, row: Any, rows: Any, counts: Any) -> None:
+def _apply_penalties(scores: Any, row: Any, rows: Any, counts: Any) -> None:
     repetition = rows.rules[row, REPETITION]
     presence, frequency = rows.rules[row, PRESENCE], rows.rules[row, FREQUENCY]
     history, length = rows.history, rows.lengths[row]
@@ -49,16 +49,16 @@ def _penalise(scores: Any, row: Any, rows: Any, counts: Any) -> None:
         for place in range(rows.prompt_spans[row, 0], rows.prompt_spans[row, 1]):
             token = rows.prompt_ids[place]
             if counts[token] == 0:
-                scores[token] = repeated(scores[token], repetition)
+                scores[token] = penalise_repetition(scores[token], repetition)
     for place in range(length):
         token = history[row, place]
         if counts[token]:  # its first place; the count is cleared there
-            score = repeated(scores[token], repetition)
+            score = penalise_repetition(scores[token], repetition)
             scores[token] = score - frequency * counts[token] - presence
             counts[token] = 0
 
 
 @numba.njit(nogil=True, inline="always")
-def repeated(score: Any, penalty: Any) -> Any:
+def penalise_repetition(score: Any, penalty: Any) -> Any:
     """The score of a token seen before."""
-    return min(score / penalty, _HIGHEST) if score > 0 else score * penalty
+    return min(score / penalty, _MAX_SCORE) if score > 0 else score * penalty

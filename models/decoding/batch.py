@@ -9,16 +9,16 @@ import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
 from models.decoding.banned import BannedSequences
-from models.decoding.draws import Seeds, draws
-from models.decoding.rows import Doubles, Int32s, Int64s, Rows
-from models.decoding.rules import Rules, RuleTable, Spread, spread
+from models.decoding.draws import Seeds, uniform_numbers
+from models.decoding.rows import Float64s, Int32s, Int64s, KernelRows
+from models.decoding.rules import RaggedArray, Rules, RuleTable, pack_ragged
 
-_FIRST_ROOM = 16
-_NONE_BANNED = np.zeros(0, np.int32)
+_INITIAL_CAPACITY = 16
+_NO_BANNED_IDS = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class SequenceBatch:
     """Rows, their rules, and what was generated of each.
 
     A batch and the one with a token more share memory past the shorter one's end: a row is
@@ -61,10 +61,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def rows(self) -> Rows:
+    def rows(self) -> KernelRows:
         """What is to be known for the next token, as compiled decoding takes it."""
         table, banned = self.table, self._banned()
-        return Rows(
+        return KernelRows(
             table.numbers,
             table.bias_ids.values,
             table.bias_values,
@@ -77,9 +77,9 @@ class Batch:
             self.lengths,
         )
 
-    def uniform_numbers(self) -> Doubles:
+    def uniform_numbers(self) -> Float64s:
         """The number in [0, 1) that each row's next token is drawn by [R]."""
-        return draws(self.seeds, self.lengths)
+        return uniform_numbers(self.seeds, self.lengths)
 
     def last(self, row: int, count: int) -> tuple[list[int], list[float]]:
         """The last tokens that were generated of a row, and the model's own log-probabilities of them."""
@@ -96,8 +96,8 @@ class Batch:
         """
         history, own, everyone = self.history, self.log_probs, np.arange(len(self))
         if self.lengths.max(initial=0) == history.shape[1]:
-            width = max(_FIRST_ROOM, 2 * history.shape[1])
-            history, own = _widened(history, width), _widened(own, width)
+            width = max(_INITIAL_CAPACITY, 2 * history.shape[1])
+            history, own = _pad_columns(history, width), _pad_columns(own, width)
         history[everyone, self.lengths] = tokens
         own[everyone, self.lengths] = log_probs
         lengths, nodes = self.lengths + 1, self._advance_nodes(tokens)
@@ -123,8 +123,8 @@ class Batch:
             self,
             table=RuleTable([rules for batch in every for rules in batch.table.row_rules]),
             seeds=np.concatenate([batch.seeds for batch in every]),
-            history=np.concatenate([_widened(batch.history, width) for batch in every]),
-            log_probs=np.concatenate([_widened(batch.log_probs, width) for batch in every]),
+            history=np.concatenate([_pad_columns(batch.history, width) for batch in every]),
+            log_probs=np.concatenate([_pad_columns(batch.log_probs, width) for batch in every]),
             lengths=np.concatenate([batch.lengths for batch in every]),
             nodes=np.concatenate([batch.nodes for batch in every]),
         )
@@ -136,15 +136,17 @@ class Batch:
         nodes = [rules.banned.advance(node, token) if rules.banned else node for rules, node, token in rows]
         return np.array(nodes, np.int64)
 
-    def _banned(self) -> Spread:
+    def _banned(self) -> RaggedArray:
         """The tokens that would complete a banned sequence of each row."""
         if not self.table.has_bans:
-            return Spread(_NONE_BANNED, np.zeros((len(self), 2), np.int64))
+            return RaggedArray(_NO_BANNED_IDS, np.zeros((len(self), 2), np.int64))
         rows = zip(self.table.row_rules, self.nodes.tolist(), strict=True)
-        return spread([rules.banned.banned(node) if rules.banned else _NONE_BANNED for rules, node in rows])
+        return pack_ragged(
+            [rules.banned.banned(node) if rules.banned else _NO_BANNED_IDS for rules, node in rows]
+        )
 
 
-def _widened(array: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+def _pad_columns(array: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
     """An array [R, T] with room for more [R, width]; the same if it has that width."""
     if array.shape[1] == width:
         return array

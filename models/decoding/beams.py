@@ -14,13 +14,13 @@ from typing import NamedTuple
 from models.arrays import FloatArray
 from models.decoding.extending import best_extensions
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rows import Rows
+from models.decoding.rows import KernelRows
 from models.decoding.stopping import StopBytes, Tail
 from models.protocol import TopTokens
 from models.vocabulary import EOS
 
 
-class Told(NamedTuple):
+class TokenInfo(NamedTuple):
     """What a model says of a token in its place.
 
     Attributes:
@@ -32,15 +32,15 @@ class Told(NamedTuple):
     top: TopTokens | None
 
 
-class Link(NamedTuple):
+class TokenNode(NamedTuple):
     """A token and what stands before it."""
 
-    previous: "Link | None"
+    previous: "TokenNode | None"
     token: int
-    info: Told
+    info: TokenInfo
 
 
-_NOTHING = Tail()
+_EMPTY_TAIL = Tail()
 
 
 @dataclass(slots=True)
@@ -56,11 +56,11 @@ class Beam:
 
     row: int
     total: float = 0.0
-    end: Link | None = None
-    tail: Tail = _NOTHING
+    end: TokenNode | None = None
+    tail: Tail = _EMPTY_TAIL
 
 
-class Finished(NamedTuple):
+class FinishedBeam(NamedTuple):
     """A continuation that has ended.
 
     Attributes:
@@ -71,11 +71,11 @@ class Finished(NamedTuple):
     """
 
     score: float
-    end: Link | None
-    eos: Told | None
+    end: TokenNode | None
+    eos: TokenInfo | None
     full: bool
 
-    def nodes(self) -> list[Link]:
+    def nodes(self) -> list[TokenNode]:
         """Its tokens in order, `</s>` aside."""
         links, link = [], self.end
         while link is not None:
@@ -89,7 +89,7 @@ class _Group:
     """Beams that compete with each other, and the best of theirs that are finished."""
 
     live: list[Beam]
-    finished: list[Finished] = field(default_factory=list)
+    finished: list[FinishedBeam] = field(default_factory=list)
 
 
 class BeamSearch:
@@ -113,7 +113,7 @@ class BeamSearch:
         """The beams that go on; none when the search is over."""
         return [beam for group in self._groups for beam in group.live]
 
-    def step(self, log_probs: FloatArray, rows: Rows, tops: TopTokens | None) -> None:
+    def step(self, log_probs: FloatArray, rows: KernelRows, tops: TopTokens | None) -> None:
         """Extend all beams by a token.
 
         Args:
@@ -131,10 +131,10 @@ class BeamSearch:
             if self._is_done(group):
                 group.live = []
 
-    def best(self) -> list[Finished]:
+    def best(self) -> list[FinishedBeam]:
         """The `n` best continuations that differ, or as many as there are, the best first."""
         every = sorted((f for group in self._groups for f in group.finished), key=lambda f: -f.score)
-        seen: dict[tuple[int, ...], Finished] = {}
+        seen: dict[tuple[int, ...], FinishedBeam] = {}
         for finished in every:
             seen.setdefault(tuple(link.token for link in finished.nodes()), finished)
         return list(seen.values())[: self._parameters.n]
@@ -143,7 +143,7 @@ class BeamSearch:
         self,
         group: _Group,
         log_probs: FloatArray,
-        rows: Rows,
+        rows: KernelRows,
         tops: TopTokens | None,
         shunned: dict[int, float],
     ) -> list[int]:
@@ -168,13 +168,13 @@ class BeamSearch:
         for rank, (place, token, total) in enumerate(zip(*(a.tolist() for a in extensions), strict=True)):
             beam = before[place]
             top = None if tops is None else TopTokens(tops.ids[beam.row], tops.log_probs[beam.row])
-            told = Told(float(log_probs[beam.row, token]), top)
+            told = TokenInfo(float(log_probs[beam.row, token]), top)
             if token == EOS:
                 if rank < self._size:
                     self._finish(group, total, beam.end, eos=told)
                     taken.append(token)
                 continue
-            link = Link(beam.end, token, told)
+            link = TokenNode(beam.end, token, told)
             tail = self._stops.advance(beam.tail, token) if self._stops else beam.tail
             if tail.stopped or full:
                 if rank < self._size or full:
@@ -189,10 +189,16 @@ class BeamSearch:
         return taken
 
     def _finish(
-        self, group: _Group, total: float, end: Link | None, *, eos: Told | None = None, full: bool = False
+        self,
+        group: _Group,
+        total: float,
+        end: TokenNode | None,
+        *,
+        eos: TokenInfo | None = None,
+        full: bool = False,
     ) -> None:
         score = total / self._steps**self._parameters.length_penalty
-        group.finished.append(Finished(score, end, eos, full))
+        group.finished.append(FinishedBeam(score, end, eos, full))
         group.finished.sort(key=lambda finished: -finished.score)
         del group.finished[self._size :]
 

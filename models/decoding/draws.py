@@ -16,18 +16,18 @@ from models.decoding.rows import Int64s
 
 Seeds = npt.NDArray[np.uint64]
 _MASK = (1 << 64) - 1
-_STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_GAMMA, _MULTIPLIER_1, _MULTIPLIER_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def row_seed(seed: int, *numbers: int) -> int:
     """The seed of a row of a request: of the request's own and of numbers such as those of its prompt and choice."""
-    mixed = _mixed(seed + _STEP)
+    mixed = _mix_bits(seed + _GAMMA)
     for number in numbers:
-        mixed = _mixed(mixed + (number + 1) * _STEP)
+        mixed = _mix_bits(mixed + (number + 1) * _GAMMA)
     return mixed
 
 
-def draws(seeds: Seeds, places: Int64s) -> npt.NDArray[np.float64]:
+def uniform_numbers(seeds: Seeds, places: Int64s) -> npt.NDArray[np.float64]:
     """A number in [0, 1) for each of R rows.
 
     Args:
@@ -35,21 +35,21 @@ def draws(seeds: Seeds, places: Int64s) -> npt.NDArray[np.float64]:
         places: how many numbers each has drawn before [R].
     """
     numbers = np.empty(len(seeds))
-    _fill(seeds, places, numbers)
+    _fill_uniforms(seeds, places, numbers)
     return numbers
 
 
-def _mixed(value: int) -> int:
+def _mix_bits(value: int) -> int:
     value &= _MASK
-    value = (value ^ (value >> 30)) * _FIRST & _MASK
-    value = (value ^ (value >> 27)) * _SECOND & _MASK
+    value = (value ^ (value >> 30)) * _MULTIPLIER_1 & _MASK
+    value = (value ^ (value >> 27)) * _MULTIPLIER_2 & _MASK
     return value ^ (value >> 31)
 
 
 @numba.njit(types.void(types.uint64[::1], types.int64[::1], types.float64[::1]), nogil=True, cache=True)
-def _fill(seeds: Any, places: Any, numbers: Any) -> None:
+def _fill_uniforms(seeds: Any, places: Any, numbers: Any) -> None:
     for row in range(len(seeds)):
-        value = seeds[row] + np.uint64(places[row] + 1) * np.uint64(_STEP)
-        value = (value ^ (value >> np.uint64(30))) * np.uint64(_FIRST)
-        value = (value ^ (value >> np.uint64(27))) * np.uint64(_SECOND)
+        value = seeds[row] + np.uint64(places[row] + 1) * np.uint64(_GAMMA)
+        value = (value ^ (value >> np.uint64(30))) * np.uint64(_MULTIPLIER_1)
+        value = (value ^ (value >> np.uint64(27))) * np.uint64(_MULTIPLIER_2)
         numbers[row] = np.float64((value ^ (value >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53

@@ -9,13 +9,13 @@ import numpy.typing as npt
 from numba import types
 
 from models.arrays import FloatArray, TokenIds
-from models.decoding.adjusting import adjust
-from models.decoding.choosing import LOG_PROBS, ROOM, ROWS
-from models.decoding.rows import Rows, room_for
-from models.decoding.top import insert
+from models.decoding.adjusting import adjust_scores
+from models.decoding.choosing import BUFFERS_TYPE, LOG_PROBS_TYPE, ROWS_TYPE
+from models.decoding.rows import KernelRows, buffers_for
+from models.decoding.top import insert_sorted
 
 
-class Extensions(NamedTuple):
+class BeamExtensions(NamedTuple):
     """Beams with one more token, the best first; of equal ones the earlier beam, then the smaller id.
 
     Attributes:
@@ -31,13 +31,13 @@ class Extensions(NamedTuple):
 
 def best_extensions(
     log_probs: FloatArray,
-    rows: Rows,
+    rows: KernelRows,
     *,
     members: Sequence[int],
     totals: Sequence[float],
     count: int,
     penalties: Mapping[int, float],
-) -> Extensions:
+) -> BeamExtensions:
     """The best extensions of M beams by any token.
 
     Args:
@@ -51,39 +51,39 @@ def best_extensions(
     places = np.empty(count, np.int64)
     ranks = np.full(count, -np.inf)
     width = log_probs.shape[1]
-    _extend(
+    _rank_extensions(
         np.ascontiguousarray(log_probs),
         rows,
         np.array(members, np.int64),
         np.array(totals),
         np.fromiter(penalties.keys(), np.int64, len(penalties)),
         np.fromiter(penalties.values(), np.float64, len(penalties)),
-        room_for(width),
+        buffers_for(width),
         places,
         ranks,
     )
     possible = ranks > -np.inf
     beams, tokens = np.divmod(places[possible], width)
     back = np.array([penalties.get(token, 0.0) for token in tokens.tolist()]) if penalties else 0.0
-    return Extensions(beams, tokens, ranks[possible] + back)
+    return BeamExtensions(beams, tokens, ranks[possible] + back)
 
 
 @numba.njit(
     types.void(
-        LOG_PROBS,
-        ROWS,
+        LOG_PROBS_TYPE,
+        ROWS_TYPE,
         types.int64[::1],
         types.float64[::1],
         types.int64[::1],
         types.float64[::1],
-        ROOM,
+        BUFFERS_TYPE,
         types.int64[::1],
         types.float64[::1],
     ),
     nogil=True,
     cache=True,
 )
-def _extend(
+def _rank_extensions(
     log_probs: Any,
     rows: Any,
     members: Any,
@@ -99,11 +99,11 @@ def _extend(
     for beam in range(len(members)):
         row, total = members[beam], totals[beam]
         scores[:width] = log_probs[row]
-        adjust(scores, row, rows, room.counts)
+        adjust_scores(scores, row, rows, room.counts)
         for place in range(len(shunned)):
             scores[shunned[place]] -= by[place]
         for token in range(width):
             rank = total + scores[token]
             if rank > least:
-                insert(ranks, places, rank, beam * width + token)
+                insert_sorted(ranks, places, rank, beam * width + token)
                 least = ranks[last]

@@ -6,13 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds, to_numpy
-from models.decoding.batch import Batch
-from models.decoding.choosing import Chosen, choose
-from models.decoding.weighing import UNDETERMINED, draw_by_weight
-from models.protocol import LanguageModel, Weigher, can
+from models.decoding.batch import SequenceBatch
+from models.decoding.choosing import ChosenTokens, choose_tokens
+from models.decoding.weighing import UNDETERMINED, sample_by_blocks
+from models.protocol import BlockSampler, LanguageModel, supports
 
 
-class Next(NamedTuple):
+class TokenChoices(NamedTuple):
     """What comes next.
 
     Attributes:
@@ -21,7 +21,7 @@ class Next(NamedTuple):
         log_probs: these [F, V].
     """
 
-    chosen: Chosen
+    chosen: ChosenTokens
     full_rows: TokenIds
     log_probs: FloatArray
 
@@ -29,9 +29,9 @@ class Next(NamedTuple):
 _NO_ROWS, _NO_LOG_PROBS = np.zeros(0, np.int64), np.zeros((0, 0), np.float32)
 
 
-def next_tokens(
-    model: LanguageModel[Any], state: Any, batch: Batch, *, in_full: npt.NDArray[np.bool_]
-) -> Next:
+def choose_next_tokens(
+    model: LanguageModel[Any], state: Any, batch: SequenceBatch, *, in_full: npt.NDArray[np.bool_]
+) -> TokenChoices:
     """Choose a token for each of R rows. What a row is given depends on that row alone.
 
     Args:
@@ -40,30 +40,32 @@ def next_tokens(
         batch: the rows; theirs are the rules.
         in_full: which of them must have their whole distributions computed [R].
     """
-    if not can(model, Weigher):
-        return _all_in_full(model, state, batch)
+    if not supports(model, BlockSampler):
+        return _choose_from_distributions(model, state, batch)
     by_weight = batch.table.unfiltered & ~in_full
     if not by_weight.any():
-        return _all_in_full(model, state, batch)
+        return _choose_from_distributions(model, state, batch)
     if by_weight.all():
-        chosen = draw_by_weight(model, state, batch)
+        chosen = sample_by_blocks(model, state, batch)
     else:
         rows = np.flatnonzero(by_weight)
-        some = draw_by_weight(model, state.select(rows), batch.select(rows))
-        chosen = Chosen(np.full(len(batch), UNDETERMINED), np.empty(len(batch), np.float32))
-        _put(chosen, rows, some)
+        some = sample_by_blocks(model, state.select(rows), batch.select(rows))
+        chosen = ChosenTokens(np.full(len(batch), UNDETERMINED), np.empty(len(batch), np.float32))
+        _scatter(chosen, rows, some)
     rest = np.flatnonzero(chosen.tokens == UNDETERMINED)
     if not len(rest):
-        return Next(chosen, _NO_ROWS, _NO_LOG_PROBS)
+        return TokenChoices(chosen, _NO_ROWS, _NO_LOG_PROBS)
     log_probs, part = to_numpy(model.next_log_probs(state.select(rest))), batch.select(rest)
-    _put(chosen, rest, choose(log_probs, part.rows(), part.uniform_numbers()))
-    return Next(chosen, rest, log_probs)
+    _scatter(chosen, rest, choose_tokens(log_probs, part.rows(), part.uniform_numbers()))
+    return TokenChoices(chosen, rest, log_probs)
 
 
-def _all_in_full(model: LanguageModel[Any], state: Any, batch: Batch) -> Next:
+def _choose_from_distributions(model: LanguageModel[Any], state: Any, batch: SequenceBatch) -> TokenChoices:
     log_probs = to_numpy(model.next_log_probs(state))
-    return Next(choose(log_probs, batch.rows(), batch.uniform_numbers()), np.arange(len(batch)), log_probs)
+    return TokenChoices(
+        choose_tokens(log_probs, batch.rows(), batch.uniform_numbers()), np.arange(len(batch)), log_probs
+    )
 
 
-def _put(chosen: Chosen, rows: TokenIds, some: Chosen) -> None:
+def _scatter(chosen: ChosenTokens, rows: TokenIds, some: ChosenTokens) -> None:
     chosen.tokens[rows], chosen.log_probs[rows] = some

@@ -109,16 +109,16 @@ class DecodingParameters:
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
-            raise _wrong("strategy", self.strategy, f"must be one of {', '.join(STRATEGIES)}")
+            raise _invalid("strategy", self.strategy, f"must be one of {', '.join(STRATEGIES)}")
         _at_least("max_tokens", self.max_tokens, 1)
         _within("temperature", self.temperature, 0, MAX_TEMPERATURE)
         if self.seed is not None and not 0 <= self.seed < 2**64:
-            raise _wrong("seed", self.seed, "must be from 0 to 2^64 - 1")
+            raise _invalid("seed", self.seed, "must be from 0 to 2^64 - 1")
         _check_texts("stop", self.stop, MAX_STOPS, MAX_STOP_LENGTH)
         self._check_truncation()
         self._check_penalties()
         if not 0 <= self.min_tokens <= self.max_tokens:
-            raise _wrong(
+            raise _invalid(
                 "min_tokens", self.min_tokens, f"must be from 0 to max_tokens, which is {self.max_tokens}"
             )
         self._check_choices()
@@ -129,19 +129,19 @@ class DecodingParameters:
             _at_least("top_k", self.top_k, 1)
         for name, share in (("top_p", self.top_p), ("typical_p", self.typical_p)):
             if not 0 < share <= 1:
-                raise _wrong(name, share, "must be above 0 and at most 1")
+                raise _invalid(name, share, "must be above 0 and at most 1")
         if not 0 <= self.min_p <= 1:
-            raise _wrong("min_p", self.min_p, "must be from 0 to 1")
+            raise _invalid("min_p", self.min_p, "must be from 0 to 1")
 
     def _check_penalties(self) -> None:
         if not 0 < self.repetition_penalty <= MAX_REPETITION_PENALTY:
             limit = f"must be above 0 and at most {MAX_REPETITION_PENALTY:g}"
-            raise _wrong("repetition_penalty", self.repetition_penalty, limit)
+            raise _invalid("repetition_penalty", self.repetition_penalty, limit)
         _within("presence_penalty", self.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
         _within("frequency_penalty", self.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
         if len(self.logit_bias) > MAX_BIASES:
             limit = f"must have at most {MAX_BIASES} entries"
-            raise _wrong("logit_bias", f"{len(self.logit_bias)} entries long", limit)
+            raise _invalid("logit_bias", f"{len(self.logit_bias)} entries long", limit)
         for token_id, bias in self.logit_bias:
             _within(f"logit_bias.{token_id}", bias, -MAX_BIAS, MAX_BIAS)
         if len({token_id for token_id, _ in self.logit_bias}) < len(self.logit_bias):
@@ -150,15 +150,15 @@ class DecodingParameters:
         total = sum(map(len, self.bad_words))
         if total > MAX_BAD_WORDS_LENGTH:
             limit = f"must have at most {MAX_BAD_WORDS_LENGTH} characters in all"
-            raise _wrong("bad_words", f"{total} characters long", limit)
+            raise _invalid("bad_words", f"{total} characters long", limit)
 
     def _check_choices(self) -> None:
         if not 1 <= self.n <= MAX_CHOICES:
-            raise _wrong("n", self.n, f"must be from 1 to {MAX_CHOICES}")
+            raise _invalid("n", self.n, f"must be from 1 to {MAX_CHOICES}")
         if self.best_of is None:
             return
         if not self.n <= self.best_of <= MAX_CHOICES:
-            raise _wrong("best_of", self.best_of, f"must be from n, which is {self.n}, to {MAX_CHOICES}")
+            raise _invalid("best_of", self.best_of, f"must be from n, which is {self.n}, to {MAX_CHOICES}")
         if self.strategy == BEAM:
             raise InvalidInputError(
                 f"best_of is {self.best_of}, but strategy 'beam' draws nothing; use num_beams",
@@ -175,15 +175,15 @@ class DecodingParameters:
                 ("diversity_penalty", self.diversity_penalty != 0),
             ):
                 if differs:
-                    raise _wrong(
+                    raise _invalid(
                         name, getattr(self, name), f"needs strategy 'beam', which is {self.strategy!r}"
                     )
             return
         if self.num_beams is not None and not self.n <= self.num_beams <= MAX_BEAMS:
-            raise _wrong("num_beams", self.num_beams, f"must be from n, which is {self.n}, to {MAX_BEAMS}")
+            raise _invalid("num_beams", self.num_beams, f"must be from n, which is {self.n}, to {MAX_BEAMS}")
         if not 1 <= self.num_beam_groups <= self.beams or self.beams % self.num_beam_groups:
             limit = f"must divide num_beams, which is {self.beams}"
-            raise _wrong("num_beam_groups", self.num_beam_groups, limit)
+            raise _invalid("num_beam_groups", self.num_beam_groups, limit)
 
     @property
     def greedy(self) -> bool:
@@ -218,22 +218,22 @@ class DecodingParameters:
 
 def _at_least(parameter: str, value: int, least: int) -> None:
     if value < least:
-        raise _wrong(parameter, value, f"must be at least {least}")
+        raise _invalid(parameter, value, f"must be at least {least}")
 
 
 def _within(parameter: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
-        raise _wrong(parameter, value, f"must be from {least:g} to {most:g}")
+        raise _invalid(parameter, value, f"must be from {least:g} to {most:g}")
 
 
 def _check_texts(parameter: str, texts: tuple[str, ...], most: int, longest: int) -> None:
     if len(texts) > most:
-        raise _wrong(parameter, f"{len(texts)} strings", f"must be at most {most} strings")
+        raise _invalid(parameter, f"{len(texts)} strings", f"must be at most {most} strings")
     for place, text in enumerate(texts):
         if not 1 <= len(text) <= longest:
             limit = f"must have 1 to {longest} characters"
-            raise _wrong(f"{parameter}[{place}]", f"{len(text)} characters long", limit)
+            raise _invalid(f"{parameter}[{place}]", f"{len(text)} characters long", limit)
 
 
-def _wrong(parameter: str, value: object, limit: str) -> InvalidInputError:
+def _invalid(parameter: str, value: object, limit: str) -> InvalidInputError:
     return InvalidInputError(f"{parameter} is {value}; it {limit}", parameter=parameter)

@@ -20,7 +20,7 @@ def top_tokens(log_probs: FloatArray, k: int) -> TopTokens:
     return TopTokens(ids, log_probs[ids])
 
 
-def top_of_rows(log_probs: FloatArray, k: int) -> TopTokens:
+def top_tokens_of_rows(log_probs: FloatArray, k: int) -> TopTokens:
     """Rank the k most probable tokens of each of R distributions, for a small k: compiled, and fast.
 
     Args:
@@ -30,9 +30,9 @@ def top_of_rows(log_probs: FloatArray, k: int) -> TopTokens:
     Returns:
         Ids and log-probabilities [R, k].
     """
-    from models.decoding.top import fill_top  # a service starts without compiled code
+    from models.decoding.top import write_top_tokens  # a service starts without compiled code
 
     ids = np.empty((len(log_probs), k), np.int64)
     values = np.empty((len(log_probs), k), np.float32)
-    fill_top(np.ascontiguousarray(log_probs), ids, values)
+    write_top_tokens(np.ascontiguousarray(log_probs), ids, values)
     return TopTokens(ids, values)

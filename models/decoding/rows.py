@@ -11,18 +11,18 @@ from models.arrays import FloatArray
 TEMPERATURE, TOP_K, TYPICAL_P, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, END_AFTER = range(9)
 """Columns of `Rows.rules`; a temperature of 0 is greedy, a top-k of 0 none; `</s>` comes after so many tokens."""
 
-BLOCK = 512
+SUM_BLOCK = 512
 """Entries of which sums are kept."""
 
-BUCKETS = 2048
+HISTOGRAM_BUCKETS = 2048
 """Of a histogram."""
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-Doubles = npt.NDArray[np.float64]
+Float64s = npt.NDArray[np.float64]
 
 
-class Rows(NamedTuple):
+class KernelRows(NamedTuple):
     """R rows, each with its own rules. Rows may share stretches of what has spans.
 
     Attributes:
@@ -38,7 +38,7 @@ class Rows(NamedTuple):
         lengths: how many each row has [R].
     """
 
-    rules: Doubles
+    rules: Float64s
     bias_ids: Int32s
     bias_values: FloatArray
     bias_spans: Int64s
@@ -50,7 +50,7 @@ class Rows(NamedTuple):
     lengths: Int64s
 
 
-class Room(NamedTuple):
+class KernelBuffers(NamedTuple):
     """Arrays that kernels write while they work on one row of V entries; V' is V rounded up to whole blocks.
 
     Attributes:
@@ -70,39 +70,39 @@ class Room(NamedTuple):
     ids: Int32s
     indices: Int32s
     counts: Int32s
-    histogram: Doubles
-    sums: Doubles
+    histogram: Float64s
+    sums: Float64s
 
 
-_WIDTHS = 32
+_MAX_WIDTHS = 32
 """For so many widths a thread keeps its room; models that have gone leave nothing behind."""
 
 
-class _Rooms(threading.local):
+class _ThreadBuffers(threading.local):
     """Each thread's own, of the widths met last."""
 
     def __init__(self) -> None:
-        self.by_width: dict[int, Room] = {}
+        self.by_width: dict[int, KernelBuffers] = {}
 
 
-_rooms = _Rooms()
+_thread_buffers = _ThreadBuffers()
 
 
-def room_for(width: int) -> Room:
+def buffers_for(width: int) -> KernelBuffers:
     """This thread's room for rows of V entries: small enough to stay in the processor's nearer caches."""
-    room = _rooms.by_width.get(width)
+    room = _thread_buffers.by_width.get(width)
     if room is None:
-        if len(_rooms.by_width) == _WIDTHS:
-            del _rooms.by_width[next(iter(_rooms.by_width))]
-        padded = -(-width // BLOCK) * BLOCK
-        room = _rooms.by_width[width] = Room(
+        if len(_thread_buffers.by_width) == _MAX_WIDTHS:
+            del _thread_buffers.by_width[next(iter(_thread_buffers.by_width))]
+        padded = -(-width // SUM_BLOCK) * SUM_BLOCK
+        room = _thread_buffers.by_width[width] = KernelBuffers(
             np.full(padded, -np.inf, np.float32),
             np.zeros(padded, np.float32),
             np.zeros(padded, np.float32),
             np.zeros(padded, np.int32),
             np.zeros(padded, np.int32),
             np.zeros(width, np.int32),
-            np.zeros(BUCKETS),
-            np.zeros(padded // BLOCK),
+            np.zeros(HISTOGRAM_BUCKETS),
+            np.zeros(padded // SUM_BLOCK),
         )
     return room

@@ -11,12 +11,12 @@ import numpy.typing as npt
 from models.arrays import FloatArray, TokenIds
 from models.decoding.banned import BannedSequences
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rows import Doubles, Int32s, Int64s
+from models.decoding.rows import Float64s, Int32s, Int64s
 
-_LEAST_TEMPERATURE = 0.05
+_MIN_BLOCK_TEMPERATURE = 0.05
 """Below it, weights in single precision soon come to nothing."""
 
-_ALL = 1 << 31
+_UNLIMITED = 1 << 31
 """More tokens than any vocabulary has."""
 
 _NO_IDS = np.zeros(0, np.int32)
@@ -36,7 +36,7 @@ class Rules:
             tokens: no rule looks at a whole distribution, or at what was generated.
     """
 
-    numbers: Doubles
+    numbers: Float64s
     bias_ids: Int32s
     bias_values: FloatArray
     prompt_ids: Int32s
@@ -44,13 +44,13 @@ class Rules:
     unfiltered: bool
 
 
-def rules_of(
+def compile_rules(
     parameters: DecodingParameters, prompt: TokenIds, banned: BannedSequences | None = None
 ) -> Rules:
     """The rules of a request for rows that continue a prompt [T]."""
     numbers = [
         0.0 if parameters.greedy else parameters.temperature,
-        float(min(parameters.top_k or 0, _ALL)),
+        float(min(parameters.top_k or 0, _UNLIMITED)),
         parameters.typical_p,
         parameters.top_p,
         parameters.min_p,
@@ -68,11 +68,11 @@ def rules_of(
         np.array(values, np.float32),
         np.unique(prompt).astype(np.int32) if looks_back else _NO_IDS,
         banned,
-        unfiltered=_is_plain(parameters) and banned is None,
+        unfiltered=_is_unfiltered(parameters) and banned is None,
     )
 
 
-def _is_plain(parameters: DecodingParameters) -> bool:
+def _is_unfiltered(parameters: DecodingParameters) -> bool:
     truncates = (
         parameters.top_k is not None
         or parameters.top_p < 1
@@ -80,10 +80,12 @@ def _is_plain(parameters: DecodingParameters) -> bool:
         or parameters.min_p > 0
     )
     changes = parameters.has_penalties or bool(parameters.logit_bias)
-    return not (truncates or changes or parameters.greedy) and parameters.temperature >= _LEAST_TEMPERATURE
+    return (
+        not (truncates or changes or parameters.greedy) and parameters.temperature >= _MIN_BLOCK_TEMPERATURE
+    )
 
 
-class Spread(NamedTuple):
+class RaggedArray(NamedTuple):
     """Stretches of one array, of which each row has one; rows may share theirs.
 
     Attributes:
@@ -110,12 +112,12 @@ class RuleTable:
         return RuleTable([self.row_rules[row] for row in rows.tolist()])
 
     @cached_property
-    def numbers(self) -> Doubles:
+    def numbers(self) -> Float64s:
         """As `Rows.rules` [R, 9]."""
         return np.concatenate([rules.numbers for rules in self.row_rules]).reshape(len(self.row_rules), -1)
 
     @cached_property
-    def bias_ids(self) -> Spread:
+    def bias_ids(self) -> RaggedArray:
         """Tokens whose scores change."""
         return self._spread(lambda rules: rules.bias_ids)
 
@@ -125,7 +127,7 @@ class RuleTable:
         return self._spread(lambda rules: rules.bias_values).values
 
     @cached_property
-    def prompt_ids(self) -> Spread:
+    def prompt_ids(self) -> RaggedArray:
         """Tokens of prompts."""
         return self._spread(lambda rules: rules.prompt_ids)
 
@@ -139,11 +141,11 @@ class RuleTable:
         """Whether any row has sequences that are never completed."""
         return any(rules.banned is not None for rules in self.row_rules)
 
-    def _spread(self, part_of: Callable[[Rules], npt.NDArray[Any]]) -> Spread:
-        return spread([part_of(rules) for rules in self.row_rules])
+    def _spread(self, part_of: Callable[[Rules], npt.NDArray[Any]]) -> RaggedArray:
+        return pack_ragged([part_of(rules) for rules in self.row_rules])
 
 
-def spread(parts: Sequence[npt.NDArray[Any]]) -> Spread:
+def pack_ragged(parts: Sequence[npt.NDArray[Any]]) -> RaggedArray:
     """The part of each row [R], one after the other; an array that several rows have is laid out once."""
     spans: dict[int, tuple[int, int]] = {}
     different, end = [], 0
@@ -151,4 +153,4 @@ def spread(parts: Sequence[npt.NDArray[Any]]) -> Spread:
         if id(part) not in spans:
             spans[id(part)] = (end, end := end + len(part))
             different.append(part)
-    return Spread(np.concatenate(different), np.array([spans[id(part)] for part in parts], np.int64))
+    return RaggedArray(np.concatenate(different), np.array([spans[id(part)] for part in parts], np.int64))

@@ -3,7 +3,7 @@
 from models.tokenizers import Tokenizer
 from models.vocabulary import UNK
 
-_BEFORE = ("a", "e", "s", ".")
+_PRECEDING = ("a", "e", "s", ".")
 """Characters after which a text is tokenised, for the tokens that spell it in the middle of a word."""
 
 
@@ -17,7 +17,7 @@ def spellings(tokenizer: Tokenizer, text: str) -> list[tuple[int, ...]]:
     found = [tuple(tokenizer.encode(text))]
     if (piece := tokenizer.vocabulary.ids.get(text)) is not None:
         found.append((piece,))
-    for before in _BEFORE:
+    for before in _PRECEDING:
         ids, num_before = tokenizer.encode_after(before, text)
         found.append(tuple(ids[num_before:]))
     apart = [ids for ids in found[1:] if b"".join(token_bytes[i] for i in ids) == raw]

@@ -12,13 +12,13 @@ import numpy as np
 
 from models.decoding.rows import MIN_P, TOP_K, TOP_P, TYPICAL_P
 
-ROUNDING = 1e-6
+SHARE_TOLERANCE = 1e-6
 """A share counts as reached so little below it, as probabilities come from single precision."""
 
 _LOW_BITS = np.uint32(9)
 _MIDDLE_BITS = np.uint32(20)
-_LOW = np.uint32(511)
-_MIDDLE = np.uint32(2047)
+_LOW_MASK = np.uint32(511)
+_MIDDLE_MASK = np.uint32(2047)
 _ONE = np.float32(1)
 
 
@@ -36,23 +36,23 @@ def truncate(row: Any, rules: Any, room: Any, width: Any) -> Any:
         How many tokens are left, at least one; the beginnings of `room.ids`, in order of id, and of
         `room.weights` hold them.
     """
-    count = _possible(room, width)
+    count = _compact_possible(room, width)
     top_k = rules[row, TOP_K]
     if 0 < top_k < count:
         _negate(room.scores, room.keys, count)
-        count = _keep_least(room, count, top_k, _ONE)
+        count = _keep_smallest(room, count, top_k, _ONE)
     if rules[row, TYPICAL_P] < 1:
         count = _keep_typical(room, count, rules[row, TYPICAL_P])
     if rules[row, TOP_P] < 1:
         _negate(room.scores, room.keys, count)
-        count = _keep_share(room, count, rules[row, TOP_P])
+        count = _keep_smallest_share(room, count, rules[row, TOP_P])
     if rules[row, MIN_P] > 0:
-        count = _keep_likely(room, count, rules[row, MIN_P])
+        count = _keep_min_p(room, count, rules[row, MIN_P])
     return count
 
 
 @numba.njit(nogil=True)
-def _possible(room: Any, width: Any) -> Any:
+def _compact_possible(room: Any, width: Any) -> Any:
     """Move what has a weight to the front; how many."""
     scores, weights, ids = room.scores, room.weights, room.ids
     count = 0
@@ -80,26 +80,26 @@ def _keep_typical(room: Any, count: Any, share: Any) -> Any:
     mean = moment / total
     for place in range(count):
         keys[place] = abs(scores[place] - mean)
-    return _keep_share(room, count, share)
+    return _keep_smallest_share(room, count, share)
 
 
 @numba.njit(nogil=True)
-def _keep_share(room: Any, count: Any, share: Any) -> Any:
+def _keep_smallest_share(room: Any, count: Any, share: Any) -> Any:
     """Keep the tokens with the least keys that together have a share of the weight."""
     weights, total = room.weights, 0.0
     for place in range(count):
         total += weights[place]
-    return _keep_least(room, count, share * total * (1 - ROUNDING), np.float32(0))
+    return _keep_smallest(room, count, share * total * (1 - SHARE_TOLERANCE), np.float32(0))
 
 
 @numba.njit(nogil=True)
-def _keep_likely(room: Any, count: Any, share: Any) -> Any:
+def _keep_min_p(room: Any, count: Any, share: Any) -> Any:
     """Keep the tokens with at least a share of the greatest weight."""
     scores, weights, ids = room.scores, room.weights, room.ids
     highest = np.float32(0)
     for place in range(count):
         highest = max(highest, weights[place])
-    least = share * (1 - ROUNDING) * highest
+    least = share * (1 - SHARE_TOLERANCE) * highest
     kept = 0
     for place in range(count):
         weight = weights[place]
@@ -109,7 +109,7 @@ def _keep_likely(room: Any, count: Any, share: Any) -> Any:
 
 
 @numba.njit(nogil=True)
-def _keep_least(room: Any, count: Any, target: Any, each: Any) -> Any:
+def _keep_smallest(room: Any, count: Any, target: Any, each: Any) -> Any:
     """Keep the tokens with the least keys, as few as reach a target; of equal ones those that come first.
 
     Args:
@@ -133,21 +133,21 @@ def _keep_least(room: Any, count: Any, target: Any, each: Any) -> Any:
     histogram[:] = 0
     for place in range(count):
         histogram[keys[place] >> _MIDDLE_BITS] += each or weights[place]
-    high, below = _bucket(histogram, below, target)
+    high, below = _find_bucket(histogram, below, target)
     unsure = 0  # those in the bucket in which the last key kept lies
     for place in range(count):
         places[unsure] = place
         unsure += keys[place] >> _MIDDLE_BITS == high
     histogram[:] = 0
     for place in places[:unsure]:
-        histogram[(keys[place] >> _LOW_BITS) & _MIDDLE] += each or weights[place]
-    middle, below = _bucket(histogram, below, target)
+        histogram[(keys[place] >> _LOW_BITS) & _MIDDLE_MASK] += each or weights[place]
+    middle, below = _find_bucket(histogram, below, target)
     upper = (high << np.uint32(11)) | middle
     histogram[:] = 0
     for place in places[:unsure]:
         if keys[place] >> _LOW_BITS == upper:
-            histogram[keys[place] & _LOW] += each or weights[place]
-    low, below = _bucket(histogram, below, target)
+            histogram[keys[place] & _LOW_MASK] += each or weights[place]
+    low, below = _find_bucket(histogram, below, target)
     last = (upper << _LOW_BITS) | low
     ties = 0  # keys equal to the last that are kept
     for place in places[:unsure]:
@@ -166,7 +166,7 @@ def _keep_least(room: Any, count: Any, target: Any, each: Any) -> Any:
 
 
 @numba.njit(nogil=True)
-def _bucket(histogram: Any, below: Any, target: Any) -> Any:
+def _find_bucket(histogram: Any, below: Any, target: Any) -> Any:
     """The first bucket that reaches the target, else the last that is not empty; and the weight before it."""
     found, before = 0, below
     for bucket in range(len(histogram)):

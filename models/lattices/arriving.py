@@ -7,12 +7,12 @@ import numpy as np
 
 from models.lattices.lattice import Indices, Scores
 
-NONE = -1
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_NONE = -1
+_HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 """An odd number near 2⁶⁴ / φ: multiples of it are spread over a table, whatever the states."""
 
 
-class Arriving(NamedTuple):
+class IncomingEdges(NamedTuple):
     """Ways to a node; there may be room for more.
 
     Attributes:
@@ -31,7 +31,7 @@ class Arriving(NamedTuple):
 
 
 @numba.njit(nogil=True)
-def with_room(numbers: Any, size: int) -> Any:
+def ensure_capacity(numbers: Any, size: int) -> Any:
     """An array with so many places: the same, or a longer one that begins alike."""
     if size <= len(numbers):
         return numbers
@@ -42,7 +42,7 @@ def with_room(numbers: Any, size: int) -> Any:
 
 
 @numba.njit(nogil=True)
-def merged(ways: Arriving, size: int, most: int) -> tuple[Indices, Indices, Indices]:
+def recombine_incoming(ways: IncomingEdges, size: int, most: int) -> tuple[Indices, Indices, Indices]:
     """Tokens of ways: those after which the state is the same are one.
 
     Args:
@@ -54,30 +54,30 @@ def merged(ways: Arriving, size: int, most: int) -> tuple[Indices, Indices, Indi
         The best way of each token, the best token first [T]; where each token's ways begin [T + 1]; ways by token.
     """
     groups, best = np.empty(size, np.int64), np.empty(size, np.int64)
-    num_groups = _grouped(ways.states, ways.totals, size, groups, best)
-    order = _ranked(best, ways.totals, num_groups)
+    num_groups = _group_by_state(ways.states, ways.totals, size, groups, best)
+    order = _rank_groups(best, ways.totals, num_groups)
     num_tokens = min(num_groups, most)
-    token_of, tops = np.full(num_groups, NONE), np.empty(num_tokens, np.int64)
+    token_of, tops = np.full(num_groups, _NONE), np.empty(num_tokens, np.int64)
     for token in range(num_tokens):
         token_of[order[token]], tops[token] = token, best[order[token]]
     begins = np.zeros(num_tokens + 1, np.int64)
     for way in range(size):
         token = token_of[groups[way]]
-        if token != NONE:
+        if token != _NONE:
             begins[token + 1] += 1
     for token in range(num_tokens):
         begins[token + 1] += begins[token]
     kept, places = np.empty(begins[num_tokens], np.int64), begins.copy()
     for way in range(size):
         token = token_of[groups[way]]
-        if token != NONE:
+        if token != _NONE:
             kept[places[token]] = way
             places[token] += 1
     return tops, begins, kept
 
 
 @numba.njit(nogil=True)
-def _grouped(states: Indices, totals: Scores, size: int, groups: Indices, best: Indices) -> int:
+def _group_by_state(states: Indices, totals: Scores, size: int, groups: Indices, best: Indices) -> int:
     """Group ways after which the state is the same.
 
     Args:
@@ -94,14 +94,14 @@ def _grouped(states: Indices, totals: Scores, size: int, groups: Indices, best: 
     while capacity < 2 * size:
         capacity *= 2
     mask = np.uint64(capacity - 1)
-    keys, known = np.full(capacity, NONE), np.empty(capacity, np.int64)
+    keys, known = np.full(capacity, _NONE), np.empty(capacity, np.int64)
     num_groups = 0
     for way in range(size):
         state = states[way]
-        place = ((np.uint64(state) * _SPREAD) >> np.uint64(32)) & mask
-        while keys[place] != NONE and keys[place] != state:
+        place = ((np.uint64(state) * _HASH_MULTIPLIER) >> np.uint64(32)) & mask
+        while keys[place] != _NONE and keys[place] != state:
             place = (place + np.uint64(1)) & mask
-        if keys[place] == NONE:
+        if keys[place] == _NONE:
             keys[place], known[place] = state, num_groups
             best[num_groups] = way
             num_groups += 1
@@ -113,7 +113,7 @@ def _grouped(states: Indices, totals: Scores, size: int, groups: Indices, best: 
 
 
 @numba.njit(nogil=True)
-def _ranked(best: Indices, totals: Scores, size: int) -> Indices:
+def _rank_groups(best: Indices, totals: Scores, size: int) -> Indices:
     """Groups by falling total of their best ways, equal ones as these stand [size]; Shell's sort."""
     order = np.empty(size, np.int64)
     gap = 1

@@ -10,7 +10,7 @@ from models.errors import InvalidInputError
 from models.lattices.lattice import NO_VARIANT, Indices, Lattice, Scales, Scores, check_size
 
 
-class Arcs(NamedTuple):
+class ArcColumns(NamedTuple):
     """A arcs between numbered nodes.
 
     Attributes:
@@ -32,7 +32,7 @@ class Arcs(NamedTuple):
     alignments: Sequence[str] = ()
 
 
-class Levels(NamedTuple):
+class ArcLevels(NamedTuple):
     """Arcs by the level of one of their nodes.
 
     Attributes:
@@ -53,13 +53,13 @@ class Levels(NamedTuple):
         return len(self.starts) - 1
 
 
-def by_level(levels: Indices, num_levels: int) -> Levels:
+def group_by_level(levels: Indices, num_levels: int) -> ArcLevels:
     """Arcs grouped by level [A], within one in the order they have."""
     order = np.argsort(levels, kind="stable")
-    return Levels(order, np.searchsorted(levels[order], np.arange(num_levels + 1)))
+    return ArcLevels(order, np.searchsorted(levels[order], np.arange(num_levels + 1)))
 
 
-def depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
+def node_depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
     """Arcs on the longest way to each node from one that none leads to [N]; −1 on cycles and behind them.
 
     So nodes of one depth are not connected, and all arcs lead to greater depths.
@@ -71,13 +71,13 @@ def depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
     frontier, depth = np.flatnonzero(missing == 0), 0
     while frontier.size:
         answer[frontier] = depth
-        reached = targets[order[ranges(starts[frontier], starts[frontier + 1])]]
+        reached = targets[order[index_ranges(starts[frontier], starts[frontier + 1])]]
         np.subtract.at(missing, reached, 1)
         frontier, depth = np.unique(reached[missing[reached] == 0]), depth + 1
     return answer
 
 
-def ranges(begins: Indices, ends: Indices) -> Indices:
+def index_ranges(begins: Indices, ends: Indices) -> Indices:
     """The numbers begins[0], …, ends[0] − 1, begins[1], …, ends[1] − 1, …."""
     counts = ends - begins
     before = np.cumsum(counts) - counts
@@ -85,8 +85,8 @@ def ranges(begins: Indices, ends: Indices) -> Indices:
     return numbers
 
 
-def connected(
-    arcs: Arcs,
+def build_lattice(
+    arcs: ArcColumns,
     *,
     name: str | None,
     start: int,
@@ -109,13 +109,13 @@ def connected(
     """
     check_size(len(times), len(arcs.sources))
     sources, targets = (np.asarray(column, dtype=np.int64) for column in (arcs.sources, arcs.targets))
-    depth = depths(sources, targets, len(times))
+    depth = node_depths(sources, targets, len(times))
     if (depth < 0).any():
         raise InvalidInputError(
-            f"node {_on_cycle(sources, targets, depth)} is on a cycle; a lattice has none",
+            f"node {_find_cycle_node(sources, targets, depth)} is on a cycle; a lattice has none",
             parameter="lattice",
         )
-    used = _on_paths(sources, targets, depth, start=start, end=end)
+    used = _nodes_on_paths(sources, targets, depth, start=start, end=end)
     kept = np.flatnonzero(used[sources] & used[targets])
     if not kept.size:
         raise InvalidInputError(f"no path leads from node {start} to node {end}", parameter="lattice")
@@ -143,11 +143,11 @@ def connected(
     )
 
 
-def _on_paths(
+def _nodes_on_paths(
     sources: Indices, targets: Indices, depth: Indices, *, start: int, end: int
 ) -> npt.NDArray[np.bool_]:
     """Which nodes [N] lie on a path from the start to the end."""
-    levels = by_level(depth[sources], int(depth.max()) + 1)
+    levels = group_by_level(depth[sources], int(depth.max()) + 1)
     reached, reaching = np.zeros((2, len(depth)), dtype=np.bool_)
     reached[start] = reaching[end] = True
     for level in range(levels.num_levels):
@@ -160,7 +160,7 @@ def _on_paths(
     return both
 
 
-def _on_cycle(sources: Indices, targets: Indices, depth: Indices) -> int:
+def _find_cycle_node(sources: Indices, targets: Indices, depth: Indices) -> int:
     """A node on a cycle: of nodes without a depth, each has an arc from such a one."""
     before = dict(
         zip(targets[depth[sources] < 0].tolist(), sources[depth[sources] < 0].tolist(), strict=True)

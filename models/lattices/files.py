@@ -12,13 +12,13 @@ from models.lattices.kaldi import read_kaldi, write_kaldi
 from models.lattices.lattice import Lattice
 from models.lattices.slf import read_slf, write_slf
 from models.lattices.words import SymbolTable, read_symbols
-from models.packed_files import PACKED_SUFFIXES, writing
+from models.packed_files import COMPRESSED_SUFFIXES, atomic_writer
 from models.reranking.formats.interface import BadLine
 from models.reranking.formats.lines import read_blocks
-from models.reranking.formats.writing import can_be_file, new_folder
+from models.reranking.formats.writing import is_valid_file_name, make_folder
 
 LatticeFormat = Literal["slf", "kaldi"]
-MAX_LINE_BYTES = 1 << 24
+MAX_LATTICE_LINE_BYTES = 1 << 24
 """An arc of Kaldi's has the number of a transition for each frame."""
 
 
@@ -42,12 +42,12 @@ def read_lattices(
     Raises:
         FormatError: the file is missing, damaged, or has lines longer than any lattice's.
     """
-    lines = _lines(source, name)
+    lines = _read_lines(source, name)
     if form == "slf":
         lattice = read_slf(lines, name, no_words=no_words)
         if isinstance(lattice, Lattice) and lattice.name is None:
             path = PurePath(name)
-            lattice = replace(lattice, name=path.stem if path.suffix in PACKED_SUFFIXES else path.name)
+            lattice = replace(lattice, name=path.stem if path.suffix in COMPRESSED_SUFFIXES else path.name)
         yield lattice
     else:
         yield from read_kaldi(lines, name, symbols=symbols, no_words=no_words)
@@ -59,7 +59,7 @@ def read_symbol_file(path: Path) -> SymbolTable:
     Raises:
         FormatError: the file is missing, damaged, or no symbol table.
     """
-    return read_symbols(_lines(path, str(path)), str(path))
+    return read_symbols(_read_lines(path, str(path)), str(path))
 
 
 def write_lattices(
@@ -77,19 +77,19 @@ def write_lattices(
         FormatError: the file system refuses.
         InvalidInputError: a word has no number, or a lattice no name that a file may have.
     """
-    texts = ((lattice, _text(lattice, form, symbols)) for lattice in lattices)
+    texts = ((lattice, _format_lattice(lattice, form, symbols)) for lattice in lattices)
     if not isinstance(target, Path):
         for _, text in texts:
             target.write(text)
     elif form == "kaldi":
-        with writing(target) as write:
+        with atomic_writer(target) as write:
             for _, text in texts:
                 write(text)
     else:
         _write_files(texts, target)
 
 
-def _text(lattice: Lattice, form: LatticeFormat, symbols: SymbolTable | None) -> bytes:
+def _format_lattice(lattice: Lattice, form: LatticeFormat, symbols: SymbolTable | None) -> bytes:
     text = StringIO()
     if form == "slf":
         write_slf(lattice, text)
@@ -100,27 +100,27 @@ def _text(lattice: Lattice, form: LatticeFormat, symbols: SymbolTable | None) ->
 
 def _write_files(texts: Iterable[tuple[Lattice, bytes]], folder: Path) -> None:
     """A file for each lattice, called after it."""
-    new_folder(folder)
+    make_folder(folder)
     written: set[str] = set()
     for lattice, text in texts:
         name = f"{lattice.name}.slf"
-        if lattice.name is None or not can_be_file(name) or name in written:
+        if lattice.name is None or not is_valid_file_name(name) or name in written:
             raise InvalidInputError(
                 f"the lattice {lattice.name!r} cannot have a file of its own called after it"
             )
         written.add(name)
-        with writing(folder / name) as write:
+        with atomic_writer(folder / name) as write:
             write(text)
 
 
-def _lines(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
+def _read_lines(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
     rest = b""
     for number, block in enumerate(read_blocks(source, name)):
         *lines, rest = (rest + (block if number else block.removeprefix(codecs.BOM_UTF8))).split(b"\n")
         yield from lines
-        if len(rest) > MAX_LINE_BYTES:
+        if len(rest) > MAX_LATTICE_LINE_BYTES:
             raise FormatError(
-                name, f"has a line of more than {MAX_LINE_BYTES:,} bytes", hint="is it a lattice?"
+                name, f"has a line of more than {MAX_LATTICE_LINE_BYTES:,} bytes", hint="is it a lattice?"
             )
     if rest:
         yield rest

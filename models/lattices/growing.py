@@ -8,7 +8,7 @@ import numpy.typing as npt
 T = TypeVar("T", bound=np.generic)
 
 
-class Growing(Generic[T]):
+class GrowableArray(Generic[T]):
     """Rows of numbers, to which others are added.
 
     Args:

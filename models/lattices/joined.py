@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.lattices.connecting import Levels, by_level, depths
+from models.lattices.connecting import ArcLevels, group_by_level, node_depths
 from models.lattices.lattice import Indices, Lattice, Scores
-from models.lattices.spelling import Spelling
-from models.lattices.weights import Weights
+from models.lattices.spelling import LabelTokens
+from models.lattices.weights import PathWeights
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Joined:
+class LatticeGraph:
     """L lattices with N nodes and A arcs in all.
 
     Behind the end of each stands one more node, to which the arc of the end of the sentence leads. A node's level
@@ -47,8 +47,8 @@ class Joined:
     fixed: Scores
     lm_weights: Scores
     remainders: Scores
-    by_source: Levels
-    by_target: Levels
+    by_source: ArcLevels
+    by_target: ArcLevels
     last_use: Indices
 
     @property
@@ -62,7 +62,7 @@ class Joined:
         return self.by_target.num_levels
 
 
-def joint_words(lattices: Sequence[Lattice]) -> dict[str, int]:
+def number_words(lattices: Sequence[Lattice]) -> dict[str, int]:
     """The words of lattices, numbered; the first is empty and stands for none."""
     labels = {"": 0}
     for lattice in lattices:
@@ -71,9 +71,9 @@ def joint_words(lattices: Sequence[Lattice]) -> dict[str, int]:
     return labels
 
 
-def join(
-    lattices: Sequence[Lattice], weights: Sequence[Weights], words: dict[str, int], spelling: Spelling
-) -> Joined:
+def build_graph(
+    lattices: Sequence[Lattice], weights: Sequence[PathWeights], words: dict[str, int], spelling: LabelTokens
+) -> LatticeGraph:
     """Put lattices side by side.
 
     Args:
@@ -89,18 +89,21 @@ def join(
         np.concatenate(columns)
         for columns in zip(
             *(
-                _columns(lattice, weighing, int(start), words, spelling)
+                _arc_columns(lattice, weighing, int(start), words, spelling)
                 for lattice, weighing, start in zip(lattices, weights, starts, strict=True)
             ),
             strict=True,
         )
     )
-    levels = depths(sources, targets, int(num_nodes.sum()))
+    levels = node_depths(sources, targets, int(num_nodes.sum()))
     num_levels = int(levels.max()) + 1
-    by_source, by_target = by_level(levels[sources], num_levels), by_level(levels[targets], num_levels)
+    by_source, by_target = (
+        group_by_level(levels[sources], num_levels),
+        group_by_level(levels[targets], num_levels),
+    )
     last_use = np.full(len(levels), -1, dtype=np.int64)
     np.maximum.at(last_use, sources, levels[targets])
-    return Joined(
+    return LatticeGraph(
         lattice_of=np.repeat(np.arange(len(lattices)), num_nodes),
         levels=levels,
         sources=sources,
@@ -111,15 +114,15 @@ def join(
         ends=ends,
         fixed=fixed,
         lm_weights=np.array([weighing.lm for weighing in weights]),
-        remainders=_remainders(sources, targets, expected, by_source, len(levels)),
+        remainders=_backward_scores(sources, targets, expected, by_source, len(levels)),
         by_source=by_source,
         by_target=by_target,
         last_use=last_use,
     )
 
 
-def _columns(
-    lattice: Lattice, weights: Weights, start: int, words: dict[str, int], spelling: Spelling
+def _arc_columns(
+    lattice: Lattice, weights: PathWeights, start: int, words: dict[str, int], spelling: LabelTokens
 ) -> tuple[Indices, Indices, Indices, Indices, Scores, Scores]:
     """Sources, targets, labels, own places, fixed and expected scores of a lattice's arcs and of its sentence end."""
     numbers = np.array([words[word] for word in lattice.words])
@@ -136,8 +139,8 @@ def _columns(
     )
 
 
-def _remainders(
-    sources: Indices, targets: Indices, scores: Scores, by_source: Levels, num_nodes: int
+def _backward_scores(
+    sources: Indices, targets: Indices, scores: Scores, by_source: ArcLevels, num_nodes: int
 ) -> Scores:
     """The best sum of arcs' scores from each node to the end [N]."""
     best = np.full(num_nodes, -np.inf)

@@ -16,9 +16,9 @@ from typing import NamedTuple, TextIO
 import numpy as np
 
 from models.errors import InvalidInputError
-from models.lattices.connecting import Arcs, by_level, connected, depths
+from models.lattices.connecting import ArcColumns, build_lattice, group_by_level, node_depths
 from models.lattices.lattice import NO_WORD, Lattice, Scores
-from models.lattices.words import NO_WORDS, SymbolTable, decoded, is_whole_number, spoken
+from models.lattices.words import NON_WORD_LABELS, SymbolTable, decode_line, is_whole_number, word_of_label
 from models.reranking.formats.interface import BadLine
 
 _FRAME_S = 0.01
@@ -44,7 +44,7 @@ def read_kaldi(
     source: str,
     *,
     symbols: SymbolTable | None = None,
-    no_words: Collection[str] = NO_WORDS,
+    no_words: Collection[str] = NON_WORD_LABELS,
 ) -> Iterator[Lattice | BadLine]:
     """Read lattices one after the other.
 
@@ -59,10 +59,10 @@ def read_kaldi(
     for first, block in _blocks(lines):
         number = first
         try:
-            name = _utterance(decoded(block[0]))
+            name = _utterance(decode_line(block[0]))
             arcs: list[_Arc] = []
             for number, line in enumerate(block[1:], start=first + 1):  # noqa: B007 - named by the complaint
-                arcs.append(_arc(decoded(line).split(), symbols, no_words))
+                arcs.append(_arc(decode_line(line).split(), symbols, no_words))
             number = first
             lattice = _lattice(name, arcs)
         except InvalidInputError as error:
@@ -83,7 +83,7 @@ def write_kaldi(lattice: Lattice, target: TextIO, *, symbols: SymbolTable | None
         InvalidInputError: a word has no number, or the lattice's name has white space in it.
     """
     name = _utterance(lattice.name or "utterance")
-    labels = [_written(word or _EPSILON, symbols) for word in lattice.words]
+    labels = [_word_label(word or _EPSILON, symbols) for word in lattice.words]
     end = lattice.num_nodes - 1
     final = (lattice.targets == end) & (lattice.labels == NO_WORD)
     one_each = len(np.unique(lattice.sources[final])) == np.count_nonzero(final)
@@ -162,13 +162,13 @@ def _word(label: str, symbols: SymbolTable | None, no_words: Collection[str]) ->
     if symbols is None:
         if label.isdecimal() and label != "0":
             raise InvalidInputError(_NEEDS_SYMBOLS)
-        return "" if label == "0" else spoken(label, no_words)
+        return "" if label == "0" else word_of_label(label, no_words)
     if not is_whole_number(label) or int(label) not in symbols.words:
         raise InvalidInputError(f"the word {label[:40]!r} is no number that words.txt has")
-    return spoken(symbols.words[int(label)], no_words)
+    return word_of_label(symbols.words[int(label)], no_words)
 
 
-def _written(word: str, symbols: SymbolTable | None) -> str:
+def _word_label(word: str, symbols: SymbolTable | None) -> str:
     if symbols is None:
         return word
     if word not in symbols.ids:
@@ -191,7 +191,7 @@ def _lattice(name: str, arcs: Sequence[_Arc]) -> Lattice:
     arcs = [arc for arc in arcs if math.isfinite(arc.am) and math.isfinite(arc.old_lm)]
     sources = np.searchsorted(numbers, [arc.source for arc in arcs])
     targets = np.array([end if arc.target is None else np.searchsorted(numbers, arc.target) for arc in arcs])
-    columns = Arcs(
+    columns = ArcColumns(
         sources,
         targets,
         [arc.word for arc in arcs],
@@ -199,15 +199,15 @@ def _lattice(name: str, arcs: Sequence[_Arc]) -> Lattice:
         [arc.old_lm for arc in arcs],
         alignments=[arc.alignment for arc in arcs] if any(arc.alignment for arc in arcs) else (),
     )
-    lattice = connected(columns, name=name, start=start, end=end, times=np.full(end + 1, math.nan))
+    lattice = build_lattice(columns, name=name, start=start, end=end, times=np.full(end + 1, math.nan))
     return replace(lattice, times=_times(lattice)) if lattice.alignments else lattice
 
 
 def _times(lattice: Lattice) -> Scores:
     """When each node is reached: in these lattices it takes the same number of transitions on every path."""
     counts = np.array([text.count("_") + 1 if text else 0 for text in lattice.alignments])
-    depth = depths(lattice.sources, lattice.targets, lattice.num_nodes)
-    levels = by_level(depth[lattice.sources], int(depth.max()))
+    depth = node_depths(lattice.sources, lattice.targets, lattice.num_nodes)
+    levels = group_by_level(depth[lattice.sources], int(depth.max()))
     frames = np.zeros(lattice.num_nodes, dtype=np.int64)
     for level in range(levels.num_levels):
         arcs = levels.of(level)

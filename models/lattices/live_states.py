@@ -4,17 +4,17 @@ from typing import Any
 
 import numpy as np
 
-from models.lattices.growing import Growing
+from models.lattices.growing import GrowableArray
 from models.lattices.lattice import Indices
-from models.lattices.spelling import Spelling
-from models.lattices.word_scores import after_words
+from models.lattices.spelling import LabelTokens
+from models.lattices.word_scores import advance_words
 from models.protocol import LanguageModel
 
 NO_STATE = -1
 """The row of tokens that go no further."""
 
 
-class LiveStates:
+class ActiveStates:
     """The model's states after tokens that are still to go on; tokens that came the same way share one.
 
     Args:
@@ -22,18 +22,18 @@ class LiveStates:
         spelling: of words as its tokens.
     """
 
-    def __init__(self, model: LanguageModel[Any], spelling: Spelling) -> None:
+    def __init__(self, model: LanguageModel[Any], spelling: LabelTokens) -> None:
         self._model, self._spelling = model, spelling
         self.initial = model.initial_state(1)
         self._pool = self.initial
-        self._rows = Growing(np.int64)
+        self._rows = GrowableArray(np.int64)
 
     def after(self, tokens: Indices, labels: Indices) -> tuple[Any, Indices]:
         """The states after tokens and one label more: a state of distinct rows, and the row of each [P]."""
         num_labels = len(self._spelling.lengths)
         pairs, places = np.unique(self._rows[tokens] * num_labels + labels, return_inverse=True)
         rows, labels = np.divmod(pairs, num_labels)
-        return after_words(self._model, self._pool, rows, labels, self._spelling), places
+        return advance_words(self._model, self._pool, rows, labels, self._spelling), places
 
     def add(self, state: Any, rows: Indices) -> None:
         """Take states of new tokens in; −1 is the row of tokens that go no further."""

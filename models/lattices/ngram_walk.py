@@ -13,23 +13,23 @@ import numpy as np
 from numba import types
 
 from models.arrays import TokenIds
-from models.lattices.arriving import NONE, Arriving, merged, with_room
-from models.lattices.joined import Joined
+from models.lattices.arriving import _NONE, IncomingEdges, ensure_capacity, recombine_incoming
+from models.lattices.joined import LatticeGraph
 from models.lattices.lattice import Indices, Scores
-from models.lattices.ngram_words import read_word
-from models.lattices.spelling import Spelling
-from models.lattices.token_passing import Search
-from models.lattices.tokens import TokenGraph, Ways
+from models.lattices.ngram_words import advance_word
+from models.lattices.spelling import LabelTokens
+from models.lattices.token_passing import LatticeSearchSettings
+from models.lattices.tokens import TokenEdges, TokenGraph
 from models.ngram.access import AUTOMATON_TYPES
 from models.ngram.automaton import Automaton
 from models.ngram.model import NGramModel
 
-_ROOM = 1024
-_VALUED = {"remainders", "fixed", "lm_weights"}
+_INITIAL_CAPACITY = 1024
+_FLOAT_FIELDS = {"remainders", "fixed", "lm_weights"}
 
 
-class _Graph(NamedTuple):
-    """What the walk reads of lattices; see `Joined` and `Spelling`.
+class _GraphArrays(NamedTuple):
+    """What the walk reads of lattices; see `LatticeGraph` and `LabelTokens`.
 
     Attributes:
         nodes: lattice by lattice, level by level [N].
@@ -57,7 +57,7 @@ class _Graph(NamedTuple):
     lm_weights: Scores
 
 
-class _Found(NamedTuple):
+class _ScoredEdges(NamedTuple):
     """What was found of tokens and the arcs after them, arc by arc.
 
     Attributes:
@@ -73,13 +73,15 @@ class _Found(NamedTuple):
     scores: Scores
 
 
-def pass_ngram_tokens(model: NGramModel, joined: Joined, spelling: Spelling, search: Search) -> TokenGraph:
+def pass_ngram_tokens(
+    model: NGramModel, joined: LatticeGraph, spelling: LabelTokens, search: LatticeSearchSettings
+) -> TokenGraph:
     """Walk all lattices from their starts to their ends; see `token_passing.pass_tokens`."""
     labels = spelling.canonical[joined.labels]
     by_target = np.argsort(joined.targets, kind="stable")
     by_source = np.lexsort((labels, joined.sources))
     places = np.arange(joined.num_nodes + 1)
-    graph = _Graph(
+    graph = _GraphArrays(
         nodes=np.lexsort((joined.levels, joined.lattice_of)),
         in_starts=np.searchsorted(joined.targets[by_target], places),
         in_arcs=by_target,
@@ -97,24 +99,24 @@ def pass_ngram_tokens(model: NGramModel, joined: Joined, spelling: Spelling, sea
         lm_weights=joined.lm_weights[joined.lattice_of[joined.sources]],
     )
     beam = math.inf if search.beam is None else search.beam
-    nodes, totals, num_ways, parents, arcs, log_probs, scores = _walk(
+    nodes, totals, num_ways, parents, arcs, log_probs, scores = _pass_tokens(
         model.automaton, graph, model.automaton.initial, search.max_tokens_per_node, beam
     )
     offsets = np.concatenate([[0], np.cumsum(num_ways)])
-    return TokenGraph(nodes, totals, offsets, Ways(parents, arcs, log_probs, scores))
+    return TokenGraph(nodes, totals, offsets, TokenEdges(parents, arcs, log_probs, scores))
 
 
 @numba.njit(nogil=True)
-def _gathered(
-    graph: _Graph,
+def _collect_incoming(
+    graph: _GraphArrays,
     node: int,
     first: Indices,
     count: Indices,
     totals: Scores,
-    found: _Found,
+    found: _ScoredEdges,
     threshold: float,
-    room: Arriving,
-) -> tuple[Arriving, int]:
+    room: IncomingEdges,
+) -> tuple[IncomingEdges, int]:
     """The ways to a node that are worth as much as the threshold, in given room or more; and how many they are."""
     incoming, sources = graph.in_arcs[graph.in_starts[node] : graph.in_starts[node + 1]], graph.sources
     starts, found_states, scores = found.starts, found.states, found.scores
@@ -122,11 +124,11 @@ def _gathered(
     for arc in incoming:
         most += count[sources[arc]]
     parents, arcs, places = (
-        with_room(room.parents, most),
-        with_room(room.arcs, most),
-        with_room(room.score_indices, most),
+        ensure_capacity(room.parents, most),
+        ensure_capacity(room.arcs, most),
+        ensure_capacity(room.score_indices, most),
     )
-    states, sums = with_room(room.states, most), with_room(room.totals, most)
+    states, sums = ensure_capacity(room.states, most), ensure_capacity(room.totals, most)
     remainder, ended = graph.remainders[node], graph.out_starts[node] == graph.out_starts[node + 1]
     size = 0
     for arc in incoming:
@@ -139,13 +141,13 @@ def _gathered(
                 states[size] = 0 if ended else found_states[place]  # behind the end all are alike
                 sums[size] = total
                 size += 1
-    return Arriving(parents, arcs, places, states, sums), size
+    return IncomingEdges(parents, arcs, places, states, sums), size
 
 
 @numba.njit(nogil=True)
 def _add_tokens(
     node: int,
-    ways: Arriving,
+    ways: IncomingEdges,
     tops: Indices,
     begins: Indices,
     nodes: Indices,
@@ -161,10 +163,10 @@ def _add_tokens(
 
 
 @numba.njit(nogil=True)
-def _add_ways(
-    ways: Arriving,
+def _add_edges(
+    ways: IncomingEdges,
     kept: Indices,
-    found: _Found,
+    found: _ScoredEdges,
     parents: Indices,
     arcs: Indices,
     log_probs: Scores,
@@ -180,16 +182,16 @@ def _add_ways(
 
 
 @numba.njit(nogil=True)
-def _scored(
+def _score_outgoing(
     automaton: Automaton,
-    graph: _Graph,
+    graph: _GraphArrays,
     node: int,
     own_states: Indices,
     own_totals: Scores,
-    found: _Found,
+    found: _ScoredEdges,
     size: int,
     estimates: Scores,
-) -> tuple[_Found, int]:
+) -> tuple[_ScoredEdges, int]:
     """What is found of the tokens of a node and the arcs after them, beside what was found before.
 
     Args:
@@ -211,11 +213,11 @@ def _scored(
     num_own = len(own_states)
     starts, most = found.starts, size + num_own * len(outgoing)
     states, log_probs, scores = (
-        with_room(found.states, most),
-        with_room(found.log_probs, most),
-        with_room(found.scores, most),
+        ensure_capacity(found.states, most),
+        ensure_capacity(found.log_probs, most),
+        ensure_capacity(found.scores, most),
     )
-    known, known_label = 0, NONE
+    known, known_label = 0, _NONE
     for arc in outgoing:
         starts[arc], label, target = size, labels[arc], targets[arc]
         if label == known_label:  # arcs of one word stand together
@@ -226,7 +228,9 @@ def _scored(
                 )
         else:
             known, known_label, here = size, label, slice(size, size + num_own)
-            read_word(automaton, own_states, tokens[label, : lengths[label]], states[here], log_probs[here])
+            advance_word(
+                automaton, own_states, tokens[label, : lengths[label]], states[here], log_probs[here]
+            )
         best = -np.inf
         for number in range(num_own):
             score = fixed[arc] + lm_weights[arc] * log_probs[size + number]
@@ -234,22 +238,28 @@ def _scored(
             best = max(best, own_totals[number] + score)
         estimates[levels[target]] = max(estimates[levels[target]], best + remainders[target])
         size += num_own
-    return _Found(starts, states, log_probs, scores), size
+    return _ScoredEdges(starts, states, log_probs, scores), size
 
 
-_NUMBERS, _VALUES = types.Array(types.int64, 1, "C"), types.Array(types.float64, 1, "C")
+_INT_ARRAY, _FLOAT_ARRAY = types.Array(types.int64, 1, "C"), types.Array(types.float64, 1, "C")
 _GRAPH_TYPE = types.NamedTuple(  # type: ignore[no-untyped-call]  # numba ships no annotations for it
     [
-        types.Array(types.int64, 2, "C") if name == "tokens" else _VALUES if name in _VALUED else _NUMBERS
-        for name in _Graph._fields
+        types.Array(types.int64, 2, "C")
+        if name == "tokens"
+        else _FLOAT_ARRAY
+        if name in _FLOAT_FIELDS
+        else _INT_ARRAY
+        for name in _GraphArrays._fields
     ],
-    _Graph,
+    _GraphArrays,
 )
 
 
 @numba.njit(
     [
-        types.Tuple((_NUMBERS, _VALUES, _NUMBERS, _NUMBERS, _NUMBERS, _VALUES, _VALUES))(  # type: ignore[no-untyped-call]
+        types.Tuple(
+            (_INT_ARRAY, _FLOAT_ARRAY, _INT_ARRAY, _INT_ARRAY, _INT_ARRAY, _FLOAT_ARRAY, _FLOAT_ARRAY)
+        )(  # type: ignore[no-untyped-call]
             automaton, _GRAPH_TYPE, types.int64, types.int64, types.float64
         )
         for automaton in AUTOMATON_TYPES
@@ -257,8 +267,8 @@ _GRAPH_TYPE = types.NamedTuple(  # type: ignore[no-untyped-call]  # numba ships 
     nogil=True,
     cache=True,
 )
-def _walk(
-    automaton: Automaton, graph: _Graph, initial: int, most: int, beam: float
+def _pass_tokens(
+    automaton: Automaton, graph: _GraphArrays, initial: int, most: int, beam: float
 ) -> tuple[Indices, Scores, Indices, Indices, Indices, Scores, Scores]:
     """All tokens and ways.
 
@@ -274,16 +284,24 @@ def _walk(
     """
     order, lattice_of, levels, in_starts = graph.nodes, graph.lattice_of, graph.levels, graph.in_starts
     first, count = np.zeros(len(order), np.int64), np.zeros(len(order), np.int64)
-    nodes, states, num_ways = np.empty(_ROOM, np.int64), np.empty(_ROOM, np.int64), np.empty(_ROOM, np.int64)
-    totals, log_probs, scores = np.empty(_ROOM), np.empty(_ROOM), np.empty(_ROOM)
-    parents, arcs = np.empty(_ROOM, np.int64), np.empty(_ROOM, np.int64)
-    found = _Found(np.zeros(len(graph.sources), np.int64), nodes.copy(), totals.copy(), totals.copy())
-    ways = Arriving(nodes.copy(), nodes.copy(), nodes.copy(), nodes.copy(), totals.copy())
+    nodes, states, num_ways = (
+        np.empty(_INITIAL_CAPACITY, np.int64),
+        np.empty(_INITIAL_CAPACITY, np.int64),
+        np.empty(_INITIAL_CAPACITY, np.int64),
+    )
+    totals, log_probs, scores = (
+        np.empty(_INITIAL_CAPACITY),
+        np.empty(_INITIAL_CAPACITY),
+        np.empty(_INITIAL_CAPACITY),
+    )
+    parents, arcs = np.empty(_INITIAL_CAPACITY, np.int64), np.empty(_INITIAL_CAPACITY, np.int64)
+    found = _ScoredEdges(np.zeros(len(graph.sources), np.int64), nodes.copy(), totals.copy(), totals.copy())
+    ways = IncomingEdges(nodes.copy(), nodes.copy(), nodes.copy(), nodes.copy(), totals.copy())
     estimates = np.empty(levels.max() + 1)
-    num_tokens, num_kept, num_found, lattice, level, threshold = 0, 0, 0, NONE, NONE, -np.inf
+    num_tokens, num_kept, num_found, lattice, level, threshold = 0, 0, 0, _NONE, _NONE, -np.inf
     for node in order:
         if lattice_of[node] != lattice:
-            lattice, level = lattice_of[node], NONE
+            lattice, level = lattice_of[node], _NONE
             for other in range(len(estimates)):
                 estimates[other] = -np.inf
         if levels[node] != level:
@@ -293,26 +311,26 @@ def _walk(
         begin = num_tokens
         if in_starts[node] == in_starts[node + 1]:
             num_tokens += 1
-            nodes, num_ways = with_room(nodes, num_tokens), with_room(num_ways, num_tokens)
-            states, totals = with_room(states, num_tokens), with_room(totals, num_tokens)
+            nodes, num_ways = ensure_capacity(nodes, num_tokens), ensure_capacity(num_ways, num_tokens)
+            states, totals = ensure_capacity(states, num_tokens), ensure_capacity(totals, num_tokens)
             nodes[begin], num_ways[begin], states[begin], totals[begin] = node, 0, initial, 0.0
         else:
-            ways, size = _gathered(graph, node, first, count, totals, found, threshold, ways)
-            tops, begins, kept = merged(ways, size, most)
+            ways, size = _collect_incoming(graph, node, first, count, totals, found, threshold, ways)
+            tops, begins, kept = recombine_incoming(ways, size, most)
             num_tokens += len(tops)
-            nodes, num_ways = with_room(nodes, num_tokens), with_room(num_ways, num_tokens)
-            states, totals = with_room(states, num_tokens), with_room(totals, num_tokens)
+            nodes, num_ways = ensure_capacity(nodes, num_tokens), ensure_capacity(num_ways, num_tokens)
+            states, totals = ensure_capacity(states, num_tokens), ensure_capacity(totals, num_tokens)
             _add_tokens(
                 node, ways, tops, begins, nodes[begin:], num_ways[begin:], states[begin:], totals[begin:]
             )
             begin_ways, num_kept = num_kept, num_kept + len(kept)
-            parents, arcs = with_room(parents, num_kept), with_room(arcs, num_kept)
-            log_probs, scores = with_room(log_probs, num_kept), with_room(scores, num_kept)
+            parents, arcs = ensure_capacity(parents, num_kept), ensure_capacity(arcs, num_kept)
+            log_probs, scores = ensure_capacity(log_probs, num_kept), ensure_capacity(scores, num_kept)
             rest = slice(begin_ways, num_kept)
-            _add_ways(ways, kept, found, parents[rest], arcs[rest], log_probs[rest], scores[rest])
+            _add_edges(ways, kept, found, parents[rest], arcs[rest], log_probs[rest], scores[rest])
         first[node], count[node] = begin, num_tokens - begin
         own = slice(begin, num_tokens)
-        found, num_found = _scored(
+        found, num_found = _score_outgoing(
             automaton, graph, node, states[own], totals[own], found, num_found, estimates
         )
     return (

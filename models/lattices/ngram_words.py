@@ -15,7 +15,7 @@ _LN_10 = math.log(10)
 
 
 @numba.njit(nogil=True)
-def read_word(
+def advance_word(
     automaton: Automaton, states: Indices, tokens: TokenIds, after: Indices, log_probs: Scores
 ) -> None:
     """Read a word after each of some states [K]: the state after it, and its log-probability."""

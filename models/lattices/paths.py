@@ -15,14 +15,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.lattices.connecting import ranges
-from models.lattices.growing import Growing
+from models.lattices.connecting import index_ranges
+from models.lattices.growing import GrowableArray
 from models.lattices.lattice import NO_WORD, Indices, Scores
 from models.lattices.rescoring import RescoredLattice
 from models.reranking.lists import Candidate, CandidateList
 
 
-class Path(NamedTuple):
+class LatticePath(NamedTuple):
     """A word string and the best path that spells it.
 
     Attributes:
@@ -36,27 +36,27 @@ class Path(NamedTuple):
     edges: Indices
 
 
-def best_paths(rescored: RescoredLattice, count: int) -> list[Path]:
+def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
     """The best paths of distinct word strings, the best first; fewer if there are no more."""
     found = []
-    for path in _in_order(rescored):
+    for path in _paths_by_score(rescored):
         found.append(path)
         if len(found) == count:
             break
     return found
 
 
-def candidates_of(rescored: RescoredLattice, count: int) -> CandidateList:
+def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
     """The best paths as an n-best list, with the features that `Weights` weighs."""
     features = rescored.features()
     candidates = tuple(
         Candidate(path.text, {name: float(values[path.edges].sum()) for name, values in features.items()})
-        for path in best_paths(rescored, count)
+        for path in nbest_paths(rescored, count)
     )
     return CandidateList(rescored.lattice.name, "", candidates)
 
 
-class _Ending(NamedTuple):
+class _Suffix(NamedTuple):
     """A string's last words, and the best path that spells them from each token where they may begin.
 
     Attributes:
@@ -68,7 +68,7 @@ class _Ending(NamedTuple):
     """
 
     word: int
-    rest: "_Ending | None"
+    rest: "_Suffix | None"
     tokens: Indices
     totals: Scores
     steps: Indices
@@ -76,14 +76,14 @@ class _Ending(NamedTuple):
     def words(self) -> list[int]:
         """Labels of all its words, in order."""
         labels: list[int] = []
-        ending: _Ending | None = self
+        ending: _Suffix | None = self
         while ending is not None and ending.rest is not None:
             labels.append(ending.word)
             ending = ending.rest
         return labels
 
 
-class _Openings(NamedTuple):
+class _SuffixExtensions(NamedTuple):
     """The ways that may come before an ending, in runs of one word each.
 
     Attributes:
@@ -93,40 +93,40 @@ class _Openings(NamedTuple):
         nexts: the step after it [E].
     """
 
-    ending: _Ending
+    ending: _Suffix
     edges: Indices
     totals: Scores
     nexts: Indices
 
 
-class _Graph:
+class _SuffixGraph:
     """A rescored lattice with the steps of paths that were found in it, each a way and the step after it."""
 
     def __init__(self, rescored: RescoredLattice) -> None:
         self.tokens, self.labels = rescored.tokens, rescored.labels()
         self._last = rescored.num_tokens - 1
-        self._step_edges, self._step_nexts = Growing(np.int64), Growing(np.int64)
+        self._step_edges, self._step_nexts = GrowableArray(np.int64), GrowableArray(np.int64)
         silent = np.flatnonzero(self.labels == NO_WORD)
         self._is_silent = np.zeros(
             rescored.num_tokens, dtype=np.bool_
         )  # whether a way without a word leads there
         self._is_silent[np.searchsorted(self.tokens.offsets, silent, side="right") - 1] = True
 
-    def sentence_end(self) -> _Ending:
+    def sentence_end(self) -> _Suffix:
         """The ending without words."""
         tokens, none = np.array([self._last]), np.array([-1])
-        return self._with_silence(_Ending(NO_WORD, None, tokens, np.zeros(1), none))
+        return self._with_silence(_Suffix(NO_WORD, None, tokens, np.zeros(1), none))
 
-    def openings(self, ending: _Ending) -> _Openings:
+    def openings(self, ending: _Suffix) -> _SuffixExtensions:
         """What may come before an ending."""
         ways, places = self._edges_to(ending.tokens)
         spoken = np.flatnonzero(self.labels[ways] != NO_WORD)
         spoken = spoken[np.argsort(self.labels[ways[spoken]], kind="stable")]
         ways, places = ways[spoken], places[spoken]
         totals = self.tokens.edges.scores[ways] + ending.totals[places]
-        return _Openings(ending, ways, totals, ending.steps[places])
+        return _SuffixExtensions(ending, ways, totals, ending.steps[places])
 
-    def longer(self, openings: _Openings, run: slice) -> _Ending:
+    def longer(self, openings: _SuffixExtensions, run: slice) -> _Suffix:
         """An ending with the word of a run of openings before it."""
         ways = openings.edges[run]
         ending = self._best_by_token(ways, openings.totals[run], openings.nexts[run])
@@ -141,7 +141,7 @@ class _Graph:
             step = int(self._step_nexts[step])
         return np.array(ways, dtype=np.int64)
 
-    def _with_silence(self, ending: _Ending) -> _Ending:
+    def _with_silence(self, ending: _Suffix) -> _Suffix:
         """The same words, begun after ways without a word too."""
         fresh = np.flatnonzero(self._is_silent[ending.tokens])
         while fresh.size:
@@ -151,16 +151,16 @@ class _Graph:
             found = self._best_by_token(
                 ways, self.tokens.edges.scores[ways] + ending.totals[places], ending.steps[places]
             )
-            ending, is_new = _joined(ending, found)
+            ending, is_new = _merge_suffixes(ending, found)
             fresh = np.flatnonzero(is_new & self._is_silent[ending.tokens])
         return ending
 
     def _edges_to(self, tokens: Indices) -> tuple[Indices, Indices]:
         """All ways to some tokens, and to which of them each leads."""
         begins, ends = self.tokens.offsets[tokens], self.tokens.offsets[tokens + 1]
-        return ranges(begins, ends), np.repeat(np.arange(len(tokens)), ends - begins)
+        return index_ranges(begins, ends), np.repeat(np.arange(len(tokens)), ends - begins)
 
-    def _best_by_token(self, ways: Indices, totals: Scores, nexts: Indices) -> _Ending:
+    def _best_by_token(self, ways: Indices, totals: Scores, nexts: Indices) -> _Suffix:
         """The best of some ways from each token, as steps."""
         parents = self.tokens.edges.parents[ways]
         order = np.lexsort((-totals, parents))
@@ -169,10 +169,10 @@ class _Graph:
         steps = len(self._step_edges) + np.arange(len(best))
         self._step_edges.append(ways[best])
         self._step_nexts.append(nexts[best])
-        return _Ending(NO_WORD, None, tokens, totals[best], steps)
+        return _Suffix(NO_WORD, None, tokens, totals[best], steps)
 
 
-def _joined(ending: _Ending, found: _Ending) -> tuple[_Ending, npt.NDArray[np.bool_]]:
+def _merge_suffixes(ending: _Suffix, found: _Suffix) -> tuple[_Suffix, npt.NDArray[np.bool_]]:
     """An ending with what was found besides, and which of its beginnings are new or better."""
     tokens = np.concatenate([ending.tokens, found.tokens])
     totals = np.concatenate([ending.totals, found.totals])
@@ -185,18 +185,20 @@ def _joined(ending: _Ending, found: _Ending) -> tuple[_Ending, npt.NDArray[np.bo
     )
 
 
-def _in_order(rescored: RescoredLattice) -> Iterator[Path]:
+def _paths_by_score(rescored: RescoredLattice) -> Iterator[LatticePath]:
     """All paths of distinct strings, by falling total."""
-    graph, words = _Graph(rescored), rescored.lattice.words
+    graph, words = _SuffixGraph(rescored), rescored.lattice.words
     serial = itertools.count()
-    heap: list[tuple[float, int, Path | tuple[_Openings, slice]]] = []
+    heap: list[tuple[float, int, LatticePath | tuple[_SuffixExtensions, slice]]] = []
 
-    def reach(ending: _Ending) -> None:
+    def reach(ending: _Suffix) -> None:
         """Put an ending's whole string and its longer ones, if they are any, where they wait for their turn."""
         if ending.tokens[0] == 0:
             text = " ".join(words[label] for label in ending.words())
             total = float(ending.totals[0])
-            heapq.heappush(heap, (-total, next(serial), Path(text, total, graph.path(int(ending.steps[0])))))
+            heapq.heappush(
+                heap, (-total, next(serial), LatticePath(text, total, graph.path(int(ending.steps[0]))))
+            )
         openings = graph.openings(ending)
         if not openings.edges.size:
             return
@@ -211,7 +213,7 @@ def _in_order(rescored: RescoredLattice) -> Iterator[Path]:
     reach(graph.sentence_end())
     while heap:
         _, _, item = heapq.heappop(heap)
-        if isinstance(item, Path):
+        if isinstance(item, LatticePath):
             yield item
         else:
             reach(graph.longer(*item))

@@ -11,7 +11,7 @@ from models.ngram.model import NGramState
 _LARGEST_KEY = 1 << 62
 
 
-class Merged(NamedTuple):
+class RecombinedEdges(NamedTuple):
     """Candidates that became tokens: those of a node with the same future are one token.
 
     Attributes:
@@ -25,7 +25,7 @@ class Merged(NamedTuple):
     best: Indices
 
 
-def futures_of(state: Any) -> Indices | None:
+def state_keys(state: Any) -> Indices | None:
     """Numbers [B, K] that are equal where rows of a state have the same future; None if its kind cannot tell.
 
     States of n-gram models can, and so can mixtures of such models.
@@ -33,13 +33,15 @@ def futures_of(state: Any) -> Indices | None:
     if isinstance(state, NGramState):
         return state.ids[:, None].astype(np.int64)
     if isinstance(state, MixtureState):
-        columns = [futures_of(part) for part in state.parts]
+        columns = [state_keys(part) for part in state.parts]
         known = [column for column in columns if column is not None]
         return np.concatenate(known, axis=1) if len(known) == len(columns) else None
     return None
 
 
-def merge(nodes: Indices, futures: Indices, totals: Scores, *, max_tokens_per_node: int) -> Merged:
+def recombine(
+    nodes: Indices, futures: Indices, totals: Scores, *, max_tokens_per_node: int
+) -> RecombinedEdges:
     """Make tokens of candidates.
 
     Args:
@@ -51,7 +53,7 @@ def merge(nodes: Indices, futures: Indices, totals: Scores, *, max_tokens_per_no
     Returns:
         Tokens ordered by node, those of a node by falling total.
     """
-    keys = _packed(np.column_stack([nodes, futures]))
+    keys = _pack_columns(np.column_stack([nodes, futures]))
     order = np.lexsort((-totals, *keys.T))
     is_first = np.ones(len(order), dtype=np.bool_)
     is_first[1:] = (keys[order[1:]] != keys[order[:-1]]).any(axis=1)
@@ -67,10 +69,10 @@ def merge(nodes: Indices, futures: Indices, totals: Scores, *, max_tokens_per_no
     by_token = np.argsort(tokens, kind="stable")
     by_token = by_token[np.searchsorted(tokens[by_token], 0) :]
     offsets = np.searchsorted(tokens[by_token], np.arange(len(kept) + 1))
-    return Merged(order[by_token], offsets, best[kept])
+    return RecombinedEdges(order[by_token], offsets, best[kept])
 
 
-def _packed(columns: Indices) -> Indices:
+def _pack_columns(columns: Indices) -> Indices:
     """Columns of numbers from −1 on [P, K] as fewer that are equal where all of them are [P, J]."""
     packed: list[Indices] = []
     size = _LARGEST_KEY

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from models.lattices.connecting import Arcs, connected, ranges
-from models.lattices.joined import Joined, join, joint_words
+from models.lattices.connecting import ArcColumns, build_lattice, index_ranges
+from models.lattices.joined import LatticeGraph, build_graph, number_words
 from models.lattices.lattice import NO_VARIANT, Indices, Lattice, Scales, Scores
-from models.lattices.spelling import Speller, Spelling
-from models.lattices.token_passing import Search, pass_tokens
-from models.lattices.tokens import TokenGraph, Ways
-from models.lattices.weights import Weights
+from models.lattices.spelling import LabelTokenizer, LabelTokens
+from models.lattices.token_passing import LatticeSearchSettings, pass_tokens
+from models.lattices.tokens import TokenEdges, TokenGraph
+from models.lattices.weights import PathWeights
 from models.ngram.model import NGramModel
 from models.protocol import LanguageModel
 
@@ -33,7 +33,7 @@ class RescoredLattice:
     """
 
     lattice: Lattice
-    weights: Weights
+    weights: PathWeights
     tokens: TokenGraph
     unknown: Indices
 
@@ -70,7 +70,7 @@ class RescoredLattice:
         words = lattice.words
         alignments = (*lattice.alignments, "") if lattice.alignments else ()
         variants = None if lattice.variants is None else np.append(lattice.variants, NO_VARIANT)[arcs]
-        columns = Arcs(
+        columns = ArcColumns(
             tokens.edges.parents,
             np.repeat(np.arange(self.num_tokens), np.diff(tokens.offsets)),
             [words[label] for label in labels.tolist()],
@@ -79,7 +79,7 @@ class RescoredLattice:
             () if variants is None else variants,
             [alignments[arc] for arc in arcs.tolist()] if alignments else (),
         )
-        return connected(
+        return build_lattice(
             columns,
             name=lattice.name,
             start=0,
@@ -92,10 +92,10 @@ class RescoredLattice:
 def rescore(
     lattices: Sequence[Lattice],
     model: LanguageModel[Any],
-    speller: Speller,
+    speller: LabelTokenizer,
     *,
-    weights: Sequence[Weights],
-    search: Search,
+    weights: Sequence[PathWeights],
+    search: LatticeSearchSettings,
 ) -> list[RescoredLattice]:
     """Rescore lattices with a model, all of them together.
 
@@ -112,31 +112,33 @@ def rescore(
     """
     if not lattices:
         return []
-    words = joint_words(lattices)
+    words = number_words(lattices)
     spelling = speller.label_tokens(list(words))
-    joined = join(lattices, weights, words, spelling)
-    graphs = apart(_walked(model, joined, spelling, search), joined)
+    joined = build_graph(lattices, weights, words, spelling)
+    graphs = split_graph(_pass_lattice_tokens(model, joined, spelling, search), joined)
     return [
-        RescoredLattice(lattice, weighing, graph, _unknown(lattice, words, spelling))
+        RescoredLattice(lattice, weighing, graph, _unknown_counts(lattice, words, spelling))
         for lattice, weighing, graph in zip(lattices, weights, graphs, strict=True)
     ]
 
 
-def _walked(model: LanguageModel[Any], joined: Joined, spelling: Spelling, search: Search) -> TokenGraph:
+def _pass_lattice_tokens(
+    model: LanguageModel[Any], joined: LatticeGraph, spelling: LabelTokens, search: LatticeSearchSettings
+) -> TokenGraph:
     if isinstance(model, NGramModel):
         from models.lattices.ngram_walk import (
-            pass_ngram_tokens,
-        )  # compiled, so loaded only where it is needed
+            pass_ngram_tokens,  # compiled, so loaded only where it is needed
+        )
 
         return pass_ngram_tokens(model, joined, spelling, search)
     return pass_tokens(model, joined, spelling, search)
 
 
-def _unknown(lattice: Lattice, words: dict[str, int], spelling: Spelling) -> Indices:
+def _unknown_counts(lattice: Lattice, words: dict[str, int], spelling: LabelTokens) -> Indices:
     return spelling.num_unknown[[words[word] for word in lattice.words]]
 
 
-def apart(graph: TokenGraph, joined: Joined) -> list[TokenGraph]:
+def split_graph(graph: TokenGraph, joined: LatticeGraph) -> list[TokenGraph]:
     """The tokens of each lattice, numbered as if it had been walked alone."""
     owners = joined.lattice_of[graph.nodes]
     order = np.argsort(owners, kind="stable")
@@ -147,8 +149,8 @@ def apart(graph: TokenGraph, joined: Joined) -> list[TokenGraph]:
     for lattice, (begin, end) in enumerate(itertools.pairwise(firsts.tolist())):
         tokens = order[begin:end]
         counts = graph.offsets[tokens + 1] - graph.offsets[tokens]
-        ways = graph.edges.select(ranges(graph.offsets[tokens], graph.offsets[tokens + 1]))
-        own = Ways(numbers[ways.parents], joined.own_arcs[ways.arcs], ways.log_probs, ways.scores)
+        ways = graph.edges.select(index_ranges(graph.offsets[tokens], graph.offsets[tokens + 1]))
+        own = TokenEdges(numbers[ways.parents], joined.own_arcs[ways.arcs], ways.log_probs, ways.scores)
         offsets = np.concatenate([[0], np.cumsum(counts)])
         nodes = graph.nodes[tokens] - joined.starts[lattice]
         answers.append(TokenGraph(nodes, graph.forward[tokens], offsets, own))

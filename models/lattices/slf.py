@@ -15,13 +15,13 @@ from typing import NamedTuple, TextIO
 import numpy as np
 
 from models.errors import InvalidInputError
-from models.lattices.connecting import Arcs, connected
+from models.lattices.connecting import ArcColumns, build_lattice
 from models.lattices.lattice import NO_VARIANT, Indices, Lattice, Scales, check_size
-from models.lattices.slf_fields import escaped, fields_of
-from models.lattices.words import NO_WORDS, decoded, spoken
+from models.lattices.slf_fields import escape_value, parse_fields
+from models.lattices.words import NON_WORD_LABELS, decode_line, word_of_label
 from models.reranking.formats.interface import BadLine
 
-_SHORT = {
+_FIELD_ALIASES = {
     "UTTERANCE": "U", "NODES": "N", "LINKS": "L", "time": "t", "WORD": "W", "var": "v",
     "START": "S", "END": "E", "acoustic": "a", "ngram": "n", "language": "l",
 }  # fmt: skip
@@ -29,14 +29,14 @@ _NULL = "!NULL"
 _MAX_VARIANT = 1 << 31
 """A word has a few pronunciations, whatever the number of one."""
 
-Fields = Mapping[str, str]
+SlfFields = Mapping[str, str]
 
 
 class _Line(NamedTuple):
     """What stands in a line, and its number."""
 
     number: int
-    fields: Fields
+    fields: SlfFields
 
 
 class _File(NamedTuple):
@@ -56,7 +56,7 @@ class _LineError(Exception):
 
 
 def read_slf(
-    lines: Iterable[bytes], source: str, *, no_words: Collection[str] = NO_WORDS
+    lines: Iterable[bytes], source: str, *, no_words: Collection[str] = NON_WORD_LABELS
 ) -> Lattice | BadLine:
     """Read a lattice, or complain of a line; of the first, if the whole is no lattice.
 
@@ -70,8 +70,10 @@ def read_slf(
     try:
         for number, line in enumerate(lines, start=1):
             if line.strip() and not line.startswith(b"#"):
-                fields = fields_of(decoded(line))
-                _sort_in(file, number, {_SHORT.get(name, name): value for name, value in fields.items()})
+                fields = parse_fields(decode_line(line))
+                _add_line(
+                    file, number, {_FIELD_ALIASES.get(name, name): value for name, value in fields.items()}
+                )
         number = 1
         return _lattice(file, no_words)
     except _LineError as error:
@@ -85,12 +87,12 @@ def write_slf(lattice: Lattice, target: TextIO) -> None:
     scales = lattice.scales
     target.write("VERSION=1.1\n")
     if lattice.name is not None:
-        target.write(f"UTTERANCE={escaped(lattice.name)}\n")
+        target.write(f"UTTERANCE={escape_value(lattice.name)}\n")
     target.write(f"acscale={scales.am!r} lmscale={scales.lm!r} wdpenalty={scales.words!r}\n")
     target.write(f"start=0 end={lattice.num_nodes - 1}\nN={lattice.num_nodes} L={lattice.num_arcs}\n")
     times = ("" if math.isnan(time_s) else f" t={time_s!r}" for time_s in lattice.times.tolist())
     target.writelines(f"I={node}{time}\n" for node, time in enumerate(times))
-    words = [escaped(word) or _NULL for word in lattice.words]
+    words = [escape_value(word) or _NULL for word in lattice.words]
     variants = np.full(lattice.num_arcs, NO_VARIANT) if lattice.variants is None else lattice.variants
     columns = (lattice.sources, lattice.targets, lattice.labels, variants, lattice.am, lattice.old_lm)
     rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -99,7 +101,7 @@ def write_slf(lattice: Lattice, target: TextIO) -> None:
         target.write(f"J={number} S={begin} E={end} W={words[label]}{which} a={am!r} l={old_lm!r}\n")
 
 
-def _sort_in(file: _File, number: int, fields: Fields) -> None:
+def _add_line(file: _File, number: int, fields: SlfFields) -> None:
     """Keep a line with others of its kind."""
     if "SUBLAT" in fields or ("I" in fields and "L" in fields):
         raise _sub_lattice()
@@ -143,7 +145,7 @@ def _lattice(file: _File, no_words: Collection[str]) -> Lattice:
     _check_unused_word(file, start if _reads_forward(header) else end, no_words)
     penalty = _log_score(header, "wdpenalty", log_base)
     scales = Scales(acoustic, _number(header, "lmscale", 1.0), 0.0 if penalty is None else penalty)
-    return connected(arcs, name=header.get("U"), start=start, end=end, times=times, scales=scales)
+    return build_lattice(arcs, name=header.get("U"), start=start, end=end, times=times, scales=scales)
 
 
 class _Links(NamedTuple):
@@ -161,7 +163,7 @@ class _Links(NamedTuple):
     log_base: float
     pronunciation: float
 
-    def arcs(self, no_words: Collection[str]) -> Arcs:
+    def arcs(self, no_words: Collection[str]) -> ArcColumns:
         """All of them."""
         rows = []
         for line in self.file.links:
@@ -170,13 +172,13 @@ class _Links(NamedTuple):
             except InvalidInputError as error:
                 raise _LineError(line.number, error) from None
         begins, ends, words, am, old_lm, variants = zip(*rows, strict=True)
-        return Arcs(begins, ends, words, am, old_lm, variants)
+        return ArcColumns(begins, ends, words, am, old_lm, variants)
 
-    def _row(self, link: Fields, no_words: Collection[str]) -> tuple[int, int, str, float, float, int]:
+    def _row(self, link: SlfFields, no_words: Collection[str]) -> tuple[int, int, str, float, float, int]:
         """Nodes, word, acoustic and language model's score, and variant of a link."""
         ends = self._node(link, "S"), self._node(link, "E")
         labelled = self.file.nodes.get(ends[_reads_forward(self.file.header)])
-        node: Fields = {} if labelled is None else labelled.fields
+        node: SlfFields = {} if labelled is None else labelled.fields
         label = link.get("W", _NULL)
         if label == _NULL:
             label = node.get("W", label)
@@ -193,16 +195,16 @@ class _Links(NamedTuple):
                 f"v={variant:g} is no pronunciation; their numbers go up to {_MAX_VARIANT}"
             )
         am = (scores["a"] or 0.0) + self.pronunciation * (scores["r"] or 0.0)
-        return *ends, spoken(label, no_words), am, old_lm or 0.0, int(variant)
+        return *ends, word_of_label(label, no_words), am, old_lm or 0.0, int(variant)
 
-    def _node(self, link: Fields, name: str) -> int:
+    def _node(self, link: SlfFields, name: str) -> int:
         node = _integer(link, name)
         if not 0 <= node < self.num_nodes:
             raise InvalidInputError(f"{name}={node} is outside 0 to {self.num_nodes - 1}, which N= allows")
         return node
 
 
-def _reads_forward(header: Fields) -> bool:
+def _reads_forward(header: SlfFields) -> bool:
     """Whether a node's word is that of links which end there, not of those which begin there."""
     return not header.get("dir", "f").startswith("b")
 
@@ -219,7 +221,7 @@ def _check_unused_word(file: _File, terminal: int, no_words: Collection[str]) ->
         )
 
 
-def _terminal(header: Fields, name: str, touched: Indices, num_nodes: int) -> int:
+def _terminal(header: SlfFields, name: str, touched: Indices, num_nodes: int) -> int:
     """The start or end node: as the header says, else the one that no link ends or begins in."""
     if name in header:
         node = _integer(header, name)
@@ -235,7 +237,7 @@ def _terminal(header: Fields, name: str, touched: Indices, num_nodes: int) -> in
     )
 
 
-def _log_base(header: Fields) -> float:
+def _log_base(header: SlfFields) -> float:
     """The natural logarithm of the base of scores; 0 where they are probabilities."""
     base = _number(header, "base", math.e)
     if base and base <= 1:
@@ -243,7 +245,7 @@ def _log_base(header: Fields) -> float:
     return math.log(base) if base else 0.0
 
 
-def _log_score(fields: Fields, name: str, log_base: float) -> float | None:
+def _log_score(fields: SlfFields, name: str, log_base: float) -> float | None:
     """A score as a natural logarithm; None if it is not given."""
     if name not in fields:
         return None
@@ -257,7 +259,7 @@ def _log_score(fields: Fields, name: str, log_base: float) -> float | None:
     return math.log(value)
 
 
-def _integer(fields: Fields, name: str) -> int:
+def _integer(fields: SlfFields, name: str) -> int:
     try:
         return int(fields[name])
     except KeyError:
@@ -266,7 +268,7 @@ def _integer(fields: Fields, name: str) -> int:
         raise InvalidInputError(f"{name}={fields[name][:40]} is no whole number") from None
 
 
-def _number(fields: Fields, name: str, default: float) -> float:
+def _number(fields: SlfFields, name: str, default: float) -> float:
     if name not in fields:
         return default
     try:

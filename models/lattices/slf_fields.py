@@ -18,7 +18,7 @@ _TO_ESCAPE = re.compile(r"[\\\s]")
 _ESCAPED = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
 
 
-def fields_of(line: str) -> dict[str, str]:
+def parse_fields(line: str) -> dict[str, str]:
     """The fields of a line by name.
 
     Raises:
@@ -30,13 +30,13 @@ def fields_of(line: str) -> dict[str, str]:
     for field in line.split():
         name, equals, value = field.partition("=")
         if not equals or not name:
-            raise _no_field(field)
+            raise _field_error(field)
         fields[name] = value
     return fields
 
 
-def escaped(word: str) -> str:
-    """A word as a value that `fields_of` reads back."""
+def escape_value(word: str) -> str:
+    """A word as a value that `parse_fields` reads back."""
     # a line break in octal: it would end the line
     word = _TO_ESCAPE.sub(r"\\\g<0>", word).replace("\n", "012")
     return "\\" + word if word[:1] in {"'", '"'} else word
@@ -48,13 +48,13 @@ def _quoted_fields(line: str) -> dict[str, str]:
     while place < end:
         match = _FIELD.match(line, place)
         if match is None:
-            raise _no_field(line[place:].split(maxsplit=1)[0])
-        fields[match[1]] = _unescaped(match[2])
+            raise _field_error(line[place:].split(maxsplit=1)[0])
+        fields[match[1]] = _unescape(match[2])
         place = match.end()
     return fields
 
 
-def _unescaped(value: str) -> str:
+def _unescape(value: str) -> str:
     if len(value) > 1 and value[0] == value[-1] and value[0] in {"'", '"'}:
         value = value[1:-1]
     if "\\" not in value:
@@ -71,5 +71,5 @@ def _character(escape: bytes) -> bytes:
     return bytes([code]) if code < 256 else escape
 
 
-def _no_field(text: str) -> InvalidInputError:
+def _field_error(text: str) -> InvalidInputError:
     return InvalidInputError(f"{text[:40]!r} is no field of the form name=value")

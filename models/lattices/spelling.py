@@ -14,13 +14,13 @@ import numpy as np
 from models.arrays import TokenIds
 from models.errors import UnsupportedParameterError
 from models.lattices.lattice import Indices
-from models.scoring import pad
+from models.scoring import pad_sequences
 from models.tokenizers import Tokenizer
 from models.vocabulary import EOS, UNK
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Spelling:
+class LabelTokens:
     """The tokens of W labels: no word, some words, and last the end of the sentence.
 
     Attributes:
@@ -43,7 +43,7 @@ class Spelling:
         return len(self.lengths) - 1
 
 
-class Speller:
+class LabelTokenizer:
     """Tells words as a model's tokens.
 
     Args:
@@ -59,7 +59,7 @@ class Speller:
         if across is not None:
             raise self._dependent(f"its token {across.decode(errors='replace')!r} reaches beyond a space")
 
-    def label_tokens(self, words: Sequence[str]) -> Spelling:
+    def label_tokens(self, words: Sequence[str]) -> LabelTokens:
         """The tokens of words, of which the first is empty and stands for none.
 
         Raises:
@@ -68,9 +68,9 @@ class Speller:
         spelled = [tuple(ids) for ids in self._tokenizer.encode_all(words)]
         self._check_independent(words[1:], spelled[1:])
         spelled.append((EOS,))
-        tokens, lengths = pad(spelled)
+        tokens, lengths = pad_sequences(spelled)
         first: dict[tuple[int, ...], int] = {}
-        return Spelling(
+        return LabelTokens(
             tokens,
             lengths,
             np.array([0, *[1] * (len(words) - 1), 0]),

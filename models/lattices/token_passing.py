@@ -13,21 +13,21 @@ from typing import Any, cast
 import numpy as np
 
 from models.errors import InvalidInputError
-from models.lattices.connecting import ranges
-from models.lattices.growing import Growing
-from models.lattices.joined import Joined
+from models.lattices.connecting import index_ranges
+from models.lattices.growing import GrowableArray
+from models.lattices.joined import LatticeGraph
 from models.lattices.lattice import Indices, Scores
-from models.lattices.live_states import NO_STATE, LiveStates
-from models.lattices.recombining import futures_of, merge
-from models.lattices.spelling import Spelling
-from models.lattices.tokens import TokenGraph, Tokens, Ways
+from models.lattices.live_states import NO_STATE, ActiveStates
+from models.lattices.recombining import recombine, state_keys
+from models.lattices.spelling import LabelTokens
+from models.lattices.tokens import TokenEdges, TokenGraph, TokenTable
 from models.lattices.word_scores import word_log_probs
 from models.protocol import LanguageModel
 from models.scoring import LOG_ZERO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class LatticeSearchSettings:
     """How thoroughly lattices are searched.
 
     Attributes:
@@ -58,7 +58,9 @@ class Search:
             raise InvalidInputError(f"beam is {self.beam}; it must be at least 0", parameter="beam")
 
 
-def pass_tokens(model: LanguageModel[Any], joined: Joined, spelling: Spelling, search: Search) -> TokenGraph:
+def pass_tokens(
+    model: LanguageModel[Any], joined: LatticeGraph, spelling: LabelTokens, search: LatticeSearchSettings
+) -> TokenGraph:
     """Walk all lattices from their starts to their ends.
 
     Args:
@@ -70,27 +72,33 @@ def pass_tokens(model: LanguageModel[Any], joined: Joined, spelling: Spelling, s
     Returns:
         Nodes and arcs as `joined` numbers them.
     """
-    walk = _Walk(model, joined, spelling, search)
+    walk = _TokenPassing(model, joined, spelling, search)
     walk.begin()
     for level in range(1, joined.num_levels):
         walk.advance_level(level)
     return walk.tokens.graph()
 
 
-class _Walk:
+class _TokenPassing:
     """A walk through lattices, level by level."""
 
-    def __init__(self, model: LanguageModel[Any], joined: Joined, spelling: Spelling, search: Search) -> None:
+    def __init__(
+        self,
+        model: LanguageModel[Any],
+        joined: LatticeGraph,
+        spelling: LabelTokens,
+        search: LatticeSearchSettings,
+    ) -> None:
         self._model, self._joined, self._spelling, self._search = model, joined, spelling, search
-        self._states = LiveStates(model, spelling)
-        self._states_are_keys = futures_of(self._states.initial) is not None
+        self._states = ActiveStates(model, spelling)
+        self._states_are_keys = state_keys(self._states.initial) is not None
         num_words = 0 if self._states_are_keys else search.recombination_order or joined.num_levels
-        self.tokens = Tokens(joined.num_nodes, num_words=num_words)
+        self.tokens = TokenTable(joined.num_nodes, num_words=num_words)
         self._live = np.zeros(0, dtype=np.int64)  # tokens that have arcs still to go
         self._begins = np.zeros(
             len(joined.sources), dtype=np.int64
         )  # of each arc, its first place in these two
-        self._log_probs, self._scores = Growing(np.float64), Growing(np.float64)
+        self._log_probs, self._scores = GrowableArray(np.float64), GrowableArray(np.float64)
         self._best = np.full((joined.num_levels, len(joined.starts)), -np.inf)
 
     def begin(self) -> None:
@@ -108,9 +116,9 @@ class _Walk:
         futures = words = self.tokens.words_after(ways.parents, labels)
         if self._states_are_keys:
             state, rows = self._states.after(ways.parents, labels)
-            futures = cast("Indices", futures_of(state))[rows]
+            futures = cast("Indices", state_keys(state))[rows]
         futures = np.where(ended[:, None], 0, futures)  # behind the end all are alike
-        merged = merge(nodes, futures, totals, max_tokens_per_node=self._search.max_tokens_per_node)
+        merged = recombine(nodes, futures, totals, max_tokens_per_node=self._search.max_tokens_per_node)
         self.tokens.add(ways, totals, nodes, words, merged)
         going = ~ended[merged.best]
         best = merged.best[going]
@@ -123,24 +131,24 @@ class _Walk:
         rows[going] = places
         self._score_outgoing(level, state, rows)
 
-    def _shared_states(self, ways: Ways, totals: Scores, words: Indices) -> tuple[Any, Indices]:
+    def _shared_states(self, ways: TokenEdges, totals: Scores, words: Indices) -> tuple[Any, Indices]:
         """The states after ways, one for all of a lattice whose last words are equal: that of the best of them."""
         lattices = self._joined.lattice_of[self._joined.sources[ways.arcs]]
-        alike = merge(lattices, words, totals, max_tokens_per_node=len(totals))
+        alike = recombine(lattices, words, totals, max_tokens_per_node=len(totals))
         labels = self._spelling.canonical[self._joined.labels[ways.arcs[alike.best]]]
         state, rows = self._states.after(ways.parents[alike.best], labels)
         places = np.empty(len(totals), dtype=np.int64)
         places[alike.candidates] = np.repeat(rows, np.diff(alike.offsets))
         return state, places
 
-    def _incoming_edges(self, level: int) -> tuple[Ways, Scores]:
+    def _incoming_edges(self, level: int) -> tuple[TokenEdges, Scores]:
         """The ways to the nodes of a level and their totals, without those outside the beam."""
         joined, tokens = self._joined, self.tokens
         arcs = joined.by_target.of(level)
         counts = tokens.count[joined.sources[arcs]]
         first, begins = tokens.first[joined.sources[arcs]], self._begins[arcs]
-        parents, scored = ranges(first, first + counts), ranges(begins, begins + counts)
-        ways = Ways(parents, np.repeat(arcs, counts), self._log_probs[scored], self._scores[scored])
+        parents, scored = index_ranges(first, first + counts), index_ranges(begins, begins + counts)
+        ways = TokenEdges(parents, np.repeat(arcs, counts), self._log_probs[scored], self._scores[scored])
         totals = tokens.forward(parents) + ways.scores
         if self._search.beam is None:
             return ways, totals
@@ -163,7 +171,7 @@ class _Walk:
         arcs = joined.by_source.of(level)
         counts = tokens.count[joined.sources[arcs]]
         first = tokens.first[joined.sources[arcs]]
-        parents, gone = ranges(first, first + counts), np.repeat(arcs, counts)
+        parents, gone = index_ranges(first, first + counts), np.repeat(arcs, counts)
         labels = self._spelling.canonical[joined.labels[gone]]
         log_probs = word_log_probs(self._model, state, rows[parents - begin], labels, self._spelling)
         log_probs[np.isneginf(log_probs)] = LOG_ZERO

@@ -4,12 +4,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.lattices.growing import Growing
+from models.lattices.growing import GrowableArray
 from models.lattices.lattice import NO_WORD, Indices, Scores
-from models.lattices.recombining import Merged
+from models.lattices.recombining import RecombinedEdges
 
 
-class Ways(NamedTuple):
+class TokenEdges(NamedTuple):
     """P ways that lead from a token along an arc.
 
     Attributes:
@@ -24,9 +24,9 @@ class Ways(NamedTuple):
     log_probs: Scores
     scores: Scores
 
-    def select(self, places: Any) -> "Ways":
+    def select(self, places: Any) -> "TokenEdges":
         """Some of them."""
-        return Ways(*(column[places] for column in self))
+        return TokenEdges(*(column[places] for column in self))
 
 
 class TokenGraph(NamedTuple):
@@ -42,10 +42,10 @@ class TokenGraph(NamedTuple):
     nodes: Indices
     forward: Scores
     offsets: Indices
-    edges: Ways
+    edges: TokenEdges
 
 
-class Tokens:
+class TokenTable:
     """The tokens so far; those of a node are added together and lie one after the other.
 
     Args:
@@ -60,11 +60,11 @@ class Tokens:
     def __init__(self, num_nodes: int, *, num_words: int) -> None:
         self.first = np.zeros(num_nodes, dtype=np.int64)
         self.count = np.zeros(num_nodes, dtype=np.int64)
-        self._nodes, self._forward = Growing(np.int64), Growing(np.float64)
-        self._words = Growing(np.int64, num_words)
-        self._num_edges = Growing(np.int64)
-        self._parents, self._arcs = Growing(np.int64), Growing(np.int64)
-        self._log_probs, self._scores = Growing(np.float64), Growing(np.float64)
+        self._nodes, self._forward = GrowableArray(np.int64), GrowableArray(np.float64)
+        self._words = GrowableArray(np.int64, num_words)
+        self._num_edges = GrowableArray(np.int64)
+        self._parents, self._arcs = GrowableArray(np.int64), GrowableArray(np.int64)
+        self._log_probs, self._scores = GrowableArray(np.float64), GrowableArray(np.float64)
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -92,7 +92,9 @@ class Tokens:
         words = np.full((len(nodes), self._words[:0].shape[1]), NO_WORD)
         self._add(nodes, np.zeros(len(nodes)), words, nothing)
 
-    def add(self, ways: Ways, totals: Scores, nodes: Indices, words: Indices, merged: Merged) -> None:
+    def add(
+        self, ways: TokenEdges, totals: Scores, nodes: Indices, words: Indices, merged: RecombinedEdges
+    ) -> None:
         """Make tokens of merged ways.
 
         Args:
@@ -113,7 +115,7 @@ class Tokens:
     def graph(self) -> TokenGraph:
         """All tokens and their ways."""
         offsets = np.concatenate([[0], np.cumsum(self._num_edges[:])])
-        ways = Ways(self._parents[:], self._arcs[:], self._log_probs[:], self._scores[:])
+        ways = TokenEdges(self._parents[:], self._arcs[:], self._log_probs[:], self._scores[:])
         return TokenGraph(self._nodes[:], self._forward[:], offsets, ways)
 
     def _add(self, nodes: Indices, totals: Scores, words: Indices, num_ways: Indices) -> None:

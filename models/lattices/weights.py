@@ -10,7 +10,7 @@ from models.reranking.log_linear import MAX_WEIGHT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
+class PathWeights:
     """Signed weights of a path's features; their sum is to be large.
 
     The new model replaces the first pass's where `old_lm` is 0. Interpolating them, w · new + (1 − w) · old at a

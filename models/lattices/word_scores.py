@@ -6,16 +6,16 @@ import numpy as np
 
 from models.arrays import TokenIds, to_numpy
 from models.lattices.lattice import Indices, Scores
-from models.lattices.spelling import Spelling
+from models.lattices.spelling import LabelTokens
 from models.protocol import LanguageModel, TopKPredictor
-from models.scoring import consume, score_sequences
+from models.scoring import prefill_sequences, score_sequences
 
-_NUMBERS_AT_ONCE = 1 << 23
+_MAX_DISTRIBUTION_ENTRIES = 1 << 23
 """Log-probabilities held at a time: 32 MiB."""
 
 
 def word_log_probs(
-    model: LanguageModel[Any], state: Any, rows: Indices, labels: Indices, spelling: Spelling
+    model: LanguageModel[Any], state: Any, rows: Indices, labels: Indices, spelling: LabelTokens
 ) -> Scores:
     """Natural-log probabilities [P] of words, each after a row of a state; 0 for labels without tokens.
 
@@ -49,8 +49,8 @@ def word_log_probs(
     return scores[places]
 
 
-def after_words(
-    model: LanguageModel[Any], state: Any, rows: Indices, labels: Indices, spelling: Spelling
+def advance_words(
+    model: LanguageModel[Any], state: Any, rows: Indices, labels: Indices, spelling: LabelTokens
 ) -> Any:
     """The states [P] after words, each after a row of a state; see `word_log_probs`."""
     before = state.select(rows)
@@ -61,7 +61,9 @@ def after_words(
     tokens, lengths = tokens[spoken, : lengths.max()], lengths[spoken]
     moved = before if len(spoken) == len(rows) else before.select(spoken)
     moved = (
-        model.advance(moved, tokens[:, 0]) if lengths.max() == 1 else consume(model, moved, tokens, lengths)
+        model.advance(moved, tokens[:, 0])
+        if lengths.max() == 1
+        else prefill_sequences(model, moved, tokens, lengths)
     )
     if len(spoken) == len(rows):
         return moved
@@ -73,7 +75,7 @@ def after_words(
 def _first_log_probs(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds) -> Scores:
     """Log-probabilities of one token after each of ascending rows, a bounded number of distributions at a time."""
     scores = np.empty(len(rows))
-    step = max(1, _NUMBERS_AT_ONCE // len(model.vocabulary))
+    step = max(1, _MAX_DISTRIBUTION_ENTRIES // len(model.vocabulary))
     for begin in range(0, len(state), step):
         first, last = np.searchsorted(rows, (begin, begin + step))
         if first < last:

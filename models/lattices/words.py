@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from models.errors import FormatError, InvalidInputError
 
-NO_WORDS = frozenset({"!NULL", "!ENTER", "!EXIT", "!SENT_START", "!SENT_END", "<s>", "</s>", "<eps>"})
+NON_WORD_LABELS = frozenset({"!NULL", "!ENTER", "!EXIT", "!SENT_START", "!SENT_END", "<s>", "</s>", "<eps>"})
 """Labels without a word: what HTK and Kaldi write on arcs that only hold the graph together, and sentence ends."""
 
-_BACKOFF = "#0"
+_BACKOFF_SYMBOL = "#0"
 _MOST_DIGITS = 18
 
 
@@ -39,7 +39,7 @@ def read_symbols(lines: Iterable[bytes], source: str) -> SymbolTable:
     for line_number, line in enumerate(lines, start=1):
         place = f"{source}:{line_number}"
         try:
-            fields = decoded(line).split()
+            fields = decode_line(line).split()
         except InvalidInputError as error:
             raise FormatError(place, str(error)) from None
         if not fields:
@@ -53,7 +53,7 @@ def read_symbols(lines: Iterable[bytes], source: str) -> SymbolTable:
     return SymbolTable(words, ids)
 
 
-def decoded(line: bytes) -> str:
+def decode_line(line: bytes) -> str:
     """A line of a text file.
 
     Raises:
@@ -70,7 +70,7 @@ def is_whole_number(text: str) -> bool:
     return len(text) <= _MOST_DIGITS and text.isdecimal()
 
 
-def spoken(label: str, no_words: Collection[str]) -> str:
+def word_of_label(label: str, no_words: Collection[str]) -> str:
     """The word of a label; empty if it stands for none.
 
     Args:
@@ -84,7 +84,7 @@ def spoken(label: str, no_words: Collection[str]) -> str:
         return ""
     if len(label.split()) != 1 or label.strip() != label:
         raise InvalidInputError(f"the word {label!r} is empty or has white space in it")
-    if label == _BACKOFF:
+    if label == _BACKOFF_SYMBOL:
         raise InvalidInputError(
             f"{label} is a back-off symbol of the decoding graph; remove it from the lattices first"
         )

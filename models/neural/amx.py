@@ -16,27 +16,27 @@ from models.neural.llvm import codegen
 _SYSTEM_CALL, _REQUEST, _TILE_DATA = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
 
 
-def _is_known() -> bool:
+def _has_amx() -> bool:
     features = llvmlite.binding.get_host_cpu_features()
     return bool(features.get("amx-tile") and features.get("amx-int8"))
 
 
-def _may_be_used() -> bool:
+def _request_amx() -> bool:
     """Whether Linux lets this process use tiles; it wants to be asked before the first."""
-    if not (KNOWN and platform.system() == "Linux"):
+    if not (HAS_AMX and platform.system() == "Linux"):
         return False
     refused: int = ctypes.CDLL(None).syscall(_SYSTEM_CALL, _REQUEST, _TILE_DATA)
     return refused == 0
 
 
-KNOWN = _is_known()
+HAS_AMX = _has_amx()
 """Whether the processor has them, so that kernels with them can be compiled."""
 
-TILES = _may_be_used()
+USE_AMX = _request_amx()
 """Whether this process may run such kernels."""
 
 
-def instruct(builder: Any, instruction: str, *arguments: Any) -> None:
+def emit_x86(builder: Any, instruction: str, *arguments: Any) -> None:
     """Generate an instruction; tiles are named by their numbers."""
     values = [ir.Constant(ir.IntType(8), one) if isinstance(one, int) else one for one in arguments]
     declared = ir.FunctionType(ir.VoidType(), [value.type for value in values])

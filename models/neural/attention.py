@@ -8,7 +8,7 @@ from models.neural.body import Body, Hidden
 from models.neural.config import NetworkConfig
 
 
-class Attentive(Body):
+class AttentionBody(Body):
     """h_t + P Σ α_j h_j over the last n outputs h_j of a body, h_t among them; α is a softmax of scores.
 
     Carries what the body does, the n - 1 outputs before [n - 1, B, W], and how many of those there
@@ -24,7 +24,7 @@ class Attentive(Body):
         self.inner = inner
         self.width = inner.width
         self.before = config.attention_window - 1
-        self.scores = _scores_of(config, inner.width)
+        self.scores = _make_scores(config, inner.width)
         self.projection = nn.Linear(self.width, self.width, bias=False)
 
     def start(self, batch: int) -> Hidden:
@@ -64,7 +64,7 @@ class Attentive(Body):
         return ((behind >= 0) & (behind <= self.before)) & there[:, None]
 
 
-def _scores_of(config: NetworkConfig, width: int) -> nn.Module:
+def _make_scores(config: NetworkConfig, width: int) -> nn.Module:
     if config.attention == "additive":
         return AdditiveScores(width, config.attention_size)
     if config.attention == "multiplicative":

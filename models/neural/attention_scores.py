@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-_HELD = 1 << 22  # values of tanh at once (16 MiB)
+_MAX_TANH_VALUES = 1 << 22  # values of tanh at once (16 MiB)
 
 
 class AdditiveScores(nn.Module):
@@ -32,7 +32,7 @@ class AdditiveScores(nn.Module):
         window = len(seen) - times + 1
         queries = self.queries(outputs)
         keys = self.keys(seen).unfold(0, window, 1).transpose(2, 3)  # [T, B, window, size], no copy
-        step = max(1, _HELD // max(1, batch * window * queries.shape[2]))
+        step = max(1, _MAX_TANH_VALUES // max(1, batch * window * queries.shape[2]))
         banded = torch.cat(
             [
                 self.reduction(torch.tanh(queries[t : t + step, :, None] + keys[t : t + step]))[..., 0]

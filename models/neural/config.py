@@ -7,19 +7,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from models.neural.output.cutoffs import cutoffs_problem
 
 CellName = Literal["feed-forward", "elman", "lstm", "gru", "mingru"]
-Activation = Literal["tanh", "relu"]
-Attention = Literal["none", "additive", "multiplicative", "scaled"]
-Output = Literal["softmax", "adaptive"]
+ActivationName = Literal["tanh", "relu"]
+AttentionName = Literal["none", "additive", "multiplicative", "scaled"]
+OutputName = Literal["softmax", "adaptive"]
 
-_RECURRENT = ("elman", "lstm", "gru", "mingru")
+_RECURRENT_CELLS = ("elman", "lstm", "gru", "mingru")
 
 ACTS_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
     "window": ("cell", ("feed-forward",)),
     "activation": ("cell", ("feed-forward", "elman")),
-    "orthogonal": ("cell", _RECURRENT[:3]),
-    "weight_drop": ("cell", _RECURRENT[:3]),
+    "orthogonal": ("cell", _RECURRENT_CELLS[:3]),
+    "weight_drop": ("cell", _RECURRENT_CELLS[:3]),
     "forget_bias": ("cell", ("lstm",)),
-    "learned_state": ("cell", _RECURRENT),
+    "learned_state": ("cell", _RECURRENT_CELLS),
     "attention_window": ("attention", ("additive", "multiplicative", "scaled")),
     "attention_size": ("attention", ("additive", "scaled")),
     "cutoffs": ("output", ("adaptive",)),
@@ -73,17 +73,17 @@ class NetworkConfig(BaseModel):
     embedding_size: int = Field(default=256, ge=1, le=8192)
     hidden_size: int = Field(default=512, ge=1, le=8192)
     window: int = Field(default=5, ge=1, le=64)
-    activation: Activation = "tanh"
+    activation: ActivationName = "tanh"
     residual: bool = False
     layer_norm: bool = False
     orthogonal: bool = False
     forget_bias: float = Field(default=1.0, ge=-100, le=100)
     learned_state: bool = False
-    attention: Attention = "none"
+    attention: AttentionName = "none"
     attention_window: int = Field(default=32, ge=2, le=512)
     attention_size: int = Field(default=128, ge=1, le=8192)
     tied: bool = True
-    output: Output = "softmax"
+    output: OutputName = "softmax"
     cutoffs: tuple[int, ...] = Field(default=(), validate_default=True)
     self_normalised: bool = False
     dropout: float = Field(default=0.2, ge=0, lt=1)

@@ -33,7 +33,7 @@ class Dropout(nn.Module):
         times, rows, width = values.shape
         shape = (1 if self.variational else times, rows * count, width)
         if self.variational:
-            mask = _kept(values.new_empty(shape), self.share)
+            mask = _dropout_mask(values.new_empty(shape), self.share)
         else:
             mask = functional.dropout(values.new_ones(shape), self.share)
         return values * mask[:, number * rows : (number + 1) * rows]
@@ -41,7 +41,7 @@ class Dropout(nn.Module):
 
 def drop_tokens(embedded: Tensor, tokens: Tensor, share: float, vocab_size: int) -> Tensor:
     """Embeddings [T, B, E] of tokens [T, B], those of some tokens of the vocabulary 0 wherever they stand."""
-    kept = _kept(embedded.new_empty(vocab_size, 1), share)
+    kept = _dropout_mask(embedded.new_empty(vocab_size, 1), share)
     return embedded * kept[tokens]
 
 
@@ -59,5 +59,5 @@ def drop_weights(weights: Tensor, share: float) -> Tensor:
     return weights * kept.to(weights.dtype).div_(1 - share)
 
 
-def _kept(mask: Tensor, share: float) -> Tensor:
+def _dropout_mask(mask: Tensor, share: float) -> Tensor:
     return mask.bernoulli_(1 - share).div_(1 - share)

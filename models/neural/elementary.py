@@ -17,11 +17,11 @@ LOWEST_EXPONENT = np.float32(-126.0)
 _HALF = np.float32(0.5)
 _ONE = np.float32(1)
 _TWO = np.float32(2)
-_LIMIT = np.float32(40)  # beyond it, the functions below have reached their limits
+_SATURATION = np.float32(40)  # beyond it, the functions below have reached their limits
 # 2^f for f in [-1/2, 1/2], its Taylor series; the relative error is below 3e-7
 _C1, _C2, _C3 = np.float32(0.6931471806), np.float32(0.2402265070), np.float32(0.0555041087)
 _C4, _C5, _C6 = np.float32(0.0096181291), np.float32(0.0013333558), np.float32(0.0001540353)
-POWERS_OF_2 = (_C1, _C2, _C3, _C4, _C5, _C6)
+EXP2_COEFFICIENTS = (_C1, _C2, _C3, _C4, _C5, _C6)
 """Coefficients of that series, after 1."""
 
 
@@ -57,7 +57,7 @@ def _fused(_typing_context: Any, a: Any, b: Any, c: Any) -> Any:  # noqa: ARG001
 
 float_of_bits: Any = _float_of_bits  # called without the typing context
 bits_of_float: Any = _bits_of_float
-fused: Any = _fused
+fma: Any = _fused
 
 
 @numba.njit(nogil=True, inline="always")
@@ -72,17 +72,17 @@ def exp(x: Any) -> Any:
     y = greater(x * LOG2_E, LOWEST_EXPONENT)
     whole = np.floor(y + _HALF)
     f = y - whole
-    p = fused(fused(fused(fused(fused(fused(_C6, f, _C5), f, _C4), f, _C3), f, _C2), f, _C1), f, _ONE)
+    p = fma(fma(fma(fma(fma(fma(_C6, f, _C5), f, _C4), f, _C3), f, _C2), f, _C1), f, _ONE)
     return p * float_of_bits(np.uint32(np.int32(whole) + np.int32(127)) << np.uint32(23))
 
 
 @numba.njit(nogil=True, inline="always")
 def sigmoid(x: Any) -> Any:
     """1 / (1 + e^-x) in single precision."""
-    return _ONE / (_ONE + exp(-greater(x, -_LIMIT)))
+    return _ONE / (_ONE + exp(-greater(x, -_SATURATION)))
 
 
 @numba.njit(nogil=True, inline="always")
 def tanh(x: Any) -> Any:
     """The hyperbolic tangent in single precision; the absolute error is below 2e-7."""
-    return _ONE - _TWO / (_ONE + exp(_TWO * -greater(-x, -_LIMIT)))
+    return _ONE - _TWO / (_ONE + exp(_TWO * -greater(-x, -_SATURATION)))

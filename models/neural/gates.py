@@ -5,7 +5,7 @@ import numpy as np
 from models.arrays import FloatArray
 
 
-def padded_gates(weights: FloatArray, gates: int, multiple: int) -> FloatArray:
+def pad_gates(weights: FloatArray, gates: int, multiple: int) -> FloatArray:
     """Each gate's rows of [G H, …], H rounded up to a multiple with zeros."""
     size = len(weights) // gates
     padded = np.zeros((gates, -(-size // multiple) * multiple, *weights.shape[1:]), np.float32)

@@ -10,28 +10,28 @@ from numba import types
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 
-WIDTH = 16
+VECTOR_WIDTH = 16
 """Numbers of 32 bits in the widest vectors."""
 
-FLOATS = ir.VectorType(ir.FloatType(), WIDTH)
-INTEGERS = ir.VectorType(ir.IntType(32), WIDTH)
-BYTE, WORD = ir.IntType(8), ir.IntType(64)
-BYTES = BYTE.as_pointer()
+FLOAT_VECTOR = ir.VectorType(ir.FloatType(), VECTOR_WIDTH)
+INT_VECTOR = ir.VectorType(ir.IntType(32), VECTOR_WIDTH)
+BYTE, INT64 = ir.IntType(8), ir.IntType(64)
+BYTE_POINTER = BYTE.as_pointer()
 
 codegen: Any = _cgutils
 _Pointer: Any = types.CPointer
 
 
-def data_of(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
+def data_pointer(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
     """Where the elements of an argument begin: an array, or what `at` gives."""
     if isinstance(signature.args[position], _Pointer):
         return arguments[position]
     return context.make_array(signature.args[position])(context, builder, arguments[position]).data
 
 
-def bytes_of(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
+def byte_pointer(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
     """The same as a pointer to bytes."""
-    return builder.bitcast(data_of(context, builder, signature, arguments, position), BYTES)
+    return builder.bitcast(data_pointer(context, builder, signature, arguments, position), BYTE_POINTER)
 
 
 @intrinsic
@@ -52,32 +52,32 @@ def _at(
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.gep(data_of(context, builder, signature, arguments, 0), [arguments[1]])
+        return builder.gep(data_pointer(context, builder, signature, arguments, 0), [arguments[1]])
 
     return _Pointer(array.dtype)(array, index), generate
 
 
-at: Any = _at  # called without the typing context
+pointer_at: Any = _at  # called without the typing context
 
 
-def spread(builder: Any, value: Any, kind: Any) -> Any:
-    """A number in every place of a vector of a kind, `FLOATS` or `INTEGERS`."""
+def broadcast(builder: Any, value: Any, kind: Any) -> Any:
+    """A number in every place of a vector of a kind, `FLOATS` or `INT_VECTOR`."""
     empty = ir.Constant(kind, ir.Undefined)
     one = builder.insert_element(empty, value, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(one, empty, ir.Constant(INTEGERS, None))
+    return builder.shuffle_vector(one, empty, ir.Constant(INT_VECTOR, None))
 
 
-def call(builder: Any, function: str, *arguments: Any) -> Any:
+def call_llvm(builder: Any, function: str, *arguments: Any) -> Any:
     """What one of LLVM's functions, such as `fma`, makes of vectors of sixteen floats."""
-    declared = ir.FunctionType(FLOATS, [FLOATS] * len(arguments))
-    named = codegen.get_or_insert_function(builder.module, declared, f"llvm.{function}.v{WIDTH}f32")
+    declared = ir.FunctionType(FLOAT_VECTOR, [FLOAT_VECTOR] * len(arguments))
+    named = codegen.get_or_insert_function(builder.module, declared, f"llvm.{function}.v{VECTOR_WIDTH}f32")
     return builder.call(named, arguments)
 
 
-def fetch_ahead(builder: Any, place: Any) -> None:
+def emit_prefetch(builder: Any, place: Any) -> None:
     """Have the cache line at a place brought into the second cache, as it is read soon; nothing waits for it."""
     number = ir.IntType(32)
     reading, second_cache, data = (ir.Constant(number, value) for value in (0, 2, 1))
-    declared = ir.FunctionType(ir.VoidType(), [BYTES, number, number, number])
+    declared = ir.FunctionType(ir.VoidType(), [BYTE_POINTER, number, number, number])
     fetch = codegen.get_or_insert_function(builder.module, declared, "llvm.prefetch.p0i8")
     builder.call(fetch, [place, reading, second_cache, data])

@@ -12,17 +12,23 @@ from models.arrays import Array, FloatArray, TokenIds
 from models.neural.device import resolve_device
 from models.neural.network import Network
 from models.neural.output.softmax import Softmax
-from models.neural.packed.matrix import BEST
-from models.neural.packed.network import packed
+from models.neural.packed.matrix import BEST_PACKING
+from models.neural.packed.network import pack_network
 from models.neural.packed.softmax import PackedSoftmax
-from models.neural.recorded_steps import MAX_ROWS, RecordedSteps, record_on_cuda
-from models.neural.sequences import choose, features_ragged, prefill_ragged, read_ragged, score_ragged
+from models.neural.recorded_steps import MAX_GRAPH_ROWS, CudaGraphSteps, capture_on_cuda
+from models.neural.sequences import (
+    features_of_batch,
+    prefill_batch,
+    read_batch,
+    score_batch,
+    score_choices_after,
+)
 from models.neural.served import NetworkModel
 from models.neural.state import NeuralState
-from models.neural.stepping import step
+from models.neural.stepping import advance_one
 from models.neural.storage import read_network, write_network
-from models.protocol import FeaturedReading, FeaturedScores, ReadScores, Weighed
-from models.shelf import Shelf
+from models.protocol import BlockSums, ReadScores, ReadWithFeatures, ScoresWithFeatures
+from models.shelf import PackedWeightCache
 from models.vocabulary import Vocabulary
 
 
@@ -49,14 +55,14 @@ class NeuralModel(NetworkModel[NeuralState]):
         vocabulary: Vocabulary,
         *,
         device: str = "cpu",
-        weight_cache: Shelf | None = None,
+        weight_cache: PackedWeightCache | None = None,
     ) -> None:
         super().__init__(network, vocabulary)
         self.weight_cache = weight_cache
         self._device = resolve_device(device)
         self._network = network.to(self._device).eval()
         recordable = self._device.type == "cuda" and self._config.attention == "none"
-        self._recorded = RecordedSteps(self._network, record_on_cuda) if recordable else None
+        self._recorded = CudaGraphSteps(self._network, capture_on_cuda) if recordable else None
 
     @property
     def network(self) -> Network:
@@ -66,9 +72,9 @@ class NeuralModel(NetworkModel[NeuralState]):
     @cached_property
     def _served(self) -> Network:
         """What computes; packed when it is first asked, so that whoever trains the network does so before."""
-        if BEST is None or self._device.type != "cpu":
+        if BEST_PACKING is None or self._device.type != "cpu":
             return self._network
-        return packed(self._network, BEST, self.weight_cache)
+        return pack_network(self._network, BEST_PACKING, self.weight_cache)
 
     @torch.inference_mode()
     def empty_state(self, batch: int) -> NeuralState:
@@ -87,10 +93,10 @@ class NeuralModel(NetworkModel[NeuralState]):
             The state after the tokens.
         """
         ids = self._ids(tokens)
-        if self._recorded is not None and 0 < len(ids) <= MAX_ROWS:
+        if self._recorded is not None and 0 < len(ids) <= MAX_GRAPH_ROWS:
             with torch.cuda.device(self._device):
                 return NeuralState(self._recorded.step(ids, state.hidden))
-        return NeuralState(step(self._served, ids, state.hidden))
+        return NeuralState(advance_one(self._served, ids, state.hidden))
 
     @torch.inference_mode()
     def next_log_probs(self, state: NeuralState) -> Array:
@@ -115,7 +121,7 @@ class NeuralModel(NetworkModel[NeuralState]):
         Returns:
             Natural-log probabilities [B, T]; 0 past a row's length.
         """
-        return score_ragged(self._served, state, tokens, lengths)
+        return score_batch(self._served, state, tokens, lengths)
 
     @torch.inference_mode()
     def score_unnormalised(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
@@ -123,7 +129,7 @@ class NeuralModel(NetworkModel[NeuralState]):
 
         Only the tokens' own are computed, so the size of the vocabulary costs nothing.
         """
-        return score_ragged(self._served, state, tokens, lengths, normalised=False)
+        return score_batch(self._served, state, tokens, lengths, normalised=False)
 
     @torch.inference_mode()
     def score_choices(self, state: NeuralState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
@@ -137,7 +143,7 @@ class NeuralModel(NetworkModel[NeuralState]):
         Returns:
             Natural-log probabilities [C].
         """
-        return choose(self._served, state.top, rows, tokens)
+        return score_choices_after(self._served, state.top, rows, tokens)
 
     @torch.inference_mode()
     def prefill(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
@@ -151,13 +157,13 @@ class NeuralModel(NetworkModel[NeuralState]):
         Returns:
             The state after row b's first lengths[b] tokens.
         """
-        return prefill_ragged(self._served, state, tokens, lengths)
+        return prefill_batch(self._served, state, tokens, lengths)
 
     @torch.inference_mode()
     def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
         """What `score` and `prefill` answer, in one pass."""
         scores = np.zeros(tokens.shape, dtype=np.float32)
-        return ReadScores(scores, read_ragged(self._served, state, tokens, lengths, scores=scores))
+        return ReadScores(scores, read_batch(self._served, state, tokens, lengths, scores=scores))
 
     @property
     def feature_size(self) -> int:
@@ -173,21 +179,25 @@ class NeuralModel(NetworkModel[NeuralState]):
     @torch.inference_mode()
     def features_per_token(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
         """The vector before each of given tokens [B, T, E]; see `prefill` for the arguments."""
-        return features_ragged(self._served, state, tokens, lengths)
+        return features_of_batch(self._served, state, tokens, lengths)
 
     @torch.inference_mode()
-    def score_with_features(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FeaturedScores:
+    def score_with_features(
+        self, state: NeuralState, tokens: TokenIds, lengths: TokenIds
+    ) -> ScoresWithFeatures:
         """What `score` and `features_along` answer, in one pass."""
         scores = np.zeros(tokens.shape, dtype=np.float32)
-        return FeaturedScores(scores, features_ragged(self._served, state, tokens, lengths, scores=scores))
+        return ScoresWithFeatures(
+            scores, features_of_batch(self._served, state, tokens, lengths, scores=scores)
+        )
 
     @torch.inference_mode()
-    def read_with_features(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FeaturedReading:
+    def read_with_features(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> ReadWithFeatures:
         """What `score_with_features` and `prefill` answer, in one pass."""
         scores = np.zeros(tokens.shape, dtype=np.float32)
         features = np.zeros((*tokens.shape, self.feature_size), dtype=np.float32)
-        after = read_ragged(self._served, state, tokens, lengths, scores=scores, features=features)
-        return FeaturedReading(scores, features, after)
+        after = read_batch(self._served, state, tokens, lengths, scores=scores, features=features)
+        return ReadWithFeatures(scores, features, after)
 
     def save(self, directory: Path) -> None:
         """Write `config.json` and `model.safetensors` into an existing directory."""
@@ -200,9 +210,9 @@ class NeuralModel(NetworkModel[NeuralState]):
         vocabulary: Vocabulary,
         *,
         device: str = "cpu",
-        weight_cache: Shelf | None = None,
+        weight_cache: PackedWeightCache | None = None,
     ) -> "NeuralModel":
-        """Rebuild from what `save` wrote: a `WeighingModel` where the processor has a faster way to multiply.
+        """Rebuild from what `save` wrote: a `BlockSamplingModel` where the processor has a faster way to multiply.
 
         Args:
             directory: a checkpoint.
@@ -215,15 +225,15 @@ class NeuralModel(NetworkModel[NeuralState]):
             InvalidInputError: there is no such device.
         """
         network = read_network(directory, vocab_size=len(vocabulary))
-        kind = WeighingModel if _weighs(network, device) else NeuralModel
+        kind = BlockSamplingModel if _samples_blocks(network, device) else NeuralModel
         return kind(network, vocabulary, device=device, weight_cache=weight_cache)
 
     def _ids(self, tokens: TokenIds) -> Tensor:
         return torch.as_tensor(tokens, dtype=torch.int64, device=self._device)
 
 
-class WeighingModel(NeuralModel):
-    """One that tells what a token is drawn by without its whole distribution; see `Weigher`.
+class BlockSamplingModel(NeuralModel):
+    """One that tells what a token is drawn by without its whole distribution; see `BlockSampler`.
 
     Args:
         network: with a softmax over the whole vocabulary.
@@ -236,13 +246,13 @@ class WeighingModel(NeuralModel):
     """
 
     @torch.inference_mode()
-    def block_sums(self, state: NeuralState, temperatures: FloatArray) -> Weighed:
-        """What the next token of each row is drawn by; see `Weigher`."""
+    def block_sums(self, state: NeuralState, temperatures: FloatArray) -> BlockSums:
+        """What the next token of each row is drawn by; see `BlockSampler`."""
         features = self._served.features(state.top)
         return self._softmax.block_sums(features, np.ascontiguousarray(temperatures, dtype=np.float32))
 
-    def logits(self, weighed: Weighed, rows: TokenIds, blocks: TokenIds) -> FloatArray:
-        """The logits [N, 64] of single blocks of tokens; see `Weigher`."""
+    def logits(self, weighed: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
+        """The logits [N, 64] of single blocks of tokens; see `BlockSampler`."""
         return self._softmax.logits(weighed.features, np.asarray(rows), np.asarray(blocks))
 
     @property
@@ -250,6 +260,10 @@ class WeighingModel(NeuralModel):
         return cast("PackedSoftmax", self._served.output)
 
 
-def _weighs(network: Network, device: str) -> bool:
+def _samples_blocks(network: Network, device: str) -> bool:
     """Whether the output layer is packed."""
-    return BEST is not None and resolve_device(device).type == "cpu" and isinstance(network.output, Softmax)
+    return (
+        BEST_PACKING is not None
+        and resolve_device(device).type == "cpu"
+        and isinstance(network.output, Softmax)
+    )

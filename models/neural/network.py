@@ -9,12 +9,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from models.neural.attention import Attentive
+from models.neural.attention import AttentionBody
 from models.neural.body import Body, Hidden
 from models.neural.config import NetworkConfig
 from models.neural.dropout import Dropout, drop_tokens
 from models.neural.feed_forward import FeedForward
-from models.neural.output.choice import embedding_of, output_of
+from models.neural.output.choice import make_embedding, make_output_layer
 from models.neural.output.softmax import Softmax
 from models.neural.recurrent import Recurrent
 
@@ -39,17 +39,17 @@ class Network(nn.Module):
         super().__init__()
         self.config = config
         self.vocab_size = vocab_size
-        self.embedding = embedding_of(config, vocab_size)
+        self.embedding = make_embedding(config, vocab_size)
         self.input_dropout = Dropout(config.of_inputs, variational=config.variational)
         self.body: Body = FeedForward(config) if config.cell == "feed-forward" else Recurrent(config)
         if config.attention != "none":
-            self.body = Attentive(self.body, config)
+            self.body = AttentionBody(self.body, config)
         self.output_dropout = Dropout(config.dropout, variational=config.variational)
         width = config.embedding_size if config.tied else self.body.width
         self.feature_size = width
         narrowed = self.body.width != width
         self.projection = nn.Linear(self.body.width, width) if narrowed else nn.Identity()
-        self.output = output_of(config, self.embedding, vocab_size=vocab_size, width=width)
+        self.output = make_output_layer(config, self.embedding, vocab_size=vocab_size, width=width)
 
     def tie(self) -> None:
         """Let the output layer have the embedding's matrix again, after the embedding was given another."""

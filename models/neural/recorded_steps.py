@@ -13,15 +13,15 @@ from torch import Tensor
 from models.neural.body import Hidden
 from models.neural.network import Network
 
-MAX_ROWS = 1024
+MAX_GRAPH_ROWS = 1024
 """Beyond so many rows the device is busy with the step itself, and nothing is recorded."""
 
 _WARM_UPS = 3  # what torch's documentation advises: libraries choose their kernels and take their memory at first calls
 
-Record: TypeAlias = Callable[[Callable[[], Hidden]], "Recording"]
+CaptureGraph: TypeAlias = Callable[[Callable[[], Hidden]], "CapturedGraph"]
 
 
-class Recording(NamedTuple):
+class CapturedGraph(NamedTuple):
     """A computation that can be done again.
 
     Attributes:
@@ -33,24 +33,24 @@ class Recording(NamedTuple):
     outputs: Hidden
 
 
-class RecordedSteps:
-    """`Network.step` of up to `MAX_ROWS` rows, recorded and replayed.
+class CudaGraphSteps:
+    """`Network.step` of up to `MAX_GRAPH_ROWS` rows, recorded and replayed.
 
     Args:
         network: in evaluation mode; its parameters must stay where they are.
         record: how a computation is recorded.
     """
 
-    def __init__(self, network: Network, record: Record) -> None:
+    def __init__(self, network: Network, record: CaptureGraph) -> None:
         self._network = network
         self._record = record
-        self._bound: dict[int, _Bound] = {}
+        self._bound: dict[int, _CapturedStep] = {}
 
     def step(self, tokens: Tensor, hidden: Hidden) -> Hidden:
         """Consume one token a row, ids [B].
 
         Args:
-            tokens: ids [B], B at most `MAX_ROWS`.
+            tokens: ids [B], B at most `MAX_GRAPH_ROWS`.
             hidden: what is carried; it is not changed.
 
         Returns:
@@ -67,19 +67,19 @@ class RecordedSteps:
         bound.recording.replay()
         return tuple(part[:, :rows].clone() for part in bound.recording.outputs)
 
-    def _bind(self, rows: int, like: Tensor) -> "_Bound":
+    def _bind(self, rows: int, like: Tensor) -> "_CapturedStep":
         tokens = like.new_zeros(rows)
         hidden = tuple(part.clone() for part in self._network.initial_hidden(rows))
-        return _Bound(tokens, hidden, self._record(lambda: self._network.step(tokens, hidden)))
+        return _CapturedStep(tokens, hidden, self._record(lambda: self._network.step(tokens, hidden)))
 
 
-class _Bound(NamedTuple):
+class _CapturedStep(NamedTuple):
     tokens: Tensor
     hidden: Hidden
-    recording: Recording
+    recording: CapturedGraph
 
 
-def record_on_cuda(compute: Callable[[], Hidden]) -> Recording:
+def capture_on_cuda(compute: Callable[[], Hidden]) -> CapturedGraph:
     """Record a computation on the current CUDA device; other threads may go on using it meanwhile."""
     aside: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(torch.cuda.current_stream())
@@ -90,4 +90,4 @@ def record_on_cuda(compute: Callable[[], Hidden]) -> Recording:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         outputs = compute()
-    return Recording(graph.replay, outputs)
+    return CapturedGraph(graph.replay, outputs)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from models.neural.body import Body, Hidden
-from models.neural.cells.cell import Carried, Cell
-from models.neural.cells.choice import cell_of
+from models.neural.cells.cell import Cell, CellState
+from models.neural.cells.choice import make_cell
 from models.neural.config import NetworkConfig
 from models.neural.dropout import Dropout
 
@@ -27,7 +27,7 @@ class Recurrent(Body):
         super().__init__()
         self.width = config.hidden_size
         sizes = config.layer_inputs
-        cells = [cell_of(config, size) for size in sizes]
+        cells = [make_cell(config, size) for size in sizes]
         self.cells = nn.ModuleList(cells)
         self.norms = nn.ModuleList(
             [nn.LayerNorm(size) if config.layer_norm else nn.Identity() for size in [*sizes, self.width]]
@@ -48,7 +48,7 @@ class Recurrent(Body):
     def forward(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
         """Read T vectors a row: [T, B, E] to [T, B, H]."""
         outputs = inputs
-        layers: list[Carried] = []
+        layers: list[CellState] = []
         for number, layer in enumerate(self._layers()):
             below = layer.norm(outputs)
             above, after = layer.cell(
@@ -56,16 +56,16 @@ class Recurrent(Body):
             )
             outputs = above + outputs if layer.skip else above
             layers.append(after)
-        return self.norms[-1](outputs), _stacked(layers)
+        return self.norms[-1](outputs), _stack_layers(layers)
 
     def step(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
         """Read one vector a row: [B, E] to [B, H]."""
         output = inputs
-        layers: list[Carried] = []
+        layers: list[CellState] = []
         for number, layer in enumerate(self._layers()):
             layers.append(layer.cell.step(layer.norm(output), tuple(part[number] for part in carried)))
             output = layers[-1][0] + output if layer.skip else layers[-1][0]
-        return self.norms[-1](output), _stacked(layers)
+        return self.norms[-1](output), _stack_layers(layers)
 
     def _layers(self) -> Iterator["_Layer"]:
         return (
@@ -80,5 +80,5 @@ class _Layer(NamedTuple):
     skip: bool
 
 
-def _stacked(layers: list[Carried]) -> Hidden:
+def _stack_layers(layers: list[CellState]) -> Hidden:
     return tuple(torch.stack(parts) for parts in zip(*layers, strict=True))

@@ -10,35 +10,35 @@ from models.arrays import FloatArray, TokenIds
 from models.neural.body import Hidden
 from models.neural.network import Network
 from models.neural.state import NeuralState
-from models.neural.stepping import run, run_ragged, step, stretches
+from models.neural.stepping import advance_many, advance_one, advance_ragged, ragged_segments
 from models.vocabulary import EOS
 
-ROWS = 64
+GROUP_ROWS = 64
 """Sequences computed side by side: few, so that those of a group are of like length."""
 
-STEPS = 128
+SEGMENT_STEPS = 128
 """Tokens of each computed before their outputs are turned into scores."""
 
-LOGITS = 1 << 21
+MAX_LOGITS = 1 << 21
 """Logits held at once (8 MiB): the output layer's matrix product stays in a CPU's cache."""
 
-CHOICE_LOGITS = 1 << 22
+MAX_CHOICE_LOGITS = 1 << 22
 """The same where several tokens are scored after one text: a product of more rows at once is faster yet."""
 
-ROWS_ON_CUDA = 256
-LOGITS_ON_CUDA = 1 << 27
+GROUP_ROWS_ON_CUDA = 256
+MAX_LOGITS_ON_CUDA = 1 << 27
 """The same on a CUDA device, which is the faster the more it has to do at once (512 MiB of logits)."""
 
 _STEPS_MULTIPLE = 8  # stretches are padded to it: each new length costs a compiled kernel
 
-_POSITIONS = 1024
+_MAX_POSITIONS = 1024
 """Of networks that take any shape, tokens of all rows read at once: rows drop out soon after their ends."""
 
-_MANY = 8192
+_MAX_DISTRIBUTIONS = 8192
 """Distributions summed up at once by an output layer that holds few logits: it reads its weights the less often."""
 
 
-def score_ragged(
+def score_batch(
     network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds, *, normalised: bool = True
 ) -> FloatArray:
     """Natural-log probabilities [B, T] of given tokens, 0 past a row's length.
@@ -51,12 +51,12 @@ def score_ragged(
         normalised: False for logits instead, whatever they sum to.
     """
     scores = np.zeros(tokens.shape, dtype=np.float32)
-    for rows in _groups(lengths, _rows_at_once(state)):
-        _read_rows(network, state.select(rows), tokens, lengths, rows, scores=scores, normalised=normalised)
+    for rows in _length_groups(lengths, _rows_at_once(state)):
+        _score_group(network, state.select(rows), tokens, lengths, rows, scores=scores, normalised=normalised)
     return scores
 
 
-def features_ragged(
+def features_of_batch(
     network: Network,
     state: NeuralState,
     tokens: TokenIds,
@@ -74,12 +74,12 @@ def features_ragged(
         scores: [B, T]; if given, the tokens' natural-log probabilities are written into it.
     """
     features = np.zeros((*tokens.shape, network.feature_size), dtype=np.float32)
-    for rows in _groups(lengths, _rows_at_once(state)):
-        _read_rows(network, state.select(rows), tokens, lengths, rows, scores=scores, features=features)
+    for rows in _length_groups(lengths, _rows_at_once(state)):
+        _score_group(network, state.select(rows), tokens, lengths, rows, scores=scores, features=features)
     return features
 
 
-def read_ragged(
+def read_batch(
     network: Network,
     state: NeuralState,
     tokens: TokenIds,
@@ -99,26 +99,26 @@ def read_ragged(
         features: [B, T, E]; if given, what the output layer reads before each token is written into it.
     """
     hidden = tuple(part.clone() for part in state.hidden)
-    for rows in _groups(lengths, _rows_at_once(state)):
+    for rows in _length_groups(lengths, _rows_at_once(state)):
         index = torch.as_tensor(rows, device=state.top.device)
-        after = _read_through(network, state.select(rows), tokens, lengths, rows, scores, features)
+        after = _read_group(network, state.select(rows), tokens, lengths, rows, scores, features)
         for part, changed in zip(hidden, after, strict=True):
             part[:, index] = changed
     return NeuralState(hidden)
 
 
-def prefill_ragged(network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
+def prefill_batch(network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
     """The state after given tokens: row b has lengths[b] of tokens [B, T]; 0 leaves it as it was."""
     hidden = tuple(part.clone() for part in state.hidden)
-    for rows in _groups(lengths, _rows_at_once(state)):
+    for rows in _length_groups(lengths, _rows_at_once(state)):
         index = torch.as_tensor(rows, device=state.top.device)
-        after = _prefill_rows(network, state.select(rows), tokens[rows], lengths[rows])
+        after = _prefill_group(network, state.select(rows), tokens[rows], lengths[rows])
         for part, changed in zip(hidden, after.hidden, strict=True):
             part[:, index] = changed
     return NeuralState(hidden)
 
 
-def choose(network: Network, outputs: Tensor, rows: TokenIds, ids: TokenIds) -> FloatArray:
+def score_choices_after(network: Network, outputs: Tensor, rows: TokenIds, ids: TokenIds) -> FloatArray:
     """Log-probabilities [C] of ids [C], each after one of N texts.
 
     Args:
@@ -127,8 +127,8 @@ def choose(network: Network, outputs: Tensor, rows: TokenIds, ids: TokenIds) -> 
         rows: which text each id is after, never falling [C].
         ids: that may come next.
     """
-    held = LOGITS_ON_CUDA if outputs.is_cuda else CHOICE_LOGITS
-    size = _MANY if network.output.streams_logits else max(1, held // network.vocab_size)
+    held = MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_CHOICE_LOGITS
+    size = _MAX_DISTRIBUTIONS if network.output.streams_logits else max(1, held // network.vocab_size)
     scores = np.empty(len(ids), dtype=np.float32)
     for start in range(0, len(outputs), size):
         cut = slice(*np.searchsorted(rows, [start, start + size]))
@@ -143,10 +143,10 @@ def choose(network: Network, outputs: Tensor, rows: TokenIds, ids: TokenIds) -> 
 
 
 def _rows_at_once(state: NeuralState) -> int:
-    return ROWS_ON_CUDA if state.top.is_cuda else ROWS
+    return GROUP_ROWS_ON_CUDA if state.top.is_cuda else GROUP_ROWS
 
 
-def _groups(lengths: TokenIds, most: int) -> Iterator[TokenIds]:
+def _length_groups(lengths: TokenIds, most: int) -> Iterator[TokenIds]:
     """Rows that are not empty, longest first, so that neighbours end together; so many at a time at most."""
     order = np.argsort(-lengths, kind="stable")
     order = order[: np.count_nonzero(lengths)]
@@ -154,7 +154,7 @@ def _groups(lengths: TokenIds, most: int) -> Iterator[TokenIds]:
         yield order[start : start + most]
 
 
-def _read_rows(
+def _score_group(
     network: Network,
     state: NeuralState,
     tokens: TokenIds,
@@ -178,7 +178,7 @@ def _read_rows(
     for start in range(0, width, steps):
         alive = int(np.count_nonzero(lengths > start))
         stretch = torch.as_tensor(padded[:alive, start : start + steps].T.copy(), device=device)  # [t, alive]
-        outputs, hidden = run(network, stretch, tuple(part[:, :alive] for part in hidden))
+        outputs, hidden = advance_many(network, stretch, tuple(part[:, :alive] for part in hidden))
         # the first token follows what came before, each other one the token left of it
         contexts = torch.cat([last[None, :alive], outputs[:-1]])
         last = outputs[-1]
@@ -192,10 +192,10 @@ def _read_rows(
 
 
 def _steps_at_once(network: Network, batch: int) -> int:
-    return max(1, min(STEPS, _POSITIONS // batch)) if network.accepts_any_shape else STEPS
+    return max(1, min(SEGMENT_STEPS, _MAX_POSITIONS // batch)) if network.accepts_any_shape else SEGMENT_STEPS
 
 
-def _read_through(
+def _read_group(
     network: Network,
     state: NeuralState,
     tokens: TokenIds,
@@ -209,12 +209,12 @@ def _read_through(
     ids = torch.as_tensor(tokens[rows, : lengths[0]].T.astype(np.int64), device=device)
     hidden = tuple(part.clone() for part in state.hidden)
     any_width = ids.is_cuda or network.accepts_any_shape
-    held = _POSITIONS if network.accepts_any_shape else len(rows) * STEPS
+    held = _MAX_POSITIONS if network.accepts_any_shape else len(rows) * SEGMENT_STEPS
     contexts: list[Tensor] = []
     size = begin = 0
-    for start, end, alive in stretches(lengths, any_width=any_width, most=STEPS):
+    for start, end, alive in ragged_segments(lengths, any_width=any_width, most=SEGMENT_STEPS):
         before = tuple(part[:, :alive] for part in hidden)
-        outputs, after = _read_on(network, ids[start:end, :alive], before)
+        outputs, after = _read_segment(network, ids[start:end, :alive], before)
         contexts.append(torch.cat([before[0], outputs]).flatten(0, 1))  # before they are written over
         for part, changed in zip(hidden, after, strict=True):
             part[:, :alive] = changed
@@ -229,11 +229,11 @@ def _read_through(
     return hidden
 
 
-def _read_on(network: Network, ids: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
+def _read_segment(network: Network, ids: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
     """The outputs after all but the last of ids [T, B] and what is carried on after that."""
     if len(ids) == 1:
-        return hidden[0][:0], step(network, ids[0], hidden)
-    outputs, after = run(network, ids, hidden)
+        return hidden[0][:0], advance_one(network, ids[0], hidden)
+    outputs, after = advance_many(network, ids, hidden)
     return outputs[:-1], after
 
 
@@ -251,19 +251,19 @@ def _write_scores(
     scores[places] = _score_positions(network, contexts, ids, normalised=True)
 
 
-def _prefill_rows(network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
+def _prefill_group(network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
     """The state after rows that are sorted by length, the longest first; none is empty."""
     hidden = tuple(part.clone() for part in state.hidden)
-    for start in range(0, int(lengths[0]), STEPS):
+    for start in range(0, int(lengths[0]), SEGMENT_STEPS):
         alive = int(np.count_nonzero(lengths > start))
-        ids = tokens[:alive, start : start + STEPS].T.astype(np.int64)
+        ids = tokens[:alive, start : start + SEGMENT_STEPS].T.astype(np.int64)
         stretch = torch.as_tensor(ids, device=state.top.device)
         before = tuple(part[:, :alive] for part in hidden)
-        if lengths[alive - 1] >= start + STEPS:  # all go through
-            after = run(network, stretch, before)[1]
+        if lengths[alive - 1] >= start + SEGMENT_STEPS:  # all go through
+            after = advance_many(network, stretch, before)[1]
         else:
-            left = torch.as_tensor(np.minimum(lengths[:alive] - start, STEPS))
-            after = run_ragged(network, stretch, left, before)
+            left = torch.as_tensor(np.minimum(lengths[:alive] - start, SEGMENT_STEPS))
+            after = advance_ragged(network, stretch, left, before)
         for part, changed in zip(hidden, after, strict=True):
             part[:, :alive] = changed
     return NeuralState(hidden)
@@ -272,10 +272,10 @@ def _prefill_rows(network: Network, state: NeuralState, tokens: TokenIds, length
 def _score_positions(network: Network, outputs: Tensor, ids: Tensor, *, normalised: bool) -> FloatArray:
     """Log-probabilities or logits [N] of ids [N], each after the text that led to the output [N, hidden]."""
     of_targets = network.target_log_probs if normalised else network.target_logits
-    held = LOGITS_ON_CUDA if ids.is_cuda else LOGITS
+    held = MAX_LOGITS_ON_CUDA if ids.is_cuda else MAX_LOGITS
     size = max(1, held // (network.vocab_size if normalised else outputs.shape[1]))
     if normalised and network.output.streams_logits:
-        size = _MANY
+        size = _MAX_DISTRIBUTIONS
     scores = torch.empty(len(ids), device=ids.device)
     for start in range(0, len(ids), size):
         cut = slice(start, start + size)

@@ -21,7 +21,7 @@ PLAIN_CELL_ROWS = 32
 """Up to so many rows, one step by the plain cell beats the layer's kernel on a CPU."""
 
 
-def step(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
+def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
     """Consume one token a row.
 
     Args:
@@ -33,11 +33,11 @@ def step(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
         What is carried on, of the same shapes.
     """
     if tokens.is_cuda or (tokens.shape[0] > PLAIN_CELL_ROWS and not network.accepts_any_shape):
-        return run(network, tokens[None], hidden)[1]
+        return advance_many(network, tokens[None], hidden)[1]
     return network.step(tokens, hidden)
 
 
-def run(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
+def advance_many(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
     """Consume T tokens a row.
 
     Args:
@@ -50,7 +50,7 @@ def run(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tensor, Hidde
     """
     hidden = tuple(part.contiguous() for part in hidden)  # cuDNN takes no other
     rows = tokens.shape[1]
-    extra = 0 if tokens.is_cuda or network.accepts_any_shape else _rounded_up(rows) - rows
+    extra = 0 if tokens.is_cuda or network.accepts_any_shape else _padded_row_count(rows) - rows
     if extra:
         tokens = torch.cat([tokens, tokens.new_zeros(tokens.shape[0], extra)], dim=1)
         hidden = tuple(
@@ -62,7 +62,7 @@ def run(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tensor, Hidde
     return outputs, after
 
 
-def run_ragged(network: Network, tokens: Tensor, lengths: Tensor, hidden: Hidden) -> Hidden:
+def advance_ragged(network: Network, tokens: Tensor, lengths: Tensor, hidden: Hidden) -> Hidden:
     """Consume as many tokens of each row as its length says.
 
     Args:
@@ -76,18 +76,20 @@ def run_ragged(network: Network, tokens: Tensor, lengths: Tensor, hidden: Hidden
     """
     after = tuple(part.clone() for part in hidden)
     any_width = tokens.is_cuda or network.accepts_any_shape
-    for start, end, alive in stretches(lengths.numpy(), any_width=any_width, most=len(tokens)):
+    for start, end, alive in ragged_segments(lengths.numpy(), any_width=any_width, most=len(tokens)):
         before = tuple(part[:, :alive] for part in after)
         stretch = tokens[start:end, :alive]
         hidden_after = (
-            step(network, stretch[0], before) if end - start == 1 else run(network, stretch, before)[1]
+            advance_one(network, stretch[0], before)
+            if end - start == 1
+            else advance_many(network, stretch, before)[1]
         )
         for part, changed in zip(after, hidden_after, strict=True):
             part[:, :alive] = changed
     return after
 
 
-def stretches(lengths: TokenIds, *, any_width: bool, most: int) -> Iterator[tuple[int, int, int]]:
+def ragged_segments(lengths: TokenIds, *, any_width: bool, most: int) -> Iterator[tuple[int, int, int]]:
     """Pieces of rows of these lengths [B], descending, each in [1, T], in none of which a row ends before its end.
 
     Args:
@@ -108,7 +110,7 @@ def stretches(lengths: TokenIds, *, any_width: bool, most: int) -> Iterator[tupl
             start += width
 
 
-def _rounded_up(rows: int) -> int:
+def _padded_row_count(rows: int) -> int:
     """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …: at most a half more, a sixth on average."""
     power = 1 << max(rows - 1, 0).bit_length()
     return power * 3 // 4 if power >= 4 and rows <= power * 3 // 4 else power

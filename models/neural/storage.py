@@ -16,15 +16,15 @@ from models.neural.config import NetworkConfig
 from models.neural.network import Network
 
 WEIGHTS_FILE = "model.safetensors"
-_FORMERLY = "recurrent."  # what the tensors of the first recurrent networks were called
-_SHARED = ("output.weight", "output.vectors.")  # of a tied network: the embedding's too, stored once
+_OBSOLETE_PREFIX = "recurrent."  # what the tensors of the first recurrent networks were called
+_TIED_TENSORS = ("output.weight", "output.vectors.")  # of a tied network: the embedding's too, stored once
 
 
 def write_network(network: Network, directory: Path) -> None:
     """Write both files into an existing directory."""
     config = {"vocab_size": network.vocab_size, **network.config.model_dump()}
     write_config(directory / CONFIG_FILE, config)
-    save_file(_stored(network), directory / WEIGHTS_FILE)
+    save_file(_stored_tensors(network), directory / WEIGHTS_FILE)
 
 
 def read_network(directory: Path, *, vocab_size: int) -> Network:
@@ -46,8 +46,8 @@ def read_network(directory: Path, *, vocab_size: int) -> Network:
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise ManifestError(f"{path} is not a file of weights: {error}") from None
-    network = _without_values(config, vocab_size, directory / CONFIG_FILE)
-    _check_tensors(path, tensors, _stored(network))
+    network = _make_on_meta(config, vocab_size, directory / CONFIG_FILE)
+    _check_tensors(path, tensors, _stored_tensors(network))
     network.load_state_dict(tensors, strict=False, assign=True)  # no copies; the shared matrix may be absent
     network.tie()
     problem = network.output.problem
@@ -56,7 +56,7 @@ def read_network(directory: Path, *, vocab_size: int) -> Network:
     return network.eval()
 
 
-class _NoFirstValues(TorchFunctionMode):
+class _SkipInitialisation(TorchFunctionMode):
     """Leaves out what torch computes shapes of by its compiler, which takes a second and 64 MB to bring in.
 
     The first values of an adaptive softmax do so still.
@@ -67,11 +67,11 @@ class _NoFirstValues(TorchFunctionMode):
         return kwargs["tensor"] if func is nn.init.normal_ else func(*args, **kwargs)
 
 
-def _without_values(config: NetworkConfig, vocab_size: int, path: Path) -> Network:
+def _make_on_meta(config: NetworkConfig, vocab_size: int, path: Path) -> Network:
     """The network's shapes: sizes that the weights do not bear out cost no memory."""
     shapes = config.model_copy(update={"orthogonal": False})  # decides about first values only
     try:
-        with torch.device("meta"), _NoFirstValues():
+        with torch.device("meta"), _SkipInitialisation():
             network = Network(shapes, vocab_size)
     except InvalidInputError as error:
         raise ManifestError(f"{path}: {error}") from None
@@ -79,12 +79,12 @@ def _without_values(config: NetworkConfig, vocab_size: int, path: Path) -> Netwo
     return network
 
 
-def _stored(network: Network) -> dict[str, Tensor]:
+def _stored_tensors(network: Network) -> dict[str, Tensor]:
     """The tensors as the file has them: nothing twice, as safetensors asks."""
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     if not network.config.tied:
         return tensors
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith(_SHARED)}
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(_TIED_TENSORS)}
 
 
 def _read_config(path: Path, vocab_size: int) -> NetworkConfig:
@@ -102,7 +102,7 @@ def _read_config(path: Path, vocab_size: int) -> NetworkConfig:
 
 
 def _check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    if any(name.startswith(_FORMERLY) for name in tensors):
+    if any(name.startswith(_OBSOLETE_PREFIX) for name in tensors):
         raise ManifestError(f"{path} was written by an earlier version; train the model again")
     if tensors.keys() != expected.keys():
         differing = ", ".join(sorted(tensors.keys() ^ expected.keys()))

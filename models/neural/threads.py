@@ -11,23 +11,23 @@ import torch
 
 T = TypeVar("T")
 
-LEAST = 32
+MIN_ROWS_PER_THREAD = 32
 """Fewer rows are not worth a thread, as each reads all weights."""
 
-_TOGETHER = 16  # rows of a tile
+_ROW_MULTIPLE = 16  # rows of a tile
 
 
-def share_rows(work: Callable[[slice], None], count: int) -> None:
+def run_row_slices(work: Callable[[slice], None], count: int) -> None:
     """Do a share of the rows in each of as many threads as torch would take; shares begin at multiples of 16."""
-    shares = max(1, min(torch.get_num_threads(), count // LEAST))
+    shares = max(1, min(torch.get_num_threads(), count // MIN_ROWS_PER_THREAD))
     if shares == 1:
         work(slice(0, count))
         return
-    cuts = np.linspace(0, -(-count // _TOGETHER), shares + 1).astype(int) * _TOGETHER
-    share(work, [slice(begin, min(end, count)) for begin, end in pairwise(cuts.tolist())])
+    cuts = np.linspace(0, -(-count // _ROW_MULTIPLE), shares + 1).astype(int) * _ROW_MULTIPLE
+    run_parts(work, [slice(begin, min(end, count)) for begin, end in pairwise(cuts.tolist())])
 
 
-def share(work: Callable[[T], None], parts: Sequence[T]) -> None:
+def run_parts(work: Callable[[T], None], parts: Sequence[T]) -> None:
     """Do all parts of some work, each in a thread: the first in the caller's own."""
     others = [_pool(torch.get_num_threads()).submit(work, part) for part in parts[1:]]
     try:

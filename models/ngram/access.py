@@ -32,7 +32,7 @@ def _automaton_type(arrays: dict[str, tuple[str, int]]) -> types.NamedTuple:
 AUTOMATON_TYPES = (_automaton_type(EXACT_TYPES), _automaton_type(QUANTISED_TYPES))
 """What every kernel is compiled for."""
 
-STRETCH_TYPES = (readonly("int32"), *[readonly("int64")] * 3)
+SPAN_TYPES = (readonly("int32"), *[readonly("int64")] * 3)
 """States [B], tokens [N], and where each state's stretch of them begins and ends [B]: what walks along texts take."""
 
 
@@ -117,7 +117,7 @@ prefetch: Any = _prefetch  # called without the typing context
 
 # a call would hand over every array of the automaton
 @numba.njit(nogil=True, inline="always")
-def last_place(begin: Any, end: Any, word: Any) -> Any:
+def search_end(begin: Any, end: Any, word: Any) -> Any:
     """The end of the arcs in [begin, end) that can read a word: as they rise, no more than `word` stand before it.
 
     Frequent words have small ids, so this spares most of the search in contexts with many arcs.
@@ -126,7 +126,7 @@ def last_place(begin: Any, end: Any, word: Any) -> Any:
 
 
 @numba.njit(nogil=True, inline="always")
-def find(words: Any, begin: Any, end: Any, word: Any) -> Any:
+def find_arc(words: Any, begin: Any, end: Any, word: Any) -> Any:
     """The arc in [begin, end) that reads the word, by bisection in `Automaton.words`; A if there is none.
 
     Guessing branches beat a search without branches: a wrong guess still loads the next line early.
@@ -147,7 +147,7 @@ def arc_at(first_arcs: Any, words: Any, state: Any, word: Any) -> Any:
     if state == U(0):
         return U(word)
     begin, end = U(first_arcs[state]), U(first_arcs[state + U(1)])
-    return find(words, begin, last_place(begin, end, word), word)
+    return find_arc(words, begin, search_end(begin, end, word), word)
 
 
 @numba.njit(nogil=True, inline="always")
@@ -157,7 +157,7 @@ def arc_of(automaton: Automaton, state: Any, word: Any) -> Any:
 
 
 @numba.njit(nogil=True, inline="always")
-def length_of(order_starts: Any, state: Any) -> Any:
+def context_length(order_starts: Any, state: Any) -> Any:
     """How many words a state's context has. Also of an n-gram that is too long to be one: arc a is as long as a + 1."""
     length = U(0)
     while state > U(order_starts[length]):
@@ -166,7 +166,7 @@ def length_of(order_starts: Any, state: Any) -> Any:
 
 
 @numba.njit(nogil=True)
-def minimal(automaton: Automaton, state: Any) -> Any:
+def minimal_state(automaton: Automaton, state: Any) -> Any:
     """The shortest state with the same future: a context that nothing continues, at no charge, says nothing."""
     while (
         state != U(0)
@@ -178,7 +178,7 @@ def minimal(automaton: Automaton, state: Any) -> Any:
 
 
 @numba.njit(nogil=True)
-def step(automaton: Automaton, state: Any, word: Any) -> Any:
+def next_state(automaton: Automaton, state: Any, word: Any) -> Any:
     """The state of the longest suffix of a context and a word."""
     num_states, missing = U(len(automaton.suffixes)), U(len(automaton.words))
     while True:

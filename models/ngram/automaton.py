@@ -25,7 +25,7 @@ AUTOMATON_FILE = "ngram.bin"
 LN_10 = math.log(10)
 """What makes a natural logarithm of one to base 10."""
 
-MAX_ORDER = 255
+MAX_AUTOMATON_ORDER = 255
 """The length of an n-gram that is found is told in one byte."""
 
 EXACT_TYPES = {
@@ -157,8 +157,8 @@ def reject(path: Path, problem: str) -> NoReturn:
 def _check_shapes(path: Path, automaton: Automaton) -> None:  # noqa: C901 - one line an array
     """Array lengths agree with each other; what stands at their ends does too."""
     starts, states, arcs = automaton.order_starts, automaton.num_states, automaton.num_arcs
-    if not 1 <= automaton.order <= MAX_ORDER:
-        reject(path, f"its order is {automaton.order}, it can be 1 to {MAX_ORDER}")
+    if not 1 <= automaton.order <= MAX_AUTOMATON_ORDER:
+        reject(path, f"its order is {automaton.order}, it can be 1 to {MAX_AUTOMATON_ORDER}")
     if starts[0] != 0 or starts[-1] != arcs or not (starts[1:] >= starts[:-1]).all():
         reject(path, f"order_starts is {starts[:8].tolist()}… for {arcs} arcs")
     if states != starts[-2] + 1 or len(automaton.first_arcs) != states + 1:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from models.errors import InvalidInputError
 from models.ngram.automaton import Automaton
 from models.ngram.linking import link_states
-from models.ngram.quantised import dequantised
+from models.ngram.quantised import dequantise_automaton
 from models.ngram.ranked import rank_arcs
 
 MAX_NGRAMS = 2**32 - 1
@@ -40,7 +40,7 @@ class NGrams(NamedTuple):
     suffixes: npt.NDArray[np.int32]
 
 
-class Weights(NamedTuple):
+class NGramWeights(NamedTuple):
     """What a back-off model knows of the n-grams of one order.
 
     Attributes:
@@ -52,7 +52,7 @@ class Weights(NamedTuple):
     log10_backoffs: npt.NDArray[np.float32]
 
 
-def build_automaton(orders: Sequence[tuple[NGrams, Weights]]) -> Automaton:
+def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:
     """Turn n-grams into states and arcs.
 
     Args:
@@ -62,7 +62,7 @@ def build_automaton(orders: Sequence[tuple[NGrams, Weights]]) -> Automaton:
         InvalidInputError: there are more n-grams than the file format can number.
     """
     sizes = [len(ngrams.words) for ngrams, _ in orders]
-    check_sizes(sizes)
+    check_ngram_counts(sizes)
     order_starts = np.concatenate([[0], np.cumsum(sizes)])
     fan_outs = [
         np.bincount(longer.prefixes, minlength=size)
@@ -91,7 +91,7 @@ def build_automaton(orders: Sequence[tuple[NGrams, Weights]]) -> Automaton:
     return automaton.frozen()
 
 
-def check_sizes(sizes: Sequence[int]) -> None:
+def check_ngram_counts(sizes: Sequence[int]) -> None:
     """Make sure that the file format can number so many n-grams.
 
     Args:
@@ -129,16 +129,16 @@ def _suffix_states(
     return suffixes
 
 
-def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, Weights]]:
+def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, NGramWeights]]:
     """The n-grams and weights of every order: what `build_automaton` would make the automaton from.
 
     Quantised values are listed as the values that their codes stand for.
     """
     if automaton.quantised:
-        automaton = dequantised(automaton)
+        automaton = dequantise_automaton(automaton)
     owners = np.repeat(np.arange(automaton.num_states, dtype=np.int32), np.diff(automaton.first_arcs))
     starts = automaton.order_starts.tolist()
-    listed: list[tuple[NGrams, Weights]] = []
+    listed: list[tuple[NGrams, NGramWeights]] = []
     for order, (begin, end) in enumerate(itertools.pairwise(starts), start=1):
         shorter = starts[order - 2] + 1 if order > 1 else 0  # the first state of the prefixes' length
         longest = order == automaton.order
@@ -149,5 +149,5 @@ def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, Weights]]:
             suffixes=np.maximum(suffixes - np.int32(shorter), np.int32(-1)),
         )
         backoffs = automaton.log10_backoffs[begin + 1 : 1 if longest else end + 1]
-        listed.append((ngrams, Weights(automaton.log10_probs[begin:end], backoffs)))
+        listed.append((ngrams, NGramWeights(automaton.log10_probs[begin:end], backoffs)))
     return listed

@@ -12,7 +12,7 @@ from models.arrays import FloatArray, TokenIds
 from models.ngram.access import readonly
 from models.ngram.inputs import check_offsets
 from models.ngram.model import NGramModel
-from models.ngram.threads import side_by_side
+from models.ngram.threads import run_slices
 from models.tokenizers import Tokenizer
 from models.vocabulary import EOS
 
@@ -34,7 +34,7 @@ class SentenceScores(NamedTuple):
         return np.add.reduceat(self.log_probs, self.offsets[:-1], dtype=np.float64)
 
 
-def score_lines(
+def score_sentence_lines(
     model: NGramModel, tokenizer: Tokenizer, lines: Sequence[str], *, threads: int = 1
 ) -> SentenceScores:
     """Score each line as a sentence after `<s>`, its `</s>` included.
@@ -49,7 +49,7 @@ def score_lines(
         InvalidInputError: the tokenizer has ids that are outside the model's vocabulary.
     """
     cuts = np.linspace(0, len(lines), max(1, min(threads, len(lines))) + 1).astype(int).tolist()
-    parts = side_by_side(lambda share: score_sentences(model, *tokenizer.encode_ragged(lines[share])), cuts)
+    parts = run_slices(lambda share: score_sentences(model, *tokenizer.encode_ragged(lines[share])), cuts)
     if len(parts) == 1:
         return parts[0]
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
@@ -77,7 +77,7 @@ def score_sentences(
     check_offsets(words, offsets, max(len(offsets) - 1, 0))
     begins = offsets + np.arange(len(offsets))  # with one </s> a sentence
     tokens = np.empty(int(begins[-1]), dtype=np.int64)
-    _end_sentences(words, offsets, tokens)
+    _append_eos(words, offsets, tokens)
     log_probs = model.score_ragged(model.initial_state(len(offsets) - 1), tokens, begins, threads=threads)
     return SentenceScores(log_probs, begins)
 
@@ -87,7 +87,7 @@ def score_sentences(
     nogil=True,
     cache=True,
 )
-def _end_sentences(
+def _append_eos(
     ids: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]
 ) -> None:
     """Put `</s>` behind each sentence; `tokens` has as many more places as there are sentences."""

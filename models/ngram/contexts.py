@@ -5,7 +5,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from models.ngram.access import AUTOMATON_TYPES, STRETCH_TYPES, U, length_of, minimal, step
+from models.ngram.access import AUTOMATON_TYPES, SPAN_TYPES, U, context_length, minimal_state, next_state
 from models.ngram.automaton import Automaton
 
 
@@ -15,11 +15,11 @@ def context_lengths(automaton: Automaton, states: npt.NDArray[np.int32]) -> npt.
 
 
 @numba.njit(
-    [types.int64(automaton, *STRETCH_TYPES, types.int64[::1]) for automaton in AUTOMATON_TYPES],
+    [types.int64(automaton, *SPAN_TYPES, types.int64[::1]) for automaton in AUTOMATON_TYPES],
     nogil=True,
     cache=True,
 )
-def context_lengths_along(
+def context_lengths_per_token(
     automaton: Automaton,
     states: npt.NDArray[np.int32],
     tokens: npt.NDArray[np.int64],
@@ -44,9 +44,9 @@ def context_lengths_along(
     for row in range(len(states)):
         state = U(states[row])
         for place in range(begins[row], ends[row]):
-            out[place] = length_of(order_starts, state)
+            out[place] = context_length(order_starts, state)
             word = tokens[place]
             if not 0 <= word < vocab_size:
                 return place
-            state = minimal(automaton, step(automaton, state, word))
+            state = minimal_state(automaton, next_state(automaton, state, word))
     return -1

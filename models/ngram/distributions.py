@@ -11,19 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from models.ngram.access import (
-    AUTOMATON_TYPES,
-    U,
-    log10_backoff_of,
-    readonly,
-    value_at,
-    word_at,
-)
+from models.ngram.access import AUTOMATON_TYPES, U, log10_backoff_of, readonly, value_at, word_at
 from models.ngram.automaton import LN_10, Automaton
 
 
 @numba.njit(nogil=True)
-def chain_of(
+def write_suffix_chain(
     automaton: Automaton, state: np.int32, states: npt.NDArray[np.uint64], backoffs: npt.NDArray[np.float64]
 ) -> int:
     """A state and its suffixes down to the empty context, and the log10 charged on the way to each; their number."""
@@ -42,7 +35,9 @@ def chain_of(
     nogil=True,
     cache=True,
 )
-def distribution(automaton: Automaton, states: npt.NDArray[np.int32], out: npt.NDArray[np.float32]) -> None:
+def write_distributions(
+    automaton: Automaton, states: npt.NDArray[np.int32], out: npt.NDArray[np.float32]
+) -> None:
     """Natural-log probabilities [B, V] of every word in states [B], into `out`.
 
     Writes the unigrams with the whole back-off, then overwrites the arcs of ever longer
@@ -53,7 +48,7 @@ def distribution(automaton: Automaton, states: npt.NDArray[np.int32], out: npt.N
     first_arcs, words = automaton.first_arcs, automaton.words
     probs, decoded = automaton.log10_probs, automaton.prob_values
     for row in range(len(states)):
-        last = chain_of(automaton, states[row], chain, backoffs) - 1
+        last = write_suffix_chain(automaton, states[row], chain, backoffs) - 1
         for word in range(out.shape[1]):
             out[row, word] = (value_at(probs, decoded, word) + backoffs[last]) * LN_10
         for level in range(last - 1, -1, -1):
@@ -64,7 +59,7 @@ def distribution(automaton: Automaton, states: npt.NDArray[np.int32], out: npt.N
 
 
 @numba.njit(nogil=True)
-def rank_of(automaton: Automaton, state: np.uint64) -> Any:
+def ranked_index(automaton: Automaton, state: np.uint64) -> Any:
     """The place of a state among `ranked_states`, else −1."""
     begin, end = 0, len(automaton.ranked_states)
     while begin < end:

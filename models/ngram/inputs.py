@@ -8,7 +8,7 @@ from models.arrays import TokenIds
 from models.errors import InvalidInputError
 
 
-class Stretches(NamedTuple):
+class TokenSpans(NamedTuple):
     """Rows of tokens as kernels walk along them.
 
     Attributes:
@@ -22,7 +22,7 @@ class Stretches(NamedTuple):
     ends: TokenIds
 
 
-def stretches_of(tokens: TokenIds, lengths: TokenIds, rows: int) -> Stretches:
+def token_spans(tokens: TokenIds, lengths: TokenIds, rows: int) -> TokenSpans:
     """Tokens [B, T], of which row b has lengths[b], of a state of so many rows.
 
     Raises:
@@ -32,7 +32,7 @@ def stretches_of(tokens: TokenIds, lengths: TokenIds, rows: int) -> Stretches:
     lengths = np.ascontiguousarray(lengths, dtype=np.int64)
     check_shapes(tokens, lengths, rows)
     begins = np.arange(rows) * tokens.shape[1]
-    return Stretches(tokens.reshape(-1), begins, begins + lengths)
+    return TokenSpans(tokens.reshape(-1), begins, begins + lengths)
 
 
 def check_one_per_row(shape: tuple[int, ...], rows: int) -> None:
@@ -93,7 +93,7 @@ def check_k(k: int, vocab_size: int) -> None:
         )
 
 
-def outside_vocabulary(tokens: TokenIds, place: int, vocab_size: int) -> InvalidInputError:
+def unknown_id_error(tokens: TokenIds, place: int, vocab_size: int) -> InvalidInputError:
     """The error for the token at a place of the batch."""
     return InvalidInputError(
         f"token {place} of the batch is {tokens.flat[place]}, but token ids are 0 to {vocab_size - 1}",

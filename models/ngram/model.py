@@ -18,11 +18,11 @@ from models.ngram.inputs import (
     check_offsets,
     check_one_per_row,
     check_shapes,
-    outside_vocabulary,
-    stretches_of,
+    token_spans,
+    unknown_id_error,
 )
-from models.ngram.threads import in_threads
-from models.ngram.verification import verify
+from models.ngram.threads import run_balanced
+from models.ngram.verification import verify_automaton
 from models.protocol import TopTokens
 from models.vocabulary import Vocabulary
 
@@ -122,15 +122,15 @@ class NGramModel:
         tokens = np.ascontiguousarray(tokens, dtype=np.int64)
         check_one_per_row(tokens.shape, len(state))
         out = np.empty(len(state), dtype=np.int32)
-        bad = walking.advance(self.automaton, state.ids, tokens, out)
+        bad = walking.advance_rows(self.automaton, state.ids, tokens, out)
         if bad >= 0:
-            raise outside_vocabulary(tokens, bad, len(self.vocabulary))
+            raise unknown_id_error(tokens, bad, len(self.vocabulary))
         return NGramState(out)
 
     def next_log_probs(self, state: NGramState) -> FloatArray:
         """Natural-log probabilities [B, V] of the token that follows each row; minus infinity for `<s>`."""
         out = np.empty((len(state), len(self.vocabulary)), dtype=np.float32)
-        distributions.distribution(self.automaton, state.ids, out)
+        distributions.write_distributions(self.automaton, state.ids, out)
         return out
 
     def top_k(self, state: NGramState, k: int) -> TopTokens:
@@ -148,7 +148,7 @@ class NGramModel:
         check_k(k, len(self.vocabulary))
         ids = np.empty((len(state), k), dtype=np.int64)
         log_probs = np.empty((len(state), k), dtype=np.float32)
-        top.top_k(self.automaton, state.ids, ids, log_probs)
+        top.top_k_words(self.automaton, state.ids, ids, log_probs)
         return TopTokens(ids, log_probs)
 
     def sample(self, state: NGramState, random: np.random.Generator) -> TokenIds:
@@ -160,7 +160,7 @@ class NGramModel:
         """
         seeds = random.integers(2**64, size=len(state), dtype=np.uint64)
         tokens = np.empty(len(state), dtype=np.int64)
-        sampling.sample(self.automaton, state.ids, seeds, tokens)
+        sampling.sample_words(self.automaton, state.ids, seeds, tokens)
         return tokens
 
     def score(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
@@ -211,25 +211,25 @@ class NGramModel:
 
         def run(rows: slice) -> int:
             begins, ends = offsets[:-1][rows], offsets[1:][rows]
-            return walking.score(
+            return walking.score_spans(
                 self.automaton, state.ids[rows], tokens, begins, ends, out, _NO_ORDERS, _NO_BACKOFFS
             )
 
-        bad = max(in_threads(run, offsets, threads))
+        bad = max(run_balanced(run, offsets, threads))
         if bad >= 0:
-            raise outside_vocabulary(tokens, bad, len(self.vocabulary))
+            raise unknown_id_error(tokens, bad, len(self.vocabulary))
         return out
 
     def _score(
         self, state: NGramState, tokens: TokenIds, lengths: TokenIds, *, detailed: bool
     ) -> NGramScores:
-        stretches = stretches_of(tokens, lengths, len(state))
+        stretches = token_spans(tokens, lengths, len(state))
         scores = NGramScores(
             np.zeros(tokens.shape, dtype=np.float32),
             np.zeros(tokens.shape if detailed else (0, 0), dtype=np.uint8),
             np.zeros(tokens.shape if detailed else (0, 0), dtype=np.float32),
         )
-        bad = walking.score(
+        bad = walking.score_spans(
             self.automaton,
             state.ids,
             *stretches,
@@ -238,7 +238,7 @@ class NGramModel:
             scores.log_backoffs.reshape(-1),
         )
         if bad >= 0:
-            raise outside_vocabulary(stretches.tokens, bad, len(self.vocabulary))
+            raise unknown_id_error(stretches.tokens, bad, len(self.vocabulary))
         return scores
 
     def prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
@@ -278,11 +278,11 @@ class NGramModel:
         Raises:
             InvalidInputError: see `score`.
         """
-        stretches = stretches_of(tokens, lengths, len(state))
+        stretches = token_spans(tokens, lengths, len(state))
         out = np.zeros(tokens.shape, dtype=np.int64)
-        bad = contexts.context_lengths_along(self.automaton, state.ids, *stretches, out.reshape(-1))
+        bad = contexts.context_lengths_per_token(self.automaton, state.ids, *stretches, out.reshape(-1))
         if bad >= 0:
-            raise outside_vocabulary(stretches.tokens, bad, len(self.vocabulary))
+            raise unknown_id_error(stretches.tokens, bad, len(self.vocabulary))
         return out
 
     def save(self, directory: Path) -> None:
@@ -304,7 +304,7 @@ class NGramModel:
         """
         path = directory / CONFIG_FILE
         automaton = Automaton.load(directory / AUTOMATON_FILE)
-        verify(automaton, directory / AUTOMATON_FILE)
+        verify_automaton(automaton, directory / AUTOMATON_FILE)
         config = read_config(path)
         try:
             order, normalised = config["order"], config["normalised"]

@@ -15,24 +15,24 @@ from models.ngram.ranked import rank_arcs
 from models.vocabulary import UNK
 
 NUM_CODES = 256
-MAX_WORDS = 1 << 24
-_BINS = 1 << 16
-_ROUNDS = 100
+MAX_QUANTISED_WORDS = 1 << 24
+_HISTOGRAM_BINS = 1 << 16
+_MAX_ITERATIONS = 100
 
 
-def quantised(automaton: Automaton) -> Automaton:
+def quantise_automaton(automaton: Automaton) -> Automaton:
     """The same automaton with codes of eight bits for its values and three bytes for a word.
 
     Raises:
         InvalidInputError: the vocabulary has more words than three bytes can tell apart.
     """
-    if automaton.vocab_size > MAX_WORDS:
+    if automaton.vocab_size > MAX_QUANTISED_WORDS:
         raise InvalidInputError(
-            f"the vocabulary has {automaton.vocab_size} words, a quantised model can have {MAX_WORDS}",
+            f"the vocabulary has {automaton.vocab_size} words, a quantised model can have {MAX_QUANTISED_WORDS}",
             parameter="ngram.quantize_bits",
         )
-    prob_values, probs = encode(automaton.log10_probs, kept=automaton.log10_probs[[UNK]])
-    backoff_values, backoffs = encode(automaton.log10_backoffs)
+    prob_values, probs = encode_values(automaton.log10_probs, kept=automaton.log10_probs[[UNK]])
+    backoff_values, backoffs = encode_values(automaton.log10_backoffs)
     ranked = rank_arcs(automaton.first_arcs, prob_values[probs])
     words = automaton.words.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :3]
     made = automaton._replace(
@@ -47,7 +47,7 @@ def quantised(automaton: Automaton) -> Automaton:
     return made.frozen()
 
 
-def dequantised(automaton: Automaton) -> Automaton:
+def dequantise_automaton(automaton: Automaton) -> Automaton:
     """The same automaton with values instead of codes; what was rounded stays so."""
     words = np.zeros((automaton.num_arcs, 4), np.uint8)
     words[:, :3] = automaton.words
@@ -61,7 +61,7 @@ def dequantised(automaton: Automaton) -> Automaton:
     return made.frozen()
 
 
-def encode(
+def encode_values(
     values: npt.NDArray[np.float32], *, kept: npt.NDArray[np.float32] | None = None
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
     """What 256 codes stand for, in rising order, and the code of each value [n].
@@ -88,9 +88,9 @@ def encode(
 
 def _lloyd(values: npt.NDArray[np.float32], room: int) -> npt.NDArray[np.float32]:
     """At most `room` levels for finite values [n], by Lloyd's algorithm on their histogram."""
-    if len(values) <= _BINS and len(distinct := np.unique(values)) <= room:
+    if len(values) <= _HISTOGRAM_BINS and len(distinct := np.unique(values)) <= room:
         return distinct
-    counts, edges = np.histogram(values, bins=_BINS)
+    counts, edges = np.histogram(values, bins=_HISTOGRAM_BINS)
     centres = (edges[:-1] + edges[1:]) / 2
     filled = counts > 0
     counts, centres = counts[filled].astype(np.float64), centres[filled]
@@ -98,7 +98,7 @@ def _lloyd(values: npt.NDArray[np.float32], room: int) -> npt.NDArray[np.float32
     moment = np.concatenate([[0], np.cumsum(counts * centres)])
     spread = np.cumsum(np.cbrt(counts))  # levels as dense as the cube root of the values is best for many
     levels = centres[np.searchsorted(spread, (np.arange(room) + 0.5) / room * spread[-1])]
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ITERATIONS):
         cuts = np.searchsorted(centres, (levels[:-1] + levels[1:]) / 2)
         begins, ends = np.concatenate([[0], cuts]), np.concatenate([cuts, [len(centres)]])
         inside = mass[ends] - mass[begins]

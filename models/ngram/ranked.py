@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-RANKED_ARCS = 128
+MAX_UNRANKED_ARCS = 128
 """A state with more arcs has their rank in the file; that of fewer is found when it is needed."""
 
 
@@ -14,7 +14,7 @@ _BLOCK = 1 << 20
 """States that are looked at at once, and arcs that are ranked at once, those of one state aside."""
 
 
-class Ranked(NamedTuple):
+class RankedArcs(NamedTuple):
     """The arrays of an `Automaton` whose names begin with `ranked_`."""
 
     states: npt.NDArray[np.int32]
@@ -23,8 +23,8 @@ class Ranked(NamedTuple):
     masses: npt.NDArray[np.float32]
 
 
-def rank_arcs(first_arcs: npt.NDArray[np.uint32], log10_probs: npt.NDArray[np.float32]) -> Ranked:
-    """Rank the arcs of the empty context and of every state with more than `RANKED_ARCS` arcs.
+def rank_arcs(first_arcs: npt.NDArray[np.uint32], log10_probs: npt.NDArray[np.float32]) -> RankedArcs:
+    """Rank the arcs of the empty context and of every state with more than `MAX_UNRANKED_ARCS` arcs.
 
     Equal probabilities are ranked by the word's id.
 
@@ -32,14 +32,14 @@ def rank_arcs(first_arcs: npt.NDArray[np.uint32], log10_probs: npt.NDArray[np.fl
         first_arcs: where each state's arcs start, and the end [S + 1].
         log10_probs: of every arc [A].
     """
-    blocks = list(ranked_blocks(first_arcs, log10_probs))
+    blocks = list(rank_arcs_in_blocks(first_arcs, log10_probs))
     states, starts, arcs, masses = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-    return Ranked(states, np.append(starts, np.uint32(len(arcs))), arcs, masses)
+    return RankedArcs(states, np.append(starts, np.uint32(len(arcs))), arcs, masses)
 
 
-def ranked_blocks(
+def rank_arcs_in_blocks(
     first_arcs: npt.NDArray[np.uint32], log10_probs: npt.NDArray[np.float32]
-) -> Iterator[Ranked]:
+) -> Iterator[RankedArcs]:
     """The same state by state, in blocks of bounded size; `starts` are without the end.
 
     Args:
@@ -49,7 +49,7 @@ def ranked_blocks(
     ranked_before = 0
     for begin in range(0, len(first_arcs) - 1, _BLOCK):
         sizes = np.diff(first_arcs[begin : begin + _BLOCK + 1])
-        is_ranked = sizes > RANKED_ARCS
+        is_ranked = sizes > MAX_UNRANKED_ARCS
         is_ranked[0] |= begin == 0
         states = begin + np.flatnonzero(is_ranked)
         groups = np.cumsum(sizes[is_ranked], dtype=np.int64) // _BLOCK
@@ -64,7 +64,7 @@ def _rank(
     first_arcs: npt.NDArray[np.uint32],
     log10_probs: npt.NDArray[np.float32],
     ranked_before: int,
-) -> Ranked:
+) -> RankedArcs:
     """The arcs of some states, of which so many lie before."""
     begins = first_arcs[states].astype(np.int64)
     sizes = first_arcs[states + 1].astype(np.int64) - begins
@@ -73,7 +73,7 @@ def _rank(
     probs = log10_probs[arcs]
     arcs = arcs[np.lexsort((-probs, np.repeat(np.arange(len(states)), sizes)))]
     masses = np.add.reduceat(10.0 ** probs.astype(np.float64), starts)
-    return Ranked(
+    return RankedArcs(
         states.astype(np.int32),
         (ranked_before + starts).astype(np.uint32),
         arcs.astype(np.uint32),

@@ -8,23 +8,16 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from models.ngram.access import (
-    AUTOMATON_TYPES,
-    U,
-    arc_of,
-    log10_prob_of,
-    readonly,
-    word_of,
-)
+from models.ngram.access import AUTOMATON_TYPES, U, arc_of, log10_prob_of, readonly, word_of
 from models.ngram.automaton import Automaton
-from models.ngram.distributions import chain_of, distribution, rank_of
+from models.ngram.distributions import ranked_index, write_distributions, write_suffix_chain
 
-_DRAWS = 64
+_MAX_DRAWS = 64
 """Words drawn for one row before its whole distribution is made."""
 
 
 @numba.njit(nogil=True)
-def _next_point(seed: np.uint64) -> tuple[np.uint64, float]:
+def _next_uniform(seed: np.uint64) -> tuple[np.uint64, float]:
     """A number of [0, 1) and the seed for the one after it.
 
     Source: Steele, Lea and Flood (2014), "Fast splittable pseudorandom number generators" (SplitMix64).
@@ -37,9 +30,9 @@ def _next_point(seed: np.uint64) -> tuple[np.uint64, float]:
 
 
 @numba.njit(nogil=True)
-def _arc_at(automaton: Automaton, state: np.uint64, point: float) -> Any:
+def _arc_at_point(automaton: Automaton, state: np.uint64, point: float) -> Any:
     """The arc at a point of the cumulative probabilities of a state's own arcs, or A past the last of them."""
-    rank = rank_of(automaton, state)
+    rank = ranked_index(automaton, state)
     if rank < 0:
         for arc in range(U(automaton.first_arcs[state]), U(automaton.first_arcs[state + U(1)])):
             point -= 10.0 ** np.float64(log10_prob_of(automaton, U(arc)))
@@ -55,7 +48,7 @@ def _arc_at(automaton: Automaton, state: np.uint64, point: float) -> Any:
 
 
 @numba.njit(nogil=True)
-def _refused(automaton: Automaton, chain: npt.NDArray[np.uint64], level: int, word: np.int64) -> int:
+def _shadowing_level(automaton: Automaton, chain: npt.NDArray[np.uint64], level: int, word: np.int64) -> int:
     """The shortest context before this level that has the word itself, and so does not take it from here; or −1."""
     longer = level - 1
     while longer >= 0 and arc_of(automaton, chain[longer], word) == U(len(automaton.words)):
@@ -64,12 +57,14 @@ def _refused(automaton: Automaton, chain: npt.NDArray[np.uint64], level: int, wo
 
 
 @numba.njit(nogil=True)
-def _draw_from_all(automaton: Automaton, chain: npt.NDArray[np.uint64], start: int, point: float) -> np.int64:
+def _draw_from_distribution(
+    automaton: Automaton, chain: npt.NDArray[np.uint64], start: int, point: float
+) -> np.int64:
     """The word at a point of a context's cumulative probabilities, without those that the longer one has; or −1."""
     state = np.empty(1, np.int32)
     state[0] = chain[start]
     log_probs = np.empty((1, np.int64(automaton.first_arcs[1])), np.float32)
-    distribution(automaton, state, log_probs)
+    write_distributions(automaton, state, log_probs)
     if start > 0:
         longer = chain[start - 1]
         for arc in range(U(automaton.first_arcs[longer]), U(automaton.first_arcs[longer + U(1)])):
@@ -98,7 +93,7 @@ def _draw_from_all(automaton: Automaton, chain: npt.NDArray[np.uint64], start: i
     nogil=True,
     cache=True,
 )
-def sample(
+def sample_words(
     automaton: Automaton,
     states: npt.NDArray[np.int32],
     seeds: npt.NDArray[np.uint64],
@@ -115,31 +110,31 @@ def sample(
     order, missing = len(automaton.order_starts) - 1, U(len(automaton.words))
     chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
     for row in range(len(states)):
-        depth = chain_of(automaton, states[row], chain, backoffs)
+        depth = write_suffix_chain(automaton, states[row], chain, backoffs)
         seed, start, words[row] = seeds[row], 0, -1
-        for _ in range(_DRAWS):
+        for _ in range(_MAX_DRAWS):
             level, arc = start, missing
             while level < depth:  # a row that sums to less than 1 may have nothing at the point
-                seed, point = _next_point(seed)
-                arc = _arc_at(automaton, chain[level], point)
+                seed, point = _next_uniform(seed)
+                arc = _arc_at_point(automaton, chain[level], point)
                 if arc != missing or level + 1 == depth or backoffs[level + 1] == -np.inf:
                     break
                 level += 1
             if arc == missing:
                 continue
             word = np.int64(word_of(automaton, arc))
-            refused = _refused(automaton, chain, level, word)
+            refused = _shadowing_level(automaton, chain, level, word)
             if refused < 0:
                 words[row] = word
                 break
             start = refused + 1
         while words[row] < 0:  # at most once for each context
-            seed, point = _next_point(seed)
-            word = _draw_from_all(automaton, chain, start, point)
+            seed, point = _next_uniform(seed)
+            word = _draw_from_distribution(automaton, chain, start, point)
             if word < 0 and start > 0:  # its own arcs are all there is, but sum to less than 1
                 start = 0
                 continue
-            refused = _refused(automaton, chain, start - 1, word)
+            refused = _shadowing_level(automaton, chain, start - 1, word)
             if refused < 0:
                 words[row] = max(0, word)  # type: ignore[call-overload]  # numba has the integers of numpy
             start = refused + 1

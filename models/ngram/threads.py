@@ -10,11 +10,11 @@ import numpy as np
 from models.arrays import TokenIds
 
 T = TypeVar("T")
-MIN_TOKENS = 4096
+MIN_TOKENS_PER_THREAD = 4096
 """Fewer tokens are not worth a thread."""
 
 
-def in_threads(work: Callable[[slice], T], offsets: TokenIds, threads: int) -> list[T]:
+def run_balanced(work: Callable[[slice], T], offsets: TokenIds, threads: int) -> list[T]:
     """Call `work` for shares of the rows with about the same number of tokens, side by side.
 
     Args:
@@ -25,12 +25,12 @@ def in_threads(work: Callable[[slice], T], offsets: TokenIds, threads: int) -> l
     Returns:
         What each call returned, in order.
     """
-    shares = max(1, min(threads, int(offsets[-1]) // MIN_TOKENS))
+    shares = max(1, min(threads, int(offsets[-1]) // MIN_TOKENS_PER_THREAD))
     cuts = np.searchsorted(offsets, np.linspace(0, offsets[-1], shares + 1)[1:-1]).tolist()
-    return side_by_side(work, [0, *cuts, len(offsets) - 1])
+    return run_slices(work, [0, *cuts, len(offsets) - 1])
 
 
-def side_by_side(work: Callable[[slice], T], cuts: Sequence[int]) -> list[T]:
+def run_slices(work: Callable[[slice], T], cuts: Sequence[int]) -> list[T]:
     """Call `work` for each stretch between two cuts, one a thread; what each returned, in order."""
     stretches = [slice(begin, end) for begin, end in pairwise(cuts)]
     if len(stretches) == 1:

@@ -12,26 +12,17 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from models.ngram.access import (
-    AUTOMATON_TYPES,
-    U,
-    arc_at,
-    arc_of,
-    prefetch,
-    readonly,
-    value_at,
-    word_at,
-)
+from models.ngram.access import AUTOMATON_TYPES, U, arc_at, arc_of, prefetch, readonly, value_at, word_at
 from models.ngram.automaton import LN_10, Automaton
-from models.ngram.distributions import chain_of, rank_of
-from models.ngram.ranked import RANKED_ARCS
+from models.ngram.distributions import ranked_index, write_suffix_chain
+from models.ngram.ranked import MAX_UNRANKED_ARCS
 
-_AHEAD = 8
+_PREFETCH_DISTANCE = 8
 """Ranked arcs that are fetched before their turn."""
 
 
 @numba.njit(nogil=True, inline="always")
-def _known_before(
+def _is_shadowed(
     first_arcs: npt.NDArray[np.uint32], words: Any, chain: npt.NDArray[np.uint64], level: int, word: np.int32
 ) -> bool:
     """Whether a longer context of the chain has the word, so that this level does not count for it."""
@@ -50,7 +41,9 @@ def _precedes(probs: Any, decoded: Any, one: np.uint32, other: np.uint32) -> np.
 
 
 @numba.njit(nogil=True, inline="always")
-def _sink(probs: Any, decoded: Any, heaps: npt.NDArray[np.uint32], top: Any, place: Any, size: Any) -> None:
+def _sift_down(
+    probs: Any, decoded: Any, heaps: npt.NDArray[np.uint32], top: Any, place: Any, size: Any
+) -> None:
     """Move the arc at a place of the heap that starts at `top` down until it precedes those below it."""
     arc = heaps[top + place]
     while 2 * place + 1 < size:
@@ -65,7 +58,7 @@ def _sink(probs: Any, decoded: Any, heaps: npt.NDArray[np.uint32], top: Any, pla
 
 
 @numba.njit(nogil=True)
-def _heap_arcs(
+def _heapify_arcs(
     first_arcs: Any, probs: Any, decoded: Any, state: np.uint64, heaps: npt.NDArray[np.uint32], top: Any
 ) -> Any:
     """The arcs of a state that has few, as a heap that starts at `top`, the most probable first; their number."""
@@ -74,25 +67,25 @@ def _heap_arcs(
     for n in range(size):
         heaps[top + n] = begin + n
     for place in range(size // 2 - 1, -1, -1):
-        _sink(probs, decoded, heaps, top, place, size)
+        _sift_down(probs, decoded, heaps, top, place, size)
     return size
 
 
 @numba.njit(nogil=True)
-def _value(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.float32:
-    """The natural-log probability of an arc after so much was charged, as `distribution` writes it."""
+def _natural_log_prob(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.float32:
+    """The natural-log probability of an arc after so much was charged, as `write_distributions` writes it."""
     return np.float32((value_at(probs, decoded, arc) + backoff) * LN_10)
 
 
 @numba.njit(nogil=True, inline="always")
-def _fetch(probs: Any, words: Any, ranked_arcs: npt.NDArray[np.uint32], place: Any) -> None:
+def _prefetch_arc(probs: Any, words: Any, ranked_arcs: npt.NDArray[np.uint32], place: Any) -> None:
     """Have the processor fetch the arc at a place of `ranked_arcs`: in a context of many, it lies anywhere."""
     prefetch(probs, U(ranked_arcs[place]))
     prefetch(words, U(ranked_arcs[place]))
 
 
 @numba.njit(nogil=True, inline="always")
-def _shown(
+def _best_arc(
     ranked_arcs: npt.NDArray[np.uint32],
     level: int,
     heaps: npt.NDArray[np.uint32],
@@ -105,18 +98,18 @@ def _shown(
         return missing
     if nexts[level] >= 0:
         return U(ranked_arcs[nexts[level]])
-    return U(heaps[level * RANKED_ARCS])
+    return U(heaps[level * MAX_UNRANKED_ARCS])
 
 
 @numba.njit(nogil=True)
-def _less_probable_ties(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.bool_:
+def _lower_arc_ties(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.bool_:
     """Whether a less probable arc of the same state may have the same value, for want of digits."""
     lower = np.nextafter(value_at(probs, decoded, arc), np.float32(-np.inf))
-    return np.bool_(np.float32((lower + backoff) * LN_10) == _value(probs, decoded, arc, backoff))
+    return np.bool_(np.float32((lower + backoff) * LN_10) == _natural_log_prob(probs, decoded, arc, backoff))
 
 
 @numba.njit(nogil=True)
-def _insert(ids: npt.NDArray[np.int64], row: int, begin: int, column: int, word: np.int32) -> None:
+def _insert_sorted(ids: npt.NDArray[np.int64], row: int, begin: int, column: int, word: np.int32) -> None:
     """Put a word into a row's rising run of ids that starts at `begin` and ends before this column."""
     while column > begin and ids[row, column - 1] > word:
         ids[row, column] = ids[row, column - 1]
@@ -142,7 +135,7 @@ def _fill_with_impossible(
         while arc == missing and level + 1 < depth:
             level += 1
             arc = arc_of(automaton, chain[level], word)
-        value = _value(automaton.log10_probs, automaton.prob_values, arc, backoffs[level])
+        value = _natural_log_prob(automaton.log10_probs, automaton.prob_values, arc, backoffs[level])
         if value == -np.inf:
             ids[column], log_probs[column] = word, -np.inf
             column += 1
@@ -157,7 +150,7 @@ def _fill_with_impossible(
     nogil=True,
     cache=True,
 )
-def top_k(  # noqa: C901, PLR0912, PLR0915 - one merge
+def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
     automaton: Automaton,
     states: npt.NDArray[np.int32],
     ids: npt.NDArray[np.int64],
@@ -172,7 +165,7 @@ def top_k(  # noqa: C901, PLR0912, PLR0915 - one merge
     """
     order, k, missing = len(automaton.order_starts) - 1, ids.shape[1], U(len(automaton.words))
     chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
-    heaps = np.empty(order * RANKED_ARCS, np.uint32)  # one a level
+    heaps = np.empty(order * MAX_UNRANKED_ARCS, np.uint32)  # one a level
     # by themselves, since reaching into the tuple costs as much as the rest
     first_arcs, words, ranked_arcs = automaton.first_arcs, automaton.words, automaton.ranked_arcs
     probs, decoded = automaton.log10_probs, automaton.prob_values
@@ -180,22 +173,22 @@ def top_k(  # noqa: C901, PLR0912, PLR0915 - one merge
     nexts, stops = np.empty(order, np.int64), np.empty(order, np.int64)
     arcs, values = np.empty(order, np.uint64), np.empty(order, np.float32)  # what is there
     for row in range(len(states)):
-        depth = chain_of(automaton, states[row], chain, backoffs)
+        depth = write_suffix_chain(automaton, states[row], chain, backoffs)
         for level in range(depth):
-            rank = rank_of(automaton, chain[level])
+            rank = ranked_index(automaton, chain[level])
             if rank >= 0:
                 nexts[level] = automaton.ranked_starts[rank]
                 stops[level] = automaton.ranked_starts[rank + 1]
-                for place in range(nexts[level], min(nexts[level] + _AHEAD, stops[level])):
-                    _fetch(probs, words, ranked_arcs, place)
+                for place in range(nexts[level], min(nexts[level] + _PREFETCH_DISTANCE, stops[level])):
+                    _prefetch_arc(probs, words, ranked_arcs, place)
             else:
                 nexts[level] = -1
-                stops[level] = _heap_arcs(
-                    first_arcs, probs, decoded, chain[level], heaps, level * RANKED_ARCS
+                stops[level] = _heapify_arcs(
+                    first_arcs, probs, decoded, chain[level], heaps, level * MAX_UNRANKED_ARCS
                 )
-            arcs[level] = _shown(ranked_arcs, level, heaps, nexts, stops, missing)
+            arcs[level] = _best_arc(ranked_arcs, level, heaps, nexts, stops, missing)
             if arcs[level] != missing:
-                values[level] = _value(probs, decoded, arcs[level], backoffs[level])
+                values[level] = _natural_log_prob(probs, decoded, arcs[level], backoffs[level])
         column, begin = 0, 0  # where the next word goes; the first of those of the last one's value
         while True:
             best, word = -1, np.int32(0)
@@ -211,25 +204,25 @@ def top_k(  # noqa: C901, PLR0912, PLR0915 - one merge
                 _fill_with_impossible(automaton, chain, backoffs, depth, ids[row], log_probs[row], column)
                 break
             if column == k and word > ids[row, k - 1]:
-                if not _less_probable_ties(probs, decoded, arcs[best], backoffs[best]):
+                if not _lower_arc_ties(probs, decoded, arcs[best], backoffs[best]):
                     arcs[best] = missing  # all that tie have larger ids
                     continue
-            elif not _known_before(first_arcs, words, chain, best, word):
+            elif not _is_shadowed(first_arcs, words, chain, best, word):
                 if column == 0 or values[best] < log_probs[row, column - 1]:
                     begin = column
-                _insert(ids, row, begin, min(column, k - 1), word)
+                _insert_sorted(ids, row, begin, min(column, k - 1), word)
                 if column < k:
                     log_probs[row, column] = values[best]
                     column += 1
             if nexts[best] >= 0:
                 nexts[best] += 1
-                if nexts[best] + _AHEAD < stops[best]:
-                    _fetch(probs, words, ranked_arcs, nexts[best] + _AHEAD)
+                if nexts[best] + _PREFETCH_DISTANCE < stops[best]:
+                    _prefetch_arc(probs, words, ranked_arcs, nexts[best] + _PREFETCH_DISTANCE)
             else:
                 stops[best] -= 1
-                top = best * RANKED_ARCS
+                top = best * MAX_UNRANKED_ARCS
                 heaps[top] = heaps[top + stops[best]]
-                _sink(probs, decoded, heaps, top, 0, stops[best])
-            arcs[best] = _shown(ranked_arcs, best, heaps, nexts, stops, missing)
+                _sift_down(probs, decoded, heaps, top, 0, stops[best])
+            arcs[best] = _best_arc(ranked_arcs, best, heaps, nexts, stops, missing)
             if arcs[best] != missing:
-                values[best] = _value(probs, decoded, arcs[best], backoffs[best])
+                values[best] = _natural_log_prob(probs, decoded, arcs[best], backoffs[best])

@@ -8,9 +8,9 @@ from numba import types
 
 from models.ngram.access import AUTOMATON_TYPES, U, log10_backoff_of, log10_prob_of, word_of
 from models.ngram.automaton import Automaton, reject
-from models.ngram.ranked import RANKED_ARCS
+from models.ngram.ranked import MAX_UNRANKED_ARCS
 
-MAX_LOG10_CHARGE = 300.0
+MAX_LOG10_BACKOFF = 300.0
 """What backing off all the way may multiply a probability by at most: a double holds little more."""
 
 _MASS_TOLERANCE = 1e-5
@@ -31,19 +31,19 @@ _PROBLEMS = (
 )
 
 
-def verify(automaton: Automaton, path: Path) -> None:
+def verify_automaton(automaton: Automaton, path: Path) -> None:
     """Check that no index leads outside the arrays and every value can be one.
 
     Raises:
         ManifestError: something is wrong; the message says what.
     """
-    problem = int(first_problem(automaton))
+    problem = int(find_problem(automaton))
     if problem:
         reject(path, _PROBLEMS[problem])
 
 
 @numba.njit(nogil=True)
-def _first_problem_of_ranks(automaton: Automaton) -> int:  # noqa: PLR0911 - as below
+def _find_rank_problem(automaton: Automaton) -> int:  # noqa: PLR0911 - as below
     before = np.int64(-1)
     starts, first = automaton.ranked_starts, automaton.first_arcs
     for rank in range(len(automaton.ranked_states)):
@@ -71,31 +71,31 @@ def _first_problem_of_ranks(automaton: Automaton) -> int:  # noqa: PLR0911 - as 
 
 
 @numba.njit(nogil=True)
-def _many_arcs_unranked(automaton: Automaton) -> bool:
+def _has_unranked_state(automaton: Automaton) -> bool:
     """Whether a state has more arcs than are ranked when they are needed, and no rank; those with one rise."""
     rank = 0
     for state in range(len(automaton.suffixes)):
         if rank < len(automaton.ranked_states) and automaton.ranked_states[rank] == state:
             rank += 1
-        elif automaton.first_arcs[state + 1] - automaton.first_arcs[state] > RANKED_ARCS:
+        elif automaton.first_arcs[state + 1] - automaton.first_arcs[state] > MAX_UNRANKED_ARCS:
             return True
     return False
 
 
 @numba.njit(nogil=True)
-def _charges_too_much(automaton: Automaton, state: np.int64) -> bool:
+def _backoff_overflows(automaton: Automaton, state: np.int64) -> bool:
     """Whether the way from a state to the empty context is charged what no float can hold, or no number."""
     charged = np.float64(log10_backoff_of(automaton, U(state)))
     if charged <= 0:  # most of them; what is charged further on is seen there
         return False
-    while state != 0 and charged <= MAX_LOG10_CHARGE:
+    while state != 0 and charged <= MAX_LOG10_BACKOFF:
         state = np.int64(automaton.suffixes[state])
         charged += log10_backoff_of(automaton, U(state))
-    return not charged <= MAX_LOG10_CHARGE
+    return not charged <= MAX_LOG10_BACKOFF
 
 
 @numba.njit([types.int64(automaton) for automaton in AUTOMATON_TYPES], nogil=True, cache=True)
-def first_problem(automaton: Automaton) -> int:  # noqa: C901, PLR0911 - one pass over the arrays
+def find_problem(automaton: Automaton) -> int:  # noqa: C901, PLR0911 - one pass over the arrays
     """The number of the first problem found, 0 if there is none.
 
     Each condition is written so that a value that is no number fails it.
@@ -116,7 +116,7 @@ def first_problem(automaton: Automaton) -> int:  # noqa: C901, PLR0911 - one pas
         suffix = automaton.suffixes[state]
         if suffix < 0 or (suffix >= first_of_length and state > 0) or (state == 0 and suffix != 0):
             return 3
-        if _charges_too_much(automaton, np.int64(state)):
+        if _backoff_overflows(automaton, np.int64(state)):
             return 6
         before = np.int64(-1)
         for arc in range(first[state], first[state + 1]):
@@ -127,4 +127,4 @@ def first_problem(automaton: Automaton) -> int:  # noqa: C901, PLR0911 - one pas
     for arc in range(arcs):
         if not log10_prob_of(automaton, U(arc)) <= 1e-6:
             return 5
-    return _first_problem_of_ranks(automaton) or (9 if _many_arcs_unranked(automaton) else 0)
+    return _find_rank_problem(automaton) or (9 if _has_unranked_state(automaton) else 0)

@@ -18,27 +18,27 @@ from numba import types
 
 from models.ngram.access import (
     AUTOMATON_TYPES,
-    STRETCH_TYPES,
+    SPAN_TYPES,
     U,
-    find,
-    last_place,
-    length_of,
+    context_length,
+    find_arc,
     log10_backoff_of,
     log10_prob_of,
-    minimal,
+    minimal_state,
+    next_state,
     prefetch,
     readonly,
-    step,
+    search_end,
 )
 from models.ngram.automaton import LN_10, Automaton
 
 _LANES = 24
-_PLACE, _STOP, _STATE, _FIRST, _LAST = (np.uint64(column) for column in range(5))
+_POSITION, _ROW_END, _STATE, _FIRST, _LAST = (np.uint64(column) for column in range(5))
 """What a lane has: the token it is at, the end of its row, its state, and where the arcs sought are."""
 
 
 @numba.njit(nogil=True, inline="always")
-def _row_from(row: int, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> int:
+def _next_filled_row(row: int, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> int:
     """The first row from this one on that is not empty, or B."""
     while row < len(begins) and begins[row] >= ends[row]:
         row += 1
@@ -46,13 +46,13 @@ def _row_from(row: int, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int6
 
 
 @numba.njit(nogil=True, inline="always")
-def _start(walks: npt.NDArray[np.uint64], lane: Any, begin: Any, end: Any, state: Any) -> None:
+def _start_lane(walks: npt.NDArray[np.uint64], lane: Any, begin: Any, end: Any, state: Any) -> None:
     """Let a lane begin a row."""
-    walks[lane, _PLACE], walks[lane, _STOP], walks[lane, _STATE] = U(begin), U(end), U(state)
+    walks[lane, _POSITION], walks[lane, _ROW_END], walks[lane, _STATE] = U(begin), U(end), U(state)
 
 
 @numba.njit(nogil=True, inline="always")
-def _look_ahead(
+def _prefetch_arcs(
     automaton: Automaton, tokens: npt.NDArray[np.int64], walks: npt.NDArray[np.uint64], lanes: Any
 ) -> None:
     """Find where the arcs of each lane's state are, and have the processor fetch what is read next."""
@@ -60,7 +60,7 @@ def _look_ahead(
         lane = U(number)
         state = walks[lane, _STATE]
         first = U(automaton.first_arcs[state])
-        last = last_place(first, U(automaton.first_arcs[state + U(1)]), tokens[walks[lane, _PLACE]])
+        last = search_end(first, U(automaton.first_arcs[state + U(1)]), tokens[walks[lane, _POSITION]])
         walks[lane, _FIRST], walks[lane, _LAST] = first, last
         prefetch(automaton.words, (first + last) >> U(1))
         prefetch(automaton.log10_probs, (first + last) >> U(1))
@@ -70,13 +70,13 @@ def _look_ahead(
 
 @numba.njit(
     [
-        types.int64(automaton, *STRETCH_TYPES, types.float32[::1], types.uint8[::1], types.float32[::1])
+        types.int64(automaton, *SPAN_TYPES, types.float32[::1], types.uint8[::1], types.float32[::1])
         for automaton in AUTOMATON_TYPES
     ],
     nogil=True,
     cache=True,
 )
-def score(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles stays in registers
+def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles stays in registers
     automaton: Automaton,
     states: npt.NDArray[np.int32],
     tokens: npt.NDArray[np.int64],
@@ -110,15 +110,15 @@ def score(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles st
     walks = np.empty((_LANES, 8), np.uint64)  # a lane's numbers in one line of the cache
     backoffs = np.zeros(_LANES, np.float64)  # log10, charged since the last token
     scored = np.zeros(_LANES, np.bool_)  # the token has its score; what is still sought is the next state
-    row, lanes = _row_from(0, begins, ends), U(0)
+    row, lanes = _next_filled_row(0, begins, ends), U(0)
     while lanes < U(_LANES) and row < len(states):
-        _start(walks, lanes, begins[row], ends[row], states[row])
-        row, lanes = _row_from(row + 1, begins, ends), lanes + U(1)
+        _start_lane(walks, lanes, begins[row], ends[row], states[row])
+        row, lanes = _next_filled_row(row + 1, begins, ends), lanes + U(1)
     while lanes > U(0):
-        _look_ahead(automaton, tokens, walks, lanes)
+        _prefetch_arcs(automaton, tokens, walks, lanes)
         lane = U(0)
         while lane < lanes:
-            place, state = walks[lane, _PLACE], walks[lane, _STATE]
+            place, state = walks[lane, _POSITION], walks[lane, _STATE]
             word = tokens[place]
             if state == U(0):
                 if U(word) >= vocab_size:  # so are negative ones
@@ -126,7 +126,7 @@ def score(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles st
                     return bad
                 arc = U(word)
             else:
-                arc = find(automaton.words, walks[lane, _FIRST], walks[lane, _LAST], word)
+                arc = find_arc(automaton.words, walks[lane, _FIRST], walks[lane, _LAST], word)
                 if arc == missing:
                     backoffs[lane] += log10_backoff_of(automaton, state)
                     state = U(automaton.suffixes[state])
@@ -139,14 +139,14 @@ def score(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles st
             else:
                 log_probs[place] = (log10_prob_of(automaton, arc) + backoffs[lane]) * LN_10
                 if detailed:
-                    orders[place] = length_of(automaton.order_starts, arc + U(1))
+                    orders[place] = context_length(automaton.order_starts, arc + U(1))
                     log_backoffs[place] = backoffs[lane] * LN_10
             place += U(1)
-            if place == walks[lane, _STOP]:
+            if place == walks[lane, _ROW_END]:
                 backoffs[lane] = 0.0
                 if row < len(states):
-                    _start(walks, lane, begins[row], ends[row], states[row])
-                    row, lane = _row_from(row + 1, begins, ends), lane + U(1)
+                    _start_lane(walks, lane, begins[row], ends[row], states[row])
+                    row, lane = _next_filled_row(row + 1, begins, ends), lane + U(1)
                 else:  # the last lane takes this one's place, and its turn
                     lanes -= U(1)
                     walks[lane] = walks[lanes]
@@ -157,7 +157,7 @@ def score(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles st
                 state, scored[lane] = U(automaton.suffixes[state]), True
             else:
                 state = arc + U(1) if num_states > U(1) else U(0)
-                walks[lane, _PLACE], backoffs[lane] = place, 0.0
+                walks[lane, _POSITION], backoffs[lane] = place, 0.0
             walks[lane, _STATE] = state
             prefetch(automaton.first_arcs, state)
             lane += U(1)
@@ -172,7 +172,7 @@ def score(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles st
     nogil=True,
     cache=True,
 )
-def advance(
+def advance_rows(
     automaton: Automaton,
     states: npt.NDArray[np.int32],
     tokens: npt.NDArray[np.int64],
@@ -187,5 +187,5 @@ def advance(
         word = tokens[row]
         if not 0 <= word < vocab_size:
             return row
-        out[row] = minimal(automaton, step(automaton, U(states[row]), word))
+        out[row] = minimal_state(automaton, next_state(automaton, U(states[row]), word))
     return -1

@@ -15,15 +15,15 @@ import numpy.typing as npt
 from rapidfuzz.distance import Levenshtein
 
 from models.reranking.metrics.edit_distance import words_as_characters_in_steps
-from models.reranking.posteriors import merged
-from models.reranking.tuning.steps import Steps, finish, in_steps
+from models.reranking.posteriors import merge_equal_candidates
+from models.reranking.tuning.steps import Steps, map_in_steps, run_steps
 
 _WORD = re.compile(r"\S+")
-_WORDS_PER_STEP = 2_000_000
+_ALIGNMENT_CELLS_PER_STEP = 2_000_000
 """Of the candidate times those of others: what aligning them takes grows so."""
 
 
-class WordConfidence(NamedTuple):
+class WordPosterior(NamedTuple):
     """A word of a candidate.
 
     Attributes:
@@ -41,7 +41,7 @@ class WordConfidence(NamedTuple):
 
 def word_confidences(
     texts: Sequence[str], posteriors: npt.ArrayLike, *, chosen: Sequence[int] | None = None
-) -> list[list[WordConfidence]]:
+) -> list[list[WordPosterior]]:
     """Confidence of each word of some candidates.
 
     Args:
@@ -55,42 +55,44 @@ def word_confidences(
     Raises:
         InvalidInputError: there is no candidate, or `posteriors` is not a distribution of mass.
     """
-    return finish(word_confidences_in_steps(texts, posteriors, chosen=chosen))
+    return run_steps(word_confidences_in_steps(texts, posteriors, chosen=chosen))
 
 
 def word_confidences_in_steps(
     texts: Sequence[str], posteriors: npt.ArrayLike, *, chosen: Sequence[int] | None = None
-) -> Steps[list[list[WordConfidence]]]:
+) -> Steps[list[list[WordPosterior]]]:
     """What `word_confidences` does, with a stop after every bounded piece: aligning long texts takes its time."""
-    spans = yield from in_steps(texts, _words, size=len)
+    spans = yield from map_in_steps(texts, _word_spans, size=len)
     spelled = yield from words_as_characters_in_steps([[word for word, _, _ in words] for words in spans])
-    distinct = merged(spelled, posteriors)
+    distinct = merge_equal_candidates(spelled, posteriors)
     others = [spelled[place] for place in distinct.first]
     answers = []
     for place in range(len(texts)) if chosen is None else chosen:
-        confidences = yield from _agreements(spelled[place], others, distinct.posteriors)
+        confidences = yield from _agreement_masses(spelled[place], others, distinct.posteriors)
         answers.append(
             [
-                WordConfidence(*span, confidence)
+                WordPosterior(*span, confidence)
                 for span, confidence in zip(spans[place], confidences, strict=True)
             ]
         )
     return answers
 
 
-def _words(text: str) -> list[tuple[str, int, int]]:
+def _word_spans(text: str) -> list[tuple[str, int, int]]:
     """Words, and where each starts and ends."""
     return [(match[0], *match.span()) for match in _WORD.finditer(text)]
 
 
-def _agreements(pivot: str, others: Sequence[str], posteriors: npt.NDArray[np.float64]) -> Steps[list[float]]:
+def _agreement_masses(
+    pivot: str, others: Sequence[str], posteriors: npt.NDArray[np.float64]
+) -> Steps[list[float]]:
     """Mass of the others that have each unit of the pivot where an alignment puts it."""
     lost: list[int] = []
     masses: list[float] = []
     aligned = 0
     for other, mass in zip(others, posteriors.tolist(), strict=True):
         aligned += len(pivot) * len(other)
-        if aligned > _WORDS_PER_STEP:
+        if aligned > _ALIGNMENT_CELLS_PER_STEP:
             aligned = 0
             yield
         edits = Levenshtein.editops(pivot, other).as_list()

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidInputError
-from models.reranking.mbr import UTILITIES, utilities_in_steps
-from models.reranking.tuning.steps import Steps, finish
+from models.reranking.mbr import UTILITIES, expected_utilities_in_steps
+from models.reranking.tuning.steps import Steps, run_steps
 from models.scoring import count_words
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -26,28 +26,28 @@ RANK, RANK_LOG = "rank", "rank:log"
 CONSENSUS = "consensus"
 LENGTHS = ("words", "characters", "tokens")
 
-_TIMES = "*"
+_LENGTH_MARK = "*"
 
 
 def is_derived(name: str) -> bool:
     """Whether a feature of this name is made here and not given; told by the name's shape alone."""
-    return name.partition(":")[0] in {RANK, CONSENSUS} or base_of(name) is not None
+    return name.partition(":")[0] in {RANK, CONSENSUS} or base_feature(name) is not None
 
 
-def base_of(name: str) -> str | None:
+def base_feature(name: str) -> str | None:
     """The given feature that a derived one needs: `am` for `am*words`; None if it needs none."""
-    base, _, length = name.rpartition(_TIMES)
+    base, _, length = name.rpartition(_LENGTH_MARK)
     return base if base and length in LENGTHS else None
 
 
 def needs_tokens(name: str) -> bool:
     """Whether a derived feature needs the language model's token counts."""
-    return base_of(name) is not None and name.endswith(_TIMES + "tokens")
+    return base_feature(name) is not None and name.endswith(_LENGTH_MARK + "tokens")
 
 
-def times(name: str, length: str) -> str:
+def length_scaled_name(name: str, length: str) -> str:
     """The name of a given feature times a length of the text."""
-    return name + _TIMES + length
+    return name + _LENGTH_MARK + length
 
 
 def check_derived(name: str) -> None:
@@ -57,7 +57,7 @@ def check_derived(name: str) -> None:
         InvalidInputError: the message names the choices.
     """
     kind, colon, which = name.partition(":")
-    if base_of(name) is not None:
+    if base_feature(name) is not None:
         return
     choices = {RANK: ("", "log"), CONSENSUS: UTILITIES}[kind]
     if which not in choices or (colon and not which):
@@ -79,7 +79,7 @@ def derive(
     Raises:
         InvalidInputError: there is no such feature, or it needs a model and there is none.
     """
-    return finish(derive_in_steps(name, texts, given, tokens))
+    return run_steps(derive_in_steps(name, texts, given, tokens))
 
 
 def derive_in_steps(
@@ -87,18 +87,18 @@ def derive_in_steps(
 ) -> Steps[Floats]:
     """What `derive` does, with a stop after every bounded piece: comparing each text with each takes its time."""
     check_derived(name)
-    base = base_of(name)
+    base = base_feature(name)
     if base is not None:
         return given(base) * _lengths(name, texts, tokens)
     if name == RANK:
-        return 0.0 - ranks(texts)  # not −0 for the first
+        return 0.0 - text_ranks(texts)  # not −0 for the first
     if name == RANK_LOG:
-        return 0.0 - np.log1p(ranks(texts))
+        return 0.0 - np.log1p(text_ranks(texts))
     alike = np.full(len(texts), 1 / len(texts))
-    return (yield from utilities_in_steps(texts, alike, name.partition(":")[2]))
+    return (yield from expected_utilities_in_steps(texts, alike, name.partition(":")[2]))
 
 
-def ranks(texts: Sequence[str]) -> Floats:
+def text_ranks(texts: Sequence[str]) -> Floats:
     """How many other texts of its list came before each [C]; equal texts have the rank of the first."""
     seen: dict[str, int] = {}
     return np.array([seen.setdefault(text, len(seen)) for text in texts], dtype=np.float64)

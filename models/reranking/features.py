@@ -21,33 +21,33 @@ from models.reranking import derived
 from models.reranking.lists import CandidateList
 from models.reranking.tuning.steps import Steps
 
-LM, LM_SUM, TOKENS, UNK, WORDS = "lm", "lm_sum", "tokens", "unk", "words"
-OF_A_MODEL = (LM, TOKENS, UNK)
+LM, LM_SUM, NUM_TOKENS, NUM_UNKNOWN, NUM_WORDS = "lm", "lm_sum", "tokens", "unk", "words"
+MODEL_FEATURES = (LM, NUM_TOKENS, NUM_UNKNOWN)
 """What is computed with each model."""
 
-COMPUTED = frozenset({*OF_A_MODEL, LM_SUM, WORDS})
+COMPUTED_FEATURES = frozenset({*MODEL_FEATURES, LM_SUM, NUM_WORDS})
 MAX_FEATURE = 1e12
 """Beyond it, in either direction, totals would no longer be exact, and at last not finite."""
 
 Column: TypeAlias = npt.NDArray[np.float64]
-_OF_MODEL = ":"
+_MODEL_SEPARATOR = ":"
 _MODEL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-def feature_of(kind: str, model: str) -> str:
+def feature_name(kind: str, model: str) -> str:
     """The name of a feature, such as `lm`, of a model called so; of the main model if that is empty."""
-    return kind + _OF_MODEL + model if model else kind
+    return kind + _MODEL_SEPARATOR + model if model else kind
 
 
-def model_of(feature: str) -> str | None:
+def feature_model(feature: str) -> str | None:
     """The further model that a feature is computed with, by the name it is called; None if with no such."""
-    kind, colon, name = feature.partition(_OF_MODEL)
-    return name if colon and kind in {*OF_A_MODEL, LM_SUM} else None
+    kind, colon, name = feature.partition(_MODEL_SEPARATOR)
+    return name if colon and kind in {*MODEL_FEATURES, LM_SUM} else None
 
 
 def is_computed(feature: str, models: Collection[str]) -> bool:
     """Whether a feature is computed with models, of which the further ones are called so."""
-    return feature in COMPUTED or model_of(feature) in models
+    return feature in COMPUTED_FEATURES or feature_model(feature) in models
 
 
 def is_reserved(feature: str, models: Collection[str]) -> bool:
@@ -108,14 +108,16 @@ class ListFeatures(NamedTuple):
         """The same with each model's sum divided by its tokens to a power, and the undivided sums beside them."""
         if not length_exponent:
             return self
-        models = [model_of(name) or "" for name in self.names if name.partition(_OF_MODEL)[0] == LM]
+        models = [
+            feature_model(name) or "" for name in self.names if name.partition(_MODEL_SEPARATOR)[0] == LM
+        ]
         values, sums = self.values.copy(), []
         for model in models:
-            place = self.names.index(feature_of(LM, model))
-            tokens = np.maximum(self.column(feature_of(TOKENS, model)), 1.0)
+            place = self.names.index(feature_name(LM, model))
+            tokens = np.maximum(self.column(feature_name(NUM_TOKENS, model)), 1.0)
             sums.append(self.values[:, place])
             values[:, place] /= tokens**length_exponent
-        names = (*self.names, *(feature_of(LM_SUM, model) for model in models))
+        names = (*self.names, *(feature_name(LM_SUM, model) for model in models))
         return ListFeatures(names, np.column_stack([values, *sums]), self.offsets)
 
 
@@ -171,7 +173,7 @@ def derived_in_steps(
         InvalidInputError: there is no such feature, or what it needs is not given.
     """
     texts = [c.text for c in one.candidates]
-    tokens = computed.column(TOKENS) if TOKENS in computed.names else None
+    tokens = computed.column(NUM_TOKENS) if NUM_TOKENS in computed.names else None
 
     def given(base: str) -> Column:
         return given_column([one], base, place=lambda _: place)
@@ -194,11 +196,13 @@ def given_column(
     try:
         values = np.array([c.features[name] for one in lists for c in one.candidates], dtype=np.float64)
     except KeyError:
-        where = next(w for w, features in _places(lists, place) if name not in features)
+        where = next(w for w, features in _feature_locations(lists, place) if name not in features)
         raise InvalidInputError(f"{where} has no {name!r}, which has a weight", parameter=where) from None
     wrong = np.flatnonzero(~(np.abs(values) <= MAX_FEATURE))
     if wrong.size:
-        where = next(w for i, (w, _) in enumerate(_places(lists, place)) if i == wrong[0]) + f".{name}"
+        where = (
+            next(w for i, (w, _) in enumerate(_feature_locations(lists, place)) if i == wrong[0]) + f".{name}"
+        )
         raise InvalidInputError(
             f"{where} is {values[wrong[0]]}; it must be from {-MAX_FEATURE:g} to {MAX_FEATURE:g}",
             parameter=where,
@@ -220,13 +224,15 @@ def check_given(
     names: set[str] = set().union(*(c.features for one in lists for c in one.candidates))
     for name in sorted(names):
         if is_reserved(name, models):
-            where = next(w for w, features in _places(lists, place) if name in features) + f".{name}"
+            where = (
+                next(w for w, features in _feature_locations(lists, place) if name in features) + f".{name}"
+            )
             raise InvalidInputError(
                 f"{where} is given, but {name} is computed by the service", parameter=where
             )
 
 
-def _places(
+def _feature_locations(
     lists: Sequence[CandidateList], place: Callable[[int], str]
 ) -> Iterator[tuple[str, Mapping[str, float]]]:
     """The name of each candidate's features in the request, and the features."""

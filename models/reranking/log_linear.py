@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from models.errors import InvalidInputError
 from models.reranking import derived
-from models.reranking.features import COMPUTED, LM, LM_SUM, model_of
+from models.reranking.features import COMPUTED_FEATURES, LM, LM_SUM, feature_model
 
 MAX_LENGTH_EXPONENT = 4.0
 MAX_WEIGHT = 1e6
@@ -40,7 +40,7 @@ class LogLinearModel:
     def __post_init__(self) -> None:
         for name, weight in self.weights.items():
             if not abs(weight) <= MAX_WEIGHT:
-                raise _wrong(
+                raise _weight_error(
                     name, f"weights.{name} is {weight}; it must be from {-MAX_WEIGHT:g} to {MAX_WEIGHT:g}"
                 )
         if not 0 <= self.length_exponent <= MAX_LENGTH_EXPONENT:
@@ -60,15 +60,15 @@ class LogLinearModel:
                 of undivided sums where nothing is divided.
         """
         for name in self.weights:
-            model = model_of(name)
+            model = feature_model(name)
             if model is not None and model not in models:
                 called = ", ".join(sorted(models)) or "none"
-                raise _wrong(
+                raise _weight_error(
                     name,
                     f"weights.{name} is given, but no model is called {model!r}; those that are: {called}",
                 )
             if name.partition(":")[0] == LM_SUM and not self.length_exponent:
-                raise _wrong(
+                raise _weight_error(
                     name, f"weights.{name} is given, but without length_exponent the sum is the feature {LM}"
                 )
             if derived.is_derived(name):
@@ -78,9 +78,11 @@ class LogLinearModel:
     def given(self) -> tuple[str, ...]:
         """The features that must be given with every candidate, because weights need them."""
         needed = dict.fromkeys(
-            derived.base_of(name) if derived.is_derived(name) else name for name in self.weights
+            derived.base_feature(name) if derived.is_derived(name) else name for name in self.weights
         )
-        return tuple(n for n in needed if n is not None and n not in COMPUTED and model_of(n) is None)
+        return tuple(
+            n for n in needed if n is not None and n not in COMPUTED_FEATURES and feature_model(n) is None
+        )
 
     def totals(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """The weighted sum of each candidate's features [N].
@@ -94,5 +96,5 @@ class LogLinearModel:
         return totals
 
 
-def _wrong(feature: str, message: str) -> InvalidInputError:
+def _weight_error(feature: str, message: str) -> InvalidInputError:
     return InvalidInputError(message, parameter=f"weights.{feature}")

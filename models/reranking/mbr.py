@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidInputError
-from models.reranking.metrics.edit_distance import distances, words_as_characters_in_steps
-from models.reranking.posteriors import merged
-from models.reranking.tuning.steps import Steps, finish
+from models.reranking.metrics.edit_distance import pairwise_distances, words_as_characters_in_steps
+from models.reranking.posteriors import merge_equal_candidates
+from models.reranking.tuning.steps import Steps, run_steps
 
 Utility: TypeAlias = Literal["wer", "chrf", "bleu"]
 UTILITIES: tuple[Utility, ...] = get_args(Utility)
@@ -24,13 +24,13 @@ _Scores: TypeAlias = npt.NDArray[np.float64]
 MAX_COMPARED_WORDS = 8192
 """Of one text: a pair is compared at once, which takes some 15 ms for two of so many."""
 
-_WORDS_PER_STEP = 4_000_000
+_WORD_PAIRS_PER_STEP = 4_000_000
 _CHARACTERS_PER_STEP = 100_000
 _CHARACTERS_PER_PAIR = 64
 """What a pair costs however short it is."""
 
 
-class _Compared(NamedTuple):
+class _PairwiseUtilities(NamedTuple):
     """U texts that can be compared with each other.
 
     Attributes:
@@ -49,12 +49,12 @@ class _Compared(NamedTuple):
         """All pairs of texts and references, in blocks of a step each or one pair."""
         everyone = np.arange(len(self.sizes))
         costs = self.sizes if self.squared else np.ones(len(self.sizes))
-        for references in _runs(everyone, costs * self.sizes.sum(), self.most):
-            for texts in _runs(everyone, self.sizes * costs[references].sum(), self.most):
+        for references in _blocks_by_cost(everyone, costs * self.sizes.sum(), self.most):
+            for texts in _blocks_by_cost(everyone, self.sizes * costs[references].sum(), self.most):
                 yield texts, references
 
 
-def _runs(numbers: _IntArray, costs: npt.NDArray[np.float64], most: int) -> Iterator[_IntArray]:
+def _blocks_by_cost(numbers: _IntArray, costs: npt.NDArray[np.float64], most: int) -> Iterator[_IntArray]:
     """Numbers in runs that cost no more than the most, or of one."""
     ends, begin = np.cumsum(costs), 0
     while begin < len(numbers):
@@ -79,18 +79,20 @@ def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility:
     Raises:
         InvalidInputError: there is no such utility, no candidate, or `posteriors` is not a distribution of mass.
     """
-    return finish(utilities_in_steps(texts, posteriors, utility))
+    return run_steps(expected_utilities_in_steps(texts, posteriors, utility))
 
 
-def utilities_in_steps(texts: Sequence[str], posteriors: npt.ArrayLike, utility: str) -> Steps[_Scores]:
+def expected_utilities_in_steps(
+    texts: Sequence[str], posteriors: npt.ArrayLike, utility: str
+) -> Steps[_Scores]:
     """What `expected_utilities` does, with a stop after every bounded piece: the work grows with C²."""
-    if utility not in _PREPARED:
+    if utility not in _UTILITY_FACTORIES:
         raise InvalidInputError(
             f"utility is {utility!r}; it must be one of {', '.join(UTILITIES)}", parameter="utility"
         )
-    distinct = merged(texts, posteriors)
+    distinct = merge_equal_candidates(texts, posteriors)
     distinct_texts = [texts[place] for place in distinct.first]
-    compared = yield from _PREPARED[utility](distinct_texts)
+    compared = yield from _UTILITY_FACTORIES[utility](distinct_texts)
     expected = np.zeros(len(distinct_texts))
     for some, references in compared.blocks():
         yield
@@ -98,12 +100,12 @@ def utilities_in_steps(texts: Sequence[str], posteriors: npt.ArrayLike, utility:
     return expected[distinct.of_candidate]
 
 
-def load_compiled() -> None:
+def load_ngram_kernels() -> None:
     """Load the compiled code that `chrf` and `bleu` need, which takes a second the first time."""
     importlib.import_module("models.reranking.metrics.ngrams")
 
 
-def _word_errors(texts: Sequence[str]) -> Steps[_Compared]:
+def _wer_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
     spelled = yield from words_as_characters_in_steps(text.split() for text in texts)
     longest = max(map(len, spelled))
     if longest > MAX_COMPARED_WORDS:
@@ -114,42 +116,44 @@ def _word_errors(texts: Sequence[str]) -> Steps[_Compared]:
         )
 
     def utilities(some: _IntArray, references: _IntArray) -> _Scores:
-        return -distances([spelled[i] for i in some], [spelled[i] for i in references]).astype(np.float64)
+        return -pairwise_distances([spelled[i] for i in some], [spelled[i] for i in references]).astype(
+            np.float64
+        )
 
     # 64 words of the longer text are compared with a word of the other at once
     sizes = np.array([len(text) + 8.0 for text in spelled])
-    return _Compared(utilities, sizes, squared=True, most=_WORDS_PER_STEP)
+    return _PairwiseUtilities(utilities, sizes, squared=True, most=_WORD_PAIRS_PER_STEP)
 
 
-def _chrf(texts: Sequence[str]) -> Steps[_Compared]:
+def _chrf_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
     from models.reranking.metrics import chrf  # compiles kernels: only where it is asked for
 
-    counts, metric = (yield from chrf.count_characters(texts)), chrf.ChrF()
+    counts, metric = (yield from chrf.count_character_ngrams(texts)), chrf.ChrF()
 
     def utilities(some: _IntArray, references: _IntArray) -> _Scores:
-        return metric.score(chrf.pair_statistics(counts, some, references))
+        return metric.score(chrf.chrf_statistics(counts, some, references))
 
-    return _Compared(
+    return _PairwiseUtilities(
         utilities, counts.lengths + float(_CHARACTERS_PER_PAIR), squared=False, most=_CHARACTERS_PER_STEP
     )
 
 
-def _bleu(texts: Sequence[str]) -> Steps[_Compared]:
+def _bleu_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
     from models.reranking.metrics import bleu
 
-    counts = yield from bleu.count_tokens(texts)
+    counts = yield from bleu.count_word_ngrams(texts)
 
     def utilities(some: _IntArray, references: _IntArray) -> _Scores:
         each_alone = np.arange(len(references) + 1)
-        return bleu.sentence_score(bleu.group_statistics(counts, some, references, each_alone))
+        return bleu.sentence_bleu(bleu.bleu_statistics(counts, some, references, each_alone))
 
-    return _Compared(
+    return _PairwiseUtilities(
         utilities, counts.lengths + float(_CHARACTERS_PER_PAIR), squared=False, most=_CHARACTERS_PER_STEP
     )
 
 
-_PREPARED: dict[str, Callable[[Sequence[str]], Steps[_Compared]]] = {
-    "wer": _word_errors,
-    "chrf": _chrf,
-    "bleu": _bleu,
+_UTILITY_FACTORIES: dict[str, Callable[[Sequence[str]], Steps[_PairwiseUtilities]]] = {
+    "wer": _wer_utilities,
+    "chrf": _chrf_utilities,
+    "bleu": _bleu_utilities,
 }

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from models.errors import InvalidInputError
 
 
-class Distinct(NamedTuple):
+class DistinctCandidates(NamedTuple):
     """C candidates as U distinct ones, in the order in which they first come.
 
     Attributes:
@@ -23,7 +23,7 @@ class Distinct(NamedTuple):
     posteriors: npt.NDArray[np.float64]
 
 
-def merged(candidates: Sequence[Hashable], posteriors: npt.ArrayLike) -> Distinct:
+def merge_equal_candidates(candidates: Sequence[Hashable], posteriors: npt.ArrayLike) -> DistinctCandidates:
     """Merge equal candidates and normalise their posteriors.
 
     Args:
@@ -53,4 +53,4 @@ def merged(candidates: Sequence[Hashable], posteriors: npt.ArrayLike) -> Distinc
     first = np.unique(of_candidate, return_index=True)[1]
     of_distinct = np.zeros(len(first))
     np.add.at(of_distinct, of_candidate, mass / total)
-    return Distinct(first, of_candidate, of_distinct)
+    return DistinctCandidates(first, of_candidate, of_distinct)

@@ -38,7 +38,7 @@ def import_arpa(
     as_json: JsonOption = False,
 ) -> None:
     """Publish the n-gram model of an ARPA file; its words are what stands between white space."""
-    from training.commands import run_import_arpa
+    from training.commands.arpa import run_import_arpa
 
     result = run_import_arpa(
         file,
@@ -65,7 +65,7 @@ def export_arpa(
     as_json: JsonOption = False,
 ) -> None:
     """Write an n-gram model as an ARPA file, for KenLM, SRILM and others."""
-    from training.commands import run_export_arpa
+    from training.commands.arpa import run_export_arpa
 
     result = run_export_arpa(model, file, registry=registry)
     if as_json:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from models.errors import InvalidInputError
-from service.cli.list_options import ListSource, takes_lists
+from service.cli.list_options import ListSource, with_list_options
 from service.cli.options import (
     DEFAULT_REGISTRY,
     DeviceOption,
@@ -17,10 +17,10 @@ from service.cli.options import (
     print_json,
 )
 
-asking_app = typer.Typer()
+ask_app = typer.Typer()
 
 
-@asking_app.command("next")
+@ask_app.command("next")
 def next_token(
     model: ModelArgument,
     context: Annotated[str, typer.Argument(help="Text to continue; empty for the start of a sentence.")] = "",
@@ -38,12 +38,12 @@ def next_token(
     from service.console.asking import show_next
     from service.local import asking
 
-    loaded = asking.load(registry, model, device, precision)
+    loaded = asking.load_published(registry, model, device, precision)
     reply = asking.next_token(loaded, {"context": context, "top_k": top_k, "unit": unit})
     print_json(reply) if as_json else show_next(reply)
 
 
-@asking_app.command()
+@ask_app.command()
 def score(
     model: ModelArgument,
     texts: Annotated[
@@ -69,11 +69,11 @@ def score(
             "there is no text: give texts as arguments, or as lines of standard input", parameter="texts"
         )
     request = {"texts": lines, "context": context, "bos": bos, "eos": eos, "detail": detail}
-    reply = asking.score(asking.load(registry, model, device, precision), request)
+    reply = asking.score(asking.load_published(registry, model, device, precision), request)
     print_json(reply) if as_json else show_scores(lines, reply)
 
 
-@asking_app.command()
+@ask_app.command()
 def generate(
     model: ModelArgument,
     prompt: Annotated[str, typer.Argument(help="Text to continue.")] = "",
@@ -120,7 +120,7 @@ def generate(
         "seed": seed,
         "stop": stop or [],
     }
-    loaded = asking.load(registry, model, device, precision)
+    loaded = asking.load_published(registry, model, device, precision)
     if as_json:
         print_json(asking.generate(loaded, request))
         return
@@ -128,15 +128,15 @@ def generate(
         for choice in asking.generate(loaded, request)["choices"]:
             typer.echo(prompt + choice["text"])
         return
-    pieces = asking.generate_pieces(loaded, request)  # refuses a bad request before anything is printed
+    pieces = asking.stream_text(loaded, request)  # refuses a bad request before anything is printed
     typer.echo(prompt, nl=False)
     for text in pieces:
         typer.echo(text, nl=False)
     typer.echo()
 
 
-@asking_app.command()
-@takes_lists
+@ask_app.command()
+@with_list_options
 def rerank(
     model: Annotated[
         str,
@@ -192,7 +192,7 @@ def rerank(
     from models.reranking.features import is_reserved
     from service.local import asking, reranking
 
-    asked = asking.asked_to_rerank(
+    asked = asking.prepare_rerank(
         {
             "mixture" if "=" in model else "model": model,
             "weights": weights,

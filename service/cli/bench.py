@@ -9,30 +9,30 @@ import typer
 from models.errors import InvalidInputError
 from service.cli.bench_options import (
     ArrivalsOption,
-    BodyFile,
-    Clients,
-    Duration,
-    Fields,
-    Items,
-    Key,
-    MaxConnections,
-    MaxTokens,
-    ModelName,
-    NumRequests,
-    Objectives,
-    Plot,
-    Rates,
-    Seed,
-    TextFile,
-    Timeout,
-    Url,
-    Warmup,
-    Workload,
+    BodyOption,
+    ClientsOption,
+    ConnectionsOption,
+    DurationOption,
+    FieldOption,
+    ItemsOption,
+    KeyOption,
+    MaxTokensOption,
+    ModelOption,
+    ObjectiveOption,
+    PlotOption,
+    RateOption,
+    RequestsOption,
+    TextOption,
+    TimeoutOption,
+    UrlArgument,
+    WarmupOption,
+    WorkloadOption,
+    WorkloadSeedOption,
 )
 from service.cli.options import EXIT_FAILED, JsonOption, print_json
 from service.load.arrivals import Arrivals
-from service.load.durations import read_duration_s
-from service.load.loads import ClosedLoop, Load, OpenLoop, Terms
+from service.load.durations import parse_duration_s
+from service.load.loads import ClosedLoop, Load, LoadSettings, OpenLoop
 from service.load.target import Request, Target
 
 if TYPE_CHECKING:
@@ -44,26 +44,26 @@ N = TypeVar("N", int, float)
 
 @bench_app.command()
 def bench(
-    url: Url,
-    workload: Workload = None,
-    body: BodyFile = None,
-    model: ModelName = None,
-    text: TextFile = None,
-    items: Items = None,
-    max_tokens: MaxTokens = None,
-    fields: Fields = None,
-    rate: Rates = None,
-    clients: Clients = None,
+    url: UrlArgument,
+    workload: WorkloadOption = None,
+    body: BodyOption = None,
+    model: ModelOption = None,
+    text: TextOption = None,
+    items: ItemsOption = None,
+    max_tokens: MaxTokensOption = None,
+    fields: FieldOption = None,
+    rate: RateOption = None,
+    clients: ClientsOption = None,
     arrivals: ArrivalsOption = "poisson",
-    duration: Duration = None,
-    num_requests: NumRequests = None,
-    warmup: Warmup = "2s",
-    objectives: Objectives = None,
-    connections: MaxConnections = 512,
-    timeout: Timeout = "60s",
-    key: Key = None,
-    seed: Seed = 0,
-    plot: Plot = None,
+    duration: DurationOption = None,
+    num_requests: RequestsOption = None,
+    warmup: WarmupOption = "2s",
+    objectives: ObjectiveOption = None,
+    connections: ConnectionsOption = 512,
+    timeout: TimeoutOption = "60s",
+    key: KeyOption = None,
+    seed: WorkloadSeedOption = 0,
+    plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Put load on a service and report rates, latency percentiles, token times, errors and goodput.
@@ -74,22 +74,22 @@ def bench(
     time; errors are counted by kind. Where the figures may be the generator's own, the reason is said. Ctrl-C
     reports what was measured until then. Times are written as 50ms, 10s or 2min.
     """
-    from service.load.objectives import read_objective
+    from service.load.objectives import parse_objective
     from service.load.plot import check_plot_path
     from service.load.sweep import Sweep
 
     if body is None:
         workload = workload or "next-token"
-        requests = _built_in(workload, model, text, items, max_tokens, fields or (), seed)
+        requests = _builtin_requests(workload, model, text, items, max_tokens, fields or (), seed)
     else:
         asked = {"workload": workload, "model": model, "text": text, "items": items, "field": fields}
-        requests = _own(body, {**asked, "max-tokens": max_tokens})
+        requests = _custom_requests(body, {**asked, "max-tokens": max_tokens})
     sweep = Sweep(
         target=Target.parse(url, key),
         requests=requests,
         loads=_loads(rate, clients, arrivals, seed),
-        terms=_terms(duration, num_requests, warmup, connections, timeout),
-        objectives=[read_objective(objective) for objective in objectives or ()],
+        terms=_load_settings(duration, num_requests, warmup, connections, timeout),
+        objectives=[parse_objective(objective) for objective in objectives or ()],
     )
     if plot is not None:
         check_plot_path(plot)
@@ -97,7 +97,7 @@ def bench(
 
 
 def _run(sweep: "Sweep", about: Mapping[str, Any], plot: Path | None, *, as_json: bool) -> None:
-    from service.console.load import LoadProgress, show_load
+    from service.console.load import LoadProgress, print_load
     from service.load.plot import plot_sweep
 
     progress = LoadProgress()
@@ -106,7 +106,7 @@ def _run(sweep: "Sweep", about: Mapping[str, Any], plot: Path | None, *, as_json
     if as_json:
         print_json({**about, **sweep.to_json(), "runs": [summary.to_json() for summary in summaries]})
     else:
-        show_load(summaries, with_objectives=bool(sweep.objectives))
+        print_load(summaries, with_objectives=bool(sweep.objectives))
     if plot is not None:
         plot_sweep(summaries, plot)
     if not any(summary.num_answered for summary in summaries):
@@ -116,7 +116,7 @@ def _run(sweep: "Sweep", about: Mapping[str, Any], plot: Path | None, *, as_json
         raise typer.Exit(EXIT_FAILED)
 
 
-def _built_in(
+def _builtin_requests(
     workload: str,
     model: str | None,
     text: Path | None,
@@ -125,22 +125,22 @@ def _built_in(
     fields: Sequence[str],
     seed: int,
 ) -> list[Request]:
-    from service.load.bodies import read_fields
-    from service.load.texts import read_texts
-    from service.load.workloads import Shape, requests_of
+    from service.load.bodies import parse_fields
+    from service.load.texts import load_texts
+    from service.load.workloads import WorkloadOptions, workload_requests
 
-    shape = Shape(
-        texts=() if text is None else read_texts(text),
+    shape = WorkloadOptions(
+        texts=() if text is None else load_texts(text),
         model=model,
         num_items=num_items,
         max_tokens=max_tokens or 32,
-        fields=read_fields(fields),
+        fields=parse_fields(fields),
         seed=seed,
     )
-    return requests_of(workload, shape)
+    return workload_requests(workload, shape)
 
 
-def _own(body: Path, others: Mapping[str, object]) -> list[Request]:
+def _custom_requests(body: Path, others: Mapping[str, object]) -> list[Request]:
     from service.load.bodies import read_bodies
 
     for name, value in others.items():
@@ -152,17 +152,17 @@ def _own(body: Path, others: Mapping[str, object]) -> list[Request]:
     return read_bodies(body)
 
 
-def _terms(
+def _load_settings(
     duration: str | None, num_requests: int | None, warmup: str, max_connections: int, timeout: str
-) -> Terms:
+) -> LoadSettings:
     if duration is None and num_requests is None:
         duration = "10s"
-    return Terms(
-        duration_s=None if duration is None else read_duration_s(duration, "duration"),
+    return LoadSettings(
+        duration_s=None if duration is None else parse_duration_s(duration, "duration"),
         num_requests=num_requests,
-        warmup_s=read_duration_s(warmup, "warmup"),
+        warmup_s=parse_duration_s(warmup, "warmup"),
         max_connections=max_connections,
-        timeout_s=read_duration_s(timeout, "timeout"),
+        timeout_s=parse_duration_s(timeout, "timeout"),
     )
 
 
@@ -173,11 +173,11 @@ def _loads(rates: str | None, clients: str | None, arrivals: Arrivals, seed: int
             parameter="rate",
         )
     if rates is not None:
-        return [OpenLoop(rate, arrivals, seed) for rate in _numbers(rates, "rate", float)]
-    return [ClosedLoop(count) for count in _numbers(clients or "", "clients", int)]
+        return [OpenLoop(rate, arrivals, seed) for rate in _parse_numbers(rates, "rate", float)]
+    return [ClosedLoop(count) for count in _parse_numbers(clients or "", "clients", int)]
 
 
-def _numbers(text: str, name: str, kind: Callable[[str], N]) -> list[N]:
+def _parse_numbers(text: str, name: str, kind: Callable[[str], N]) -> list[N]:
     try:
         return [kind(number) for number in text.split(",")]
     except ValueError:

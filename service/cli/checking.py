@@ -18,10 +18,10 @@ from service.cli.options import (
 )
 from service.cli.words import read_dictionary, read_text
 
-checking_app = typer.Typer()
+check_app = typer.Typer()
 
 
-@checking_app.command()
+@check_app.command()
 def check(
     model: ModelArgument,
     source: Annotated[
@@ -58,7 +58,7 @@ def check(
 
     if threshold is not None and min_precision is not None:
         raise InvalidInputError("give either --threshold or --min-precision, not both", parameter="threshold")
-    text = _text(source)
+    text = _read_source(source)
     request: dict[str, Any] = {
         "text": text,
         "threshold": threshold,
@@ -68,11 +68,11 @@ def check(
         "error_rate": error_rate,
         "max_edits": max_edits,
     }
-    reply = asking.check(asking.load(registry, model, device, precision), registry, request)
+    reply = asking.check(asking.load_published(registry, model, device, precision), registry, request)
     print_json(reply) if as_json else show_check(text, reply)
 
 
-def _text(source: str) -> str:
+def _read_source(source: str) -> str:
     """What to check: standard input, a file if there is one of that name, else the argument itself.
 
     Raises:
@@ -81,7 +81,7 @@ def _text(source: str) -> str:
     """
     if source == "-":
         text = sys.stdin.read() if sys.stdin else ""
-    elif _is_there(source) or _looks_like_a_file(source):
+    elif _file_exists(source) or _looks_like_filename(source):
         text = read_text(Path(source))
     else:
         text = source
@@ -92,13 +92,13 @@ def _text(source: str) -> str:
     return text
 
 
-def _is_there(source: str) -> bool:
+def _file_exists(source: str) -> bool:
     try:
         return Path(source).exists()
     except (OSError, ValueError):  # a text may be no path at all
         return False
 
 
-def _looks_like_a_file(source: str) -> bool:
+def _looks_like_filename(source: str) -> bool:
     """Whether a mistyped name is likelier than a text: one word with a suffix, such as `letter.txt`."""
     return len(source.split()) == 1 and "\0" not in source and Path(source).suffix[1:].isalnum()

@@ -16,10 +16,10 @@ from service.cli.options import (
 )
 from service.cli.words import read_dictionary, read_words
 
-completing_app = typer.Typer()
+complete_app = typer.Typer()
 
 
-@completing_app.command()
+@complete_app.command()
 def complete(
     model: ModelArgument,
     texts: Annotated[list[str], typer.Argument(help="Texts to complete, as typed up to the caret.")],
@@ -64,7 +64,7 @@ def complete(
         "user_weight": user_weight,
         "max_steps": max_steps,
     }
-    loaded = asking.load(registry, model, device, precision)
+    loaded = asking.load_published(registry, model, device, precision)
     for text in texts:
         reply = asking.autocomplete(loaded, {"text": text, **request})
         print_json(reply) if as_json else show_completions(text, reply)

@@ -16,13 +16,13 @@ from service.cli.options import (
     RegistryOption,
     print_json,
 )
-from service.cli.tasks import check_options, show_evaluation
+from service.cli.tasks import check_task_options, print_task_result
 
 DEFAULT_WINDOW_TOKENS = 65_534
-evaluating_app = typer.Typer()
+evaluate_app = typer.Typer()
 
 
-@evaluating_app.command()
+@evaluate_app.command()
 def evaluate(
     model: ModelArgument,
     task: Annotated[
@@ -108,7 +108,7 @@ def evaluate(
         "kinds": bool(kinds),
         "save-calibration": save_calibration,
     }
-    check_options(task, {name for name, is_given in options.items() if is_given})
+    check_task_options(task, {name for name, is_given in options.items() if is_given})
     if task == "perplexity" and sample is not None and not detail and against is None:
         raise InvalidInputError("--sample needs --detail or --against", parameter="sample")
     common: dict[str, Any] = {"corpus": corpus or (), "registry": registry, "device": device}
@@ -147,4 +147,4 @@ def evaluate(
     if as_json:
         print_json(result)
     else:
-        show_evaluation(task, result)
+        print_task_result(task, result)

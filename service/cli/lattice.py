@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from models.errors import InvalidInputError
-from service.cli.list_options import ReferenceLayoutOption, ReferencesOption, good_lists
+from service.cli.list_options import ReferenceLayoutOption, ReferencesOption, valid_items
 from service.cli.options import DEFAULT_REGISTRY, DeviceOption, ModelArgument, PrecisionOption, RegistryOption
 from service.local.standard_streams import binary_stream
 
@@ -80,12 +80,12 @@ def lattice(
     there are, go to standard error.
     """
     from models.lattices.files import read_symbol_file
-    from models.lattices.token_passing import Search
+    from models.lattices.token_passing import LatticeSearchSettings
     from service.local import asking
-    from service.local.lattices import Comparison, LatticeFiles, LatticeOutput, rescore_lattices
-    from service.schemas.rerank_query import numbers
+    from service.local.lattices import LatticeFiles, LatticeOutput, ReferenceComparison, rescore_lattices
+    from service.schemas.rerank_query import parse_weights
 
-    search = Search(
+    search = LatticeSearchSettings(
         max_tokens_per_node=max_tokens_per_node, beam=beam, recombination_order=recombination_order or None
     )
     symbols = None if words is None else read_symbol_file(words)
@@ -97,19 +97,19 @@ def lattice(
             "--references goes with n-best lists, not with lattices", parameter="references"
         )
     read = LatticeFiles(form=form, symbols=symbols, no_words=no_word or ())
-    compared = Comparison(references or (), reference_layout)
-    loaded = asking.load(registry, model, device, precision)
+    compared = ReferenceComparison(references or (), reference_layout)
+    loaded = asking.load_published(registry, model, device, precision)
     sources = [
         (binary_stream(sys.stdin, "input"), "<stdin>") if name == "-" else (Path(name), name)
         for name in files
     ]
     rescored = rescore_lattices(
-        loaded, read.read(sources), numbers(weights, parameter="weights") if weights else {}, search
+        loaded, read.read(sources), parse_weights(weights, parameter="weights") if weights else {}, search
     )
     where = files[0] if len(files) == 1 else f"{files[0]} …"
     if target.lattice_format is not None:
-        target.write_lattices(good_lists(rescored, where))
+        target.write_lattices(valid_items(rescored, where))
         return
-    target.write_lists(good_lists(compared.lists(rescored, nbest), where))
+    target.write_lists(valid_items(compared.lists(rescored, nbest), where))
     for name, figure in compared.figures().items():
         typer.echo(f"{name}: {figure:.2f}", err=True)

@@ -10,10 +10,12 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 import typer
 
 from models.errors import FormatError, InvalidInputError
-from models.reranking.formats import FORMAT_NAMES, BadLine, Item, ReferenceLayout, read_lists
+from models.reranking.formats.interface import BadLine, ListOrBadLine, ReferenceLayout
+from models.reranking.formats.reading import read_lists
+from models.reranking.formats.table import FORMAT_NAMES
 from models.reranking.lists import CandidateList
 from models.reranking.probabilities import ScoreRanges
-from service.local.complaints import Complaints
+from service.local.complaints import LineWarnings
 from service.local.standard_streams import binary_stream
 
 T = TypeVar("T")
@@ -55,7 +57,7 @@ def read_items(
     beam_size: int | None,
     scores: Sequence[str] | None,
     reserved: Callable[[str], bool] | None = None,
-) -> Iterator[Item]:
+) -> Iterator[ListOrBadLine]:
     """Lists as the options say; see `models.reranking.formats.read_lists`.
 
     Raises:
@@ -74,13 +76,13 @@ def read_items(
     )
 
 
-def good_lists(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
+def valid_items(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
     """Lists alone, or lattices; lines that could not be read are told on standard error, the first of them one by one.
 
     Raises:
         FormatError: there are such lines, but not one list.
     """
-    complaints, any_good = Complaints(), False
+    complaints, any_good = LineWarnings(), False
     for item in items:
         if isinstance(item, BadLine):
             complaints.warn(str(item))
@@ -93,7 +95,7 @@ def good_lists(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
 
 
 class ListSource(NamedTuple):
-    """Where a command's lists come from, as its options say; see `takes_lists`."""
+    """Where a command's lists come from, as its options say; see `with_list_options`."""
 
     file: ListsArgument
     format_name: FormatOption = None
@@ -103,10 +105,10 @@ class ListSource(NamedTuple):
     scores: ScoresOption = None
 
     def lists(self, *, reserved: Callable[[str], bool] | None = None) -> Iterator[CandidateList]:
-        """The lists that can be read; the others are told, see `good_lists`, and so are scores that look wrong.
+        """The lists that can be read; the others are told, see `valid_items`, and so are scores that look wrong.
 
         Raises:
-            FormatError, InvalidInputError: see `read_items` and `good_lists`.
+            FormatError, InvalidInputError: see `read_items` and `valid_items`.
         """
         items = read_items(
             self.file,
@@ -118,12 +120,12 @@ class ListSource(NamedTuple):
             reserved=reserved,
         )
         ranges = ScoreRanges()
-        yield from ranges.watch(good_lists(items, self.file))
+        yield from ranges.watch(valid_items(items, self.file))
         for doubt in ranges.warnings():
             typer.echo(f"gramophone: {self.file}: {doubt}", err=True)
 
 
-def takes_lists(command: Callable[..., None]) -> Callable[..., None]:
+def with_list_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of `ListSource` in the place of its parameter `source`, which is made of them."""
     hints = get_type_hints(ListSource, include_extras=True)
     options = [

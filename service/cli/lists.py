@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from models.reranking.lists import CandidateList
-from service.cli.list_options import ListSource, takes_lists
+from service.cli.list_options import ListSource, with_list_options
 from service.cli.options import JsonOption, print_json
 from service.local.standard_streams import binary_stream
 
@@ -18,7 +18,7 @@ lists_app = typer.Typer(
 
 
 @lists_app.command()
-@takes_lists
+@with_list_options
 def convert(
     source: ListSource,
     target: Annotated[
@@ -34,9 +34,10 @@ def convert(
     Scores become natural logarithms, larger is better, whatever they were; am, old_lm and score are an acoustic
     model's, an old language model's and the first pass's own total.
     """
-    from models.reranking.formats import format_called, write_lists
+    from models.reranking.formats.table import format_by_name
+    from models.reranking.formats.writing import write_lists
 
-    form = format_called(output_format)
+    form = format_by_name(output_format)
     lost: set[str] = set()
 
     def watched(lists: Iterable[CandidateList]) -> Iterator[CandidateList]:
@@ -51,15 +52,15 @@ def convert(
 
 
 @lists_app.command()
-@takes_lists
+@with_list_options
 def show(
     source: ListSource,
     as_json: JsonOption = False,
 ) -> None:
     """Count lists, candidates, copies and features; with references, word error rates of the first and the best."""
-    from models.reranking.formats.summary import summarise
+    from models.reranking.formats.summary import summarise_lists
 
-    figures = summarise(source.lists()).figures()
+    figures = summarise_lists(source.lists()).figures()
     if as_json:
         print_json(figures)
         return

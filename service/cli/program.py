@@ -24,21 +24,21 @@ from models.errors import (
     RegistryError,
 )
 from service.cli.arpa import arpa_app
-from service.cli.asking import asking_app
+from service.cli.asking import ask_app
 from service.cli.bench import bench_app
-from service.cli.checking import checking_app
-from service.cli.completing import completing_app
-from service.cli.evaluating import evaluating_app
+from service.cli.checking import check_app
+from service.cli.completing import complete_app
+from service.cli.evaluating import evaluate_app
 from service.cli.keys import keys_app
 from service.cli.lattice import lattice_app
 from service.cli.lists import lists_app
 from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
 from service.cli.registry import models_app
-from service.cli.serving import serving_app
-from service.cli.training import training_app
-from service.cli.tuning import tuning_app
+from service.cli.serving import serve_app
+from service.cli.training import train_app
+from service.cli.tuning import tune_app
 
-_GIVEN = {"bool": "", "Path": "FILE", "str": "TEXT", "int": "NUMBER", "float": "NUMBER"}
+_METAVARS = {"bool": "", "Path": "FILE", "str": "TEXT", "int": "NUMBER", "float": "NUMBER"}
 """What help calls values of a type; a flag takes none."""
 
 app = typer.Typer(
@@ -47,15 +47,15 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",
 )
-app.add_typer(training_app)
-app.add_typer(evaluating_app)
-app.add_typer(serving_app)
-app.add_typer(asking_app)
+app.add_typer(train_app)
+app.add_typer(evaluate_app)
+app.add_typer(serve_app)
+app.add_typer(ask_app)
 app.add_typer(bench_app)
-app.add_typer(checking_app)
-app.add_typer(completing_app)
+app.add_typer(check_app)
+app.add_typer(complete_app)
 app.add_typer(lattice_app)
-app.add_typer(tuning_app)
+app.add_typer(tune_app)
 app.add_typer(lists_app, name="lists")
 models_app.add_typer(arpa_app)
 app.add_typer(models_app, name="models")
@@ -88,14 +88,14 @@ def common(
     if registry_cache is None and cache_home is not None:
         registry_cache = cache_home / "gramophone"
     if registry_cache is not None:
-        cache_folder.use(registry_cache)
+        cache_folder.set_cache_folder(registry_cache)
 
 
 def main() -> None:
     """Run the command line; errors are one line on standard error, exit code 2 for bad input."""
     _tolerate_encodings()
     try:
-        _command()()
+        _build_command()()
     except (InvalidInputError, FormatError, ModelNotFoundError, RegistryError) as error:
         _fail(error, EXIT_BAD_INPUT)
     except LanguageModelError as error:
@@ -109,22 +109,22 @@ def main() -> None:
         _fail(error, EXIT_FAILED)
 
 
-def _command() -> Any:
+def _build_command() -> Any:
     """The whole command, its help telling what to give instead of the types that hold it."""
     command = typer.main.get_command(app)
-    for each in _and_below(command):
+    for each in _walk_commands(command):
         for given in (*each.params, each.get_help_option(typer.Context(each))):
             if isinstance(given, TyperArgument):
                 vars(given)["display_type_rich"] = lambda ctx: None  # noqa: ARG005 - its name and its help tell
             elif given.metavar is None and isinstance(given, TyperOption):
-                given.metavar = _GIVEN.get(given.bare_type().removeprefix("list[").removesuffix("]"))
+                given.metavar = _METAVARS.get(given.bare_type().removeprefix("list[").removesuffix("]"))
     return command
 
 
-def _and_below(command: Any) -> Iterator[Any]:
+def _walk_commands(command: Any) -> Iterator[Any]:
     yield command
     for below in getattr(command, "commands", {}).values():
-        yield from _and_below(below)
+        yield from _walk_commands(below)
 
 
 def _fail(error: Exception, code: int) -> None:

@@ -21,7 +21,7 @@ models_app = typer.Typer(
 )
 
 
-_OUTCOMES = {"restored": "restored", "kept": "differs and was kept", "same": "was here already"}
+_RESTORE_OUTCOMES = {"restored": "restored", "kept": "differs and was kept", "same": "was here already"}
 
 
 @models_app.command("list")
@@ -30,7 +30,7 @@ def models_list(registry: RegistryOption = DEFAULT_REGISTRY, as_json: JsonOption
     from service.console.registry import show_models
     from service.local import inventory
 
-    rows = inventory.overview(registry)
+    rows = inventory.list_versions(registry)
     print_json(rows) if as_json else show_models(rows)
 
 
@@ -43,9 +43,9 @@ def models_show(
     from service.local import inventory
 
     if as_json:
-        print_json(inventory.details(registry, model))
+        print_json(inventory.version_details(registry, model))
     else:
-        show_card(inventory.card(registry, model))
+        show_card(inventory.version_card(registry, model))
 
 
 @models_app.command("verify")
@@ -58,7 +58,7 @@ def models_verify(
     from service.local import inventory
 
     failed = False
-    for address, problem in inventory.verify(registry, model, device=device):
+    for address, problem in inventory.verify_versions(registry, model, device=device):
         typer.echo(f"{address}: {problem or 'good'}")
         failed |= problem is not None
     if failed:
@@ -94,7 +94,8 @@ def models_default(
     Running services follow, except those with GRAMOPHONE_DEFAULT_MODEL.
     """
     from models.checkpoint.default_name import choose_default
-    from models.checkpoint.registry import check_name, open_registry
+    from models.checkpoint.registry import open_registry
+    from models.checkpoint.versions import check_name
 
     store = open_registry(registry)
     if name is not None:
@@ -126,22 +127,22 @@ def models_restore(
     What is here already stays, what is missing or damaged comes from the backup, verified and by one rename each.
     A service that has loaded a version that was replaced goes on with the old one until it is restarted.
     """
-    from models.checkpoint.registry import local_folder, open_registry
-    from models.checkpoint.restoring import restore
+    from models.checkpoint.registry import local_registry_folder, open_registry
+    from models.checkpoint.restoring import restore_backup
     from service.console.tuning import TuningProgress
 
-    folder = local_folder(backup)
+    folder = local_registry_folder(backup)
     if folder is not None and not folder.is_dir():
         raise InvalidInputError(f"there is no backup at {backup}", parameter="backup")
     source, target = open_registry(backup), open_registry(registry, create=True)
     progress = TuningProgress()
     try:
-        result = restore(source, target, differing=differing, progress=progress)
+        result = restore_backup(source, target, differing=differing, progress=progress)
     finally:
         progress.finish()
     for what, names in result._asdict().items():
         if names:
-            typer.echo(f"{_OUTCOMES[what]}: {', '.join(names)}")
+            typer.echo(f"{_RESTORE_OUTCOMES[what]}: {', '.join(names)}")
 
 
 @models_app.command("sweep")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-serving_app = typer.Typer()
+serve_app = typer.Typer()
 
 
 def _print_settings(asked: bool) -> None:
@@ -15,7 +15,7 @@ def _print_settings(asked: bool) -> None:
         raise typer.Exit
 
 
-@serving_app.command()
+@serve_app.command()
 def serve(
     registry: Annotated[
         str | None, typer.Option(help="Folder of published models, or URL. [GRAMOPHONE_REGISTRY]")

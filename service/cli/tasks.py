@@ -5,37 +5,37 @@ from typing import Any
 
 from models.errors import InvalidInputError
 
-_OPTIONS = {
+_TASK_OPTIONS = {
     "perplexity": {"unit", "context", "window", "detail", "against", "overlap", "dynamic"},
     "autocomplete": {"unit", "context", "against", "report"},
     "check": {"kinds", "save-calibration"},
 }
 
 
-def check_options(task: str, given: set[str]) -> None:
+def check_task_options(task: str, given: set[str]) -> None:
     """Refuse options that a task would pass over in silence.
 
     Raises:
         InvalidInputError: one goes with another task; the message names it.
     """
-    for name in sorted(given - _OPTIONS[task]):
-        fitting = [other for other, options in _OPTIONS.items() if name in options]
+    for name in sorted(given - _TASK_OPTIONS[task]):
+        fitting = [other for other, options in _TASK_OPTIONS.items() if name in options]
         raise InvalidInputError(
             f"--{name} goes with --task {' or '.join(fitting)}, the task is {task}",
             parameter=name.replace("-", "_"),
         )
 
 
-def show_evaluation(task: str, result: Mapping[str, Any]) -> None:
+def print_task_result(task: str, result: Mapping[str, Any]) -> None:
     """Print a task's figures for people."""
     if task == "autocomplete":
-        from service.console.typist import show_typist
+        from service.console.typist import show_autocomplete_evaluation
 
-        show_typist(result)
+        show_autocomplete_evaluation(result)
     elif task == "check":
-        from service.console.detections import show_detections
+        from service.console.detections import show_check_evaluation
 
-        show_detections(result)
+        show_check_evaluation(result)
     else:
         from service.console import evaluation
 

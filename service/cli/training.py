@@ -14,10 +14,10 @@ from service.cli.options import (
     print_json,
 )
 
-training_app = typer.Typer()
+train_app = typer.Typer()
 
 
-@training_app.command()
+@train_app.command()
 def quickstart(
     registry: RegistryOption = DEFAULT_REGISTRY,
     if_empty: Annotated[
@@ -31,13 +31,13 @@ def quickstart(
     if if_empty and open_registry(registry, create=True).models():
         typer.echo(f"The registry {registry} holds models already; nothing to train.", err=True)
         return
-    from training.commands import QUICKSTART_NAME, run_train
+    from training.commands.training import QUICKSTART_NAME, run_train
 
     result = run_train("quickstart", name=QUICKSTART_NAME, registry=registry)
     _show_training(result, as_json=as_json)
 
 
-@training_app.command()
+@train_app.command()
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe's name, or the path of a .toml file.")],
     name: Annotated[str, typer.Option(help="Name to publish the model under.")],
@@ -95,7 +95,8 @@ def train(
     Recipes that come with the package: ngram, feed-forward, elman, lstm, gru, mingru (one family each), awd-lstm,
     mixture, ngram-mixture, quickstart, cpu-30min, gpu-20min.
     """
-    from training.commands import run_train, scale_options
+    from training.commands.training import run_train
+    from training.scale.options import scale_options
 
     result = run_train(
         recipe,

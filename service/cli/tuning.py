@@ -7,10 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from models.errors import InvalidInputError
-from service.cli.list_options import (
-    ListSource,
-    takes_lists,
-)
+from service.cli.list_options import ListSource, with_list_options
 from service.cli.options import (
     DEFAULT_REGISTRY,
     DeviceOption,
@@ -20,14 +17,14 @@ from service.cli.options import (
     print_json,
 )
 
-tuning_app = typer.Typer()
+tune_app = typer.Typer()
 
 FoldsOption = Annotated[int, typer.Option(help="Parts of the lists, each of which is held out once.")]
 SeedOption = Annotated[int, typer.Option(help="Of folds and random starts.")]
 
 
-@tuning_app.command()
-@takes_lists
+@tune_app.command()
+@with_list_options
 def tune(
     model: Annotated[
         str,
@@ -90,14 +87,14 @@ def tune(
     saved profile does that.
     """
     from models.checkpoint.profiles import ProfileStore
-    from models.checkpoint.registry import check_name
+    from models.checkpoint.versions import check_name
     from models.reranking.features import is_reserved
     from service.console.tuning import TuningProgress, show_tuning
     from service.local import tuning
 
     if save is not None:
         check_name(save, parameter="save")
-    asked = tuning.asked_to_tune(
+    asked = tuning.prepare_tuning(
         {
             "models": models,
             "metric": metric,
@@ -126,14 +123,14 @@ def tune(
     finally:
         progress.finish()
     if save is not None:
-        ProfileStore(registry).write(tuning.named(reply, save))
+        ProfileStore(registry).write(tuning.named_profile(reply, save))
     if report is not None:
         tuning.write_report(report, tuned, reply, title=Path(source.file).name)
     print_json(asdict(reply)) if as_json else show_tuning(reply, save, report)
 
 
-@tuning_app.command("fold-texts")
-@takes_lists
+@tune_app.command("fold-texts")
+@with_list_options
 def fold_texts(
     source: ListSource,
     folder: Annotated[

@@ -9,7 +9,7 @@ import httpx
 
 from service.client import calls, checking, completing, reranking
 from service.client.completing import Users
-from service.client.errors import unreachable
+from service.client.errors import transport_error
 from service.client.states import States
 from service.schemas import replies
 from service.schemas.autocomplete_replies import AutocompleteReply
@@ -45,7 +45,7 @@ class Client:
     ) -> None:
         self._http = httpx.Client(
             base_url=base_url,
-            headers=calls.headers_of(api_key, headers),
+            headers=calls.request_headers(api_key, headers),
             timeout=timeout_s,
             transport=transport,
         )
@@ -110,7 +110,7 @@ class Client:
     ) -> Iterator[replies.SequenceScoreResult | replies.ErrorBody]:
         """A score, or an error, for each object with `text` or `token_ids`, in order."""
         for line in self._lines(calls.score_lines_call(items, options)):
-            yield calls.read_outcome(line)
+            yield calls.read_score_line(line)
 
     def rerank(
         self, lists: Sequence[Mapping[str, Any]], **options: Unpack[reranking.RerankOptions]
@@ -123,7 +123,7 @@ class Client:
     ) -> Iterator[replies.RankedListResult | replies.ErrorBody]:
         """Each list in a better order, or an error, in order; for thousands of lists."""
         for line in self._lines(reranking.rerank_lines_call(lists, options)):
-            yield reranking.read_ranked(line)
+            yield reranking.read_ranked_line(line)
 
     def tune(
         self, lists: Sequence[Mapping[str, Any]], **options: Unpack[reranking.TuneOptions]
@@ -142,7 +142,7 @@ class Client:
     ) -> Iterator[replies.GenerateReply]:
         """A continuation token by token; closing the iterator stops it."""
         for line in self._lines(calls.generate_call(prompt, options, stream=True)):
-            if (event := calls.read_event(line)) is not None:
+            if (event := calls.read_stream_event(line)) is not None:
                 yield event
 
     def autocomplete(self, text: str, **options: Unpack[completing.AutocompleteOptions]) -> AutocompleteReply:
@@ -164,7 +164,7 @@ class Client:
     ) -> Iterator[TextQualityResult | replies.ErrorBody]:
         """The same, or an error, for each object with `text` and perhaps `id`, in order; for corpora."""
         for line in self._lines(checking.quality_lines_call(items, options)):
-            yield checking.read_quality(line)
+            yield checking.read_quality_line(line)
 
     def models(self) -> replies.ModelList:
         """The models of the service."""
@@ -185,10 +185,10 @@ class Client:
                 if not response.is_success:
                     response.read()
             except httpx.TransportError as error:
-                raise unreachable(error) from error
-            pause_s = calls.wait_s(response, attempt, self._max_retries)
+                raise transport_error(error) from error
+            pause_s = calls.retry_delay_s(response, attempt, self._max_retries)
             if pause_s is None:
-                return calls.check(response)
+                return calls.ensure_success(response)
             attempt += 1
             time.sleep(pause_s)
 
@@ -199,6 +199,6 @@ class Client:
             for piece in response.iter_bytes():
                 yield from reader.push(piece)
         except httpx.TransportError as error:
-            raise unreachable(error) from error
+            raise transport_error(error) from error
         finally:
             response.close()

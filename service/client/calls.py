@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import TypeAdapter
 
-from service.client.errors import error_in_stream, error_of
+from service.client.errors import response_error, stream_error
 from service.schemas.replies import (
     ErrorBody,
     ErrorReply,
@@ -26,8 +26,8 @@ from service.schemas.replies import (
 
 R = TypeVar("R")
 Contexts: TypeAlias = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
-_RETRIED = frozenset({429, 503})
-_LONGEST_WAIT_S = 30.0
+_RETRIED_STATUSES = frozenset({429, 503})
+_MAX_RETRY_DELAY_S = 30.0
 _DONE = "[DONE]"
 
 
@@ -107,11 +107,11 @@ class Call(Generic[R]):
 _NEXT_TOKEN = TypeAdapter(NextTokenReply)
 _NEXT_WORD = TypeAdapter(NextWordReply)
 _SCORE = TypeAdapter(ScoreReply)
-_LINE: TypeAdapter[SequenceScoreResult | ErrorReply] = TypeAdapter(SequenceScoreResult | ErrorReply)
+_SCORE_LINE: TypeAdapter[SequenceScoreResult | ErrorReply] = TypeAdapter(SequenceScoreResult | ErrorReply)
 _GENERATE = TypeAdapter(GenerateReply)
 _MODELS = TypeAdapter(ModelList)
 _MODEL = TypeAdapter(ModelCard)
-_NOTHING: TypeAdapter[Any] = TypeAdapter(Any)
+_ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 def next_token_call(
@@ -135,7 +135,7 @@ def next_word_call(context: str | Sequence[str], top_k: int, model: str | None) 
 def log_probs_call(context: Contexts, model: str | None) -> Call[Any]:
     """POST /v1/next-token for whole distributions."""
     headers = {"accept": "application/octet-stream"}
-    return Call("POST", "/v1/next-token", _NOTHING, {"context": context, "model": model}, headers)
+    return Call("POST", "/v1/next-token", _ANY, {"context": context, "model": model}, headers)
 
 
 def score_call(
@@ -153,7 +153,7 @@ def score_lines_call(
     items: Iterable[Mapping[str, Any]], options: ScoreOptions
 ) -> Call[SequenceScoreResult | ErrorReply]:
     """POST /v1/score with a line for each item."""
-    return lines_call("/v1/score", _LINE, items, options)
+    return lines_call("/v1/score", _SCORE_LINE, items, options)
 
 
 def lines_call(
@@ -171,12 +171,12 @@ def generate_call(
     return Call("POST", "/v1/generate", _GENERATE, {"prompt": prompt, "stream": stream, **options})
 
 
-def headers_of(api_key: str | None, others: Mapping[str, str] | None) -> dict[str, str]:
+def request_headers(api_key: str | None, others: Mapping[str, str] | None) -> dict[str, str]:
     """What every request of a client carries."""
     return {**(others or {}), **({} if api_key is None else {"authorization": f"Bearer {api_key}"})}
 
 
-def check(response: httpx.Response) -> httpx.Response:
+def ensure_success(response: httpx.Response) -> httpx.Response:
     """The response, if it is a success and has been read.
 
     Raises:
@@ -184,15 +184,15 @@ def check(response: httpx.Response) -> httpx.Response:
     """
     if response.is_success:
         return response
-    raise error_of(response)
+    raise response_error(response)
 
 
-def wait_s(response: httpx.Response, attempt: int, max_retries: int) -> float | None:
+def retry_delay_s(response: httpx.Response, attempt: int, max_retries: int) -> float | None:
     """How long to wait before the next attempt; None if this one stands."""
-    if response.status_code not in _RETRIED or attempt >= max_retries:
+    if response.status_code not in _RETRIED_STATUSES or attempt >= max_retries:
         return None
     asked = response.headers.get("retry-after", "")
-    return min(float(asked) if asked.isdecimal() else 0.5 * 2.0**attempt, _LONGEST_WAIT_S)
+    return min(float(asked) if asked.isdecimal() else 0.5 * 2.0**attempt, _MAX_RETRY_DELAY_S)
 
 
 class LineReader:
@@ -207,7 +207,7 @@ class LineReader:
         return [line.decode() for line in lines]
 
 
-def read_event(line: str) -> GenerateReply | None:
+def read_stream_event(line: str) -> GenerateReply | None:
     """What a line of an event stream says; None for the empty lines between.
 
     Raises:
@@ -217,7 +217,7 @@ def read_event(line: str) -> GenerateReply | None:
     if payload in {"", _DONE} or payload.startswith(":"):  # a comment keeps the connection alive
         return None
     if payload.startswith('{"error"'):
-        raise error_in_stream(payload)
+        raise stream_error(payload)
     return _GENERATE.validate_json(payload)
 
 
@@ -240,11 +240,11 @@ def read_floats(response: httpx.Response) -> "memoryview[float]":
     return memoryview(values).cast("B").cast("f", (batch, width))
 
 
-def read_outcome(line: str) -> SequenceScoreResult | ErrorBody:
+def read_score_line(line: str) -> SequenceScoreResult | ErrorBody:
     """What a line of scores says."""
-    return outcome_of(_LINE.validate_json(line))
+    return result_or_error(_SCORE_LINE.validate_json(line))
 
 
-def outcome_of(read: R | ErrorReply) -> R | ErrorBody:
+def result_or_error(read: R | ErrorReply) -> R | ErrorBody:
     """What was read of a line: its result, or the error that stands there instead."""
     return read.error if isinstance(read, ErrorReply) else read

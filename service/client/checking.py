@@ -5,14 +5,14 @@ from typing import Any, TypeAlias, TypedDict
 
 from pydantic import TypeAdapter
 
-from service.client.calls import Call, lines_call, outcome_of
+from service.client.calls import Call, lines_call, result_or_error
 from service.schemas.check_replies import CheckReply
 from service.schemas.quality_replies import QualityReply, TextQualityResult
 from service.schemas.replies import ErrorBody, ErrorReply
 
-_CHECKED = TypeAdapter(CheckReply)
+_CHECK = TypeAdapter(CheckReply)
 _QUALITY = TypeAdapter(QualityReply)
-_LINE: TypeAdapter[TextQualityResult | ErrorReply] = TypeAdapter(TextQualityResult | ErrorReply)
+_QUALITY_LINE: TypeAdapter[TextQualityResult | ErrorReply] = TypeAdapter(TextQualityResult | ErrorReply)
 
 NamedText: TypeAlias = str | Mapping[str, Any]
 """A text, or a mapping with `text` and `id`."""
@@ -47,7 +47,7 @@ class QualityOptions(TypedDict, total=False):
 
 def check_call(text: str, options: CheckOptions) -> Call[CheckReply]:
     """POST /v1/check."""
-    return Call("POST", "/v1/check", _CHECKED, {"text": text, **options})
+    return Call("POST", "/v1/check", _CHECK, {"text": text, **options})
 
 
 def quality_call(texts: Sequence[NamedText], options: QualityOptions) -> Call[QualityReply]:
@@ -59,9 +59,9 @@ def quality_lines_call(
     items: Iterable[Mapping[str, Any]], options: QualityOptions
 ) -> Call[TextQualityResult | ErrorReply]:
     """POST /v1/quality with a line for each item."""
-    return lines_call("/v1/quality", _LINE, items, options)
+    return lines_call("/v1/quality", _QUALITY_LINE, items, options)
 
 
-def read_quality(line: str) -> TextQualityResult | ErrorBody:
+def read_quality_line(line: str) -> TextQualityResult | ErrorBody:
     """What a line of the answer says."""
-    return outcome_of(_LINE.validate_json(line))
+    return result_or_error(_QUALITY_LINE.validate_json(line))

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from pydantic import TypeAdapter
 
 from service.client.calls import Call
-from service.client.states import Ask, AsyncAsk
+from service.client.states import AsyncFetchReply, FetchReply
 from service.schemas.autocomplete_replies import (
     AutocompleteReply,
     ForgottenReply,
@@ -18,7 +18,7 @@ from service.schemas.autocomplete_replies import (
     UserWords,
 )
 
-_COMPLETED = TypeAdapter(AutocompleteReply)
+_AUTOCOMPLETE = TypeAdapter(AutocompleteReply)
 _USER = TypeAdapter(UserReply)
 _WORDS = TypeAdapter(UserWords)
 _FORGOTTEN = TypeAdapter(ForgottenReply)
@@ -55,7 +55,7 @@ class Users:
     Every method raises GramophoneError.
     """
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: FetchReply) -> None:
         self._ask = ask
 
     def accept(self, user: str, text: str, *, context: str | None = None) -> UserReply:
@@ -88,7 +88,7 @@ class AsyncUsers:
     Every method raises GramophoneError.
     """
 
-    def __init__(self, ask: AsyncAsk) -> None:
+    def __init__(self, ask: AsyncFetchReply) -> None:
         self._ask = ask
 
     async def accept(self, user: str, text: str, *, context: str | None = None) -> UserReply:
@@ -116,29 +116,29 @@ class AsyncUsers:
 
 def autocomplete_call(text: str, options: AutocompleteOptions) -> Call[AutocompleteReply]:
     """POST /v1/autocomplete."""
-    return Call("POST", "/v1/autocomplete", _COMPLETED, {"text": text, **options})
+    return Call("POST", "/v1/autocomplete", _AUTOCOMPLETE, {"text": text, **options})
 
 
 def accept_call(user: str, text: str, context: str | None) -> Call[UserReply]:
     """POST /v1/autocomplete/users/{user}/accepted."""
-    return Call("POST", f"{_path(user)}/accepted", _USER, {"text": text, "context": context})
+    return Call("POST", f"{_user_path(user)}/accepted", _USER, {"text": text, "context": context})
 
 
 def export_call(user: str) -> Call[UserWords]:
     """GET /v1/autocomplete/users/{user}."""
-    return Call("GET", _path(user), _WORDS)
+    return Call("GET", _user_path(user), _WORDS)
 
 
 def restore_call(user: str, words: Sequence[UserWord], pairs: Sequence[UserPair]) -> Call[UserReply]:
     """PUT /v1/autocomplete/users/{user}."""
     body = {"words": list(map(asdict, words)), "pairs": list(map(asdict, pairs))}
-    return Call("PUT", _path(user), _USER, body)
+    return Call("PUT", _user_path(user), _USER, body)
 
 
 def forget_call(user: str) -> Call[ForgottenReply]:
     """DELETE /v1/autocomplete/users/{user}."""
-    return Call("DELETE", _path(user), _FORGOTTEN)
+    return Call("DELETE", _user_path(user), _FORGOTTEN)
 
 
-def _path(user: str) -> str:
+def _user_path(user: str) -> str:
     return f"/v1/autocomplete/users/{quote(user, safe='')}"

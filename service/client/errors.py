@@ -79,7 +79,7 @@ class UnreachableError(GramophoneError):
     """There was no answer."""
 
 
-_ERRORS: dict[int, type[GramophoneError]] = {
+_ERRORS_BY_STATUS: dict[int, type[GramophoneError]] = {
     400: BadRequestError,
     401: AccessError,
     403: AccessError,
@@ -93,7 +93,7 @@ _ERRORS: dict[int, type[GramophoneError]] = {
 }
 
 # what a status alone does not tell
-_CODED: dict[str | None, type[GramophoneError]] = {"superseded": SupersededError}
+_ERRORS_BY_CODE: dict[str | None, type[GramophoneError]] = {"superseded": SupersededError}
 
 # in the middle of a stream the status has gone out, so the code must tell
 _STREAM_ERRORS: dict[str | None, type[GramophoneError]] = {
@@ -101,26 +101,26 @@ _STREAM_ERRORS: dict[str | None, type[GramophoneError]] = {
     "draining": UnavailableError,
 }
 
-_REPLY = TypeAdapter(ErrorReply)
+_ERROR_REPLY = TypeAdapter(ErrorReply)
 
 
-def error_of(response: httpx.Response) -> GramophoneError:
+def response_error(response: httpx.Response) -> GramophoneError:
     """What a response that is no success, and has been read, says."""
     try:
-        error = _REPLY.validate_json(response.content).error
+        error = _ERROR_REPLY.validate_json(response.content).error
     except ValidationError:  # something between us and the service answered
         error = ErrorBody(response.text[:200], "http_error", None, None)
-    kind = _CODED.get(error.code) or _ERRORS.get(response.status_code, ServerError)
+    kind = _ERRORS_BY_CODE.get(error.code) or _ERRORS_BY_STATUS.get(response.status_code, ServerError)
     return kind(error, status=response.status_code, request_id=response.headers.get("x-request-id"))
 
 
-def error_in_stream(payload: str) -> GramophoneError:
+def stream_error(payload: str) -> GramophoneError:
     """What the last event of a stream that failed says."""
-    error = _REPLY.validate_json(payload).error
+    error = _ERROR_REPLY.validate_json(payload).error
     return _STREAM_ERRORS.get(error.code, ServerError)(error, status=200)
 
 
-def unreachable(error: httpx.TransportError) -> UnreachableError:
+def transport_error(error: httpx.TransportError) -> UnreachableError:
     """The error of ours for one of the transport."""
     body = ErrorBody(f"{type(error).__name__}: {error}", "connection_error", None, None)
     return UnreachableError(body, status=0)

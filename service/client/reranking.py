@@ -5,13 +5,13 @@ from typing import Any, Literal, TypedDict
 
 from pydantic import TypeAdapter
 
-from service.client.calls import Call, lines_call, outcome_of
+from service.client.calls import Call, lines_call, result_or_error
 from service.client.errors import BadRequestError
 from service.schemas.replies import ErrorBody, ErrorReply, RankedListResult, RerankReply
 
 _RERANK = TypeAdapter(RerankReply)
-_LINE: TypeAdapter[RankedListResult | ErrorReply] = TypeAdapter(RankedListResult | ErrorReply)
-_TUNED: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+_RANKED_LINE: TypeAdapter[RankedListResult | ErrorReply] = TypeAdapter(RankedListResult | ErrorReply)
+_TUNE: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
 class MixturePart(TypedDict):
@@ -87,20 +87,20 @@ def rerank_lines_call(
     Raises:
         BadRequestError: models have weights beside a profile's, for which a query string has no place.
     """
-    return lines_call("/v1/rerank", _LINE, lists, _query(options))
+    return lines_call("/v1/rerank", _RANKED_LINE, lists, _query_options(options))
 
 
 def tune_call(lists: Sequence[Mapping[str, Any]], options: TuneOptions) -> Call[dict[str, Any]]:
     """POST /v1/rerank/tune."""
-    return Call("POST", "/v1/rerank/tune", _TUNED, {"lists": lists, **options})
+    return Call("POST", "/v1/rerank/tune", _TUNE, {"lists": lists, **options})
 
 
-def read_ranked(line: str) -> RankedListResult | ErrorBody:
+def read_ranked_line(line: str) -> RankedListResult | ErrorBody:
     """What a line of re-ranked lists says."""
-    return outcome_of(_LINE.validate_json(line))
+    return result_or_error(_RANKED_LINE.validate_json(line))
 
 
-def _query(options: RerankOptions) -> dict[str, Any]:
+def _query_options(options: RerankOptions) -> dict[str, Any]:
     """Options as a query string has them: what is a mapping or a list there is written in pairs."""
     query: dict[str, Any] = dict(options)
     models = options.get("models", ())
@@ -109,13 +109,13 @@ def _query(options: RerankOptions) -> dict[str, Any]:
         message = "models have weights beside a profile's: lines take either, so give all of them as weights"
         raise BadRequestError(ErrorBody(message, "invalid_request_error", "models", None), status=0)
     if weights or "weights" in options:
-        query["weights"] = _pairs({**options.get("weights", {"lm": 1.0}), **weights})
+        query["weights"] = _comma_pairs({**options.get("weights", {"lm": 1.0}), **weights})
     if models:
-        query["models"] = _pairs({one["name"]: one["model"] for one in models})
+        query["models"] = _comma_pairs({one["name"]: one["model"] for one in models})
     if "mixture" in options:
-        query["mixture"] = _pairs({part["model"]: part["weight"] for part in options["mixture"]})
+        query["mixture"] = _comma_pairs({part["model"]: part["weight"] for part in options["mixture"]})
     return query
 
 
-def _pairs(values: Mapping[str, object]) -> str:
+def _comma_pairs(values: Mapping[str, object]) -> str:
     return ",".join(f"{name}={value}" for name, value in values.items())

@@ -9,8 +9,8 @@ from pydantic import TypeAdapter
 from service.client.calls import Call, Contexts, read_floats
 from service.schemas.state_replies import AdvanceReply, FreeReply, NextReply, OpenStatesReply
 
-Ask = Callable[[Call[Any]], Any]
-AsyncAsk = Callable[[Call[Any]], Awaitable[Any]]
+FetchReply = Callable[[Call[Any]], Any]
+AsyncFetchReply = Callable[[Call[Any]], Awaitable[Any]]
 Send = Callable[[Call[Any]], httpx.Response]
 AsyncSend = Callable[[Call[Any]], Awaitable[httpx.Response]]
 
@@ -40,7 +40,7 @@ class States:
     Every method raises GramophoneError.
     """
 
-    def __init__(self, ask: Ask, send: Send) -> None:
+    def __init__(self, ask: FetchReply, send: Send) -> None:
         self._ask = ask
         self._send = send
 
@@ -87,7 +87,7 @@ class AsyncStates:
     Every method raises GramophoneError.
     """
 
-    def __init__(self, ask: AsyncAsk, send: AsyncSend) -> None:
+    def __init__(self, ask: AsyncFetchReply, send: AsyncSend) -> None:
         self._ask = ask
         self._send = send
 

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from service.console.tables import bar, number, table_of_names
+from service.console.tables import format_number, name_table, probability_bar
 
 _console = Console()
 
@@ -16,10 +16,10 @@ def show_next(reply: dict[str, Any]) -> None:
     """Candidates with bars."""
     result = reply["results"][0]
     of_words = "unexplored_mass" in result
-    table = table_of_names("word" if of_words else "token", "probability", "", "logprob")
+    table = name_table("word" if of_words else "token", "probability", "", "logprob")
     for candidate in result["candidates"]:
         p = math.exp(candidate["logprob"])
-        told = f"{p:.4f}", bar(p), f"{candidate['logprob']:.3f}"
+        told = f"{p:.4f}", probability_bar(p), f"{candidate['logprob']:.3f}"
         table.add_row(Text(_visible(candidate["text"])), *told)
     _console.print(table)
     if of_words:
@@ -32,7 +32,7 @@ def show_next(reply: dict[str, Any]) -> None:
 
 def show_scores(texts: Sequence[str], reply: dict[str, Any]) -> None:
     """A line a text, its tokens or words below it if they were asked for, and the totals."""
-    table = table_of_names("text", "logprob", "tokens", "OOV", "perplexity")
+    table = name_table("text", "logprob", "tokens", "OOV", "perplexity")
     for text, result in zip(texts, reply["results"], strict=True):
         table.add_row(Text(text), *_score_cells(result))
         for part in result["tokens"] or result["words"]:
@@ -50,7 +50,7 @@ def _score_cells(result: dict[str, Any]) -> list[str]:
         f"{result['logprob']:.4f}",
         f"{result['num_tokens']:,}",
         f"{result['num_oov']:,}",
-        number(result["perplexity"]),
+        format_number(result["perplexity"]),
     ]
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 _STYLES = {"unknown_word": "bold red underline", "real_word": "bold yellow underline"}
-_LEAST_SHOWN = 0.005
+_MIN_SHOWN = 0.005
 """A less probable suggestion is told only if it is the first."""
 
 _KINDS = {"unknown_word": "unknown word", "real_word": "wrong word"}
@@ -26,7 +26,7 @@ def show_check(text: str, reply: Mapping[str, Any]) -> None:
     for number, issues in by_line.items():
         console.print(_marked(lines[number], starts[number], issues), soft_wrap=True)
         for issue in issues:
-            console.print(_told(number, starts[number], issue), soft_wrap=True)
+            console.print(_issue_line(number, starts[number], issue), soft_wrap=True)
         console.print()
     console.print(_totals(reply), soft_wrap=True)
 
@@ -38,13 +38,13 @@ def _marked(line: str, start: int, issues: Sequence[Mapping[str, Any]]) -> Text:
     return marked
 
 
-def _told(number: int, start: int, issue: Mapping[str, Any]) -> Text:
+def _issue_line(number: int, start: int, issue: Mapping[str, Any]) -> Text:
     place = f"{number + 1}:{issue['start'] - start + 1}"
     told = Text().append(f"  {place:>7}  ", style="dim")
     told.append(issue["text"], style=_STYLES[issue["type"]])
     told.append(f"  {_KINDS[issue['type']]}, {issue['probability']:.0%}")
     for rank, one in enumerate(issue["suggestions"]):
-        if rank and one["probability"] < _LEAST_SHOWN:
+        if rank and one["probability"] < _MIN_SHOWN:
             break
         told.append(", " if rank else "  → ")
         told.append(one["text"] or "(nothing)", style="" if rank else "green")

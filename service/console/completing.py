@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.console.tables import bar
+from service.console.tables import probability_bar
 
-_LEAST_TOLD = 5e-4
+_MIN_PROBABILITY = 5e-4
 """Less unexplored mass would be told as nothing."""
 
 _console = Console()
@@ -22,15 +22,17 @@ def show_completions(text: str, reply: dict[str, Any]) -> None:
         table.add_column(name, justify="right" if name == "probability" else "left")
     for one, remark in zip(reply["completions"], remarks, strict=True):
         probability = one["probability"]
-        table.add_row(_shown(reply["prefix"], one), f"{probability:.4f}", bar(probability), remark)
+        table.add_row(
+            _completion_text(reply["prefix"], one), f"{probability:.4f}", probability_bar(probability), remark
+        )
     _console.print(Text(text[-_console.width :] or "(the start of a sentence)", style="bold"))
     _console.print(table if remarks else "no completion")
-    if reply["unexplored_mass"] >= _LEAST_TOLD:
+    if reply["unexplored_mass"] >= _MIN_PROBABILITY:
         told = f"not followed to the end of a word: {reply['unexplored_mass']:.1%}"
         _console.print(Text(told, style="dim"))
 
 
-def _shown(prefix: str, one: dict[str, Any]) -> Text:
+def _completion_text(prefix: str, one: dict[str, Any]) -> Text:
     if one["suffix"] is None:
         return Text(one["text"])
     return Text.assemble((prefix, "dim"), one["text"][len(prefix) :])

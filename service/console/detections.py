@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.console.tables import table_of_figures
+from service.console.tables import figure_table
 
 
-def show_detections(result: Mapping[str, Any]) -> None:
+def show_check_evaluation(result: Mapping[str, Any]) -> None:
     """How well errors put into a text are found and corrected, by kind, and what each threshold is worth."""
     console = Console()
     console.print(
@@ -32,7 +32,7 @@ def show_detections(result: Mapping[str, Any]) -> None:
 
 def _by_kind(kinds: Mapping[str, Mapping[str, Any]]) -> Table:
     heads = ("threshold", "precision", "recall", "F0.5", "corrected", "gain")
-    table = table_of_figures("kind of error", "errors", *heads)
+    table = figure_table("kind of error", "errors", *heads)
     for kind, told in kinds.items():
         if not told["errors"]:
             table.add_row(kind.replace("_", " "), "none")
@@ -46,7 +46,7 @@ def _by_kind(kinds: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _by_threshold(points: list[Mapping[str, Any]]) -> Table:
-    table = table_of_figures("all kinds, probability at least", "precision", "recall", "F0.5", "corrected")
+    table = figure_table("all kinds, probability at least", "precision", "recall", "F0.5", "corrected")
     for point in points:
         table.add_row(f"{point['threshold']:g}", *_cells(point))
     return table

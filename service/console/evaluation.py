@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.console.tables import number, table_of_figures, table_of_names
+from service.console.tables import figure_table, format_number, name_table
 
 _GROUPS = {
     "by_frequency": "occurrences in the {frequency_in}",
@@ -45,7 +45,7 @@ def show_figures(result: dict[str, Any]) -> None:
     """An evaluation, a figure a line; below it, of an n-gram model, the orders that answered."""
     console = Console()
     figures = {name: value for name, value in result.items() if name != "hit_rates"}
-    table = table_of_names("figure", "value")
+    table = name_table("figure", "value")
     for name, value in figures.items():
         shown = "infinite" if value is None else _plain(value)
         table.add_row(Text(name.replace("_", " ")), shown)
@@ -56,21 +56,21 @@ def show_figures(result: dict[str, Any]) -> None:
 
 def _figures(result: Mapping[str, Any]) -> Table:
     models = [result, *([result["against"]] if "against" in result else [])]
-    table = table_of_figures("", *(model["model"] for model in models))
+    table = figure_table("", *(model["model"] for model in models))
 
     def row(label: str, *cells: str) -> None:
         table.add_row(label, *cells)
 
     row("tokens", *(f"{m['tokens']:,}" for m in models))
     row("unknown (OOV)", *(f"{m['oov']:,} ({m['oov_rate']:.2%})" for m in models))
-    row("log-probability (nats)", *(number(m["logprob"], 1) for m in models))
-    row("cross-entropy (nats per token)", *(number(m["nats_per_token"], 4) for m in models))
-    row("cross-entropy (bits per token)", *(number(m["bits_per_token"], 4) for m in models))
-    row("perplexity per token", *(number(m["perplexity"]) for m in models))
-    row("  without OOV", *(number(m["perplexity_without_oov"]) for m in models))
-    row("perplexity per word", *(number(m["word_perplexity"]) for m in models))
-    row("perplexity per byte", *(number(m["byte_perplexity"], 4) for m in models))
-    row("bits per byte", *(number(m["bits_per_byte"], 4) for m in models))
+    row("log-probability (nats)", *(format_number(m["logprob"], 1) for m in models))
+    row("cross-entropy (nats per token)", *(format_number(m["nats_per_token"], 4) for m in models))
+    row("cross-entropy (bits per token)", *(format_number(m["bits_per_token"], 4) for m in models))
+    row("perplexity per token", *(format_number(m["perplexity"]) for m in models))
+    row("  without OOV", *(format_number(m["perplexity_without_oov"]) for m in models))
+    row("perplexity per word", *(format_number(m["word_perplexity"]) for m in models))
+    row("perplexity per byte", *(format_number(m["byte_perplexity"], 4) for m in models))
+    row("bits per byte", *(format_number(m["bits_per_byte"], 4) for m in models))
     return table
 
 
@@ -79,9 +79,9 @@ def _by_order(hits: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _groups(head: str, groups: Sequence[Mapping[str, Any]]) -> Table:
-    table = table_of_figures(head, "tokens", "share", "perplexity of those")
+    table = figure_table(head, "tokens", "share", "perplexity of those")
     for group in groups:
-        shown = number(group["perplexity"]) if group["tokens"] else ""
+        shown = format_number(group["perplexity"]) if group["tokens"] else ""
         table.add_row(_thousands(group["name"]), f"{group['tokens']:,}", f"{group['share']:.1%}", shown)
     return table
 

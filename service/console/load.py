@@ -10,11 +10,11 @@ from rich.text import Text
 
 from service.load.loads import Load, OpenLoop
 from service.load.observation import Recording
-from service.load.spread import Spread
-from service.load.summary import Summary
+from service.load.spread import Percentiles
+from service.load.summary import LoadSummary
 
 _BAR_WIDTH = 20
-_LOG_EVERY_S = 10.0
+_LOG_INTERVAL_S = 10.0
 
 
 def load_name(load: Load) -> str:
@@ -35,7 +35,7 @@ class LoadProgress:
     def __call__(self, recording: Recording) -> None:
         """Show how far a run is."""
         now_s = time.perf_counter()
-        if not self._on_terminal and now_s - self._printed_s < _LOG_EVERY_S:
+        if not self._on_terminal and now_s - self._printed_s < _LOG_INTERVAL_S:
             return
         self._printed_s = now_s
         share, left = _progress(recording, now_s)
@@ -65,21 +65,21 @@ def _progress(recording: Recording, now_s: float) -> tuple[float, str]:
     return recording.num_due / (terms.num_requests or 1), ""
 
 
-def show_load(summaries: Sequence[Summary], *, with_objectives: bool) -> None:
+def print_load(summaries: Sequence[LoadSummary], *, with_objectives: bool) -> None:
     """A line a load; of streams also the times of their tokens; then what is to be known."""
     console = Console()
-    console.print(_answers(summaries, with_objectives=with_objectives))
+    console.print(_latency_table(summaries, with_objectives=with_objectives))
     if any(summary.ttft for summary in summaries):
         console.print()
-        console.print(_first_tokens(summaries))
+        console.print(_ttft_table(summaries))
         console.print()
-        console.print(_later_tokens(summaries))
+        console.print(_itl_table(summaries))
     for summary in summaries:
-        for note in _notes(summary):
+        for note in _warnings(summary):
             console.print(Text(f"{load_name(summary.load)}: {note}"))
 
 
-def _answers(summaries: Sequence[Summary], *, with_objectives: bool) -> Table:
+def _latency_table(summaries: Sequence[LoadSummary], *, with_objectives: bool) -> Table:
     columns = {"answers/s": [_rate(summary.achieved_per_s) for summary in summaries]}
     columns |= _percentiles([summary.latency for summary in summaries])
     columns["errors"] = [_share(s.num_requests - s.num_answered, s.num_requests) for s in summaries]
@@ -90,18 +90,18 @@ def _answers(summaries: Sequence[Summary], *, with_objectives: bool) -> Table:
     return _table("load", summaries, columns)
 
 
-def _first_tokens(summaries: Sequence[Summary]) -> Table:
+def _ttft_table(summaries: Sequence[LoadSummary]) -> Table:
     return _table("first token", summaries, _percentiles([summary.ttft for summary in summaries]))
 
 
-def _later_tokens(summaries: Sequence[Summary]) -> Table:
+def _itl_table(summaries: Sequence[LoadSummary]) -> Table:
     columns = _percentiles([summary.itl for summary in summaries])
     columns["per token ms"] = [_ms(summary.tpot.mean_s if summary.tpot else None) for summary in summaries]
     columns["tokens/s"] = [_rate(summary.tokens_per_s) for summary in summaries]
     return _table("between tokens", summaries, columns)
 
 
-def _notes(summary: Summary) -> list[str]:
+def _warnings(summary: LoadSummary) -> list[str]:
     notes = [f"{error.count:,} {kind}: {error.example}" for kind, error in summary.errors.items()]
     notes += [f"✗ not valid: {reason}" for reason in summary.invalid_because]
     if summary.interrupted:
@@ -109,7 +109,7 @@ def _notes(summary: Summary) -> list[str]:
     return notes
 
 
-def _table(title: str, summaries: Sequence[Summary], columns: Mapping[str, Sequence[str]]) -> Table:
+def _table(title: str, summaries: Sequence[LoadSummary], columns: Mapping[str, Sequence[str]]) -> Table:
     """A line a load; its name is marked where the figures may not be the service's own."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(title, no_wrap=True)
@@ -120,7 +120,7 @@ def _table(title: str, summaries: Sequence[Summary], columns: Mapping[str, Seque
     return table
 
 
-def _percentiles(spreads: Sequence[Spread | None]) -> dict[str, list[str]]:
+def _percentiles(spreads: Sequence[Percentiles | None]) -> dict[str, list[str]]:
     """Columns in milliseconds."""
     return {
         "p50 ms": [_ms(spread.p50_s if spread else None) for spread in spreads],

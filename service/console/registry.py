@@ -7,14 +7,14 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.text import Text
 
-from service.console.tables import number, table_of_names
+from service.console.tables import format_number, name_table
 
 _console = Console()
 
 
 def show_models(rows: Sequence[dict[str, Any]]) -> None:
     """A line a version."""
-    table = table_of_names(
+    table = name_table(
         "model", "aliases", "family", "parameters", "perplexity per token", "per word", "created"
     )
     for row in rows:
@@ -28,8 +28,8 @@ def show_models(rows: Sequence[dict[str, Any]]) -> None:
             " ".join(row["aliases"]),
             row["family"],
             f"{row['parameters']:,}",
-            f"{number(row['perplexity'])} ({row['split']})" if row["split"] else "",
-            number(row["word_perplexity"]) if row["split"] else "",
+            f"{format_number(row['perplexity'])} ({row['split']})" if row["split"] else "",
+            format_number(row["word_perplexity"]) if row["split"] else "",
             row["created"][:10],
         )
     _console.print(table)

@@ -7,7 +7,7 @@ _BAR_WIDTH = 30
 _WORDS = frozenset({"", "family", "aliases", "created", "split"})
 
 
-def table_of_figures(first: str, *others: str) -> Table:
+def figure_table(first: str, *others: str) -> Table:
     """An empty table: names on the left, which are never wrapped, then columns of numbers."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(first, no_wrap=True)
@@ -16,7 +16,7 @@ def table_of_figures(first: str, *others: str) -> Table:
     return table
 
 
-def table_of_names(first: str, *others: str) -> Table:
+def name_table(first: str, *others: str) -> Table:
     """An empty table: names or texts of any length on the left, then columns of numbers or short words."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(first, overflow="fold")
@@ -25,11 +25,11 @@ def table_of_names(first: str, *others: str) -> Table:
     return table
 
 
-def bar(probability: float) -> Text:
+def probability_bar(probability: float) -> Text:
     """A probability as a bar; 1 is 30 characters."""
     return Text("█" * round(probability * _BAR_WIDTH), style="blue")
 
 
-def number(value: float | None, digits: int = 2) -> str:
+def format_number(value: float | None, digits: int = 2) -> str:
     """A figure with its thousands set off; None is infinite."""
     return "infinite" if value is None else f"{value:,.{digits}f}"

@@ -8,14 +8,14 @@ from rich.markup import escape
 from rich.text import Text
 
 from service.console.evaluation import show_figures
-from service.console.tables import number, table_of_names
+from service.console.tables import format_number, name_table
 
 _console = Console()
 
 
 def show_training(result: dict[str, Any]) -> None:
     """A fresh model's address and figures, a mixture's parts beside it."""
-    table = table_of_names("model", "weight", "split", "perplexity per token", "per word", "bits per byte")
+    table = name_table("model", "weight", "split", "perplexity per token", "per word", "bits per byte")
     for name, weight, figures in [*_part_rows(result), (result["model"], "", result)]:
         for split in ("valid", "test"):
             if split in figures:
@@ -24,12 +24,12 @@ def show_training(result: dict[str, Any]) -> None:
                     Text(name),
                     weight,
                     split,
-                    number(f["perplexity"]),
-                    number(f["word_perplexity"]),
-                    number(f["bits_per_byte"], 3),
+                    format_number(f["perplexity"]),
+                    format_number(f["word_perplexity"]),
+                    format_number(f["bits_per_byte"], 3),
                 )
     _console.print(table)
-    _show_notes(result)
+    _show_card_notes(result)
     _console.print(
         f"published [bold]{result['model']}[/] in {escape(result['path'])}; training took {result['seconds']:.0f} s"
     )
@@ -44,12 +44,12 @@ def _part_rows(result: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any
 
 def show_import(result: dict[str, Any]) -> None:
     """An imported model: what is in it, its figures if there are any, and what to know of its file."""
-    table = table_of_names("", *(f"order {order}" for order in range(1, len(result["ngrams"]) + 1)))
+    table = name_table("", *(f"order {order}" for order in range(1, len(result["ngrams"]) + 1)))
     table.add_row("n-grams", *(f"{count:,}" for count in result["ngrams"]))
     _console.print(table)
     if "test" in result:
         show_figures(result["test"])
-    _show_notes(result)
+    _show_card_notes(result)
     _console.print(
         f"published [bold]{result['model']}[/] in {escape(result['path'])}; it took {result['seconds']:.0f} s"
     )
@@ -77,6 +77,6 @@ def show_export(result: dict[str, Any]) -> None:
         )
 
 
-def _show_notes(result: dict[str, Any]) -> None:
+def _show_card_notes(result: dict[str, Any]) -> None:
     for note in result["notes"]:
         _console.print(Text(f"note: {note}"))

@@ -11,7 +11,7 @@ from rich.text import Text
 from service.schemas.tune_replies import TuneReply
 
 _console = Console()
-_SAY_EVERY_S = {True: 0.1, False: 10.0}
+_PRINT_INTERVAL_S = {True: 0.1, False: 10.0}
 """On a terminal, where a line replaces the one before it, and elsewhere."""
 
 
@@ -31,7 +31,7 @@ class TuningProgress:
         now_s = time.monotonic()
         if what != self._description:
             self._description, self._began_s = what, now_s
-        if not done or now_s - self._printed_s < _SAY_EVERY_S[self._on_terminal]:
+        if not done or now_s - self._printed_s < _PRINT_INTERVAL_S[self._on_terminal]:
             return
         self._printed_s = now_s
         left_s = (now_s - self._began_s) * (total - done) / done

@@ -7,12 +7,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.console.tables import table_of_figures
+from service.console.tables import figure_table
 
-_PLACES = {"next_word": "before a word's first letter", "any_letter": "before any letter"}
+_POSITIONS = {"next_word": "before a word's first letter", "any_letter": "before any letter"}
 
 
-def show_typist(result: Mapping[str, Any]) -> None:
+def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
     """What completions spare, how often they are right, and what a keystroke costs; two models if there are two."""
     console = Console()
     models = [result, *([result["against"]] if "against" in result else [])]
@@ -20,11 +20,11 @@ def show_typist(result: Mapping[str, Any]) -> None:
         f"{result['words']:,} words on {result['lines']:,} lines, {result['unknown_words']:,} of them not in the "
         f"vocabulary; {result['keys']:,} keys without completions; {result['context']} context"
     )
-    console.print(_figures(result))
+    console.print(_typing_figures(result))
     for model in models:
         console.print()
         console.print(_by_letters(model))
-    for key, where in _PLACES.items():
+    for key, where in _POSITIONS.items():
         console.print()
         console.print(_acceptance(result["acceptance"][key], where))
     console.print()
@@ -37,23 +37,21 @@ def show_typist(result: Mapping[str, Any]) -> None:
     console.print(Text("\nintervals hold a figure with 95 % probability: bootstrap over lines", style="dim"))
 
 
-def _figures(result: Mapping[str, Any]) -> Table:
+def _typing_figures(result: Mapping[str, Any]) -> Table:
     against = result.get("against")
     others = ["", result["model"]] + ([against["model"], "difference"] if against else [])
-    table = table_of_figures(*others)
+    table = figure_table(*others)
     for name, own in result["figures"].items():
-        cells = [_told(name, own)]
+        cells = [_with_interval(name, own)]
         if against:
             cells += [_share(name, against["figures"][name]["value"])]
-            cells += [_told(name, against["difference"][name], "+")]
+            cells += [_with_interval(name, against["difference"][name], "+")]
         table.add_row(name.removeprefix("mean_").replace("_", " "), *cells)
     return table
 
 
 def _by_letters(model: Mapping[str, Any]) -> Table:
-    table = table_of_figures(
-        f"letters typed ({model['model']})", "longer words", "first is right", "among three"
-    )
+    table = figure_table(f"letters typed ({model['model']})", "longer words", "first is right", "among three")
     for row in model["recall_by_letters"]:
         cells = (f"{row['words']:,}", f"{row['top_1']:.1%}", f"{row['top_3']:.1%}")
         table.add_row(str(row["letters"]), *cells)
@@ -61,14 +59,14 @@ def _by_letters(model: Mapping[str, Any]) -> Table:
 
 
 def _acceptance(rows: list[Mapping[str, float]], where: str) -> Table:
-    table = table_of_figures(f"shown {where}", "least probable", "mean probability", "right")
+    table = figure_table(f"shown {where}", "least probable", "mean probability", "right")
     for row in rows:
         cells = (f"{row['threshold']:.3f}", f"{row['mean_probability']:.1%}", f"{row['precision']:.1%}")
         table.add_row(f"{row['coverage']:.0%}", *cells)
     return table
 
 
-def _told(name: str, figure: Mapping[str, Any], sign: str = "") -> str:
+def _with_interval(name: str, figure: Mapping[str, Any], sign: str = "") -> str:
     """A figure and its interval."""
     if figure["value"] is None:
         return "none"

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from models.checkpoint.registry import CHAMPION
+from models.checkpoint.versions import CHAMPION
 from service.engine.hosted import HostedModel
 
 
 @dataclass(frozen=True, slots=True)
-class Routes:
+class AddressTable:
     """What every address means at one moment.
 
     Attributes:
@@ -22,14 +22,14 @@ class Routes:
     default: HostedModel
 
 
-def routes(
+def build_address_table(
     models: Mapping[str, HostedModel],
     *,
     followed: Mapping[str, str],
     aliases: Mapping[str, Mapping[str, int]],
     default: str,
-    before: Routes | None,
-) -> Routes:
+    before: AddressTable | None,
+) -> AddressTable:
     """The table in which every model's aliases are those that lead to it.
 
     Args:
@@ -40,12 +40,12 @@ def routes(
         before: the table that this one replaces.
     """
     leads = {address: address for address in models}
-    leads |= _by_alias(models, aliases, before)
+    leads |= _alias_targets(models, aliases, before)
     leads |= followed
     for address in models:
         name = address.partition("@")[0]
         if name not in leads:
-            leads[name] = leads.get(f"{name}@{CHAMPION}") or _newest(name, models)
+            leads[name] = leads.get(f"{name}@{CHAMPION}") or _newest_address(name, models)
     shown = {
         own: replace(
             model, aliases=tuple(sorted(_alias(at) for at, to in leads.items() if to == own and _alias(at)))
@@ -53,11 +53,11 @@ def routes(
         for own, model in models.items()
     }
     by_address = {address: shown[own] for address, own in leads.items()}
-    return Routes(shown, by_address, by_address[default])
+    return AddressTable(shown, by_address, by_address[default])
 
 
-def _by_alias(
-    models: Mapping[str, HostedModel], aliases: Mapping[str, Mapping[str, int]], before: Routes | None
+def _alias_targets(
+    models: Mapping[str, HostedModel], aliases: Mapping[str, Mapping[str, int]], before: AddressTable | None
 ) -> dict[str, str]:
     """Where aliases that nobody asked to follow lead: to what is here anyway."""
     leads = {}
@@ -78,7 +78,7 @@ def _by_alias(
     return leads
 
 
-def _newest(name: str, models: Mapping[str, HostedModel]) -> str:
+def _newest_address(name: str, models: Mapping[str, HostedModel]) -> str:
     """The version with the highest number of those that are here, those that can answer first."""
     of_name = [model for model in models.values() if model.name == name]
     best = max(of_name, key=lambda m: (m.loaded is not None, m.version.number if m.version else 0))

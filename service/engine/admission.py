@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from models.errors import DrainingError, OverloadedError
 from service.engine.job import Job
-from service.engine.observer import Observer
+from service.engine.observer import SchedulerObserver
 
 
 class Admission:
@@ -18,7 +18,9 @@ class Admission:
         observer: told of those, and of how jobs end.
     """
 
-    def __init__(self, *, max_jobs: int, max_tokens: int, retry_after_s: float, observer: Observer) -> None:
+    def __init__(
+        self, *, max_jobs: int, max_tokens: int, retry_after_s: float, observer: SchedulerObserver
+    ) -> None:
         self._max_jobs, self._max_tokens = max_jobs, max_tokens
         self._retry_after_s = retry_after_s
         self._observer = observer

@@ -9,12 +9,12 @@ import numpy as np
 from models.arrays import FloatArray, TokenIds
 from models.protocol import LanguageModel
 from models.scoring import score_choices as scored
-from service.engine.calls import Asking
+from service.engine.calls import CallGenerator
 from service.engine.model_call import ModelCall
-from service.engine.pools import Done, Pool
-from service.engine.rows import Rows, gathered, whole
-from service.engine.shares import fair_shares
-from service.engine.soundness import sound
+from service.engine.pools import CallBatch, SliceResult
+from service.engine.rows import StateView, gather_states, view
+from service.engine.shares import split_budget
+from service.engine.soundness import check_no_nan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,38 +40,40 @@ class ScoreChoices(ModelCall):
         return False
 
     @staticmethod
-    def batch() -> "ChoicePool":
+    def batch() -> "ChoiceBatch":
         """Rows whose choices are scored together."""
-        return ChoicePool()
+        return ChoiceBatch()
 
 
-class ChoicePool(Pool[ScoreChoices, "_Choosing"]):
+class ChoiceBatch(CallBatch[ScoreChoices, "_ChoiceProgress"]):
     """Choices after the rows of several requests, a bounded number of rows at a time."""
 
-    def _start(self, call: ScoreChoices) -> "_Choosing":
-        return _Choosing(call)
+    def _start(self, call: ScoreChoices) -> "_ChoiceProgress":
+        return _ChoiceProgress(call)
 
-    def _run(self, under_way: Mapping[ScoreChoices, "_Choosing"], count: int) -> Done:
+    def _run(self, under_way: Mapping[ScoreChoices, "_ChoiceProgress"], count: int) -> SliceResult:
         calls = list(under_way.values())
         left = [one.left for one in calls]
         shares = [
-            (one, share) for one, share in zip(calls, fair_shares(left, left, count), strict=True) if share
+            (one, share) for one, share in zip(calls, split_budget(left, left, count), strict=True) if share
         ]
         firsts = np.cumsum([0, *(share for _, share in shares)])
         if shares:
             parts = [one.next_choices(share) for one, share in shares]
             rows = np.concatenate([rows + first for (_, rows, _), first in zip(parts, firsts, strict=False)])
-            state = gathered([state for state, _, _ in parts])
+            state = gather_states([state for state, _, _ in parts])
             model = next(iter(under_way)).model
-            told = sound(scored(model, state, rows, np.concatenate([tokens for _, _, tokens in parts])))
+            told = check_no_nan(
+                scored(model, state, rows, np.concatenate([tokens for _, _, tokens in parts]))
+            )
             for (one, share), (_, _, tokens) in zip(shares, parts, strict=True):
                 one.record(share, told[: len(tokens)])
                 told = told[len(tokens) :]
         done = [(call, one.scores) for call, one in under_way.items() if not one.left]
-        return Done(int(firsts[-1]), int(firsts[-1]), done)
+        return SliceResult(int(firsts[-1]), int(firsts[-1]), done)
 
 
-class _Choosing:
+class _ChoiceProgress:
     """The choices of one call, those of its first rows scored.
 
     Attributes:
@@ -81,11 +83,11 @@ class _Choosing:
 
     def __init__(self, call: ScoreChoices) -> None:
         self._call = call
-        self._state = call.state if isinstance(call.state, Rows) else whole(call.state)
+        self._state = call.state if isinstance(call.state, StateView) else view(call.state)
         self.scores = np.empty(len(call.tokens), dtype=np.float32)
         self.left = len(call.state)
 
-    def next_choices(self, count: int) -> tuple[Rows, TokenIds, TokenIds]:
+    def next_choices(self, count: int) -> tuple[StateView, TokenIds, TokenIds]:
         """The state of the next so many rows, and for each of their choices its row among them and its token."""
         at = len(self._state) - self.left
         cut = self._choices(count)
@@ -107,7 +109,7 @@ class _Choosing:
 
 def score_choices(
     model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds
-) -> Asking[FloatArray]:
+) -> CallGenerator[FloatArray]:
     """Natural-log probabilities [C] of tokens [C], each as the next of one of R rows.
 
     Args:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from models.arrays import TokenIds
-from models.decoding.batch import Batch
+from models.decoding.batch import SequenceBatch
 from models.protocol import TopTokens
-from service.engine.rows import Rows
+from service.engine.rows import StateView
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decoding:
+class DecodeState:
     """Where R rows stand that generate: a value, like a model's state.
 
     Attributes:
@@ -20,24 +20,24 @@ class Decoding:
     """
 
     state: Any
-    batch: Batch
+    batch: SequenceBatch
 
     def __len__(self) -> int:
         return len(self.batch)
 
-    def select(self, rows: TokenIds) -> "Decoding":
+    def select(self, rows: TokenIds) -> "DecodeState":
         """Some of the rows, which may repeat."""
-        return Decoding(self.state.select(rows), self.batch.select(rows))
+        return DecodeState(self.state.select(rows), self.batch.select(rows))
 
-    def concatenate(self, others: Sequence["Decoding"]) -> "Decoding":
+    def concatenate(self, others: Sequence["DecodeState"]) -> "DecodeState":
         """These rows, then those of each of `others`."""
-        return Decoding(
+        return DecodeState(
             self.state.concatenate([other.state for other in others]),
             self.batch.concatenate([other.batch for other in others]),
         )
 
 
-class Drawn(NamedTuple):
+class Generated(NamedTuple):
     """What was generated of R rows.
 
     Attributes:
@@ -50,4 +50,4 @@ class Drawn(NamedTuple):
     tokens: list[list[int]]
     log_probs: list[list[float]]
     tops: list[list[TopTokens]]
-    unfinished: Rows | None
+    unfinished: StateView | None

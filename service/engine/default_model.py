@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from models.checkpoint.default_name import choose_default
-from service.engine.following import Following
+from service.engine.following import RegistryWatcher
 from service.engine.hosted import HostedModel
 
 
@@ -21,7 +21,7 @@ class DefaultModel:
         is_guess: whether nobody has said so, and others are followed.
     """
 
-    def __init__(self, following: Following, said: str | None) -> None:
+    def __init__(self, following: RegistryWatcher, said: str | None) -> None:
         self._watcher = following
         self._configured = said
         self._remembered = following.default

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from models.errors import DrainingError
-from service.engine.job import Job, Work, result_of
+from service.engine.job import Job, Work, run_to_completion
 from service.engine.scheduler import Scheduler
 
 R = TypeVar("R")
 _POLL_S = 0.01
-_GRAIN_S = 0.005
+_TIMER_RESOLUTION_S = 0.005
 """By less than this may a timer of the event loop, which counts milliseconds, be early."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class RequestOptions:
     """On what terms a request's work is done.
 
     Attributes:
@@ -35,7 +35,7 @@ class Terms:
     tokens: int = 0
 
 
-_COMMON = Terms()
+_DEFAULT_OPTIONS = RequestOptions()
 
 
 class Engine:
@@ -64,7 +64,7 @@ class Engine:
         # tokens, each of which lets the thread look for work once; much faster than threading.Event
         self._work_arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
-        self._callbacks = _Outbox()
+        self._callbacks = _CallbackBuffer()
         self._thread = threading.Thread(target=self._run_thread, name="model", daemon=True)
 
     @property
@@ -99,9 +99,9 @@ class Engine:
             LanguageModelError: the work's own.
         """
         self.scheduler.check_capacity()
-        return result_of(work)
+        return run_to_completion(work)
 
-    def run(self, work: Work[Any, R], terms: Terms = _COMMON) -> asyncio.Future[R]:
+    def run(self, work: Work[Any, R], terms: RequestOptions = _DEFAULT_OPTIONS) -> asyncio.Future[R]:
         """Do the work; events are dropped.
 
         Returns:
@@ -112,11 +112,13 @@ class Engine:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        job = self._submit(work, _ResultOnly(self._callbacks, future), terms)
+        job = self._submit(work, _FutureListener(self._callbacks, future), terms)
         future.add_done_callback(lambda ended: self._cancel(job) if ended.cancelled() else None)
         return future
 
-    async def stream(self, work: Work[Any, Any], terms: Terms = _COMMON) -> AsyncGenerator[Any, None]:
+    async def stream(
+        self, work: Work[Any, Any], terms: RequestOptions = _DEFAULT_OPTIONS
+    ) -> AsyncGenerator[Any, None]:
         """Do the work and give its events as they come, and last its result unless that is None.
 
         The work rests while its events are not taken; closing the iterator cancels it.
@@ -125,10 +127,10 @@ class Engine:
             LanguageModelError: the work's own, or the engine cannot do it.
         """
         loop = asyncio.get_running_loop()
-        events = _Events(self._callbacks)
+        events = _QueueListener(self._callbacks)
         job = self._submit(work, events, terms)
         # a resting job takes no steps, so its deadline must be looked at on purpose, and not before it
-        timer = loop.call_later(job.deadline_s - self._clock() + _GRAIN_S, self._wake)
+        timer = loop.call_later(job.deadline_s - self._clock() + _TIMER_RESOLUTION_S, self._wake)
         try:
             while True:
                 item, last = await events.queue.get()
@@ -144,7 +146,9 @@ class Engine:
             timer.cancel()
             self._cancel(job)
 
-    def _submit(self, work: Work[Any, Any], listener: "_ResultOnly | _Events", terms: Terms) -> Job:
+    def _submit(
+        self, work: Work[Any, Any], listener: "_FutureListener | _QueueListener", terms: RequestOptions
+    ) -> Job:
         self._callbacks.bind(asyncio.get_running_loop())
         timeout_s = self._request_timeout_s
         if terms.timeout_s is not None:
@@ -183,17 +187,17 @@ class Engine:
         self._callbacks.flush()
 
 
-class _Letter(NamedTuple):
+class _Callback(NamedTuple):
     function: Callable[[Any], None]
     argument: Any
 
 
-class _Outbox:
+class _CallbackBuffer:
     """What the model thread has to say to the event loop, sent once a turn: waking the loop costs more than a step."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._letters: list[_Letter] = []
+        self._letters: list[_Callback] = []
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """The loop that letters go to."""
@@ -201,25 +205,25 @@ class _Outbox:
 
     def put(self, receive: Callable[[Any], None], content: object) -> None:
         """Have `receive(content)` called on the loop."""
-        self._letters.append(_Letter(receive, content))
+        self._letters.append(_Callback(receive, content))
 
     def flush(self) -> None:
         """Send what has gathered."""
         if self._letters and self._loop is not None:
             letters, self._letters = self._letters, []
             with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is left to hear it
-                self._loop.call_soon_threadsafe(_deliver, letters)
+                self._loop.call_soon_threadsafe(_run_callbacks, letters)
 
 
-def _deliver(letters: list[_Letter]) -> None:
+def _run_callbacks(letters: list[_Callback]) -> None:
     for letter in letters:
         letter.function(letter.argument)
 
 
-class _ResultOnly:
+class _FutureListener:
     """Carries one result or error to a future of the event loop."""
 
-    def __init__(self, post: _Outbox, future: asyncio.Future[Any]) -> None:
+    def __init__(self, post: _CallbackBuffer, future: asyncio.Future[Any]) -> None:
         self._callbacks = post
         self._future = future
 
@@ -244,10 +248,10 @@ class _ResultOnly:
             self._future.set_result(outcome)
 
 
-class _Events:
+class _QueueListener:
     """Carries events, then the outcome, to a queue of the event loop, as (item, whether it is the last)."""
 
-    def __init__(self, post: _Outbox) -> None:
+    def __init__(self, post: _CallbackBuffer) -> None:
         self._callbacks = post
         self.queue: asyncio.Queue[tuple[Any, bool]] = asyncio.Queue()  # bounded by the scheduler
 

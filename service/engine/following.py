@@ -5,14 +5,15 @@ from dataclasses import dataclass
 
 import structlog
 
-from models.checkpoint.registry import Registry, Stamp, Version
+from models.checkpoint.registry import Registry
+from models.checkpoint.versions import ChangeStamp, Version
 from models.errors import CheckpointError, ModelNotFoundError, RegistryError
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
-class Followed:
+class WatchedAddress:
     """An address that the service was told to serve.
 
     Attributes:
@@ -45,7 +46,7 @@ class Followed:
         return self.serving or self.target
 
 
-class Following:
+class RegistryWatcher:
     """The followed addresses, the registry's aliases of their models and its default. For one thread at a time.
 
     Args:
@@ -64,21 +65,21 @@ class Following:
         addresses = list(addresses) or self._names
         if not addresses:
             raise RegistryError(f"the registry {registry.location} holds no model: train or import one first")
-        self.watched: dict[str, Followed] = {}
+        self.watched: dict[str, WatchedAddress] = {}
         self.aliases: dict[str, dict[str, int]] = {}
         self.default = registry.default()
-        self._stamps: dict[str, Stamp] = {}
+        self._stamps: dict[str, ChangeStamp] = {}
         self._recheck: set[str] = set()
         for address in addresses:
             self._watch_at_start(address)
 
-    def watch(self, address: str) -> Followed:
+    def watch(self, address: str) -> WatchedAddress:
         """Follow an address from now on, if it is not followed yet.
 
         Raises:
             ModelNotFoundError, CheckpointError, RegistryError: the registry cannot say what it means.
         """
-        followed = self.watched.get(address) or Followed(address)
+        followed = self.watched.get(address) or WatchedAddress(address)
         self._resolve(followed)
         self.watched[address] = followed
         return followed
@@ -111,7 +112,7 @@ class Following:
         for name in names:
             if name not in self._names:
                 self._names.append(name)
-                self._resolve_or_log(self.watched.setdefault(name, Followed(name)))
+                self._resolve_or_log(self.watched.setdefault(name, WatchedAddress(name)))
         if not self._registry.is_reachable:
             self._recheck |= changed  # what they mean was known from before: ask again at the next look
         return self._registry.is_reachable
@@ -137,15 +138,15 @@ class Following:
             # one whose aliases are damaged, or point to nothing, must not stop the others
             if isinstance(error, ModelNotFoundError) and address not in self._names:
                 raise
-            self.watched[address] = Followed(address, problem=self.redact_root(error))
+            self.watched[address] = WatchedAddress(address, problem=self.redact_root(error))
             _log.error("model failed", model=address, reason=self.watched[address].problem)
 
-    def _resolve(self, followed: Followed) -> None:
+    def _resolve(self, followed: WatchedAddress) -> None:
         version = self._registry.resolve(followed.address)
         self.aliases[followed.name] = self._registry.aliases(followed.name)
         followed.version, followed.problem = version, None
 
-    def _resolve_or_log(self, followed: Followed) -> None:
+    def _resolve_or_log(self, followed: WatchedAddress) -> None:
         try:
             self._resolve(followed)
         except (CheckpointError, ModelNotFoundError, RegistryError) as error:

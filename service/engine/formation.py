@@ -8,24 +8,24 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray
-from models.decoding.batch import Batch
-from models.decoding.choosing import Chosen
-from models.decoding.next_tokens import next_tokens
-from models.decoding.ranking import top_of_rows
+from models.decoding.batch import SequenceBatch
+from models.decoding.choosing import ChosenTokens
+from models.decoding.next_tokens import choose_next_tokens
+from models.decoding.ranking import top_tokens_of_rows
 from models.protocol import LanguageModel, TopTokens
 from models.vocabulary import EOS
-from service.engine.decoding import Decoding, Drawn
-from service.engine.rows import Rows, gathered, whole
-from service.engine.soundness import sound
+from service.engine.decoding import DecodeState, Generated
+from service.engine.rows import StateView, gather_states, view
+from service.engine.soundness import check_no_nan
 
 _Mask = npt.NDArray[np.bool_]
 
 
-class Member:
+class DecodeSlot:
     """A call whose rows generate.
 
     Args:
-        decoding: a `Decoding`, or `Rows` of one.
+        decoding: a `DecodeState`, or `Rows` of one.
         count: tokens wanted of each row.
         top: how many of the most probable tokens to tell in the place of each.
         last: whether nothing goes on after them.
@@ -39,11 +39,11 @@ class Member:
 
     def __init__(self, decoding: Any, *, count: int, top: int, last: bool) -> None:
         num_rows = len(decoding)
-        self.rows = decoding if isinstance(decoding, Rows) else whole(decoding)
+        self.rows = decoding if isinstance(decoding, StateView) else view(decoding)
         self.indices = list(range(num_rows))
         self.count, self.left = count, count
         self.top, self.last = top, last
-        self.result = Drawn(
+        self.result = Generated(
             [[]] * num_rows, [[]] * num_rows, [[] for _ in range(num_rows if top else 0)], None
         )
 
@@ -54,11 +54,13 @@ class Member:
 
     def add_tops(self, log_probs: FloatArray) -> None:
         """Note the most probable tokens in the place of the next one, by log-probabilities of its rows [R, V]."""
-        ids, values = top_of_rows(log_probs, self.top)
+        ids, values = top_tokens_of_rows(log_probs, self.top)
         for place, row_ids, row_values in zip(self.indices, ids, values, strict=True):
             self.result.tops[place].append(TopTokens(row_ids, row_values))
 
-    def end_step(self, batch: Batch, first: int, goes_on: Sequence[bool], stands: Rows | None) -> None:
+    def end_step(
+        self, batch: SequenceBatch, first: int, goes_on: Sequence[bool], stands: StateView | None
+    ) -> None:
         """Note what a step brought about in which a row ended, or which was the last.
 
         Args:
@@ -76,7 +78,7 @@ class Member:
             self.result = self.result._replace(unfinished=stands)
 
 
-class Stepped(NamedTuple):
+class StepResult(NamedTuple):
     """What came of a step.
 
     Attributes:
@@ -84,19 +86,19 @@ class Stepped(NamedTuple):
         batch: of those that go on together; None if none do, or each for itself.
     """
 
-    done: list[Member]
-    batch: "Formation | None"
+    done: list[DecodeSlot]
+    batch: "DecodeBatch | None"
 
 
-class Formation:
-    """Members whose rows lie one after the other in one `Decoding`.
+class DecodeBatch:
+    """Members whose rows lie one after the other in one `DecodeState`.
 
     Args:
         slots: at least one.
         decoding: of their rows.
     """
 
-    def __init__(self, slots: list[Member], decoding: Decoding) -> None:
+    def __init__(self, slots: list[DecodeSlot], decoding: DecodeState) -> None:
         counts = [len(member.indices) for member in slots]
         self.slots = slots
         self._decoding = decoding
@@ -109,39 +111,39 @@ class Formation:
         self._wants_tops = np.isin(self._owners, self._with_tops)
 
     @classmethod
-    def of(cls, members: Sequence[Member]) -> "Formation":
+    def of(cls, members: Sequence[DecodeSlot]) -> "DecodeBatch":
         """Members that are in no formation. If their rows are all of one state, nothing is copied."""
         state = members[0].rows.base
         order = sorted(members, key=lambda member: (member.rows.base is not state, member.rows.rows[0]))
-        return cls(order, gathered([member.rows for member in order]))
+        return cls(order, gather_states([member.rows for member in order]))
 
     def __len__(self) -> int:
         return len(self._owners)
 
-    def with_slots(self, members: Sequence[Member]) -> "Formation":
+    def with_slots(self, members: Sequence[DecodeSlot]) -> "DecodeBatch":
         """These members and others that are in no formation."""
         if not members:
             return self
         self._store_left()
-        decoding = gathered([whole(self._decoding), *(member.rows for member in members)])
-        return Formation([*self.slots, *members], decoding)
+        decoding = gather_states([view(self._decoding), *(member.rows for member in members)])
+        return DecodeBatch([*self.slots, *members], decoding)
 
     def dissolve(self) -> None:
         """Let each member go on by itself, or in another formation."""
         self._store_left()
         for member, span in zip(self.slots, self._spans, strict=True):
-            member.rows = Rows(self._decoding, np.arange(span.start, span.stop))
+            member.rows = StateView(self._decoding, np.arange(span.start, span.stop))
 
-    def step(self, model: LanguageModel[Any]) -> Stepped:
+    def step(self, model: LanguageModel[Any]) -> StepResult:
         """Generate a token of each row; if that raises, nothing has changed. Rows that end leave."""
         before = self._decoding
-        told = next_tokens(model, before.state, before.batch, in_full=self._wants_tops)
+        told = choose_next_tokens(model, before.state, before.batch, in_full=self._wants_tops)
         chosen = told.chosen
-        sound(chosen.log_probs)
+        check_no_nan(chosen.log_probs)
         ended, over = chosen.tokens == EOS, self._left == 1
         stays = ~(ended | (over & self._last)[self._owners])
         grown = before.batch.append(*chosen)
-        after = _advanced(model, before, chosen, grown, stays)
+        after = _advance(model, before, chosen, grown, stays)
         for number in self._with_tops:
             span = self._spans[number]
             first = int(np.searchsorted(told.full_rows, span.start))
@@ -150,9 +152,9 @@ class Formation:
         if ended.any() or over.any():
             return self._end_step(grown, after, ended, stays)
         self._decoding = after
-        return Stepped([], self)
+        return StepResult([], self)
 
-    def _end_step(self, grown: Batch, after: Decoding, ended: _Mask, stays: _Mask) -> Stepped:
+    def _end_step(self, grown: SequenceBatch, after: DecodeState, ended: _Mask, stays: _Mask) -> StepResult:
         """What came of a step in which a row ended or a member took its last."""
         self._store_left()
         stands = np.cumsum(stays)  # one past where a row that stays stands
@@ -160,30 +162,30 @@ class Formation:
             (self._left == 0) | np.logical_or.reduceat(ended, self._starts)
         ).tolist():
             member, span = self.slots[number], self._spans[number]
-            here = Rows(after, stands[span][stays[span]] - 1)
+            here = StateView(after, stands[span][stays[span]] - 1)
             member.end_step(grown, span.start, (~ended[span]).tolist(), here)
         done = [member for member in self.slots if member.done]
         on = [number for number, member in enumerate(self.slots) if not member.done]
         going_on = [self.slots[number] for number in on]
         if going_on and sum(len(member.indices) for member in going_on) == len(after):
-            return Stepped(done, Formation(going_on, after))
+            return StepResult(done, DecodeBatch(going_on, after))
         for number, member in zip(on, going_on, strict=True):
             span = self._spans[number]
-            member.rows = Rows(after, stands[span][stays[span]] - 1)
-        return Stepped(done, None)
+            member.rows = StateView(after, stands[span][stays[span]] - 1)
+        return StepResult(done, None)
 
     def _store_left(self) -> None:
         for member, left in zip(self.slots, self._left.tolist(), strict=True):
             member.left = left
 
 
-def _advanced(
-    model: LanguageModel[Any], before: Decoding, chosen: Chosen, grown: Batch, stays: _Mask
-) -> Decoding:
+def _advance(
+    model: LanguageModel[Any], before: DecodeState, chosen: ChosenTokens, grown: SequenceBatch, stays: _Mask
+) -> DecodeState:
     """What the rows that stay go on from."""
     if stays.all():
-        return Decoding(model.advance(before.state, chosen.tokens), grown)
+        return DecodeState(model.advance(before.state, chosen.tokens), grown)
     rows = np.flatnonzero(stays)
     if not len(rows):
         return before.select(rows)
-    return Decoding(model.advance(before.state.select(rows), chosen.tokens[rows]), grown.select(rows))
+    return DecodeState(model.advance(before.state.select(rows), chosen.tokens[rows]), grown.select(rows))

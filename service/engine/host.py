@@ -20,15 +20,15 @@ from models.errors import (
     NotReadyError,
     RegistryError,
 )
-from service.engine.addresses import Routes, routes
+from service.engine.addresses import AddressTable, build_address_table
 from service.engine.default_model import DefaultModel
-from service.engine.following import Following
+from service.engine.following import RegistryWatcher
 from service.engine.hosted import HostedModel, LoadedModel, LoadState
-from service.engine.leaving import Leaving
-from service.engine.loading import FAILURES, Loader, LoadObserver, Unobserved
-from service.engine.memory import Room, give_back
+from service.engine.leaving import UnloadingModel
+from service.engine.loading import LOAD_ERRORS, Loader, LoadObserver, NullLoadObserver
+from service.engine.memory import UnloadableModel, trim_heap
 from service.engine.precisions import read_precisions
-from service.engine.retrying import Retries
+from service.engine.retrying import RetrySchedule
 
 __all__ = ["HostedModel", "LoadState", "LoadedModel", "ModelHost"]
 
@@ -75,7 +75,7 @@ class ModelHost:
     ) -> None:
         self.registry = registry
         self._clock = clock
-        self._observer = observer or Unobserved()
+        self._observer = observer or NullLoadObserver()
         precisions = read_precisions(precision)
         precisions.check_names(registry)
         self._loader = Loader(
@@ -88,15 +88,15 @@ class ModelHost:
             prefix_cache_bytes=prefix_cache_bytes,
             clock=clock,
         )
-        self._watcher = Following(registry, addresses)
+        self._watcher = RegistryWatcher(registry, addresses)
         self._last_read_s = clock()
         self._was_reachable = True
-        self._retries = Retries(clock)
+        self._retries = RetrySchedule(clock)
         self._models: dict[str, HostedModel] = {}
-        self._unloading: tuple[Leaving, ...] = ()
+        self._unloading: tuple[UnloadingModel, ...] = ()
         self._stopping = False
         self.default_model = DefaultModel(self._watcher, default)
-        self._address_table: Routes | None = None
+        self._address_table: AddressTable | None = None
         self._reconcile()
         self.default_model.choose(self.find)
         self._reconcile()
@@ -104,7 +104,7 @@ class ModelHost:
     # --- what any thread may ask --------------------------------------------------------------------
 
     @property
-    def address_table(self) -> Routes:
+    def address_table(self) -> AddressTable:
         """What addresses mean now."""
         assert self._address_table is not None  # noqa: S101 - made with the host
         return self._address_table
@@ -136,7 +136,7 @@ class ModelHost:
         return hosted + sum(leaving.size.host for leaving in self.unloading)
 
     @property
-    def unloading(self) -> list[Leaving]:
+    def unloading(self) -> list[UnloadingModel]:
         """Models that were unloaded while requests still had them."""
         return [leaving for leaving in self._unloading if leaving.in_memory]
 
@@ -304,7 +304,7 @@ class ModelHost:
         staying = tuple(self.unloading)
         if len(staying) < len(self._unloading):
             self._unloading = staying
-            give_back()
+            trim_heap()
         return bool(staying)
 
     # ------------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ class ModelHost:
         started_s = self._clock()
         try:
             arrival = self._loader.load(model.version, in_use=self.bytes_in_use, others=self._unloadable())
-        except FAILURES as error:
+        except LOAD_ERRORS as error:
             outcome = "refused" if isinstance(error, MemoryBudgetError) else "failed"
             self._models[own] = replace(model, failure=self.redact_root(error))
             self._retries.record_failure(own)
@@ -362,11 +362,11 @@ class ModelHost:
         for model in gone:
             self._retries.forget(model.address)
             if model.loaded is not None and model.size is not None:
-                self._unloading = (*self._unloading, Leaving.of(model.loaded, model.size))
+                self._unloading = (*self._unloading, UnloadingModel.of(model.loaded, model.size))
                 _log.info("model unloaded", model=model.address, requests=model.loaded.use.in_flight)
 
     def _publish(self) -> None:
-        self._address_table = routes(
+        self._address_table = build_address_table(
             {own: replace(model, failure=self._problem(model)) for own, model in self._models.items()},
             followed=self._watcher.targets(),
             aliases=self._watcher.aliases,
@@ -387,7 +387,7 @@ class ModelHost:
                     return f"{followed.address} means {after.address}, which could not be loaded: {after.failure}"
         return None
 
-    def _unloadable(self) -> Iterator[Room]:
+    def _unloadable(self) -> Iterator[UnloadableModel]:
         for model in self.models.values():
             if model.size is not None and model.address != self.default.address:
-                yield Room(model.address, model.size.host)
+                yield UnloadableModel(model.address, model.size.host)

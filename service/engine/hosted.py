@@ -9,11 +9,11 @@ from typing import Any
 
 from models.arrays import TokenIds
 from models.checkpoint.load import Checkpoint
-from models.checkpoint.registry import Version
-from models.completion.spelled import SpelledTokens
+from models.checkpoint.versions import Version
+from models.completion.spelled import TokenTrie
 from models.protocol import LanguageModel
 from models.tokenizers import Tokenizer
-from service.engine.looks import Looks
+from service.engine.looks import NextTokenCache
 from service.engine.memory import ModelBytes
 from service.engine.prefixes import PrefixCache
 
@@ -27,7 +27,7 @@ class LoadState(StrEnum):
 
 
 @dataclass(slots=True)
-class Use:
+class ModelUse:
     """Who uses a model; written by the event loop alone.
 
     Attributes:
@@ -63,8 +63,8 @@ class LoadedModel:
     address: str
     checkpoint: Checkpoint
     prefix_cache: PrefixCache | None = None
-    next_token_cache: Looks | None = field(default=None, compare=False, repr=False)
-    use: Use = field(default_factory=Use, compare=False, repr=False)
+    next_token_cache: NextTokenCache | None = field(default=None, compare=False, repr=False)
+    use: ModelUse = field(default_factory=ModelUse, compare=False, repr=False)
 
     @property
     def model(self) -> LanguageModel[Any]:
@@ -87,9 +87,9 @@ class LoadedModel:
         return tuple(self.tokenizer.surface(i) for i in range(self.vocab_size))
 
     @cached_property
-    def token_trie(self) -> SpelledTokens:
+    def token_trie(self) -> TokenTrie:
         """Its tokens by what they spell; slow to make, so that it is done when the model is warmed up."""
-        return SpelledTokens(self.tokenizer)
+        return TokenTrie(self.tokenizer)
 
     @property
     def reads_backward(self) -> bool:

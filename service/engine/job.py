@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from service.engine.calls import alone
+from service.engine.calls import run_single
 from service.engine.model_call import ModelCall
 
 E = TypeVar("E")
@@ -18,7 +18,7 @@ Work: TypeAlias = Generator[ModelCall | E | None, Any, R]
 """A use case under way: events of type E, then a result of type R."""
 
 
-class Item(NamedTuple):
+class WorkOutput(NamedTuple):
     """What a work does next: an event, or, as the last, its result.
 
     Attributes:
@@ -30,29 +30,29 @@ class Item(NamedTuple):
     last: bool
 
 
-def items(work: Work[Any, Any]) -> Iterator[Item]:
+def iter_outputs(work: Work[Any, Any]) -> Iterator[WorkOutput]:
     """Do a work without an engine, its calls alone: its events as they come, then its result."""
     answer: Any = None
     while True:
         try:
             told = work.send(answer)
         except StopIteration as stopped:
-            yield Item(stopped.value, last=True)
+            yield WorkOutput(stopped.value, last=True)
             return
-        answer = alone(told) if isinstance(told, ModelCall) else None
+        answer = run_single(told) if isinstance(told, ModelCall) else None
         if told is not None and not isinstance(told, ModelCall):
-            yield Item(told, last=False)
+            yield WorkOutput(told, last=False)
 
 
-def result_of(work: Work[Any, R]) -> R:
+def run_to_completion(work: Work[Any, R]) -> R:
     """Do a work without an engine; its events are dropped."""
     result: R
-    for item in items(work):
+    for item in iter_outputs(work):
         result = item.value
     return result
 
 
-class Listener(Protocol):
+class JobListener(Protocol):
     """Told what becomes of a job, on the model thread; exactly one of the last two, once."""
 
     def event(self, event: Any) -> bool:
@@ -88,7 +88,7 @@ class Job:
     """
 
     work: Work[Any, Any]
-    listener: Listener
+    listener: JobListener
     deadline_s: float
     request_id: str = ""
     bulk: bool = False

@@ -8,15 +8,16 @@ from typing import Any, TypeVar
 
 import structlog
 
-from service.engine.host import HostedModel, ModelHost
-from service.engine.memory import overlook_what_is_there
+from service.engine.host import ModelHost
+from service.engine.hosted import HostedModel
+from service.engine.memory import freeze_garbage_collector
 
 R = TypeVar("R")
 _log = structlog.get_logger(__name__)
 _REAP_S = 0.1
 
 
-class Keeper:
+class ModelReloader:
     """Has the host's changes made on one thread of its own: never the event loop's, never the model's.
 
     Args:
@@ -105,7 +106,7 @@ class Keeper:
 
     def _load_all(self) -> None:
         self._host.load_all()
-        overlook_what_is_there()
+        freeze_garbage_collector()
         self.initial_load_done = True
 
     def _reap(self) -> None:

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from service.engine.job import Job
 from service.engine.model_call import ModelCall
-from service.engine.observer import Observer
-from service.engine.pace import Paces
-from service.engine.pools import Pool
+from service.engine.observer import SchedulerObserver
+from service.engine.pace import CostModel
+from service.engine.pools import CallBatch
 
 
 class SliceSize(NamedTuple):
@@ -23,7 +23,7 @@ class SliceSize(NamedTuple):
     min_tokens: int
 
 
-class Lane:
+class CallQueue:
     """Pools of calls, one for each kind.
 
     Args:
@@ -32,11 +32,13 @@ class Lane:
         observer: told what is done together.
     """
 
-    def __init__(self, *, clock: Callable[[], float], cost_model: Paces, observer: Observer) -> None:
+    def __init__(
+        self, *, clock: Callable[[], float], cost_model: CostModel, observer: SchedulerObserver
+    ) -> None:
         self._clock = clock
         self._cost_model = cost_model
         self._observer = observer
-        self._batches: OrderedDict[Hashable, _Pooled] = OrderedDict()
+        self._batches: OrderedDict[Hashable, _QueuedBatch] = OrderedDict()
         self._calls: dict[Job, ModelCall] = {}
 
     def __len__(self) -> int:
@@ -56,9 +58,9 @@ class Lane:
     def add(self, job: Job, call: ModelCall) -> None:
         """A job waits for the answer to a call."""
         self._calls[job] = call
-        key = _key(job, call)
+        key = _batch_key(job, call)
         if key not in self._batches:
-            self._batches[key] = _Pooled(call.batch(), {})
+            self._batches[key] = _QueuedBatch(call.batch(), {})
         pooled = self._batches[key]
         pooled.batch.add(call)
         pooled.jobs[call] = job
@@ -66,7 +68,7 @@ class Lane:
     def remove(self, job: Job) -> None:
         """A job has ended; it may not have waited."""
         if (call := self._calls.get(job)) is not None:
-            self._batches[_key(job, call)].batch.remove(call)
+            self._batches[_batch_key(job, call)].batch.remove(call)
             self._forget(job)
 
     def run_slice(self, size: SliceSize) -> list[tuple[Job, Any]]:
@@ -104,19 +106,19 @@ class Lane:
     def _forget(self, job: Job) -> None:
         """A job waits no more; its call has left its pool."""
         call = self._calls.pop(job)
-        key = _key(job, call)
+        key = _batch_key(job, call)
         jobs = self._batches[key].jobs
         del jobs[call]
         if not jobs:
             del self._batches[key]
 
 
-class _Pooled(NamedTuple):
+class _QueuedBatch(NamedTuple):
     """A pool and who waits for each of its calls."""
 
-    batch: Pool[Any, Any]
+    batch: CallBatch[Any, Any]
     jobs: dict[ModelCall, Job]
 
 
-def _key(job: Job, call: ModelCall) -> Hashable:
+def _batch_key(job: Job, call: ModelCall) -> Hashable:
     return call.kind if call.merges else job

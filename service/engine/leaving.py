@@ -3,11 +3,11 @@
 import weakref
 from typing import Any, NamedTuple, Self
 
-from service.engine.hosted import LoadedModel, Use
+from service.engine.hosted import LoadedModel, ModelUse
 from service.engine.memory import ModelBytes
 
 
-class Leaving(NamedTuple):
+class UnloadingModel(NamedTuple):
     """What is left of a model that nothing leads to; the last request that has it frees it.
 
     Attributes:
@@ -19,7 +19,7 @@ class Leaving(NamedTuple):
 
     address: str
     model: "weakref.ref[Any]"
-    use: Use
+    use: ModelUse
     size: ModelBytes
 
     @classmethod

@@ -5,20 +5,21 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from models.checkpoint.load import Checkpoint
-from models.checkpoint.registry import Registry, Version
+from models.checkpoint.registry import Registry
+from models.checkpoint.versions import Version
 from models.errors import LanguageModelError
 from service.engine.hosted import LoadedModel
-from service.engine.looks import Looks
-from service.engine.measuring import measure
-from service.engine.memory import ModelBytes, Room, check_budget, estimate
+from service.engine.looks import NextTokenCache
+from service.engine.measuring import measure_bytes
+from service.engine.memory import ModelBytes, UnloadableModel, check_budget, estimate_bytes
 from service.engine.precisions import Precisions
 from service.engine.prefixes import PrefixCache
 from service.engine.warming import warm_up
 
-_SHARE_OF_LOOKS = 4
+_NEXT_TOKEN_CACHE_DIVISOR = 4
 """Of the memory for what was read before, the fourth part is for what models said while people typed."""
 
-FAILURES = (
+LOAD_ERRORS = (
     LanguageModelError,
     ImportError,
     OSError,
@@ -33,7 +34,7 @@ FAILURES = (
 """What a damaged or strange version may raise while it is loaded and warmed up."""
 
 
-class Arrival(NamedTuple):
+class LoadResult(NamedTuple):
     """A version that has been loaded.
 
     Attributes:
@@ -57,7 +58,7 @@ class LoadObserver(Protocol):
         ...
 
 
-class Unobserved:
+class NullLoadObserver:
     """For a host whose loads nobody counts."""
 
     def model_load(self, outcome: str, seconds: float) -> None:
@@ -99,7 +100,7 @@ class Loader:
         self._prefix_cache_bytes = prefix_cache_bytes
         self._clock = clock
 
-    def load(self, version: Version, *, in_use: int, others: Iterable[Room]) -> Arrival:
+    def load(self, version: Version, *, in_use: int, others: Iterable[UnloadableModel]) -> LoadResult:
         """Load a version until it can answer.
 
         Args:
@@ -117,10 +118,10 @@ class Loader:
         def check(size: ModelBytes) -> None:
             check_budget(version.address, size.host, budget=self.budget, in_use=in_use, others=others)
 
-        check(estimate(self._registry.manifest(version)))  # before its files are fetched
+        check(estimate_bytes(self._registry.manifest(version)))  # before its files are fetched
         directory = self._registry.fetch(version)
         checkpoint = self._read(directory, device=self._device, precision=self._precisions.of(version))
-        size = measure(checkpoint.model, checkpoint.tokenizer)
+        size = measure_bytes(checkpoint.model, checkpoint.tokenizer)
         check(size)
         _limit_threads(self._num_threads)  # first: a thread that has computed before keeps its number
         loaded = self._with_caches(version, checkpoint)
@@ -128,15 +129,15 @@ class Loader:
         warm_up(checkpoint.model)
         loaded.token_trie.folded  # noqa: B018 - made now, not when somebody types
         ready_s = self._clock()
-        return Arrival(loaded, size, ready_s - started_s, ready_s - loaded_s)
+        return LoadResult(loaded, size, ready_s - started_s, ready_s - loaded_s)
 
     def _with_caches(self, version: Version, checkpoint: Checkpoint) -> LoadedModel:
         """A model with empty caches: of states after texts, and of what it said while people typed."""
-        looks_bytes = self._prefix_cache_bytes // _SHARE_OF_LOOKS
+        looks_bytes = self._prefix_cache_bytes // _NEXT_TOKEN_CACHE_DIVISOR
         states_bytes = self._prefix_cache_bytes - looks_bytes
         reads_fast = checkpoint.model.family == "ngram"  # sooner than it is asked what was read
         prefixes = PrefixCache(states_bytes) if states_bytes and not reads_fast else None
-        looks = Looks(looks_bytes) if looks_bytes else None
+        looks = NextTokenCache(looks_bytes) if looks_bytes else None
         return LoadedModel(version.address, checkpoint, prefixes, looks)
 
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import FloatArray
-from service.engine.prefixes import num_bytes
+from service.engine.prefixes import state_bytes
 
 _OVERHEAD_BYTES = 500
 
 
-class Look(NamedTuple):
+class NextTokenEntry(NamedTuple):
     """A text before the caret, and what may come next.
 
     Attributes:
@@ -30,7 +30,7 @@ class Look(NamedTuple):
     log_probs: FloatArray = np.zeros((1, 0), np.float32)
 
 
-class Looks:
+class NextTokenCache:
     """Looks by the very text before them; least recently used first out. Any thread may call.
 
     Args:
@@ -40,13 +40,13 @@ class Looks:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._entries: OrderedDict[str, tuple[Look, int]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[NextTokenEntry, int]] = OrderedDict()
         self.num_bytes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def find(self, text: str) -> Look | None:
+    def find(self, text: str) -> NextTokenEntry | None:
         """The look after a text; None if it is not known."""
         with self._lock:
             found = self._entries.get(text)
@@ -55,9 +55,9 @@ class Looks:
             self._entries.move_to_end(text)
             return found[0]
 
-    def put(self, text: str, look: Look) -> None:
+    def put(self, text: str, look: NextTokenEntry) -> None:
         """Remember a look, unless it is larger than all of them may be."""
-        size = 4 * len(text) + num_bytes(look.state) + look.log_probs.nbytes + _OVERHEAD_BYTES
+        size = 4 * len(text) + state_bytes(look.state) + look.log_probs.nbytes + _OVERHEAD_BYTES
         if size > self._max_bytes:
             return
         with self._lock:

@@ -12,23 +12,23 @@ import numpy.typing as npt
 
 from service.engine.memory import ModelBytes
 
-_FOREIGN = ("numba", "llvmlite", "_thread", "threading", "logging", "structlog", "weakref", "ctypes")
-_NOTHING = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+_SKIPPED_MODULES = ("numba", "llvmlite", "_thread", "threading", "logging", "structlog", "weakref", "ctypes")
+_SKIPPED_TYPES = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
-def measure(*objects: object) -> ModelBytes:
+def measure_bytes(*objects: object) -> ModelBytes:
     """Bytes of everything that can be reached from objects, each counted once.
 
     Arrays and tensors count with all they are views of; what lies in a mapped file counts as mapped, however many
     processes share its pages. Classes, functions and modules, which all models share, and what libraries hide
     in compiled code do not count.
     """
-    survey = _Survey()
+    survey = _MemoryWalk()
     survey.walk(objects)
     return ModelBytes(survey.own, survey.mapped, survey.device)
 
 
-class _Survey:
+class _MemoryWalk:
     def __init__(self) -> None:
         self.own = self.mapped = self.device = 0
         self._seen: set[int] = set()
@@ -42,7 +42,7 @@ class _Survey:
         self._left.extend(objects)
         while self._left:
             one = self._left.pop()
-            if id(one) in self._seen or one is None or isinstance(one, (bool, *_NOTHING)):
+            if id(one) in self._seen or one is None or isinstance(one, (bool, *_SKIPPED_TYPES)):
                 continue
             self._seen.add(id(one))
             self._count(one)
@@ -59,7 +59,7 @@ class _Survey:
         elif isinstance(one, (list, tuple, set, frozenset)):
             self.own += sys.getsizeof(one)
             self._left.extend(one)
-        elif not type(one).__module__.startswith(_FOREIGN):
+        elif not type(one).__module__.startswith(_SKIPPED_MODULES):
             self.own += sys.getsizeof(one)
             self._left.append(getattr(one, "__dict__", None))
             for kind in type(one).__mro__:

@@ -11,11 +11,11 @@ from pydantic import ByteSize
 from models.checkpoint.manifest import Manifest
 from models.errors import MemoryBudgetError
 
-_MAPPED = (".bin", ".safetensors")
+_MAPPED_SUFFIXES = (".bin", ".safetensors")
 _TOKENIZER = "tokenizer"
 _TOKENIZER_GROWTH = 12
 """Lists of words take so many times the room of their file: every word is an object, in several tables."""
-_OBJECTS = 10_000
+_GC_THRESHOLD = 10_000
 """That are made and not freed again before those that refer to themselves are looked for."""
 
 
@@ -38,19 +38,19 @@ class ModelBytes(NamedTuple):
         return self.own + self.mapped
 
 
-class Room(NamedTuple):
+class UnloadableModel(NamedTuple):
     """A model in memory, and what unloading it would give back."""
 
     address: str
     bytes: int
 
 
-def estimate(manifest: Manifest) -> ModelBytes:
+def estimate_bytes(manifest: Manifest) -> ModelBytes:
     """What a checkpoint will take once it is loaded, by the sizes of its files."""
     own = mapped = 0
     for name, entry in manifest.files.items():
         path = PurePosixPath(name)
-        if path.suffix in _MAPPED:
+        if path.suffix in _MAPPED_SUFFIXES:
             mapped += entry.bytes
         elif path.name.startswith(_TOKENIZER):
             own += entry.bytes * _TOKENIZER_GROWTH
@@ -58,7 +58,7 @@ def estimate(manifest: Manifest) -> ModelBytes:
 
 
 def check_budget(
-    address: str, needed: int, *, budget: int | None, in_use: int, others: Iterable[Room]
+    address: str, needed: int, *, budget: int | None, in_use: int, others: Iterable[UnloadableModel]
 ) -> None:
     """Refuse a model that does not fit.
 
@@ -75,20 +75,20 @@ def check_budget(
     if budget is None or in_use + needed <= budget:
         return
     largest = sorted(others, key=lambda room: -room.bytes)
-    could = ", ".join(f"{room.address} ({in_words(room.bytes)})" for room in largest)
+    could = ", ".join(f"{room.address} ({format_bytes(room.bytes)})" for room in largest)
     raise MemoryBudgetError(
-        f"{address} needs about {in_words(needed)}, but of the budget of {in_words(budget)} "
-        f"{in_words(in_use)} are in use; "
+        f"{address} needs about {format_bytes(needed)}, but of the budget of {format_bytes(budget)} "
+        f"{format_bytes(in_use)} are in use; "
         + (f"what could be unloaded: {could}" if could else "nothing could be unloaded")
     )
 
 
-def in_words(size: int) -> str:
+def format_bytes(size: int) -> str:
     """A number of bytes as people read it."""
     return ByteSize(size).human_readable(separator=" ")
 
 
-def overlook_what_is_there() -> None:
+def freeze_garbage_collector() -> None:
     """Let later collections of garbage pass over all that is in memory now.
 
     With torch there are so many objects that looking at all of them holds every request up for 0.3 s. They are
@@ -97,10 +97,10 @@ def overlook_what_is_there() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
+    gc.set_threshold(_GC_THRESHOLD, *gc.get_threshold()[1:])
 
 
-def give_back() -> None:
+def trim_heap() -> None:
     """Return what was freed to the system; the allocator would keep it for what is allocated next."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
     if trim is not None:

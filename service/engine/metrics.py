@@ -38,8 +38,8 @@ _SECONDS = (
 
 _REJECTIONS = ("connections", "draining", "requests", "tokens")
 _AUTH_FAILURES = ("foreign_page", "missing", "scope", "unknown", "unknown_host")
-_LOADS = ("failed", "loaded", "refused")
-_ENDS = ("cancelled", "deadline", "done", "failed")
+_LOAD_OUTCOMES = ("failed", "loaded", "refused")
+_JOB_OUTCOMES = ("cancelled", "deadline", "done", "failed")
 
 
 class Metrics:
@@ -95,8 +95,8 @@ class Metrics:
         for counter, values in (
             (self.rejected_requests, _REJECTIONS),
             (self.auth_failures, _AUTH_FAILURES),
-            (self.model_loads, _LOADS),
-            (self.ended_jobs, _ENDS),
+            (self.model_loads, _LOAD_OUTCOMES),
+            (self.ended_jobs, _JOB_OUTCOMES),
         ):
             for value in values:  # nought from the start: of a series that begins with 1 no increase is seen
                 counter.labels(value)
@@ -133,7 +133,7 @@ class Metrics:
 
     def add_model_gauge(self, name: str, description: str, read: Callable[[], Mapping[str, float]]) -> None:
         """Add a gauge by model that is read when it is asked for; models that are gone have none."""
-        self._registry.register(_ByModel(f"gramophone_{name}", description, read))
+        self._registry.register(_ModelGaugeCollector(f"gramophone_{name}", description, read))
 
     def add_gauge(self, name: str, description: str, read: Callable[[], float]) -> None:
         """Add a gauge that is read when it is asked for."""
@@ -149,7 +149,7 @@ class Metrics:
         if self._worker is None:
             return generate_latest(self._registry)
         labelled = CollectorRegistry(auto_describe=False)
-        labelled.register(_OfWorker(self._registry, str(self._worker)))
+        labelled.register(_WorkerLabelCollector(self._registry, str(self._worker)))
         return generate_latest(labelled)
 
     @cached_property
@@ -171,7 +171,7 @@ class Metrics:
         )
 
 
-class _OfWorker(Collector):
+class _WorkerLabelCollector(Collector):
     """The same samples, each with the label `worker`."""
 
     def __init__(self, registry: CollectorRegistry, worker: str) -> None:
@@ -187,7 +187,7 @@ class _OfWorker(Collector):
             yield labelled
 
 
-class _ByModel(Collector):
+class _ModelGaugeCollector(Collector):
     """A gauge whose models come and go."""
 
     def __init__(self, name: str, description: str, read: Callable[[], Mapping[str, float]]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.protocol import LanguageModel
-from service.engine.pools import Pool
+from service.engine.pools import CallBatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,5 +43,5 @@ class ModelCall(ABC):
 
     @staticmethod
     @abstractmethod
-    def batch() -> Pool[Any, Any]:
+    def batch() -> CallBatch[Any, Any]:
         """A pool for calls of one kind."""

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class Observer(Protocol):
+class SchedulerObserver(Protocol):
     """Told what happens, on whatever thread it does."""
 
     def started(self, waited_s: float) -> None:
@@ -23,7 +23,7 @@ class Observer(Protocol):
         ...
 
 
-class Unobserved:
+class NullSchedulerObserver:
     """Nobody is told."""
 
     def started(self, waited_s: float) -> None:

@@ -10,7 +10,7 @@ P = TypeVar("P")
 """What is known of one that is under way."""
 
 
-class Done(NamedTuple):
+class SliceResult(NamedTuple):
     """What a slice came to.
 
     Attributes:
@@ -24,7 +24,7 @@ class Done(NamedTuple):
     answers: list[tuple[Any, Any]]
 
 
-class Pool(ABC, Generic[C, P]):
+class CallBatch(ABC, Generic[C, P]):
     """Calls of one kind that go on together, a slice at a time. It belongs to one thread."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Pool(ABC, Generic[C, P]):
         if call in self._suspects:
             self._suspects.remove(call)
 
-    def run_slice(self, count: int) -> Done:
+    def run_slice(self, count: int) -> SliceResult:
         """Do about so many tokens more, or distributions, at least one; there are calls without an answer.
 
         Raises:
@@ -77,5 +77,5 @@ class Pool(ABC, Generic[C, P]):
         """A call under way, of which nothing is done yet."""
 
     @abstractmethod
-    def _run(self, under_way: Mapping[C, P], count: int) -> Done:
+    def _run(self, under_way: Mapping[C, P], count: int) -> SliceResult:
         """Go on with some of these calls; if it raises, nothing may have changed."""

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from models.checkpoint.precision import Precision, check_precision
-from models.checkpoint.registry import Registry, Version
+from models.checkpoint.registry import Registry
+from models.checkpoint.versions import Version
 from models.errors import CheckpointError, InvalidInputError, ModelNotFoundError
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
-from service.engine.rows import alone
+from service.engine.rows import materialize
 
 _OVERHEAD_BYTES = 500
 """Of an entry, beside its state and ids."""
@@ -16,7 +16,7 @@ _OVERHEAD_BYTES = 500
 _MULTIPLIER = 0x9E3779B97F4A7C15
 
 
-class Known(NamedTuple):
+class PrefixMatch(NamedTuple):
     """The longest beginning of a text whose state is known.
 
     Attributes:
@@ -28,7 +28,7 @@ class Known(NamedTuple):
     state: Any
 
 
-class _Entry(NamedTuple):
+class _PrefixEntry(NamedTuple):
     ids: TokenIds
     state: Any
     num_bytes: int
@@ -45,7 +45,7 @@ class PrefixCache:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        self._entries: OrderedDict[int, _PrefixEntry] = OrderedDict()
         self.num_bytes = 0
         self.queries = 0
         self.hits = 0
@@ -53,28 +53,28 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def longest_match(self, ids: TokenIds) -> Known:
+    def longest_match(self, ids: TokenIds) -> PrefixMatch:
         """The longest beginning of ids [T] that is known."""
         self.queries += 1
-        hashes = _hashes(ids)
+        hashes = _prefix_hashes(ids)
         for count in range(len(ids), 0, -1):
             found = hashes[count - 1]
             entry = self._entries.get(found)
             if entry is not None and np.array_equal(entry.ids, ids[:count]):
                 self._entries.move_to_end(found)
                 self.hits += 1
-                return Known(count, entry.state)
-        return Known(0, None)
+                return PrefixMatch(count, entry.state)
+        return PrefixMatch(0, None)
 
     def put(self, ids: TokenIds, state: Any) -> None:
         """Remember the state after ids [T], one row; T is at least 1."""
-        state = alone(state)
-        size = num_bytes(state) + ids.nbytes + _OVERHEAD_BYTES
+        state = materialize(state)
+        size = state_bytes(state) + ids.nbytes + _OVERHEAD_BYTES
         if size > self._max_bytes:
             return
-        place = _hashes(ids)[-1]
+        place = _prefix_hashes(ids)[-1]
         self._drop(place)
-        self._entries[place] = _Entry(ids.copy(), state, size)
+        self._entries[place] = _PrefixEntry(ids.copy(), state, size)
         self.num_bytes += size
         while self.num_bytes > self._max_bytes:
             self._drop(next(iter(self._entries)))
@@ -85,19 +85,19 @@ class PrefixCache:
             self.num_bytes -= entry.num_bytes
 
 
-def num_bytes(state: Any) -> int:
+def state_bytes(state: Any) -> int:
     """What the arrays and tensors of a state take."""
     size = getattr(state, "nbytes", None)
     if isinstance(size, int):
         return size
     if isinstance(state, tuple):
-        return sum(num_bytes(part) for part in state)
+        return sum(state_bytes(part) for part in state)
     if is_dataclass(state):
-        return sum(num_bytes(getattr(state, part.name)) for part in fields(state))
+        return sum(state_bytes(getattr(state, part.name)) for part in fields(state))
     return 0
 
 
-def _hashes(ids: TokenIds) -> list[int]:
+def _prefix_hashes(ids: TokenIds) -> list[int]:
     """A hash of each beginning of ids [T]: Σ (id + 1) · m^place, wrapping around."""
     with np.errstate(over="ignore"):
         powers = np.cumprod(np.full(len(ids), _MULTIPLIER, dtype=np.uint64))

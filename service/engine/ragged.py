@@ -8,12 +8,12 @@ import numpy as np
 
 from models.arrays import FloatArray, TokenIds
 from models.protocol import LanguageModel, RaggedScorer
-from service.engine.calls import Asking, QuickCall
-from service.engine.rows import alone
+from service.engine.calls import CallGenerator, ImmediateCall
+from service.engine.rows import materialize
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ScoreRagged(QuickCall):
+class ScoreRagged(ImmediateCall):
     """Tell how probable tokens are; whoever asks bounds how many there are.
 
     Attributes:
@@ -38,14 +38,16 @@ class ScoreRagged(QuickCall):
     def answers(cls, calls: Sequence[Self]) -> list[Any]:
         """Log-probabilities [N] each."""
         return [
-            cast("RaggedScorer[Any]", call.model).score_ragged(alone(call.state), call.tokens, call.offsets)
+            cast("RaggedScorer[Any]", call.model).score_ragged(
+                materialize(call.state), call.tokens, call.offsets
+            )
             for call in calls
         ]
 
 
 def score_ragged(
     model: LanguageModel[Any], state: Any, tokens: TokenIds, offsets: TokenIds
-) -> Asking[FloatArray]:
+) -> CallGenerator[FloatArray]:
     """Natural-log probabilities [N] of R sequences that lie one after the other; of a `RaggedScorer`.
 
     Args:

@@ -2,13 +2,13 @@
 
 from service.engine.host import ModelHost
 from service.engine.hosted import LoadState
-from service.engine.keeping import Keeper
+from service.engine.keeping import ModelReloader
 from service.engine.scheduler import Scheduler
 
 READY = "ok"
 
 
-def condition(host: ModelHost, keeper: Keeper, scheduler: Scheduler) -> str:
+def readiness(host: ModelHost, keeper: ModelReloader, scheduler: Scheduler) -> str:
     """READY; or else why not: `loading`, `failed` (of the default model) or `draining`.
 
     It is READY once every model named at start is loaded or has failed, and the default is loaded, until shutting

@@ -7,7 +7,7 @@ import numpy as np
 
 from models.arrays import FloatArray, TokenIds
 from models.protocol import LanguageModel
-from service.engine.rows import Rows, concatenated, is_range, whole
+from service.engine.rows import StateView, concatenate_states, is_range, view
 
 Scorer: TypeAlias = Callable[[LanguageModel[Any], Any, TokenIds, TokenIds], FloatArray]
 """Log-probabilities [R, T] of tokens [R, T] with lengths [R] after a state, as `score_sequences`."""
@@ -16,7 +16,7 @@ STRIDE_TOKENS = 8
 """That each text of a slice goes on by, roughly: with fewer, more texts than help the model would be half done."""
 
 
-class Block(NamedTuple):
+class Segment(NamedTuple):
     """Texts of one call that were read up to the same column.
 
     Attributes:
@@ -28,15 +28,15 @@ class Block(NamedTuple):
 
     rows: TokenIds
     left: TokenIds
-    state: Rows
+    state: StateView
     column: int
 
-    def cut(self, some: slice) -> "Block":
+    def cut(self, some: slice) -> "Segment":
         """Some of the texts."""
-        return Block(self.rows[some], self.left[some], self.state.select(some), self.column)
+        return Segment(self.rows[some], self.left[some], self.state.select(some), self.column)
 
 
-class Reading:
+class PrefillProgress:
     """R texts, each after a state of its own.
 
     Args:
@@ -58,14 +58,14 @@ class Reading:
         self.left = int(lengths.sum())
         self.scores = np.zeros(tokens.shape, dtype=np.float32) if scored else None
         self._keep = keep
-        shared = state if isinstance(state, Rows) else whole(state)
+        shared = state if isinstance(state, StateView) else view(state)
         order = np.argsort(lengths, kind="stable")
-        texts = Block(order, lengths[order], shared.select(order), 0)
+        texts = Segment(order, lengths[order], shared.select(order), 0)
         self._num_left = int(np.count_nonzero(lengths))
         num_empty = len(lengths) - self._num_left
         self._pending = [texts.cut(slice(num_empty, None))] if self._num_left else []
         self._read = [texts.cut(slice(num_empty))]
-        self._next: list[Block] = []
+        self._next: list[Segment] = []
 
     @property
     def done(self) -> bool:
@@ -77,7 +77,7 @@ class Reading:
         """Tokens of a slice that it can use, at most."""
         return min(self.left, STRIDE_TOKENS * self._num_left)
 
-    def next_segments(self, share: int) -> list[Block]:
+    def next_segments(self, share: int) -> list[Segment]:
         """The texts that go on next: so many that a share of a slice lets each make its stride, and at least one.
 
         Args:
@@ -99,7 +99,7 @@ class Reading:
         return self._next
 
     def record(
-        self, columns: int, states: Sequence[Rows | None], scores: Sequence[FloatArray | None]
+        self, columns: int, states: Sequence[StateView | None], scores: Sequence[FloatArray | None]
     ) -> None:
         """The next blocks were read, so many columns further or to their ends.
 
@@ -116,30 +116,30 @@ class Reading:
                 self.scores[block.rows, block.column : block.column + width] = told[:, :width]
             self.left -= int(np.minimum(block.left, columns).sum())
             if state is not None:
-                self._sort_in(Block(block.rows, block.left - columns, state, block.column + width))
+                self._sort_in(Segment(block.rows, block.left - columns, state, block.column + width))
         self._pending += rest
         self._next = []
         self._num_left = sum(len(block.rows) for block in self._pending)
 
     def detach(self, state: Any) -> None:
         """Keep alive no other rows of a state than those of these texts."""
-        self._pending = [_settled(block, state) for block in self._pending]
-        self._read = [_settled(block, state) for block in self._read]
+        self._pending = [_detached(block, state) for block in self._pending]
+        self._read = [_detached(block, state) for block in self._read]
 
-    def state(self) -> Rows:
+    def state(self) -> StateView:
         """The state after everything, rows in the order they came in; all is read, and states are kept."""
         parts = [block for block in self._read if len(block.rows)] or self._read
         rows = np.concatenate([block.rows for block in parts])
-        state = concatenated([block.state for block in parts])
+        state = concatenate_states([block.state for block in parts])
         return state if is_range(rows, len(rows)) else state.select(np.argsort(rows))
 
-    def _remaining(self) -> list[Block]:
+    def _remaining(self) -> list[Segment]:
         """The blocks that do not go on next."""
         last, taken = self._pending[len(self._next) - 1], len(self._next[-1].rows)
         cut = [last.cut(slice(taken, None))] if taken < len(last.rows) else []
         return cut + self._pending[len(self._next) :]
 
-    def _sort_in(self, block: Block) -> None:
+    def _sort_in(self, block: Segment) -> None:
         """Put the texts of a block that was read where they belong."""
         num_ended = int(block.left.searchsorted(0, side="right"))
         if num_ended and self._keep:
@@ -148,5 +148,5 @@ class Reading:
             self._pending.append(block.cut(slice(num_ended, None)) if num_ended else block)
 
 
-def _settled(block: Block, state: Any) -> Block:
-    return block._replace(state=whole(block.state.materialized)) if block.state.base is state else block
+def _detached(block: Segment, state: Any) -> Segment:
+    return block._replace(state=view(block.state.materialized)) if block.state.base is state else block

@@ -9,18 +9,18 @@ import numpy as np
 
 from models.arrays import FloatArray, TokenIds
 from models.protocol import ReadScores
-from models.scoring import consume, read_sequences, score_sequences
+from models.scoring import prefill_sequences, read_sequences, score_sequences
 from models.vocabulary import EOS
 from service.engine.model_call import ModelCall
-from service.engine.pools import Done, Pool
-from service.engine.reading import Block, Reading, Scorer
-from service.engine.rows import gathered, split
-from service.engine.shares import fair_shares
-from service.engine.soundness import sound
+from service.engine.pools import CallBatch, SliceResult
+from service.engine.reading import PrefillProgress, Scorer, Segment
+from service.engine.rows import gather_states, split_rows
+from service.engine.shares import split_budget
+from service.engine.soundness import check_no_nan
 
-FEW_TOKENS = 8
+SHORT_READ_TOKENS = 8
 """As many as a key stroke or a word brings; they are not worth waiting for others."""
-_FEW_LOOKUPS = 4096
+_SHORT_LOOKUP_TOKENS = 4096
 """Tokens that a table tells of in a few milliseconds."""
 
 
@@ -54,53 +54,55 @@ class Read(ModelCall):
     def urgent(self) -> bool:
         """Whether it is short for its model; so are two short rows, which take a network no longer than one."""
         if not self.merges:
-            return self.size <= _FEW_LOOKUPS
+            return self.size <= _SHORT_LOOKUP_TOKENS
         rows, longest = len(self.lengths), int(self.lengths.max(initial=0))
-        return self.size <= FEW_TOKENS or (rows == 2 and longest <= FEW_TOKENS)
+        return self.size <= SHORT_READ_TOKENS or (rows == 2 and longest <= SHORT_READ_TOKENS)
 
     @staticmethod
-    def batch() -> "ReadPool":
+    def batch() -> "ReadBatch":
         """Texts that are read side by side."""
-        return ReadPool()
+        return ReadBatch()
 
 
-class ReadPool(Pool[Read, Reading]):
+class ReadBatch(CallBatch[Read, PrefillProgress]):
     """Texts that are read side by side; those of a slice alone are brought together in memory."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._last: list[Reading] = []
+        self._last: list[PrefillProgress] = []
         self._joint: Any = None
 
-    def _start(self, call: Read) -> Reading:
+    def _start(self, call: Read) -> PrefillProgress:
         scored, keep = call.scorer is not None, call.keep or call.scorer is None
-        return Reading(call.state, call.tokens, call.lengths, scored=scored, keep=keep)
+        return PrefillProgress(call.state, call.tokens, call.lengths, scored=scored, keep=keep)
 
-    def _run(self, under_way: Mapping[Read, Reading], count: int) -> Done:
+    def _run(self, under_way: Mapping[Read, PrefillProgress], count: int) -> SliceResult:
         readings = list(under_way.values())
-        shares = fair_shares([some.wanted for some in readings], [some.left for some in readings], count)
+        shares = split_budget([some.wanted for some in readings], [some.left for some in readings], count)
         chosen = [
             (some, some.next_segments(share)) for some, share in zip(readings, shares, strict=True) if share
         ]
         rows = tokens = 0
         if chosen:
             rows, tokens = self._read(next(iter(under_way)), chosen, count)
-        done = [(call, _answer(call, some)) for call, some in under_way.items() if some.done]
-        return Done(rows, tokens, done)
+        done = [(call, _result_of(call, some)) for call, some in under_way.items() if some.done]
+        return SliceResult(rows, tokens, done)
 
-    def _read(self, like: Read, chosen: Sequence[tuple[Reading, list[Block]]], count: int) -> tuple[int, int]:
+    def _read(
+        self, like: Read, chosen: Sequence[tuple[PrefillProgress, list[Segment]]], count: int
+    ) -> tuple[int, int]:
         """Read some blocks side by side, as the calls of a kind want it; how many rows and tokens it were."""
         blocks = [block for _, some in chosen for block in some]
         left = np.concatenate([block.left for block in blocks])
-        width = columns(left, count)
+        width = slice_width(left, count)
         lengths = np.minimum(left, width)
-        tokens = _stacked(chosen, width, len(left))
-        state = gathered([block.state for block in blocks])
-        scores, after = _computed(like, state, tokens, lengths, last=width >= left.max())
+        tokens = _stack_tokens(chosen, width, len(left))
+        state = gather_states([block.state for block in blocks])
+        scores, after = _compute(like, state, tokens, lengths, last=width >= left.max())
         if scores is not None:
-            sound(scores)
+            check_no_nan(scores)
         counts = [len(block.rows) for block in blocks]
-        states = [None] * len(blocks) if after is None else split(after, counts)
+        states = [None] * len(blocks) if after is None else split_rows(after, counts)
         ends = np.cumsum([0, *counts]).tolist()
         told = [None if scores is None else scores[begin:end] for begin, end in pairwise(ends)]
         first = 0
@@ -114,7 +116,7 @@ class ReadPool(Pool[Read, Reading]):
         return len(left), int(lengths.sum())
 
 
-def columns(left: TokenIds, count: int) -> int:
+def slice_width(left: TokenIds, count: int) -> int:
     """How many columns of texts are read in a slice, at least one.
 
     As many as a number of tokens allows. Where not all can be read to their ends, not much more than half of them need:
@@ -134,7 +136,9 @@ def columns(left: TokenIds, count: int) -> int:
     return max(min(even, 2 * int(ordered[(len(left) - 1) // 2])), 1)
 
 
-def _stacked(chosen: Sequence[tuple[Reading, list[Block]]], width: int, num_rows: int) -> TokenIds:
+def _stack_tokens(
+    chosen: Sequence[tuple[PrefillProgress, list[Segment]]], width: int, num_rows: int
+) -> TokenIds:
     """The next tokens of some blocks, one below the other [R, width]."""
     tokens = np.full((num_rows, width), EOS, dtype=np.int64)
     row = 0
@@ -146,7 +150,7 @@ def _stacked(chosen: Sequence[tuple[Reading, list[Block]]], width: int, num_rows
     return tokens
 
 
-def _computed(
+def _compute(
     like: Read, state: Any, tokens: TokenIds, lengths: TokenIds, *, last: bool
 ) -> tuple[FloatArray | None, Any]:
     """Log-probabilities of tokens [R, T] and the state after them, each if a call of this kind wants it.
@@ -159,16 +163,16 @@ def _computed(
         last: whether no row has more to read.
     """
     if like.scorer is None:
-        return None, consume(like.model, state, tokens, lengths)
+        return None, prefill_sequences(like.model, state, tokens, lengths)
     if last and not like.keep:
         return like.scorer(like.model, state, tokens, lengths), None
     if like.scorer is score_sequences:
         return tuple(read_sequences(like.model, state, tokens, lengths))
     scores = like.scorer(like.model, state, tokens, lengths)
-    return scores, consume(like.model, state, tokens, lengths)
+    return scores, prefill_sequences(like.model, state, tokens, lengths)
 
 
-def _answer(call: Read, reading: Reading) -> Any:
+def _result_of(call: Read, reading: PrefillProgress) -> Any:
     """What a call wanted: log-probabilities [R, T], a state of R rows, or both."""
     if reading.scores is None:
         return reading.state()

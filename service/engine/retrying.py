@@ -7,12 +7,12 @@ FIRST_RETRY_S = 10.0
 LONGEST_RETRY_S = 600.0
 
 
-class _Failed(NamedTuple):
+class _Failure(NamedTuple):
     attempts: int
     retry_at_s: float
 
 
-class Retries:
+class RetrySchedule:
     """Remembers what failed, and when it may be tried again.
 
     Args:
@@ -21,13 +21,13 @@ class Retries:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._failed: dict[str, _Failed] = {}
+        self._failed: dict[str, _Failure] = {}
 
     def record_failure(self, address: str) -> None:
         """It has failed once more; the wait is twice as long as the last."""
         times = self._failed[address].attempts + 1 if address in self._failed else 1
         wait_s = min(FIRST_RETRY_S * 2.0 ** min(times - 1, 30), LONGEST_RETRY_S)
-        self._failed[address] = _Failed(times, self._clock() + wait_s)
+        self._failed[address] = _Failure(times, self._clock() + wait_s)
 
     def make_all_due(self) -> None:
         """Whatever waits may be tried now: what it failed for may be over."""

@@ -8,7 +8,7 @@ import numpy as np
 from models.arrays import TokenIds
 
 
-class Rows:
+class StateView:
     """R rows of a joint state, as a state.
 
     Requests that take steps together get rows of one state. As long as they go on together
@@ -28,13 +28,13 @@ class Rows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def select(self, rows: TokenIds | slice) -> "Rows":
+    def select(self, rows: TokenIds | slice) -> "StateView":
         """Rows of these rows; nothing is copied yet."""
-        return Rows(self.base, self.rows[rows])
+        return StateView(self.base, self.rows[rows])
 
-    def concatenate(self, others: Sequence[Any]) -> "Rows":
+    def concatenate(self, others: Sequence[Any]) -> "StateView":
         """These rows, then those of others."""
-        return concatenated([self, *others])
+        return concatenate_states([self, *others])
 
     @property
     def materialized(self) -> Any:
@@ -44,38 +44,38 @@ class Rows:
         return self.base.select(self.rows)
 
 
-def alone(state: Any) -> Any:
+def materialize(state: Any) -> Any:
     """A state that shares no memory with the rows of other requests."""
-    return state.materialized if isinstance(state, Rows) else state
+    return state.materialized if isinstance(state, StateView) else state
 
 
-def concatenated(states: Sequence[Any]) -> Rows:
+def concatenate_states(states: Sequence[Any]) -> StateView:
     """The rows of each, one after the other; of states that are one already without copying them."""
-    shared = [state if isinstance(state, Rows) else whole(state) for state in states]
+    shared = [state if isinstance(state, StateView) else view(state) for state in states]
     first = shared[0]
     if all(state.base is first.base for state in shared):
-        return Rows(first.base, np.concatenate([state.rows for state in shared]))
-    parts = [state.materialized for state in _joined(shared)]
-    return whole(parts[0].concatenate(parts[1:]))
+        return StateView(first.base, np.concatenate([state.rows for state in shared]))
+    parts = [state.materialized for state in _merge_neighbours(shared)]
+    return view(parts[0].concatenate(parts[1:]))
 
 
-def gathered(states: Sequence[Any]) -> Any:
+def gather_states(states: Sequence[Any]) -> Any:
     """One state of all rows, as a model takes it."""
     if len(states) == 1:
-        return alone(states[0])
-    return concatenated(states).materialized
+        return materialize(states[0])
+    return concatenate_states(states).materialized
 
 
-def whole(state: Any) -> Rows:
+def view(state: Any) -> StateView:
     """All rows of a state."""
-    return Rows(state, np.arange(len(state)))
+    return StateView(state, np.arange(len(state)))
 
 
-def split(state: Any, counts: Sequence[int]) -> list[Rows]:
+def split_rows(state: Any, counts: Sequence[int]) -> list[StateView]:
     """A state in runs of so many rows."""
     rows = np.arange(len(state))
     ends = np.cumsum(counts)
-    return [Rows(state, rows[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+    return [StateView(state, rows[end - count : end]) for count, end in zip(counts, ends, strict=True)]
 
 
 def is_range(rows: TokenIds, count: int) -> bool:
@@ -83,14 +83,14 @@ def is_range(rows: TokenIds, count: int) -> bool:
     return len(rows) == count and bool((rows == np.arange(count)).all())
 
 
-def _joined(states: Sequence[Rows]) -> list[Rows]:
+def _merge_neighbours(states: Sequence[StateView]) -> list[StateView]:
     """Neighbours that are rows of one state as one."""
-    joined: list[Rows] = []
-    run: list[Rows] = []
+    joined: list[StateView] = []
+    run: list[StateView] = []
     for state in states:
         if run and state.base is not run[0].base:
-            joined.append(Rows(run[0].base, np.concatenate([part.rows for part in run])))
+            joined.append(StateView(run[0].base, np.concatenate([part.rows for part in run])))
             run = []
         run.append(state)
-    joined.append(Rows(run[0].base, np.concatenate([part.rows for part in run])))
+    joined.append(StateView(run[0].base, np.concatenate([part.rows for part in run])))
     return joined

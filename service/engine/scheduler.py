@@ -21,19 +21,19 @@ import structlog
 from models.errors import DeadlineExceededError, EngineFailedError, LanguageModelError
 from service.engine.admission import Admission
 from service.engine.job import Job
-from service.engine.lanes import Lane, SliceSize
+from service.engine.lanes import CallQueue, SliceSize
 from service.engine.model_call import ModelCall
-from service.engine.observer import Observer, Unobserved
-from service.engine.pace import Paces
+from service.engine.observer import NullSchedulerObserver, SchedulerObserver
+from service.engine.pace import CostModel
 
 _log = structlog.get_logger(__name__)
 _BULK_JOBS_AT_ONCE = 16
 """Bulk jobs under way together: enough to fill slices, few enough that their texts are not all in memory."""
 
-_LEAST_TOKENS, _LEAST_BULK_TOKENS = 256, 16
+_MIN_SLICE_TOKENS, _MIN_BULK_SLICE_TOKENS = 256, 16
 """In a slice; a network reads few tokens hardly faster than many."""
 
-_LEAST_LATE_TOKENS = 1024
+_MIN_LATE_TOKENS = 1024
 """A bulk job of fewer is late no sooner than one of so many."""
 
 
@@ -78,11 +78,15 @@ class Scheduler:
     """
 
     def __init__(
-        self, *, clock: Callable[[], float], limits: SchedulerLimits, observer: Observer | None = None
+        self,
+        *,
+        clock: Callable[[], float],
+        limits: SchedulerLimits,
+        observer: SchedulerObserver | None = None,
     ) -> None:
         self._clock = clock
         self._limits = limits
-        self._observer: Observer = observer or Unobserved()
+        self._observer: SchedulerObserver = observer or NullSchedulerObserver()
         self._lock = threading.Lock()
         self._admission = Admission(
             max_jobs=limits.max_jobs,
@@ -94,11 +98,11 @@ class Scheduler:
         self._ready_bulk: deque[Job] = deque()
         self._cancelled: list[Job] = []
         # of the model's thread alone
-        paces = Paces()
-        lanes = (Lane(clock=clock, cost_model=paces, observer=self._observer) for _ in range(3))
+        paces = CostModel()
+        lanes = (CallQueue(clock=clock, cost_model=paces, observer=self._observer) for _ in range(3))
         self._urgent, self._long, self._bulk = lanes
-        self._slice = SliceSize(limits.slice_s, _LEAST_TOKENS)
-        self._idle_slice = SliceSize(limits.idle_slice_s, _LEAST_TOKENS)
+        self._slice = SliceSize(limits.slice_s, _MIN_SLICE_TOKENS)
+        self._idle_slice = SliceSize(limits.idle_slice_s, _MIN_SLICE_TOKENS)
         self._next_turn: list[Job] = []
         self._interactive_s = -math.inf
         self._bulk_next = False
@@ -244,10 +248,10 @@ class Scheduler:
         if not len(self._long) and now_s - self._interactive_s > limits.idle_after_s:
             return self._idle_slice
         slowness_s = max(
-            (now_s - job.submitted_s) / max(job.tokens, _LEAST_LATE_TOKENS) for job in self._bulk.jobs
+            (now_s - job.submitted_s) / max(job.tokens, _MIN_LATE_TOKENS) for job in self._bulk.jobs
         )
         seconds = limits.bulk_slice_s * max(1.0, slowness_s * limits.bulk_tokens_per_s)
-        return SliceSize(min(seconds, limits.late_bulk_slice_s), _LEAST_BULK_TOKENS)
+        return SliceSize(min(seconds, limits.late_bulk_slice_s), _MIN_BULK_SLICE_TOKENS)
 
     def _pop(self, queue: deque[Job], most: int | None = None) -> list[Job]:
         with self._lock:
@@ -282,12 +286,12 @@ class Scheduler:
                     job.pending_events += 1
             self._requeue(job)
 
-    def _queue_of(self, job: Job, call: ModelCall) -> Lane:
+    def _queue_of(self, job: Job, call: ModelCall) -> CallQueue:
         if job.bulk:
             return self._bulk
         return self._urgent if call.urgent else self._long
 
-    def _run_slices(self, lane: Lane, size: SliceSize, *, pieces: int = 1) -> list[Job]:
+    def _run_slices(self, lane: CallQueue, size: SliceSize, *, pieces: int = 1) -> list[Job]:
         """Go on with some pools of a lane; the jobs that have their answers."""
         answered = []
         for _ in range(pieces):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 
-def fair_shares(wanted: Sequence[int], left: Sequence[int], room: int) -> list[int]:
+def split_budget(wanted: Sequence[int], left: Sequence[int], room: int) -> list[int]:
     """Half of the room goes to the calls that have least left to do, the rest to the oldest.
 
     Args:

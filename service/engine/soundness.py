@@ -5,7 +5,7 @@ import math
 from models.arrays import FloatArray
 
 
-def sound(log_probs: FloatArray) -> FloatArray:
+def check_no_nan(log_probs: FloatArray) -> FloatArray:
     """The same log-probabilities; −inf is one.
 
     Raises:

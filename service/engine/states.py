@@ -19,7 +19,7 @@ from typing import Any
 
 from models.errors import ModelNotFoundError, StateElsewhereError, StatesFullError, UnknownStateError
 from service.engine.hosted import LoadedModel
-from service.engine.prefixes import num_bytes
+from service.engine.prefixes import state_bytes
 
 OVERHEAD_BYTES = 1000
 """Of a state, beside its arrays: handle, objects, its place in the tables."""
@@ -27,14 +27,14 @@ OVERHEAD_BYTES = 1000
 _SECRET_BYTES = 12
 _TAG_BYTES = 3
 _HANDLE = re.compile(r"(?P<process>[\w-]{1,63})\.(?P<tag>[0-9a-f]{6})\.[\w-]{16}", re.ASCII)
-_UNLOADED = 1000
+_MAX_UNLOADED_TAGS = 1000
 """Loadings of versions that were unloaded and are remembered, to say so."""
 
 _SWEEP_S = 5.0
 
 
 @dataclass(frozen=True, eq=False)
-class KeptState:
+class StoredState:
     """What a model remembers of one text. A value: nothing changes it, and forks are free.
 
     Attributes:
@@ -52,21 +52,21 @@ class KeptState:
     @cached_property
     def num_bytes(self) -> int:
         """What it takes, the loaded version aside."""
-        return num_bytes(self.state) + OVERHEAD_BYTES
+        return state_bytes(self.state) + OVERHEAD_BYTES
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
     """A kept state, whose it is, and when it was last used."""
 
-    stored: KeptState
+    stored: StoredState
     owner: str
     num_bytes: int
     used_s: float
 
 
 @dataclass(slots=True, eq=False)
-class _Loading:
+class _VersionStates:
     """A loaded version of which states are kept: its part of their handles, and how many there are."""
 
     loaded: LoadedModel
@@ -103,7 +103,7 @@ class StateStore:
         self._clock = clock
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # the longest unused first
-        self._loadings: dict[int, _Loading] = {}
+        self._loadings: dict[int, _VersionStates] = {}
         self._unloaded: OrderedDict[str, str] = OrderedDict()
         self._unloaded_models: weakref.WeakValueDictionary[int, LoadedModel] = weakref.WeakValueDictionary()
         self._num_bytes = 0
@@ -117,7 +117,7 @@ class StateStore:
         """What they take."""
         return self._num_bytes
 
-    def find(self, owner: str, handles: Sequence[str], *, parameter: str) -> list[KeptState]:
+    def find(self, owner: str, handles: Sequence[str], *, parameter: str) -> list[StoredState]:
         """The states that handles lead to, which are thereby used.
 
         Args:
@@ -134,7 +134,7 @@ class StateStore:
             entries = [self._entries.get(handle) for handle in handles]
             for place, entry in enumerate(entries):
                 if entry is None or entry.owner != owner:
-                    raise self._unknown_state(handles[place], _placed(parameter, place))
+                    raise self._unknown_state(handles[place], _indexed_name(parameter, place))
             now_s = self._clock()
             for handle, entry in zip(handles, entries, strict=True):
                 if entry is not None:
@@ -152,7 +152,7 @@ class StateStore:
             self._expire()
             self._check_capacity(count, size)
 
-    def keep(self, owner: str, states: Sequence[KeptState]) -> list[str]:
+    def keep(self, owner: str, states: Sequence[StoredState]) -> list[str]:
         """Keep states, all or none; each must share no memory with rows of other requests, as `rows.alone` sees to.
 
         Returns:
@@ -191,7 +191,7 @@ class StateStore:
             StateElsewhereError: another process keeps one.
         """
         for place, handle in enumerate(handles):
-            self._check_process(handle, _placed(parameter, place))
+            self._check_process(handle, _indexed_name(parameter, place))
 
     def free_version(self, loaded: LoadedModel) -> None:
         """Forget all states of a version that is unloaded, and keep no more; who asks for one is told so."""
@@ -201,7 +201,7 @@ class StateStore:
             if loading is None:
                 return
             self._unloaded[loading.tag] = loaded.address
-            while len(self._unloaded) > _UNLOADED:
+            while len(self._unloaded) > _MAX_UNLOADED_TAGS:
                 self._unloaded.popitem(last=False)
             for handle in [h for h, entry in self._entries.items() if entry.stored.loaded is loaded]:
                 self._remove(handle)
@@ -217,10 +217,10 @@ class StateStore:
             await asyncio.sleep(min(self._ttl_s / 4, _SWEEP_S))
             self.expire()
 
-    def _insert(self, owner: str, kept: KeptState, size: int) -> str:
+    def _insert(self, owner: str, kept: StoredState, size: int) -> str:
         loading = self._loadings.get(id(kept.loaded))
         if loading is None:  # it is held as long as states of it are: no other can have its id
-            loading = _Loading(kept.loaded, secrets.token_hex(_TAG_BYTES))
+            loading = _VersionStates(kept.loaded, secrets.token_hex(_TAG_BYTES))
             self._loadings[id(kept.loaded)] = loading
         loading.count += 1
         handle = f"{self._process}.{loading.tag}.{secrets.token_urlsafe(_SECRET_BYTES)}"
@@ -279,5 +279,5 @@ class StateStore:
             )
 
 
-def _placed(parameter: str, place: int) -> str:
+def _indexed_name(parameter: str, place: int) -> str:
     return parameter.replace("[]", f"[{place}]", 1)

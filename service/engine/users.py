@@ -7,10 +7,10 @@ on the event loop: a personal model is a value, which a request takes along to w
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from models.completion.personal import Bounds, PersonalModel, Sentence
+from models.completion.personal import UserModel, UserModelLimits, WordSequence
 from models.errors import UnknownUserError
 
-_NOTHING = PersonalModel()
+_EMPTY_MODEL = UserModel()
 
 
 class UserStore:
@@ -21,24 +21,24 @@ class UserStore:
         bounds: of one personal model.
     """
 
-    def __init__(self, *, max_users: int, bounds: Bounds) -> None:
+    def __init__(self, *, max_users: int, bounds: UserModelLimits) -> None:
         self._max_users = max_users
         self.bounds = bounds
-        self._models: OrderedDict[tuple[str, str], PersonalModel] = OrderedDict()  # the longest unused first
+        self._models: OrderedDict[tuple[str, str], UserModel] = OrderedDict()  # the longest unused first
 
     def __len__(self) -> int:
         """Users that are kept."""
         return len(self._models)
 
-    def get(self, owner: str, user: str) -> PersonalModel:
+    def get(self, owner: str, user: str) -> UserModel:
         """What a user has written; nothing if nothing is known of them."""
         model = self._models.get((owner, user))
         if model is None:
-            return _NOTHING
+            return _EMPTY_MODEL
         self._models.move_to_end((owner, user))
         return model
 
-    def find(self, owner: str, user: str) -> PersonalModel:
+    def find(self, owner: str, user: str) -> UserModel:
         """What a user has written.
 
         Raises:
@@ -52,11 +52,11 @@ class UserStore:
             )
         return self.get(owner, user)
 
-    def learn(self, owner: str, user: str, sentences: Sequence[Sentence]) -> PersonalModel:
+    def learn(self, owner: str, user: str, sentences: Sequence[WordSequence]) -> UserModel:
         """A user has written sentences; what is known of them by now."""
         return self.put(owner, user, self.get(owner, user).updated(sentences, self.bounds))
 
-    def put(self, owner: str, user: str, model: PersonalModel) -> PersonalModel:
+    def put(self, owner: str, user: str, model: UserModel) -> UserModel:
         """Know this of a user instead of whatever was known; what of it the bounds allow."""
         model = model.limited_to(self.bounds)
         self._models[owner, user] = model

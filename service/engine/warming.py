@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from models.protocol import LanguageModel, TopKPredictor, Weigher, can
-from models.scoring import consume, score_sequences
+from models.protocol import BlockSampler, LanguageModel, TopKPredictor, supports
+from models.scoring import prefill_sequences, score_sequences
 from models.vocabulary import EOS
 
 BATCHES = (1, 2, 17, 64)
@@ -28,13 +28,13 @@ def warm_up(model: LanguageModel[Any]) -> None:
         lengths = 1 + np.arange(batch) % _WIDTH
         state = model.advance(model.initial_state(batch), tokens[:, 0])
         model.next_log_probs(state)
-        if can(model, TopKPredictor):
+        if supports(model, TopKPredictor):
             model.top_k(state, min(_TOP, vocab_size))
-        if can(model, Weigher):
+        if supports(model, BlockSampler):
             rows = np.arange(batch)
             model.logits(model.block_sums(state, np.ones(batch, np.float32)), rows, np.zeros(batch, np.int64))
         score_sequences(model, state, tokens, lengths)
-        consume(model, state.select(np.arange(batch)[::-1].copy()), tokens, lengths)
+        prefill_sequences(model, state.select(np.arange(batch)[::-1].copy()), tokens, lengths)
     model.next_log_probs(model.empty_state(1))
     for name in ("models.decoding.extending", "models.decoding.next_tokens"):
         import_module(name)  # and with them all kernels that choose tokens

@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, contextmanager
 from service.client.errors import StateElsewhereError
 from service.client.states import States
 
-_AT_ONCE = 1000
+_MAX_HANDLES = 1000
 """Handles that one request frees at most; a service takes so many unless it was told to take fewer."""
 
 
-class Dropped:
+class ReleasedHandles:
     """Gathers handles; any thread may add one, the garbage collector's included.
 
     Those of each process by themselves: it refuses to free what another keeps, and a service that is started again
@@ -31,7 +31,7 @@ class Dropped:
         Args:
             asked: the handle that it is asked about, whose process keeps the states.
         """
-        return _some(self._queue_of(asked))
+        return _pop_batch(self._queue_of(asked))
 
     def free(self, states: States) -> None:
         """Free all of them; what another process keeps than the one that answers ends there by itself.
@@ -42,7 +42,7 @@ class Dropped:
         for process, handles in [*self._by_process.items()]:
             try:
                 while handles:
-                    with _some(handles) as some:
+                    with _pop_batch(handles) as some:
                         states.free(some)
             except StateElsewhereError:
                 del self._by_process[process]
@@ -51,7 +51,7 @@ class Dropped:
         return self._by_process.setdefault(handle.partition(".")[0], deque())
 
 
-class Held:
+class StateHandle:
     """A handle that is dropped when the last reference to it goes.
 
     Args:
@@ -61,7 +61,7 @@ class Held:
 
     __slots__ = ("_dropped", "handle")
 
-    def __init__(self, handle: str, dropped: Dropped) -> None:
+    def __init__(self, handle: str, dropped: ReleasedHandles) -> None:
         self.handle = handle
         self._dropped = dropped
 
@@ -70,9 +70,9 @@ class Held:
 
 
 @contextmanager
-def _some(handles: deque[str]) -> Iterator[list[str]]:
+def _pop_batch(handles: deque[str]) -> Iterator[list[str]]:
     """The first of some handles, which are put back if the block fails."""
-    some = [handles.popleft() for _ in range(min(len(handles), _AT_ONCE))]
+    some = [handles.popleft() for _ in range(min(len(handles), _MAX_HANDLES))]
     freed = False
     try:
         yield some

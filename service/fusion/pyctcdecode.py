@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import NoReturn, Self
 
 from service.client import Client
-from service.fusion.word_tree import Text, WordTree
+from service.fusion.word_tree import WordNode, WordTree
 
 _LN_10 = math.log(10)
 _USUAL_LENGTH = 6
@@ -75,7 +75,7 @@ class PyCTCDecodeLM:
         """How many words decide what comes next, the last one included."""
         return self._order
 
-    def get_start_state(self) -> Text:
+    def get_start_state(self) -> WordNode:
         """The state before the first word."""
         return self._tree.start(bos=self.score_boundary)
 
@@ -86,7 +86,7 @@ class PyCTCDecodeLM:
             return 0.0
         return self.unk_score_offset * max(len(partial_token) / _USUAL_LENGTH, 1.0)
 
-    def score(self, prev_state: Text, word: str, is_last_word: bool = False) -> tuple[float, Text]:
+    def score(self, prev_state: WordNode, word: str, is_last_word: bool = False) -> tuple[float, WordNode]:
         """The weighed score of a word, with that of the end after the last one, and the state before that end."""
         ends = is_last_word and self.score_boundary
         if not word:  # a recording that ends in a space: its last word has been scored

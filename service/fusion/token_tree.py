@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from service.client import Client
 from service.client.states import ContinuationOptions
-from service.fusion.dropped import Dropped, Held
+from service.fusion.dropped import ReleasedHandles, StateHandle
 
 _EOS = 2
 
 
-class TokenText:
+class TokenNode:
     """A text that a decoder has reached.
 
     Made by `TokenTree`.
@@ -25,7 +25,11 @@ class TokenText:
     __slots__ = ("held", "logprob", "origin", "row")
 
     def __init__(
-        self, logprob: float, *, held: Held | None = None, origin: "tuple[TokenText, int] | None" = None
+        self,
+        logprob: float,
+        *,
+        held: StateHandle | None = None,
+        origin: "tuple[TokenNode, int] | None" = None,
     ) -> None:
         self.logprob = logprob
         self.held = held
@@ -52,18 +56,18 @@ class TokenTree:
         self._ids = list(token_ids)
         self._model = model
         self._context = context
-        self._dropped = Dropped()
+        self._dropped = ReleasedHandles()
 
-    def start(self, *, bos: bool = True) -> TokenText:
+    def start(self, *, bos: bool = True) -> TokenNode:
         """The text before the first token, after `<s>` or nothing."""
         reply = self._states.open(self._context, model=self._model, bos=bos)
-        return TokenText(0.0, held=Held(reply.states[0].state, self._dropped))
+        return TokenNode(0.0, held=StateHandle(reply.states[0].state, self._dropped))
 
-    def extend(self, text: TokenText, index: int) -> TokenText:
+    def extend(self, text: TokenNode, index: int) -> TokenNode:
         """A text and the token of one more index."""
-        return TokenText(self._row(text)[index], origin=(text, index))
+        return TokenNode(self._row(text)[index], origin=(text, index))
 
-    def end(self, text: TokenText) -> float:
+    def end(self, text: TokenNode) -> float:
         """Natural logarithm of the probability that the text ends here."""
         return self._row(text)[-1]
 
@@ -71,13 +75,13 @@ class TokenTree:
         """Free the states that were let go of."""
         self._dropped.free(self._states)
 
-    def _row(self, text: TokenText) -> list[float]:
+    def _row(self, text: TokenNode) -> list[float]:
         """Log-probabilities of what follows a text: of each index, and last of `</s>`."""
         if text.row is None:
             text.row = self._query(text)
         return text.row
 
-    def _query(self, text: TokenText) -> list[float]:
+    def _query(self, text: TokenNode) -> list[float]:
         asked: ContinuationOptions
         if text.origin is None:
             asked = {"state": self._handle(text), "keep": False}
@@ -87,9 +91,9 @@ class TokenTree:
         with self._dropped.batch_for(asked["state"]) as free:
             (result,) = self._states.advance([asked], next_token_ids=[*self._ids, _EOS], free=free).results
         if result.state is not None:
-            text.held, text.origin = Held(result.state, self._dropped), None
+            text.held, text.origin = StateHandle(result.state, self._dropped), None
         return result.next_logprobs
 
-    def _handle(self, text: TokenText) -> str:
+    def _handle(self, text: TokenNode) -> str:
         """Of a text that was continued, or stands at the start."""
         return "" if text.held is None else text.held.handle

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from service.client import Client
-from service.fusion.token_tree import TokenText, TokenTree
-from service.fusion.word_tree import Text, WordTree
+from service.fusion.token_tree import TokenNode, TokenTree
+from service.fusion.word_tree import WordNode, WordTree
 
 T = TypeVar("T")
 _LN_10 = math.log(10)
@@ -26,7 +26,7 @@ _END = -1
 """The index under which flashlight's trees of states hold the end of a text."""
 
 
-class _Texts(Protocol[T]):
+class _DecoderTexts(Protocol[T]):
     """Texts that grow by one of the decoder's indices."""
 
     def start(self, *, bos: bool) -> T: ...
@@ -69,7 +69,7 @@ class TorchaudioLM:
         super().__init__()  # the decoder's class, which is inherited beside this one
         if bool(words) == bool(token_ids):
             raise ValueError("give either words or token_ids")
-        self._texts: _Texts[Any]
+        self._texts: _DecoderTexts[Any]
         if words:
             self._texts = _Words(client, words, model=model, context=context, companions=companions)
         else:
@@ -116,14 +116,14 @@ class _Words:
         self._words = words
         self._tree = WordTree(client, model=model, context=context, words=words, companions=companions)
 
-    def start(self, *, bos: bool) -> Text:
+    def start(self, *, bos: bool) -> WordNode:
         return self._tree.start(bos=bos)
 
-    def extend(self, text: Text, index: int) -> tuple[Text, float]:
+    def extend(self, text: WordNode, index: int) -> tuple[WordNode, float]:
         longer = self._tree.extend(text, self._words[index])
         return longer, longer.said.logprob
 
-    def end(self, text: Text) -> float:
+    def end(self, text: WordNode) -> float:
         return self._tree.end(text)
 
     def close(self) -> None:
@@ -136,14 +136,14 @@ class _Tokens:
     def __init__(self, client: Client, token_ids: Sequence[int], *, model: str | None, context: str) -> None:
         self._tree = TokenTree(client, token_ids, model=model, context=context)
 
-    def start(self, *, bos: bool) -> TokenText:
+    def start(self, *, bos: bool) -> TokenNode:
         return self._tree.start(bos=bos)
 
-    def extend(self, text: TokenText, index: int) -> tuple[TokenText, float]:
+    def extend(self, text: TokenNode, index: int) -> tuple[TokenNode, float]:
         longer = self._tree.extend(text, index)
         return longer, longer.logprob
 
-    def end(self, text: TokenText) -> float:
+    def end(self, text: TokenNode) -> float:
         return self._tree.end(text)
 
     def close(self) -> None:

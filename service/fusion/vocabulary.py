@@ -7,11 +7,11 @@ from service.client import Client
 from service.client.states import ContinuationOptions
 from service.schemas.state_replies import AdvancedState
 
-_WORDS_AT_ONCE = 1000
+_BATCH_WORDS = 1000
 _CONTROL_TOKENS = 3
 
 
-class Said(NamedTuple):
+class WordEstimate(NamedTuple):
     """What a model said of a word.
 
     Attributes:
@@ -27,12 +27,12 @@ class Said(NamedTuple):
     eos_logprob: float | None = None
 
     @classmethod
-    def of(cls, result: AdvancedState) -> "Said":
+    def of(cls, result: AdvancedState) -> "WordEstimate":
         """What a reply says."""
         return cls(result.logprob, result.num_oov > 0, result.num_tokens, result.eos_logprob)
 
 
-class FirstWords(NamedTuple):
+class InitialWords(NamedTuple):
     """What a model says of words at the start of texts.
 
     Attributes:
@@ -42,7 +42,7 @@ class FirstWords(NamedTuple):
     """
 
     model: str
-    said: dict[str, Said]
+    said: dict[str, WordEstimate]
     whole: frozenset[str] | None
 
     @property
@@ -51,10 +51,10 @@ class FirstWords(NamedTuple):
         return {word for word, said in self.said.items() if not said.is_oov}
 
 
-NO_WORDS = FirstWords("", {}, None)
+NO_INITIAL_WORDS = InitialWords("", {}, None)
 
 
-def ask_first_words(client: Client, model: str, handle: str, words: Sequence[str]) -> FirstWords:
+def score_initial_words(client: Client, model: str, handle: str, words: Sequence[str]) -> InitialWords:
     """Ask a version for all of some words.
 
     Args:
@@ -66,15 +66,15 @@ def ask_first_words(client: Client, model: str, handle: str, words: Sequence[str
     Raises:
         GramophoneError: the service does not answer.
     """
-    said: dict[str, Said] = {}
-    for first in range(0, len(words), _WORDS_AT_ONCE):
-        said |= _said_of(client, handle, words[first : first + _WORDS_AT_ONCE])
+    said: dict[str, WordEstimate] = {}
+    for first in range(0, len(words), _BATCH_WORDS):
+        said |= _estimates(client, handle, words[first : first + _BATCH_WORDS])
     known = [word for word, one in said.items() if not one.is_oov and one.num_tokens == 1]
     whole = len(known) + _CONTROL_TOKENS == client.model(model).vocab_size
     if whole:  # of a tokenizer that neither cuts words nor changes them
         probes = [probe for probe in _probes(known) if probe not in said]
-        whole = all(one.is_oov and one.num_tokens == 1 for one in _said_of(client, handle, probes).values())
-    return FirstWords(model, said, frozenset(known) if whole else None)
+        whole = all(one.is_oov and one.num_tokens == 1 for one in _estimates(client, handle, probes).values())
+    return InitialWords(model, said, frozenset(known) if whole else None)
 
 
 def _probes(known: Sequence[str]) -> list[str]:
@@ -83,7 +83,7 @@ def _probes(known: Sequence[str]) -> list[str]:
     return [*changed, *(f"{known[0]}{mark}{known[-1]}" for mark in "-'._/,1")]
 
 
-def _said_of(client: Client, handle: str, words: Sequence[str]) -> dict[str, Said]:
+def _estimates(client: Client, handle: str, words: Sequence[str]) -> dict[str, WordEstimate]:
     asked: list[ContinuationOptions] = [{"state": handle, "text": word, "keep": False} for word in words]
     results = client.states.advance(asked).results if asked else []
-    return {word: Said.of(result) for word, result in zip(words, results, strict=True)}
+    return {word: WordEstimate.of(result) for word, result in zip(words, results, strict=True)}

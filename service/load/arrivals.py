@@ -8,7 +8,7 @@ from typing import Literal
 Arrivals = Literal["poisson", "constant"]
 
 
-def poisson(rate_per_s: float, seed: int = 0) -> Iterator[float]:
+def poisson_arrivals(rate_per_s: float, seed: int = 0) -> Iterator[float]:
     """Independent callers: exponential gaps. The same seed gives the same times."""
     generator = random.Random(seed)
     due_s = 0.0
@@ -17,11 +17,11 @@ def poisson(rate_per_s: float, seed: int = 0) -> Iterator[float]:
         yield due_s
 
 
-def constant(rate_per_s: float) -> Iterator[float]:
+def constant_arrivals(rate_per_s: float) -> Iterator[float]:
     """A clock: equal gaps, the first request at once."""
     return (number / rate_per_s for number in itertools.count())
 
 
-def arrivals_of(kind: Arrivals, rate_per_s: float, seed: int = 0) -> Iterator[float]:
+def arrival_times(kind: Arrivals, rate_per_s: float, seed: int = 0) -> Iterator[float]:
     """The arrivals of that name; `constant` needs no seed."""
-    return poisson(rate_per_s, seed) if kind == "poisson" else constant(rate_per_s)
+    return poisson_arrivals(rate_per_s, seed) if kind == "poisson" else constant_arrivals(rate_per_s)

@@ -4,14 +4,14 @@ import asyncio
 import time
 
 from service.load.connection import ExchangeError, Reply
-from service.load.events import message_of
+from service.load.events import error_message
 from service.load.loads import ClosedLoop
 from service.load.observation import TIMEOUT, Observation, Recording
-from service.load.pool import Pool
+from service.load.pool import ConnectionPool
 from service.load.target import Target
 
 
-class Asker:
+class RequestSender:
     """Sends requests to a target and adds what it sees to a recording.
 
     Args:
@@ -23,7 +23,9 @@ class Asker:
         load, terms = recording.load, recording.terms
         self._recording = recording
         self._timeout_s = terms.timeout_s
-        self._pool = Pool(target, load.clients if isinstance(load, ClosedLoop) else terms.max_connections)
+        self._pool = ConnectionPool(
+            target, load.clients if isinstance(load, ClosedLoop) else terms.max_connections
+        )
 
     async def send(self, intended_s: float, data: bytes, num_items: int) -> bool:
         """Send the bytes of a request that was due at a time; whether there was an answer of any kind."""
@@ -57,7 +59,7 @@ class Asker:
         seen.status = reply.status
         seen.num_tokens, seen.token_times_s = reply.num_tokens, reply.token_times_s
         if not 200 <= reply.status < 300:
-            self._record_error(seen, f"http_{reply.status}", message_of(reply.body))
+            self._record_error(seen, f"http_{reply.status}", error_message(reply.body))
         elif reply.error is not None:
             self._record_error(seen, "stream", reply.error)
 

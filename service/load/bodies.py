@@ -36,7 +36,7 @@ def read_bodies(path: Path) -> list[Request]:
     return requests
 
 
-def read_fields(assignments: Sequence[str]) -> dict[str, Any]:
+def parse_fields(assignments: Sequence[str]) -> dict[str, Any]:
     """Fields of a body, of `NAME=JSON` each; what is not JSON is text.
 
     Raises:

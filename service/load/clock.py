@@ -13,7 +13,7 @@ _TimerSpec = ctypes.c_long * 4
 """Seconds and nanoseconds of the interval, which is none, then those until the timer goes off."""
 
 
-class Clock:
+class PreciseClock:
     """One sleeper at a time, woken by a timer of Linux's; elsewhere by the event loop, a millisecond late.
 
     A thread that sleeps and wakes the loop was tried: it is late by 0.1 ms instead of 0.03, and where the machine is

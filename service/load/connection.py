@@ -14,12 +14,12 @@ from typing import Self
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from service.load.events import EventSplitter, read_event
+from service.load.events import EventSplitter, parse_event
 from service.load.target import Request, Target
 
-_EVENTS = b"text/event-stream"
+_EVENT_STREAM = b"text/event-stream"
 _USAGE = re.compile(rb'"completion_tokens": *(\d+)')
-_FRAMED = frozenset({b"content-length", b"transfer-encoding"})
+_FRAMING_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class ExchangeError(Exception):
@@ -80,7 +80,7 @@ class Reply:
         if self._splitter is None:
             self._splitter = EventSplitter()
         for payload in self._splitter.push(piece):
-            event = read_event(payload)
+            event = parse_event(payload)
             if event.num_tokens:
                 self.token_times_s.append(now_s)
                 self.num_tokens += event.num_tokens
@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
             OSError: nobody answers there, or the certificate is not to be trusted.
         """
         _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: cls(target), target.host, target.port, ssl=_tls() if target.tls else None
+            lambda: cls(target), target.host, target.port, ssl=_tls_context() if target.tls else None
         )
         return connection
 
@@ -183,8 +183,8 @@ class Connection(asyncio.Protocol):
         """Note what says how the body is to be read."""
         name = name.lower()
         if name == b"content-type":
-            self._reply.streamed = value.startswith(_EVENTS)
-        elif name in _FRAMED:
+            self._reply.streamed = value.startswith(_EVENT_STREAM)
+        elif name in _FRAMING_HEADERS:
             self._framed = True
 
     def on_headers_complete(self) -> None:
@@ -217,5 +217,5 @@ class Connection(asyncio.Protocol):
 
 
 @functools.cache
-def _tls() -> ssl.SSLContext:
+def _tls_context() -> ssl.SSLContext:
     return ssl.create_default_context()

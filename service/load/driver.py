@@ -9,21 +9,26 @@ from collections.abc import Callable, Iterator, Sequence
 
 import uvloop
 
-from service.load.arrivals import arrivals_of
-from service.load.asking import Asker
-from service.load.clock import Clock
-from service.load.loads import ClosedLoop, Load, OpenLoop, Terms
+from service.load.arrivals import arrival_times
+from service.load.asking import RequestSender
+from service.load.clock import PreciseClock
+from service.load.loads import ClosedLoop, Load, LoadSettings, OpenLoop
 from service.load.observation import Recording
 from service.load.target import Request, Target
 
-Watch = Callable[[Recording], None]
-_WATCH_EVERY_S = 0.5
-_AFTER_NO_ANSWER_S = 0.01
+RecordingCallback = Callable[[Recording], None]
+_PROGRESS_INTERVAL_S = 0.5
+_PAUSE_AFTER_FAILURE_S = 0.01
 """A client waits so long where nobody answered: there is nothing to measure, and no use in hammering."""
 
 
-def measure(
-    target: Target, requests: Sequence[Request], load: Load, terms: Terms, *, watch: Watch | None = None
+def run_load(
+    target: Target,
+    requests: Sequence[Request],
+    load: Load,
+    terms: LoadSettings,
+    *,
+    watch: RecordingCallback | None = None,
 ) -> Recording:
     """Put a load on a target; Ctrl-C ends it early.
 
@@ -35,17 +40,17 @@ def measure(
         watch: called with what there is so far, twice a second.
     """
     recording = Recording(load, terms)
-    with _no_collections(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with _gc_disabled(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_watched(target, requests, recording, watch))
+            runner.run(_with_progress(target, requests, recording, watch))
         except KeyboardInterrupt:
             recording.interrupted = True
     return recording
 
 
-async def record(target: Target, requests: Sequence[Request], recording: Recording) -> None:
+async def fill_recording(target: Target, requests: Sequence[Request], recording: Recording) -> None:
     """The same inside an event loop: put the load of a recording on a target, and fill it."""
-    asker = Asker(target, recording)
+    asker = RequestSender(target, recording)
     encoded = itertools.cycle([(target.encode(request), request.num_items) for request in requests])
     recording.started_s, cpu_s = time.perf_counter(), time.thread_time()
     recording.window_start_s = recording.started_s + recording.terms.warmup_s
@@ -60,34 +65,34 @@ async def record(target: Target, requests: Sequence[Request], recording: Recordi
         asker.close()
 
 
-async def _watched(
-    target: Target, requests: Sequence[Request], recording: Recording, watch: Watch | None
+async def _with_progress(
+    target: Target, requests: Sequence[Request], recording: Recording, watch: RecordingCallback | None
 ) -> None:
     async def look() -> None:
         while watch is not None:
-            await asyncio.sleep(_WATCH_EVERY_S)
+            await asyncio.sleep(_PROGRESS_INTERVAL_S)
             watch(recording)
 
     looking = asyncio.create_task(look())
     try:
-        await record(target, requests, recording)
+        await fill_recording(target, requests, recording)
     finally:
         looking.cancel()
 
 
 async def _open_loop(
-    asker: Asker, encoded: Iterator[tuple[bytes, int]], load: OpenLoop, recording: Recording
+    asker: RequestSender, encoded: Iterator[tuple[bytes, int]], load: OpenLoop, recording: Recording
 ) -> None:
-    arrivals = arrivals_of(load.arrivals, load.rate_per_s, load.seed)
+    arrivals = arrival_times(load.arrivals, load.rate_per_s, load.seed)
     async with asyncio.TaskGroup() as tasks:
-        with Clock() as clock:
-            for offset_s in scheduled(arrivals, recording.terms):
+        with PreciseClock() as clock:
+            for offset_s in schedule_arrivals(arrivals, recording.terms):
                 intended_s = recording.started_s + offset_s
                 await clock.sleep_until(intended_s)
                 tasks.create_task(asker.send(intended_s, *next(encoded)))
 
 
-def scheduled(arrivals: Iterator[float], terms: Terms) -> Iterator[float]:
+def schedule_arrivals(arrivals: Iterator[float], terms: LoadSettings) -> Iterator[float]:
     """Those arrivals, in seconds after the start, that the warm-up and what is measured consist of."""
     measured = 0
     for offset_s in arrivals:
@@ -100,7 +105,7 @@ def scheduled(arrivals: Iterator[float], terms: Terms) -> Iterator[float]:
 
 
 async def _closed_loop(
-    asker: Asker, encoded: Iterator[tuple[bytes, int]], load: ClosedLoop, recording: Recording
+    asker: RequestSender, encoded: Iterator[tuple[bytes, int]], load: ClosedLoop, recording: Recording
 ) -> None:
     terms = recording.terms
     tickets = itertools.count() if terms.num_requests is None else iter(range(terms.num_requests))
@@ -115,7 +120,7 @@ async def _closed_loop(
     async def client() -> None:
         while goes_on(now_s := time.perf_counter()):
             if not await asker.send(now_s, *next(encoded)):
-                await asyncio.sleep(_AFTER_NO_ANSWER_S)
+                await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(load.clients):
@@ -123,7 +128,7 @@ async def _closed_loop(
 
 
 @contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
+def _gc_disabled() -> Iterator[None]:
     """No garbage is collected meanwhile: a full collection would hold every answer up. Little is left lying."""
     gc.collect()
     gc.disable()

@@ -9,7 +9,7 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 _TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(us|ms|s|min)")
 
 
-def read_duration_s(text: str, parameter: str) -> float:
+def parse_duration_s(text: str, parameter: str) -> float:
     """Seconds of a time with its unit; `0` needs none.
 
     Args:

@@ -40,7 +40,7 @@ class Event(NamedTuple):
     error: str | None = None
 
 
-def read_event(payload: bytes) -> Event:
+def parse_event(payload: bytes) -> Event:
     """Read an event of ours, of OpenAI's completions and chats, or of others, which bring a token each."""
     if payload == _DONE:
         return Event()
@@ -51,7 +51,7 @@ def read_event(payload: bytes) -> Event:
     if not isinstance(value, dict):
         return Event(num_tokens=1)
     if value.get("error"):
-        return Event(error=message_of(payload))
+        return Event(error=error_message(payload))
     choices = value.get("choices")
     if not isinstance(choices, list):
         return Event(num_tokens=1)
@@ -74,7 +74,7 @@ def _usage_tokens(reply: dict[str, Any]) -> int | None:
     return count if isinstance(count, int) else None
 
 
-def message_of(body: bytes) -> str:
+def error_message(body: bytes) -> str:
     """What an error says, in a line: the message of OpenAI's shape or of FastAPI's, else its beginning."""
     try:
         value = json.loads(body)

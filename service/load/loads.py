@@ -47,7 +47,7 @@ Load = OpenLoop | ClosedLoop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class LoadSettings:
     """How long a load is put on, and with what.
 
     Attributes:

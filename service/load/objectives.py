@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from models.errors import InvalidInputError
-from service.load.durations import read_duration_s
+from service.load.durations import parse_duration_s
 from service.load.observation import Observation
 
-METRICS = ("latency", "ttft", "itl", "tpot")
+OBJECTIVE_METRICS = ("latency", "ttft", "itl", "tpot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ class Objective:
         return (seen.tpot_s or 0.0) <= self.limit_s
 
 
-def read_objective(text: str) -> Objective:
+def parse_objective(text: str) -> Objective:
     """The objective of `NAME=TIME`, such as `ttft=50ms`.
 
     Raises:
         InvalidInputError: there is no such figure, or no such time.
     """
     metric, _, limit = text.partition("=")
-    if metric not in METRICS:
+    if metric not in OBJECTIVE_METRICS:
         raise InvalidInputError(
-            f"objective is {text!r}; it must be NAME=TIME with one of {', '.join(METRICS)}, such as ttft=50ms",
+            f"objective is {text!r}; it must be NAME=TIME with one of {', '.join(OBJECTIVE_METRICS)}, such as ttft=50ms",
             parameter="objective",
         )
-    return Objective(metric, read_duration_s(limit, f"objective {metric}"))
+    return Objective(metric, parse_duration_s(limit, f"objective {metric}"))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from service.load.loads import Load, Terms
+from service.load.loads import Load, LoadSettings
 
 TIMEOUT = "timeout"
 
@@ -78,7 +78,7 @@ class Recording:
     """
 
     load: Load
-    terms: Terms
+    terms: LoadSettings
     started_s: float = 0.0
     window_start_s: float = 0.0
     ended_s: float = 0.0

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from models.errors import InvalidInputError
-from models.packed_files import writing
+from models.packed_files import atomic_writer
 from service.load.loads import OpenLoop
-from service.load.spread import Spread
-from service.load.summary import Summary
+from service.load.spread import Percentiles
+from service.load.summary import LoadSummary
 
-_KINDS = frozenset({".png", ".svg", ".pdf"})
-_PERCENTILES: dict[str, Callable[[Spread], float | None]] = {
+_SUFFIXES = frozenset({".png", ".svg", ".pdf"})
+_PERCENTILES: dict[str, Callable[[Percentiles], float | None]] = {
     "p50": lambda spread: spread.p50_s,
     "p90": lambda spread: spread.p90_s,
     "p99": lambda spread: spread.p99_s,
@@ -25,15 +25,15 @@ def check_plot_path(path: Path) -> None:
     Raises:
         InvalidInputError: it is no kind of picture that is drawn, or its folder is not there.
     """
-    if path.suffix.lower() not in _KINDS:
+    if path.suffix.lower() not in _SUFFIXES:
         raise InvalidInputError(
-            f"plot is {str(path)!r}; its name must end in {', '.join(sorted(_KINDS))}", parameter="plot"
+            f"plot is {str(path)!r}; its name must end in {', '.join(sorted(_SUFFIXES))}", parameter="plot"
         )
     if not path.parent.is_dir():
         raise InvalidInputError(f"plot is {str(path)!r}; there is no folder {path.parent}", parameter="plot")
 
 
-def plot_sweep(summaries: Sequence[Summary], path: Path) -> None:
+def plot_sweep(summaries: Sequence[LoadSummary], path: Path) -> None:
     """Draw the percentiles of latency over the load, and write the picture; invalid points are hollow.
 
     Raises:
@@ -45,7 +45,7 @@ def plot_sweep(summaries: Sequence[Summary], path: Path) -> None:
     axes = figure.subplots()
     for name, percentile in _PERCENTILES.items():
         points = [
-            (_size(summary), 1e3 * value, summary.valid)
+            (_load_size(summary), 1e3 * value, summary.valid)
             for summary in summaries
             if summary.latency is not None and (value := percentile(summary.latency)) is not None
         ]
@@ -63,9 +63,9 @@ def plot_sweep(summaries: Sequence[Summary], path: Path) -> None:
     axes.legend(frameon=False)
     picture = io.BytesIO()
     figure.savefig(picture, format=path.suffix[1:].lower(), dpi=150)
-    with writing(path) as write:
+    with atomic_writer(path) as write:
         write(picture.getvalue())
 
 
-def _size(summary: Summary) -> float:
+def _load_size(summary: LoadSummary) -> float:
     return summary.load.rate_per_s if isinstance(summary.load, OpenLoop) else summary.load.clients

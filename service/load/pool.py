@@ -8,7 +8,7 @@ from service.load.connection import Connection
 from service.load.target import Target
 
 
-class Pool:
+class ConnectionPool:
     """Lends connections; the one that came back last goes first, so that few stay idle for long.
 
     Args:

@@ -4,7 +4,7 @@ import asyncio
 
 from models.errors import EngineError
 from service.load.connection import Connection, ExchangeError, Reply
-from service.load.events import message_of
+from service.load.events import error_message
 from service.load.target import Request, Target
 
 _OVERLOADED = 429
@@ -18,7 +18,7 @@ def probe(target: Target, request: Request, timeout_s: float) -> None:
     """
     place = f"{request.method} {target.path_of(request)} at {target.host}:{target.port}"
     try:
-        reply = asyncio.run(_ask(target, request, timeout_s))
+        reply = asyncio.run(_send_once(target, request, timeout_s))
     except TimeoutError:
         raise EngineError(f"{place} was not answered within {timeout_s:g} s") from None
     except (ExchangeError, OSError) as error:
@@ -26,10 +26,10 @@ def probe(target: Target, request: Request, timeout_s: float) -> None:
     if reply.error is not None:
         raise EngineError(f"{place} failed in the middle: {reply.error}")
     if not 200 <= reply.status < 300 and reply.status != _OVERLOADED:
-        raise EngineError(f"{place} was answered {reply.status}: {message_of(reply.body)}")
+        raise EngineError(f"{place} was answered {reply.status}: {error_message(reply.body)}")
 
 
-async def _ask(target: Target, request: Request, timeout_s: float) -> Reply:
+async def _send_once(target: Target, request: Request, timeout_s: float) -> Reply:
     async with asyncio.timeout(timeout_s):
         connection = await Connection.open(target)
         try:

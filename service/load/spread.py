@@ -8,7 +8,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Percentiles:
     """Percentiles of times in seconds, interpolated linearly.
 
     A percentile is None where fewer values lie beyond it than one: the 99th needs 100 values, p99.9 1,000.

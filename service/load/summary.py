@@ -10,8 +10,8 @@ import numpy as np
 from service.load.loads import ClosedLoop, Load, OpenLoop
 from service.load.objectives import Objective
 from service.load.observation import TIMEOUT, Observation, Recording
-from service.load.spread import Spread
-from service.load.validity import doubts
+from service.load.spread import Percentiles
+from service.load.validity import validity_problems
 
 _REJECTED = "http_429"
 
@@ -25,7 +25,7 @@ class ErrorCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class LoadSummary:
     """What a load was like.
 
     Attributes:
@@ -63,12 +63,12 @@ class Summary:
     items_per_s: float
     tokens_per_s: float
     goodput_per_s: float
-    latency: Spread | None
-    ttft: Spread | None
-    itl: Spread | None
-    tpot: Spread | None
-    lateness: Spread | None
-    connecting: Spread | None
+    latency: Percentiles | None
+    ttft: Percentiles | None
+    itl: Percentiles | None
+    tpot: Percentiles | None
+    lateness: Percentiles | None
+    connecting: Percentiles | None
     num_waited: int
     cpu_share: float
     invalid_because: tuple[str, ...]
@@ -119,7 +119,7 @@ class Summary:
         }
 
 
-def summarise(recording: Recording, objectives: Sequence[Objective] = ()) -> Summary:
+def summarise_load(recording: Recording, objectives: Sequence[Objective] = ()) -> LoadSummary:
     """The figures of a recording.
 
     Rates are of what happened between the end of the warm-up and the end of the time that was asked for; the
@@ -135,9 +135,9 @@ def summarise(recording: Recording, objectives: Sequence[Objective] = ()) -> Sum
     ]
     good = [seen for seen in answered if all(objective.is_met(seen) for objective in objectives)]
     load = recording.load
-    latency = Spread.of(seen.latency_s for seen in due if seen.error in {None, TIMEOUT})
-    lateness = Spread.of(seen.started_s - seen.intended_s for seen in due)
-    return Summary(
+    latency = Percentiles.of(seen.latency_s for seen in due if seen.error in {None, TIMEOUT})
+    lateness = Percentiles.of(seen.started_s - seen.intended_s for seen in due)
+    return LoadSummary(
         load=load,
         duration_s=duration_s,
         num_requests=len(due),
@@ -150,14 +150,14 @@ def summarise(recording: Recording, objectives: Sequence[Objective] = ()) -> Sum
         tokens_per_s=_tokens_between(recording.observations, began_s, until_s) * per_s,
         goodput_per_s=len(good) * per_s,
         latency=latency,
-        ttft=Spread.of(seen.ttft_s for seen in answered if seen.ttft_s is not None),
-        itl=Spread.of(gap_s for seen in answered for gap_s in seen.gaps_s),
-        tpot=Spread.of(seen.tpot_s for seen in answered if seen.tpot_s is not None),
+        ttft=Percentiles.of(seen.ttft_s for seen in answered if seen.ttft_s is not None),
+        itl=Percentiles.of(gap_s for seen in answered for gap_s in seen.gaps_s),
+        tpot=Percentiles.of(seen.tpot_s for seen in answered if seen.tpot_s is not None),
         lateness=lateness,
-        connecting=Spread.of(seen.sent_s - seen.started_s for seen in due if seen.sent_s),
+        connecting=Percentiles.of(seen.sent_s - seen.started_s for seen in due if seen.sent_s),
         num_waited=recording.num_waited,
         cpu_share=recording.cpu_share,
-        invalid_because=doubts(recording, latency, lateness),
+        invalid_because=validity_problems(recording, latency, lateness),
         interrupted=recording.interrupted,
     )
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.load.driver import Watch, measure
-from service.load.loads import Load, Terms
+from service.load.driver import RecordingCallback, run_load
+from service.load.loads import Load, LoadSettings
 from service.load.objectives import Objective
 from service.load.probing import probe
-from service.load.summary import Summary, summarise
+from service.load.summary import LoadSummary, summarise_load
 from service.load.target import Request, Target
 
 
@@ -27,10 +27,10 @@ class Sweep:
     target: Target
     requests: Sequence[Request]
     loads: Sequence[Load]
-    terms: Terms
+    terms: LoadSettings
     objectives: Sequence[Objective] = ()
 
-    def run(self, watch: Watch | None = None) -> list[Summary]:
+    def run(self, watch: RecordingCallback | None = None) -> list[LoadSummary]:
         """Measure; Ctrl-C ends the load that is on, and the rest is left out.
 
         Raises:
@@ -39,8 +39,8 @@ class Sweep:
         probe(self.target, self.requests[0], self.terms.timeout_s)
         summaries = []
         for load in self.loads:
-            recording = measure(self.target, self.requests, load, self.terms, watch=watch)
-            summaries.append(summarise(recording, self.objectives))
+            recording = run_load(self.target, self.requests, load, self.terms, watch=watch)
+            summaries.append(summarise_load(recording, self.objectives))
             if recording.interrupted:
                 break
         return summaries

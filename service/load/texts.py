@@ -6,12 +6,12 @@ from pathlib import Path
 
 from models.errors import FormatError
 
-_WORDS = range(8, 41)
+_WORD_COUNTS = range(8, 41)
 """Length in words of the paragraphs of the documentation that are taken for sentences."""
 _MAX_TEXTS = 10_000
 
 
-def read_texts(path: Path) -> list[str]:
+def load_texts(path: Path) -> list[str]:
     """The lines of a text file that are not empty, at most 10,000.
 
     Raises:
@@ -32,7 +32,7 @@ def default_texts() -> list[str]:
     from pydoc_data.topics import topics  # half a megabyte
 
     paragraphs = (part.split() for topic in topics.values() for part in topic.split("\n\n"))
-    return [" ".join(words) for words in paragraphs if len(words) in _WORDS]
+    return [" ".join(words) for words in paragraphs if len(words) in _WORD_COUNTS]
 
 
 def shuffled(texts: Sequence[str], seed: int) -> list[str]:
@@ -40,7 +40,7 @@ def shuffled(texts: Sequence[str], seed: int) -> list[str]:
     return random.Random(seed).sample(texts, len(texts))
 
 
-def beginnings(texts: Iterable[str]) -> Iterator[str]:
+def typed_prefixes(texts: Iterable[str]) -> Iterator[str]:
     """What is in the field while somebody types each text: a word more each time."""
     for text in texts:
         words = text.split()
@@ -48,7 +48,7 @@ def beginnings(texts: Iterable[str]) -> Iterator[str]:
             yield " ".join(words[:end]) + " "
 
 
-def variants(text: str, words: Sequence[str], count: int, generator: random.Random) -> list[str]:
+def candidate_variants(text: str, words: Sequence[str], count: int, generator: random.Random) -> list[str]:
     """A text with two words replaced by others, so often: alike, as the candidates of a decoder are."""
     made = []
     for _ in range(count):

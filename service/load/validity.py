@@ -2,7 +2,7 @@
 
 from service.load.loads import OpenLoop
 from service.load.observation import Recording
-from service.load.spread import Spread
+from service.load.spread import Percentiles
 
 MAX_LATE_SHARE = 0.25
 """Of the 99th percentile of latency: more lateness of the generator's own would be most of what is seen."""
@@ -12,7 +12,9 @@ MAX_CPU_SHARE = 0.9
 """Of one core: beyond it a generator of one thread has nothing left."""
 
 
-def doubts(recording: Recording, latency: Spread | None, lateness: Spread | None) -> tuple[str, ...]:
+def validity_problems(
+    recording: Recording, latency: Percentiles | None, lateness: Percentiles | None
+) -> tuple[str, ...]:
     """Reasons why the figures are not the service's own; none if they are.
 
     Args:

@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 
 from models.errors import InvalidInputError
 from service.load.target import Request
-from service.load.texts import beginnings, default_texts, shuffled, variants
+from service.load.texts import candidate_variants, default_texts, shuffled, typed_prefixes
 
 _NUM_REQUESTS = range(100, 2049)
 _NUM_ITEMS = 10_000
 """Different requests, within these bounds about so many items in all; they come again after that."""
 _LIST_LENGTH = 100
 """Candidates in a list to re-rank, at most."""
-Body = dict[str, Any]
+RequestBody = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class WorkloadOptions:
     """What the requests of a workload are like.
 
     Attributes:
@@ -41,39 +41,41 @@ class Shape:
     seed: int = 0
 
 
-def _next_token(texts: Sequence[str], num_items: int, _shape: Shape) -> Iterator[Body]:
-    contexts = beginnings(cycle(texts))
+def _next_token(texts: Sequence[str], num_items: int, _shape: WorkloadOptions) -> Iterator[RequestBody]:
+    contexts = typed_prefixes(cycle(texts))
     while True:
         some = list(islice(contexts, num_items))
         yield {"context": some if num_items > 1 else some[0], "top_k": 10, "entropy": False}
 
 
-def _score(texts: Sequence[str], num_items: int, _shape: Shape) -> Iterator[Body]:
+def _score(texts: Sequence[str], num_items: int, _shape: WorkloadOptions) -> Iterator[RequestBody]:
     source = cycle(texts)
     while True:
         yield {"texts": list(islice(source, num_items))}
 
 
-def _rerank(texts: Sequence[str], num_items: int, shape: Shape) -> Iterator[Body]:
+def _rerank(texts: Sequence[str], num_items: int, shape: WorkloadOptions) -> Iterator[RequestBody]:
     generator = random.Random(shape.seed)
     words = [word for text in texts[:200] for word in text.split()]
     source = cycle(texts)
     while True:
         lists = []
         for start in range(0, num_items, _LIST_LENGTH):
-            candidates = variants(next(source), words, min(_LIST_LENGTH, num_items - start), generator)
+            candidates = candidate_variants(
+                next(source), words, min(_LIST_LENGTH, num_items - start), generator
+            )
             lists.append({"candidates": [{"text": text} for text in candidates]})
         yield {"lists": lists}
 
 
-def _generate(texts: Sequence[str], _num_items: int, shape: Shape) -> Iterator[Body]:
-    for seed, prompt in zip(numbers_from(shape.seed), beginnings(cycle(texts)), strict=False):
+def _generate(texts: Sequence[str], _num_items: int, shape: WorkloadOptions) -> Iterator[RequestBody]:
+    for seed, prompt in zip(numbers_from(shape.seed), typed_prefixes(cycle(texts)), strict=False):
         body = {"prompt": prompt, "max_tokens": shape.max_tokens, "ignore_eos": True}
         yield {**body, "seed": seed, "stream": True}
 
 
-def _completions(texts: Sequence[str], _num_items: int, shape: Shape) -> Iterator[Body]:
-    for seed, prompt in zip(numbers_from(shape.seed), beginnings(cycle(texts)), strict=False):
+def _completions(texts: Sequence[str], _num_items: int, shape: WorkloadOptions) -> Iterator[RequestBody]:
+    for seed, prompt in zip(numbers_from(shape.seed), typed_prefixes(cycle(texts)), strict=False):
         body = {"prompt": prompt, "max_tokens": shape.max_tokens, "temperature": 1.0, "seed": seed}
         yield {**body, "stream": True, "stream_options": {"include_usage": True}}
 
@@ -82,7 +84,7 @@ class _Workload(NamedTuple):
     """A path, its bodies for ever, and how many items are in each; None where there is always one."""
 
     path: str
-    bodies: Callable[[Sequence[str], int, Shape], Iterator[Body]]
+    bodies: Callable[[Sequence[str], int, WorkloadOptions], Iterator[RequestBody]]
     num_items: int | None
 
 
@@ -97,7 +99,7 @@ WORKLOADS = tuple(_WORKLOADS)
 """Names of the workloads; `generate` and `completions` are streamed."""
 
 
-def requests_of(name: str, shape: Shape, count: int | None = None) -> list[Request]:
+def workload_requests(name: str, shape: WorkloadOptions, count: int | None = None) -> list[Request]:
     """Requests of a workload, all different as far as the texts go.
 
     Args:

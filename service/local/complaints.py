@@ -2,11 +2,11 @@
 
 import typer
 
-MOST = 20
+MAX_SHOWN = 20
 """Complaints told one by one; of more their number is told."""
 
 
-class Complaints:
+class LineWarnings:
     """Counts them, and tells the first ones.
 
     Attributes:
@@ -19,10 +19,10 @@ class Complaints:
     def warn(self, message: str) -> None:
         """Tell one more, unless there were too many."""
         self.count += 1
-        if self.count <= MOST:
+        if self.count <= MAX_SHOWN:
             typer.echo(f"gramophone: {message}", err=True)
 
     def warn_rest(self, file: str, what: str) -> None:
         """Tell how many were not told, such as `more bad lines` of a file."""
-        if self.count > MOST:
-            typer.echo(f"gramophone: {file}: {self.count - MOST:,} {what}", err=True)
+        if self.count > MAX_SHOWN:
+            typer.echo(f"gramophone: {file}: {self.count - MAX_SHOWN:,} {what}", err=True)

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.registry import Address, Registry, Version, open_registry
+from models.checkpoint.registry import Address, Registry, open_registry
+from models.checkpoint.versions import Version
 from models.errors import LanguageModelError, ManifestError
 
 CARD_FILE = "MODEL_CARD.md"
 
 
-def overview(root: Address) -> list[dict[str, Any]]:
+def list_versions(root: Address) -> list[dict[str, Any]]:
     """One row a version: address, aliases, family, figures; or what is wrong with it."""
     registry = open_registry(root)
     rows: list[dict[str, Any]] = []
@@ -24,11 +25,11 @@ def overview(root: Address) -> list[dict[str, Any]]:
             rows.append({"model": name, "aliases": [], "problem": str(error)})
         for version in versions:
             pointing = sorted(alias for alias, target in aliases.items() if target == version.number)
-            rows.append({"model": version.address, "aliases": pointing, **_facts(registry, version)})
+            rows.append({"model": version.address, "aliases": pointing, **_version_facts(registry, version)})
     return rows
 
 
-def details(root: Address, address: str) -> dict[str, Any]:
+def version_details(root: Address, address: str) -> dict[str, Any]:
     """Manifest, metrics and provenance of one version.
 
     Raises:
@@ -40,11 +41,11 @@ def details(root: Address, address: str) -> dict[str, Any]:
         "model": version.address,
         "path": registry.location_of(version),
         "manifest": registry.manifest(version).model_dump(mode="json"),
-        **{name: _json(registry, version, f"{name}.json") for name in ("metrics", "provenance")},
+        **{name: _read_json(registry, version, f"{name}.json") for name in ("metrics", "provenance")},
     }
 
 
-def card(root: Address, address: str) -> str:
+def version_card(root: Address, address: str) -> str:
     """One version's model card, in Markdown.
 
     Raises:
@@ -58,7 +59,7 @@ def card(root: Address, address: str) -> str:
         raise ManifestError(f"{version.address}: {CARD_FILE}: {error}") from None
 
 
-def verify(root: Address, address: str | None, *, device: str) -> Iterator[tuple[str, str | None]]:
+def verify_versions(root: Address, address: str | None, *, device: str) -> Iterator[tuple[str, str | None]]:
     """Load each version in full; its address, and what is wrong with it or None."""
     registry = open_registry(root)
     versions = registry.published() if address is None else [registry.resolve(address)]
@@ -74,10 +75,10 @@ def verify(root: Address, address: str | None, *, device: str) -> Iterator[tuple
             yield version.address, None
 
 
-def _facts(registry: Registry, version: Version) -> dict[str, Any]:
+def _version_facts(registry: Registry, version: Version) -> dict[str, Any]:
     try:
         manifest = registry.manifest(version)
-        metrics = _json(registry, version, "metrics.json")
+        metrics = _read_json(registry, version, "metrics.json")
     except LanguageModelError as error:
         return {"problem": str(error)}
     split = next(
@@ -95,7 +96,7 @@ def _facts(registry: Registry, version: Version) -> dict[str, Any]:
     }
 
 
-def _json(registry: Registry, version: Version, name: str) -> dict[str, Any]:
+def _read_json(registry: Registry, version: Version, name: str) -> dict[str, Any]:
     try:
         read = json.loads(registry.read_file(version, name))
     except (ValueError, RecursionError) as error:

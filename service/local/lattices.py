@@ -9,21 +9,23 @@ from models.errors import UnsupportedParameterError
 from models.lattices.files import LatticeFormat, read_lattices, write_lattices
 from models.lattices.lattice import Lattice
 from models.lattices.oracle import oracle_path
-from models.lattices.paths import candidates_of
+from models.lattices.paths import nbest_candidates
 from models.lattices.rescoring import RescoredLattice, rescore
-from models.lattices.spelling import Speller
-from models.lattices.token_passing import Search
-from models.lattices.weights import Weights
-from models.lattices.words import NO_WORDS, SymbolTable
-from models.packed_files import writing
+from models.lattices.spelling import LabelTokenizer
+from models.lattices.token_passing import LatticeSearchSettings
+from models.lattices.weights import PathWeights
+from models.lattices.words import NON_WORD_LABELS, SymbolTable
+from models.packed_files import atomic_writer
 from models.protocol import LanguageModel
-from models.reranking.formats import BadLine, ReferenceLayout, format_called, write_lists
+from models.reranking.formats.interface import BadLine, ReferenceLayout
 from models.reranking.formats.references import References
+from models.reranking.formats.table import format_by_name
+from models.reranking.formats.writing import write_lists
 from models.reranking.lists import CandidateList
-from models.reranking.metrics import metric_of
-from service.engine.host import LoadedModel
+from models.reranking.metrics.choice import make_metric
+from service.engine.hosted import LoadedModel
 
-_ARCS_AT_ONCE = 1 << 15
+_BATCH_ARCS = 1 << 15
 """Lattices are walked together up to so many arcs: more of them share each call of the model."""
 
 LATTICE_FORMATS: dict[str, LatticeFormat] = {"slf-lattice": "slf", "kaldi-lattice": "kaldi"}
@@ -55,13 +57,16 @@ class LatticeFiles:
         Raises:
             FormatError: a file is missing or damaged.
         """
-        silent = NO_WORDS.union(self.no_words)
+        silent = NON_WORD_LABELS.union(self.no_words)
         for source, name in sources:
             yield from read_lattices(source, self.form, name=name, symbols=self.symbols, no_words=silent)
 
 
 def rescore_lattices(
-    loaded: LoadedModel, lattices: Iterable[Lattice | BadLine], weights: Mapping[str, float], search: Search
+    loaded: LoadedModel,
+    lattices: Iterable[Lattice | BadLine],
+    weights: Mapping[str, float],
+    search: LatticeSearchSettings,
 ) -> Iterator[RescoredLattice | BadLine]:
     """Rescore lattices, some at a time, in order.
 
@@ -80,33 +85,33 @@ def rescore_lattices(
             f"model {loaded.address} reads from right to left; lattices are walked from left to right",
             parameter="model",
         )
-    speller = Speller(loaded.tokenizer)
+    speller = LabelTokenizer(loaded.tokenizer)
     waiting: list[Lattice | BadLine] = []
     num_arcs = 0
     for item in lattices:
         waiting.append(item)
         num_arcs += item.num_arcs if isinstance(item, Lattice) else 0
-        if num_arcs >= _ARCS_AT_ONCE:
-            yield from _together(loaded.model, speller, waiting, weights, search)
+        if num_arcs >= _BATCH_ARCS:
+            yield from _rescore_batch(loaded.model, speller, waiting, weights, search)
             waiting, num_arcs = [], 0
-    yield from _together(loaded.model, speller, waiting, weights, search)
+    yield from _rescore_batch(loaded.model, speller, waiting, weights, search)
 
 
-def _together(
+def _rescore_batch(
     model: LanguageModel[Any],
-    speller: Speller,
+    speller: LabelTokenizer,
     items: Sequence[Lattice | BadLine],
     weights: Mapping[str, float],
-    search: Search,
+    search: LatticeSearchSettings,
 ) -> Iterator[RescoredLattice | BadLine]:
     lattices = [item for item in items if isinstance(item, Lattice)]
-    weighings = [Weights.of(weights, lattice.scales) for lattice in lattices]
+    weighings = [PathWeights.of(weights, lattice.scales) for lattice in lattices]
     rescored = iter(rescore(lattices, model, speller, weights=weighings, search=search))
     for item in items:
         yield next(rescored) if isinstance(item, Lattice) else item
 
 
-class Comparison:
+class ReferenceComparison:
     """Word errors of lattices against references, as far as there are any.
 
     Args:
@@ -136,7 +141,7 @@ class Comparison:
                 self._num_bad += 1
                 yield item
                 continue
-            one = candidates_of(item, count)
+            one = nbest_candidates(item, count)
             found = tuple(file.of(one, self._num_lattices) for file in self._files)
             self._num_lattices += 1
             if found:
@@ -153,7 +158,7 @@ class Comparison:
             file.check_all_used(self._num_lattices, self._num_bad)
         if not self._best:
             return {}
-        metric = metric_of("wer")
+        metric = make_metric("wer")
         statistics = sum(metric.statistics([text], [reference])[0] for text, reference in self._best)
         return {
             "reference_words": self._num_words,
@@ -187,7 +192,7 @@ class LatticeOutput:
         self.lattice_format = LATTICE_FORMATS.get(output_format)
         self._target, self._format, self._symbols = target, output_format, symbols
         if self.lattice_format is None and output_format != _TEXT:
-            format_called(output_format)
+            format_by_name(output_format)
 
     def write_lattices(self, rescored: Iterable[RescoredLattice]) -> None:
         """Write lattices with their new scores."""
@@ -201,7 +206,7 @@ class LatticeOutput:
             return
         lines = (f"{one.name or ''} {one.candidates[0].text}".strip().encode() + b"\n" for one in lists)
         if isinstance(self._target, Path):
-            with writing(self._target) as write:
+            with atomic_writer(self._target) as write:
                 for line in lines:
                     write(line)
         else:

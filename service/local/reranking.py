@@ -9,20 +9,20 @@ import numpy as np
 import typer
 
 from models.errors import InvalidInputError, LanguageModelError
-from models.reranking.formats import write_lists
+from models.reranking.formats.writing import write_lists
 from models.reranking.lists import Candidate, CandidateList
-from models.reranking.metrics import metric_of
-from service.local.asking import RerankAsked, rerank_lists
-from service.local.complaints import Complaints
+from models.reranking.metrics.choice import make_metric
+from service.local.asking import RerankJob, rerank_lists
+from service.local.complaints import LineWarnings
 from service.local.standard_streams import binary_stream
-from service.schemas.rerank_replies import list_pieces
+from service.schemas.rerank_replies import list_chunks
 from service.use_cases.rerank import RankedList, RerankItem
 
 _SCORE, _OLD_SCORE = "score", "old_score"
 
 
 def rerank_file(
-    asked: RerankAsked, lists: Iterable[CandidateList], *, file: str, target: str, output_format: str | None
+    asked: RerankJob, lists: Iterable[CandidateList], *, file: str, target: str, output_format: str | None
 ) -> None:
     """Re-rank lists as they come; what is wrong with one is told on standard error, the others are written.
 
@@ -38,21 +38,21 @@ def rerank_file(
         FormatError: the target cannot be written.
     """
     errors = _WordErrors()
-    ranked = errors.watch(_ranked(asked, lists, file))
+    ranked = errors.watch(_rerank_items(asked, lists, file))
     if output_format is not None:
         cut = asked.options.top
         to = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
-        write_lists((reordered(one, cut) for one in ranked), to, output_format)
+        write_lists((reorder_list(one, cut) for one in ranked), to, output_format)
     elif target == "-":
         for one in ranked:
-            typer.echo(b"".join(list_pieces(one, asked.models, asked.options)))
+            typer.echo(b"".join(list_chunks(one, asked.models, asked.options)))
     else:
         raise InvalidInputError("--output needs --output-format", parameter="output")
     if line := errors.line():
         typer.echo(line, err=True)
 
 
-def reordered(ranked: RankedList, top: int | None) -> CandidateList:
+def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
     """A list in its new order, with all features; `score` is the total, the first pass's own becomes `old_score`."""
     candidates = []
     for place in ranked.ranking.order[:top].tolist():
@@ -65,7 +65,7 @@ def reordered(ranked: RankedList, top: int | None) -> CandidateList:
     return CandidateList(given.name, given.context, tuple(candidates), given.references, given.continuation)
 
 
-def _ranked(asked: RerankAsked, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList]:
+def _rerank_items(asked: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList]:
     """Lists that could be re-ranked."""
     names: deque[str] = deque()
 
@@ -74,7 +74,7 @@ def _ranked(asked: RerankAsked, lists: Iterable[CandidateList], file: str) -> It
             names.append(f"list {number}" if one.name is None else f"list {number} ({one.name})")
             yield RerankItem(one)
 
-    complaints, any_good = Complaints(), False
+    complaints, any_good = LineWarnings(), False
     for outcome in rerank_lists(asked.models, items(), asked.options):
         name = names.popleft()
         if isinstance(outcome, LanguageModelError):
@@ -91,7 +91,7 @@ class _WordErrors:
     """Word errors of lists with references, before and after."""
 
     def __init__(self) -> None:
-        self._metric = metric_of("wer")
+        self._metric = make_metric("wer")
         self._totals = np.zeros(
             (3, 2), np.int64
         )  # errors and words: first candidates, chosen ones, best ones

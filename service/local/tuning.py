@@ -13,36 +13,36 @@ from pydantic import ValidationError
 
 from models.checkpoint.registry import Address
 from models.errors import FormatError, InvalidInputError
-from models.packed_files import writing
+from models.packed_files import atomic_writer
 from models.reranking.features import ListFeatures, check_given, offsets_of
 from models.reranking.lists import CandidateList
 from models.reranking.profiles import Profile
-from models.reranking.tuning.features import with_references
-from models.reranking.tuning.folds import fold_numbers
+from models.reranking.tuning.features import select_with_references
+from models.reranking.tuning.folds import assign_folds
 from models.reranking.tuning.problem import Ints
-from service.engine.job import result_of
-from service.local.asking import features_of, load_models
+from service.engine.job import run_to_completion
+from service.local.asking import compute_features, load_models
 from service.schemas.profiles import ProfileBody
-from service.schemas.rerank_query import numbers, pairs
-from service.schemas.rerank_replies import address_of
+from service.schemas.rerank_query import parse_names, parse_weights
+from service.schemas.rerank_replies import main_address
 from service.schemas.tune import TuneSettings
 from service.schemas.tune_replies import TuneReply, tune_reply
 from service.schemas.wire import invalid_input
 from service.use_cases.scoring_models import ScoringModels
-from service.use_cases.tune import Tuned, judge
+from service.use_cases.tune import TuneResult, tune_and_evaluate
 
 NO_MODEL = "-"
-_LISTS_AT_ONCE = 128
+_BATCH_LISTS = 128
 
-Watch: TypeAlias = Callable[[str, int, int], None]
+ProgressCallback: TypeAlias = Callable[[str, int, int], None]
 """Is told what is being done, how much of it is done, and how much there is."""
 
 
-def unwatched(_what: str, _done: int, _total: int) -> None:
+def no_progress(_what: str, _done: int, _total: int) -> None:
     """Tell nobody."""
 
 
-class Asked(NamedTuple):
+class TuneJob(NamedTuple):
     """What `gramophone tune` was asked to do.
 
     Attributes:
@@ -56,7 +56,7 @@ class Asked(NamedTuple):
     fold_models: tuple[ScoringModels, ...]
 
 
-def asked_to_tune(
+def prepare_tuning(
     options: Mapping[str, Any],
     *,
     model: str,
@@ -64,7 +64,7 @@ def asked_to_tune(
     registry: Address,
     device: str,
     precision: str,
-) -> Asked:
+) -> TuneJob:
     """Read options, with commas between the values of one, None for what is not set, and load the models.
 
     Raises:
@@ -74,7 +74,7 @@ def asked_to_tune(
     settings = _settings(options, model)
     models = load_models(registry, settings.choice(), device, precision)
     if not fold_models:
-        return Asked(settings, models, ())
+        return TuneJob(settings, models, ())
     if len(fold_models) != settings.folds:
         raise InvalidInputError(
             f"--fold-models names {len(fold_models)} models; there are {settings.folds} folds, and each needs one",
@@ -85,38 +85,38 @@ def asked_to_tune(
         load_models(registry, further.model_copy(update={"model": one}).choice(), device, precision)
         for one in fold_models
     )
-    return Asked(settings, models, others)
+    return TuneJob(settings, models, others)
 
 
 def tune_lists(
-    asked: Asked, lists: Sequence[CandidateList], watch: Watch = unwatched
-) -> tuple[Tuned, TuneReply]:
+    asked: TuneJob, lists: Sequence[CandidateList], watch: ProgressCallback = no_progress
+) -> tuple[TuneResult, TuneReply]:
     """Tune on lists, and tell the result as POST /v1/rerank/tune does.
 
     Raises:
         InvalidInputError: no list has a reference, a feature is missing, or there are too few lists.
     """
     command = asked.settings.command(tuple(lists))
-    _, told = with_references(lists)
+    _, told = select_with_references(lists)
     check_given(told, models=asked.models.extra)
     folds = _folds(told, folds=command.settings.folds, seed=command.settings.seed)
     scorers = asked.fold_models or (asked.models,)
     computed = _features(scorers, told, folds if asked.fold_models else np.zeros_like(folds), watch)
     searches, total = itertools.count(1), command.settings.num_resamples
     watch("seeking weights", 0, total)
-    tuned = result_of(
-        judge(command, computed, searched=lambda: watch("seeking weights", next(searches), total))
+    tuned = run_to_completion(
+        tune_and_evaluate(command, computed, searched=lambda: watch("seeking weights", next(searches), total))
     )
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    return tuned, tune_reply(tuned, asked.models, main=address_of(asked.models), created=created)
+    return tuned, tune_reply(tuned, asked.models, main=main_address(asked.models), created=created)
 
 
-def named(reply: TuneReply, name: str) -> Profile:
+def named_profile(reply: TuneReply, name: str) -> Profile:
     """The profile of a reply under a name."""
     return ProfileBody.model_validate(reply.profile).profile(name)
 
 
-def write_report(folder: Path, tuned: Tuned, reply: TuneReply, *, title: str) -> None:
+def write_report(folder: Path, tuned: TuneResult, reply: TuneReply, *, title: str) -> None:
     """Write report.html, for people, and tuning.json, for programs.
 
     Raises:
@@ -133,7 +133,7 @@ def write_report(folder: Path, tuned: Tuned, reply: TuneReply, *, title: str) ->
         "tuning.json": json.dumps(asdict(reply), indent=1, ensure_ascii=False).encode() + b"\n",
     }
     for name, content in contents.items():
-        with writing(folder / name) as write:
+        with atomic_writer(folder / name) as write:
             write(content)
 
 
@@ -145,14 +145,14 @@ def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int
     Raises:
         InvalidInputError: no list has a reference, or there are too few lists.
     """
-    _, told = with_references(lists)
+    _, told = select_with_references(lists)
     of_lists = _folds(told, folds=folds, seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for fold in range(folds):
         path = folder / f"without-fold-{fold + 1}.txt"
         text = "".join(f"{told[i].references[0]}\n" for i in np.flatnonzero(of_lists != fold))
-        with writing(path) as write:
+        with atomic_writer(path) as write:
             write(text.encode())
         paths.append(path)
     return paths
@@ -161,7 +161,7 @@ def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int
 def _settings(options: Mapping[str, Any], model: str) -> TuneSettings:
     read = {name: value for name, value in options.items() if value is not None}
     if "models" in read:
-        named = pairs(read["models"], parameter="models")
+        named = parse_names(read["models"], parameter="models")
         read["models"] = [{"name": name, "model": address} for name, address in named.items()]
     if "features" in read:
         read["features"] = [name.strip() for name in read["features"].split(",")]
@@ -170,7 +170,7 @@ def _settings(options: Mapping[str, Any], model: str) -> TuneSettings:
     if model == NO_MODEL:
         read["given_only"] = True
     elif "=" in model:
-        parts = numbers(model, parameter="mixture")
+        parts = parse_weights(model, parameter="mixture")
         read["mixture"] = [{"model": part, "weight": weight} for part, weight in parts.items()]
     else:
         read["model"] = model
@@ -186,7 +186,7 @@ def _folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
     Raises:
         InvalidInputError: there are too few lists.
     """
-    of_lists = fold_numbers(lists, folds=folds, seed=seed)
+    of_lists = assign_folds(lists, folds=folds, seed=seed)
     if len(np.unique(of_lists)) < folds:
         raise InvalidInputError(
             f"folds is {folds}; {len(lists)} lists cannot fill so many", parameter="folds"
@@ -195,7 +195,7 @@ def _folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
 
 
 def _features(
-    models: Sequence[ScoringModels], lists: Sequence[CandidateList], model_of: Ints, watch: Watch
+    models: Sequence[ScoringModels], lists: Sequence[CandidateList], model_of: Ints, watch: ProgressCallback
 ) -> ListFeatures:
     """What models say of all candidates, some lists at a time; `model_of` tells who scores each list [N]."""
     offsets = offsets_of(lists)
@@ -203,10 +203,10 @@ def _features(
     num_scored = 0
     for number, one in enumerate(models):
         own = np.flatnonzero(model_of == number)
-        for begin in range(0, len(own), _LISTS_AT_ONCE):
+        for begin in range(0, len(own), _BATCH_LISTS):
             watch("scoring lists", num_scored, len(lists))
-            some = own[begin : begin + _LISTS_AT_ONCE]
-            parts.append(features_of(one, [lists[i] for i in some]))
+            some = own[begin : begin + _BATCH_LISTS]
+            parts.append(compute_features(one, [lists[i] for i in some]))
             num_scored += len(some)
     in_order_scored = np.argsort(np.repeat(model_of, np.diff(offsets)), kind="stable")
     values = np.empty((len(in_order_scored), len(parts[0].names)))

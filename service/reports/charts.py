@@ -48,7 +48,7 @@ class Chart(NamedTuple):
     caption: str
 
 
-def chart(title: str, caption: str, draw: Callable[[Any], None]) -> Chart:
+def draw_chart(title: str, caption: str, draw: Callable[[Any], None]) -> Chart:
     """Draw a chart.
 
     Args:
@@ -77,15 +77,15 @@ def chart(title: str, caption: str, draw: Callable[[Any], None]) -> Chart:
         written = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(written, format="svg", transparent=True, metadata=nothing)
-    return Chart(_in_page(written.getvalue(), title), caption)
+    return Chart(_embed_svg(written.getvalue(), title), caption)
 
 
-def _in_page(svg: str, title: str) -> str:
+def _embed_svg(svg: str, title: str) -> str:
     """The element alone: as wide as its place, named, with the page's fonts and colours."""
     svg = re.sub(
         r"<metadata>.*?</metadata>|<style\b.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL
     )
-    svg = re.sub(r'^<svg [^>]*?viewBox="([^"]+)"[^>]*>', lambda found: _opening(title, found[1]), svg)
+    svg = re.sub(r'^<svg [^>]*?viewBox="([^"]+)"[^>]*>', lambda found: _svg_root(title, found[1]), svg)
     svg = re.sub(
         r' id="(?!p|m)\w+"', "", svg
     )  # clips and markers are referred to; names of other parts would clash
@@ -95,5 +95,5 @@ def _in_page(svg: str, title: str) -> str:
     return svg
 
 
-def _opening(title: str, box: str) -> str:
+def _svg_root(title: str, box: str) -> str:
     return f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{box}" role="img" aria-label="{escape(title)}">'

@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.reranking.tuning.lines import EQUAL
+from models.reranking.tuning.lines import LOSS_TOLERANCE
 from models.reranking.tuning.problem import Floats
 from service.reports.charts import Chart
 from service.reports.tuning_charts import tuning_charts
-from service.reports.word_changes import marked
+from service.reports.word_changes import mark_errors
 from service.schemas.tune_replies import TuneReply
-from service.use_cases.tune import Tuned
+from service.use_cases.tune import TuneResult
 
 _EXAMPLES = 12
 
 
-class Change(NamedTuple):
+class ChangedList(NamedTuple):
     """A list for which another candidate is chosen than the first.
 
     Attributes:
@@ -36,11 +36,11 @@ class Change(NamedTuple):
     gain: float
 
 
-def tuning_page(title: str, tuned: Tuned, reply: TuneReply) -> bytes:
+def tuning_page(title: str, tuned: TuneResult, reply: TuneReply) -> bytes:
     """The page, HTML in UTF-8; it needs no other file."""
-    changes = _changes(tuned)
-    better = sorted((one for one in changes if one.gain > EQUAL), key=lambda one: -one.gain)
-    worse = sorted((one for one in changes if one.gain < -EQUAL), key=lambda one: one.gain)
+    changes = _changed_lists(tuned)
+    better = sorted((one for one in changes if one.gain > LOSS_TOLERANCE), key=lambda one: -one.gain)
+    worse = sorted((one for one in changes if one.gain < -LOSS_TOLERANCE), key=lambda one: one.gain)
     same = len(changes) - len(better) - len(worse)
     verb = "changed" if reply.decision == "tuned" else "would have changed"
     style = (resources.files("service.reports") / "page.css").read_text(encoding="utf-8")
@@ -69,14 +69,14 @@ def _models(reply: TuneReply) -> str:
     return f"Models: {', '.join(named)}." if named else "No model scored."
 
 
-def _changes(tuned: Tuned) -> list[Change]:
+def _changed_lists(tuned: TuneResult) -> list[ChangedList]:
     data, outcome = tuned.data, tuned.outcome
     problem = data.problem
     costs: Floats = problem.costs(problem.statistics[outcome.held_out].sum(axis=0))
     gains = costs[outcome.first] - costs[outcome.held_out]
     before, after = data.texts(outcome.first), data.texts(outcome.held_out)
     return [
-        Change(
+        ChangedList(
             data.lists[i].name or f"list {i + 1}",
             data.lists[i].references[0],
             before[i],
@@ -143,7 +143,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="scroll"><table>\n<tr>{head}</tr>\n{body}</table></div>\n'
 
 
-def _examples(changes: Sequence[Change], kind: str) -> str:
+def _examples(changes: Sequence[ChangedList], kind: str) -> str:
     if not changes:
         return ""
     shown = changes[:_EXAMPLES]
@@ -154,12 +154,12 @@ def _examples(changes: Sequence[Change], kind: str) -> str:
     return note + f'<div class="examples {kind}">\n{"".join(map(_example, shown))}</div>\n'
 
 
-def _example(change: Change) -> str:
+def _example(change: ChangedList) -> str:
     rows: Iterator[tuple[str, str]] = iter(
         (
             ("reference", escape(change.reference)),
-            ("first pass", marked(change.before, change.reference)),
-            ("tuned", marked(change.after, change.reference)),
+            ("first pass", mark_errors(change.before, change.reference)),
+            ("tuned", mark_errors(change.after, change.reference)),
         )
     )
     items = "".join(f"<dt>{label}</dt><dd>{text}</dd>\n" for label, text in rows)

@@ -6,15 +6,15 @@ from html import escape
 from rapidfuzz.distance import Levenshtein
 
 
-def marked(text: str, reference: str) -> str:
+def mark_errors(text: str, reference: str) -> str:
     """A text as HTML: in `<mark>` what the reference does not have there, in `<s>` its words that are missed.
 
     A word that stands in the place of another is marked; the other is not shown.
     """
-    return " ".join(_marked(text.split(), reference.split()))
+    return " ".join(_mark_words(text.split(), reference.split()))
 
 
-def _marked(words: list[str], reference: list[str]) -> Iterator[str]:
+def _mark_words(words: list[str], reference: list[str]) -> Iterator[str]:
     for change in Levenshtein.opcodes(words, reference):
         here = [escape(word) for word in words[change.src_start : change.src_end]]
         if change.tag == "equal":

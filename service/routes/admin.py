@@ -84,7 +84,7 @@ async def set_alias(request: Request, name: str, alias: str) -> Response:
         return previous
 
     previous = await _from_registry(services_of(request).host, change)
-    return await _followed(request, name, alias, wire.version, previous, wait=wire.wait)
+    return await _alias_reply(request, name, alias, wire.version, previous, wait=wire.wait)
 
 
 @router.delete("/admin/models/{name}/aliases/{alias}", responses=replies_of(AliasReply))
@@ -92,10 +92,10 @@ async def delete_alias(request: Request, name: str, alias: str) -> Response:
     """Take an alias away from the registry; an address that is served by it goes on being answered."""
     host = services_of(request).host
     previous = await _from_registry(host, lambda registry: registry.delete_alias(name, alias))
-    return await _followed(request, name, alias, None, previous, wait=False)
+    return await _alias_reply(request, name, alias, None, previous, wait=False)
 
 
-async def _followed(
+async def _alias_reply(
     request: Request, name: str, alias: str, version: int | None, previous: int | None, *, wait: bool
 ) -> Response:
     """Have the host look at what was changed; say what answers."""

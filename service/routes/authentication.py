@@ -4,10 +4,10 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as ConnectionScope
 
 from service.engine.metrics import Metrics
-from service.routes.errors import error_response, nothing_at
-from service.routes.facts import header, note
+from service.routes.errors import error_response, not_found
+from service.routes.facts import annotate, header
 from service.schemas.replies import ErrorBody
-from service.security.access import AccessTable, Demand
+from service.security.access import AccessRule, AccessTable
 from service.security.key_store import KeyStore
 from service.security.keys import KeyScope
 
@@ -43,7 +43,7 @@ class Authentication:
             return
         demand = self._table.rule(scope["path"])
         if demand is not None:
-            note(scope, route=demand.route)
+            annotate(scope, route=demand.route)
         refusal = self._refusal(scope, demand)
         if refusal is not None:
             status, reason, body = refusal
@@ -51,11 +51,13 @@ class Authentication:
             headers = _CHALLENGE if status == 401 else {}
             await error_response(status, body, headers)(scope, receive, send)
         elif demand is None:
-            await nothing_at(scope["path"])(scope, receive, send)
+            await not_found(scope["path"])(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _refusal(self, scope: ConnectionScope, demand: Demand | None) -> tuple[int, str, ErrorBody] | None:
+    def _refusal(
+        self, scope: ConnectionScope, demand: AccessRule | None
+    ) -> tuple[int, str, ErrorBody] | None:
         """The status, the reason for the metrics and the message; None if the request may pass."""
         if demand is not None and demand.scope is None:
             return None
@@ -64,13 +66,17 @@ class Authentication:
             return (403, "scope", _FORBIDDEN_WITHOUT_KEYS) if closed else None
         presented = presented_key(scope)
         if not presented:
-            return 401, "missing", _body("a key is needed, as `Authorization: Bearer KEY`")
+            return 401, "missing", _invalid_key_body("a key is needed, as `Authorization: Bearer KEY`")
         key = self._keys.find(presented)
         if key is None:
-            return 401, "unknown", _body("the key is not one of this service's")
-        note(scope, key=key.name)
+            return 401, "unknown", _invalid_key_body("the key is not one of this service's")
+        annotate(scope, key=key.name)
         if demand is not None and demand.scope is not None and demand.scope not in key.scopes:
-            return 403, "scope", _forbidden(f"the key lacks the scope {demand.scope}, which this asks for")
+            return (
+                403,
+                "scope",
+                _missing_scope_body(f"the key lacks the scope {demand.scope}, which this asks for"),
+            )
         return None
 
 
@@ -80,15 +86,15 @@ def presented_key(scope: ConnectionScope) -> bytes:
     return given[len(_BEARER) :].strip() if given[: len(_BEARER)].lower() == _BEARER else b""
 
 
-def _body(message: str) -> ErrorBody:
+def _invalid_key_body(message: str) -> ErrorBody:
     return ErrorBody(message, "authentication_error", None, "invalid_api_key")
 
 
-def _forbidden(message: str) -> ErrorBody:
+def _missing_scope_body(message: str) -> ErrorBody:
     return ErrorBody(message, "permission_error", None, "missing_scope")
 
 
-_FORBIDDEN_WITHOUT_KEYS = _forbidden(
+_FORBIDDEN_WITHOUT_KEYS = _missing_scope_body(
     f"this needs a key with the scope {KeyScope.ADMIN}, and the service has no keys: "
     "see GRAMOPHONE_API_KEYS_FILE"
 )

@@ -8,24 +8,24 @@ from starlette.responses import Response
 from service.engine.job import Work
 from service.routes.openapi import body_of, replies_of
 from service.routes.serving import (
-    Sequences,
-    is_quick,
+    WorkEstimate,
     json_response,
     owner_of,
-    resolve,
-    run,
+    request_options,
+    resolve_model,
+    run_request,
+    runs_inline,
     services_of,
-    terms_of,
     to_json,
     while_connected,
 )
 from service.schemas.autocomplete import AutocompleteRequest, autocomplete_reply
 from service.schemas.autocomplete_replies import AutocompleteReply
 from service.schemas.wire import parse_json
-from service.use_cases.autocomplete import autocomplete, known_look, steps_at_most
+from service.use_cases.autocomplete import autocomplete, cached_next_tokens, max_search_steps
 
 router = APIRouter()
-_SHORT_BYTES = 4096
+_CACHED_BODY_BYTES = 4096
 """Of a body that may be answered at once."""
 
 
@@ -42,24 +42,24 @@ async def complete(request: Request) -> Response:
     body = await request.body()
     wire = parse_json(AutocompleteRequest, body)
     command = wire.command()
-    loaded = resolve(request, wire.model)
+    loaded = resolve_model(request, wire.model)
     owner = owner_of(request)
     personal = services.users.get(owner, wire.user) if wire.user is not None else None
-    steps = steps_at_most(loaded, command)
-    look = known_look(loaded, command) if len(body) <= _SHORT_BYTES else None
+    steps = max_search_steps(loaded, command)
+    look = cached_next_tokens(loaded, command) if len(body) <= _CACHED_BODY_BYTES else None
     # a key in the middle of a word asks the model nothing
-    quick = not steps and not wire.fuzzy and (look is not None or is_quick(loaded, body))
+    quick = not steps and not wire.fuzzy and (look is not None or runs_inline(loaded, body))
 
     def work() -> Work[None, bytes]:
         done = yield from autocomplete(loaded, command, services.limits, user=personal, cached=look)
         return to_json(autocomplete_reply(loaded, done))
 
     # never bulk, however long the text: somebody is typing it
-    terms = replace(terms_of(request, wire, body, Sequences(1, predicted_each=steps)), bulk=False)
+    terms = replace(request_options(request, wire, body, WorkEstimate(1, predicted_each=steps)), bulk=False)
     if wire.session is not None:
         services.sessions.supersede(owner, wire.session)  # first, since it makes room
     if quick or wire.session is None:
-        return await run(request, work(), bytes, terms, inline=quick)
+        return await run_request(request, work(), bytes, terms, inline=quick)
     answer = services.engine.run(work(), terms)
     with services.sessions.newest(owner, wire.session, answer):
         return json_response(await while_connected(request.receive, answer))

@@ -8,7 +8,7 @@ from typing import Any
 from models.errors import SupersededError
 
 
-class Sessions:
+class AutocompleteSessions:
     """The requests under way that are the newest of their session. Belongs to the event loop."""
 
     def __init__(self) -> None:

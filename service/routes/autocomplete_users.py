@@ -3,14 +3,14 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.completion.personal_text import sentences
+from models.completion.personal_text import split_word_sequences
 from service.routes.openapi import body_of, replies_of
 from service.routes.serving import json_response, owner_of, services_of, to_json
 from service.schemas.autocomplete_replies import ForgottenReply, UserReply, UserWords
 from service.schemas.autocomplete_users import (
     AcceptedRequest,
     ImportRequest,
-    check_name,
+    check_user_name,
     export_reply,
     user_reply,
 )
@@ -27,8 +27,8 @@ router = APIRouter()
 async def accept(request: Request, user: str) -> Response:
     """Learn from what a user has accepted: words, and which came after which; older ones fade."""
     wire = parse_json(AcceptedRequest, await request.body())
-    learnt = sentences(wire.text, wire.context)
-    model = services_of(request).users.learn(owner_of(request), check_name(user), learnt)
+    learnt = split_word_sequences(wire.text, wire.context)
+    model = services_of(request).users.learn(owner_of(request), check_user_name(user), learnt)
     return json_response(to_json(user_reply(user, model)))
 
 
@@ -46,11 +46,13 @@ async def restore(request: Request, user: str) -> Response:
     """Know this of a user, such as an export, instead of whatever was known."""
     users = services_of(request).users
     model = parse_json(ImportRequest, await request.body()).personal(users.bounds)
-    return json_response(to_json(user_reply(user, users.put(owner_of(request), check_name(user), model))))
+    return json_response(
+        to_json(user_reply(user, users.put(owner_of(request), check_user_name(user), model)))
+    )
 
 
 @router.delete("/v1/autocomplete/users/{user}", responses=replies_of(ForgottenReply))
 async def forget(request: Request, user: str) -> Response:
     """Forget a user."""
-    forgotten = services_of(request).users.forget(owner_of(request), check_name(user))
+    forgotten = services_of(request).users.forget(owner_of(request), check_user_name(user))
     return json_response(to_json(ForgottenReply(user, forgotten)))

@@ -8,14 +8,14 @@ from starlette.responses import Response
 
 from models.checking.calibration import Calibration
 from models.errors import LanguageModelError
-from service.routes.facts import add
+from service.routes.facts import add_counts
 from service.routes.openapi import body_of, replies_of
-from service.routes.serving import Services, resolve, run, services_of, terms_of, to_json
+from service.routes.serving import Services, request_options, resolve_model, run_request, services_of, to_json
 from service.schemas.check import CheckRequest, check_reply
 from service.schemas.check_replies import CheckReply
 from service.schemas.wire import parse_json
-from service.use_cases.check import Checked, check
-from service.use_cases.checkers import checker_of, is_built
+from service.use_cases.check import CheckResult, check
+from service.use_cases.checkers import checker_of, has_checker
 
 router = APIRouter()
 _log = structlog.get_logger(__name__)
@@ -32,21 +32,23 @@ async def check_text(request: Request) -> Response:
     services = services_of(request)
     body = await request.body()
     wire = parse_json(CheckRequest, body)
-    loaded = resolve(request, wire.model)
+    loaded = resolve_model(request, wire.model)
     needed = wire.precision is not None
     calibration = await asyncio.to_thread(
         _calibration, services, loaded.address, needed=needed
     )  # may be far away
     command = wire.command(loaded, calibration, services.limits)
-    if not is_built(loaded):  # the first time: the model thread goes on with the requests of others
+    if not has_checker(loaded):  # the first time: the model thread goes on with the requests of others
         await asyncio.to_thread(checker_of, loaded)
 
-    def write(checked: Checked) -> bytes:
+    def write(checked: CheckResult) -> bytes:
         services.metrics.scored_tokens.labels(loaded.address).inc(checked.num_tokens)
-        add(request, scored_tokens=checked.num_tokens)
+        add_counts(request, scored_tokens=checked.num_tokens)
         return to_json(check_reply(loaded, command, calibration, checked))
 
-    return await run(request, check(loaded, command, services.limits), write, terms_of(request, wire, body))
+    return await run_request(
+        request, check(loaded, command, services.limits), write, request_options(request, wire, body)
+    )
 
 
 def _calibration(services: Services, address: str, *, needed: bool) -> Calibration | None:

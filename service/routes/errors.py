@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Match
 
-from models.checkpoint.registry import without_accounts
+from models.checkpoint.registry import redact_accounts
 from models.errors import (
     CheckpointError,
     DeadlineExceededError,
@@ -40,31 +40,31 @@ CLIENT_GONE = 499
 """Written to the log and the metrics where nobody is left to read an answer; nginx's number."""
 
 
-class Answer(NamedTuple):
+class ErrorStatus(NamedTuple):
     """How a kind of error is answered."""
 
     status: int
     type: str
 
 
-ANSWERS: dict[type[LanguageModelError], Answer] = {
-    InvalidInputError: Answer(400, "invalid_request_error"),
-    UnknownStateError: Answer(404, "invalid_request_error"),
-    UnknownUserError: Answer(404, "invalid_request_error"),
-    StateElsewhereError: Answer(409, "invalid_request_error"),
-    ModelNotFoundError: Answer(404, "invalid_request_error"),
-    RegistryError: Answer(503, "service_unavailable_error"),
-    CheckpointError: Answer(503, "service_unavailable_error"),
-    FormatError: Answer(500, "server_error"),
-    ProcessLostError: Answer(500, "server_error"),
-    OverloadedError: Answer(429, "rate_limit_error"),
-    DrainingError: Answer(503, "service_unavailable_error"),
-    NotReadyError: Answer(503, "service_unavailable_error"),
-    DeadlineExceededError: Answer(504, "timeout_error"),
-    SupersededError: Answer(409, "conflict_error"),
-    EngineFailedError: Answer(500, "server_error"),
-    EngineError: Answer(503, "service_unavailable_error"),
-    LanguageModelError: Answer(500, "server_error"),
+ERROR_STATUSES: dict[type[LanguageModelError], ErrorStatus] = {
+    InvalidInputError: ErrorStatus(400, "invalid_request_error"),
+    UnknownStateError: ErrorStatus(404, "invalid_request_error"),
+    UnknownUserError: ErrorStatus(404, "invalid_request_error"),
+    StateElsewhereError: ErrorStatus(409, "invalid_request_error"),
+    ModelNotFoundError: ErrorStatus(404, "invalid_request_error"),
+    RegistryError: ErrorStatus(503, "service_unavailable_error"),
+    CheckpointError: ErrorStatus(503, "service_unavailable_error"),
+    FormatError: ErrorStatus(500, "server_error"),
+    ProcessLostError: ErrorStatus(500, "server_error"),
+    OverloadedError: ErrorStatus(429, "rate_limit_error"),
+    DrainingError: ErrorStatus(503, "service_unavailable_error"),
+    NotReadyError: ErrorStatus(503, "service_unavailable_error"),
+    DeadlineExceededError: ErrorStatus(504, "timeout_error"),
+    SupersededError: ErrorStatus(409, "conflict_error"),
+    EngineFailedError: ErrorStatus(500, "server_error"),
+    EngineError: ErrorStatus(503, "service_unavailable_error"),
+    LanguageModelError: ErrorStatus(500, "server_error"),
 }
 """A class answers for its subclasses too, the nearest first."""
 
@@ -77,11 +77,11 @@ _HTTP_CODES = {
 }
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _RETRY_AFTER_S = 1.0
-_SAID_CHARACTERS = 1000
-_FOLDERS = re.compile(r"""(?<![\w.])/(?:[^\s/:;,'"()]+/)+""")
+_MAX_MESSAGE_CHARACTERS = 1000
+_FOLDER_PATHS = re.compile(r"""(?<![\w.])/(?:[^\s/:;,'"()]+/)+""")
 """Where on a disk a file lies, which is no business of clients."""
 
-_BUCKETS = re.compile(r"\b[a-z][a-z0-9+.-]*://(?:[^\s/]+/)+")
+_BUCKET_URLS = re.compile(r"\b[a-z][a-z0-9+.-]*://(?:[^\s/]+/)+")
 """Where in an object store."""
 
 
@@ -93,23 +93,23 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ClientDisconnect, _on_disconnect)
 
 
-def answer_to(error: LanguageModelError) -> Answer:
+def error_status(error: LanguageModelError) -> ErrorStatus:
     """The status and type of an error."""
-    return next(ANSWERS[kind] for kind in type(error).__mro__ if kind in ANSWERS)
+    return next(ERROR_STATUSES[kind] for kind in type(error).__mro__ if kind in ERROR_STATUSES)
 
 
 def error_body(error: LanguageModelError) -> ErrorBody:
     """The error as clients see it."""
     parameter = error.parameter if isinstance(error, InvalidInputError) else None
-    message = _cut(str(error))
+    message = _truncate(str(error))
     if not isinstance(error, (InvalidInputError, EngineError)):  # those that tell of files
-        message = _FOLDERS.sub("", _BUCKETS.sub("", without_accounts(message)))
-    return ErrorBody(message, answer_to(error).type, parameter and _cut(parameter), error.code)
+        message = _FOLDER_PATHS.sub("", _BUCKET_URLS.sub("", redact_accounts(message)))
+    return ErrorBody(message, error_status(error).type, parameter and _truncate(parameter), error.code)
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     """A text that may quote the request, whose names and values have no bound."""
-    return text if len(text) <= _SAID_CHARACTERS else text[:_SAID_CHARACTERS] + "…"
+    return text if len(text) <= _MAX_MESSAGE_CHARACTERS else text[:_MAX_MESSAGE_CHARACTERS] + "…"
 
 
 def error_json(body: ErrorBody) -> bytes:
@@ -131,13 +131,13 @@ def internal_error() -> Response:
     return error_response(500, body)
 
 
-def overloaded(message: str, code: str) -> Response:
+def overloaded_response(message: str, code: str) -> Response:
     """The answer of a service that has no room for a request: come back soon."""
     body = ErrorBody(message, "service_unavailable_error", None, code)
     return error_response(503, body, {"retry-after": f"{_RETRY_AFTER_S:.0f}", "connection": "close"})
 
 
-def nothing_at(path: str) -> Response:
+def not_found(path: str) -> Response:
     """The answer where there is no route."""
     body = ErrorBody(
         f"there is nothing at {path[:200]}", "invalid_request_error", None, _HTTP_CODES[HTTPStatus.NOT_FOUND]
@@ -147,9 +147,9 @@ def nothing_at(path: str) -> Response:
 
 async def _on_language_model_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, LanguageModelError)  # noqa: S101 - registered for this class
-    status = answer_to(error).status
+    status = error_status(error).status
     if isinstance(error, (NotReadyError, StatesFullError)):  # what the scheduler refuses, it counts itself
-        _count(request, error.code)
+        _count_rejection(request, error.code)
     headers = {}
     if status in {429, 503}:
         wait_s = error.retry_after_s if isinstance(error, OverloadedError) else _RETRY_AFTER_S
@@ -161,19 +161,19 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class
     status = error.status_code
     if status == HTTPStatus.NOT_FOUND:
-        return nothing_at(request.url.path)
+        return not_found(request.url.path)
     message, code = str(error.detail), _HTTP_CODES.get(status, "http_error")
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         message = f"{request.url.path[:200]} does not answer {request.method}"
-        headers = {"allow": ", ".join(_answered_methods(request))}
+        headers = {"allow": ", ".join(_allowed_methods(request))}
     else:
-        _count(request, code)
+        _count_rejection(request, code)
         headers = dict(error.headers or {})
     body = ErrorBody(message, "invalid_request_error", None, code)
     return error_response(status, body, headers)
 
 
-def _answered_methods(request: Request) -> list[str]:
+def _allowed_methods(request: Request) -> list[str]:
     """What a path answers; the framework's own `Allow` tells of the first route alone that has it."""
 
     def answers(method: str) -> bool:
@@ -184,7 +184,7 @@ def _answered_methods(request: Request) -> list[str]:
     return [*found, "HEAD"] if "GET" in found else found
 
 
-def _count(request: Request, code: str) -> None:
+def _count_rejection(request: Request, code: str) -> None:
     """Count a request that was refused, by why."""
     request.app.state.services.metrics.rejected(code)
 

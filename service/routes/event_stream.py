@@ -34,7 +34,7 @@ class EventStream(ClosingStream):
 
     async def stream_response(self, send: Send) -> None:
         """Send all events."""
-        pulse = _Pulse(send)
+        pulse = _HeartbeatSender(send)
         beating = asyncio.create_task(pulse.beat())
         try:
             async with aclosing(self._payloads):
@@ -53,7 +53,7 @@ async def _events(payloads: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes
         yield b"data: [DONE]\n\n"
 
 
-class _Pulse:
+class _HeartbeatSender:
     """Sends messages, and heartbeats when there has been none for a while; one at a time."""
 
     def __init__(self, send: Send) -> None:
@@ -78,7 +78,7 @@ class _Pulse:
                 await self.send({"type": "http.response.body", "body": _HEARTBEAT, "more_body": True})
 
 
-async def begin_events(request: Request, stream: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
+async def start_event_stream(request: Request, stream: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
     """The same stream, once its first item is there or a heartbeat is due.
 
     So what goes wrong soon has a status of its own, and no client waits long for a sign of life.

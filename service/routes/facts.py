@@ -8,31 +8,31 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import Scope
 
-_FACTS = "facts"
+_CONTEXT = "facts"
 
 
-def begin_facts(scope: Scope) -> dict[str, Any]:
+def begin_context(scope: Scope) -> dict[str, Any]:
     """Where the facts of a request are gathered from now on."""
     gathered: dict[str, Any] = {}
-    scope["state"][_FACTS] = gathered
+    scope["state"][_CONTEXT] = gathered
     return gathered
 
 
-def note(request: Request | Scope, **facts: str | float) -> None:
+def annotate(request: Request | Scope, **facts: str | float) -> None:
     """Keep facts about a request; each is a name, a number or a text that no client made up."""
-    facts_of(request.scope if isinstance(request, Request) else request).update(facts)
+    context_of(request.scope if isinstance(request, Request) else request).update(facts)
 
 
-def add(request: Request, **numbers: float) -> None:
+def add_counts(request: Request, **numbers: float) -> None:
     """Add to facts that are sums, such as the tokens of a stream."""
-    facts = facts_of(request.scope)
+    facts = context_of(request.scope)
     for name, number in numbers.items():
         facts[name] = facts.get(name, 0) + number
 
 
-def facts_of(scope: Scope) -> dict[str, Any]:
+def context_of(scope: Scope) -> dict[str, Any]:
     """What is known of a request so far."""
-    facts: dict[str, Any] = scope["state"][_FACTS]
+    facts: dict[str, Any] = scope["state"][_CONTEXT]
     return facts
 
 

@@ -26,12 +26,12 @@ from service.schemas.replies import ErrorBody
 from service.security.key_store import KeyStore
 
 ANY = "*"
-_READING = frozenset({"GET", "HEAD", "OPTIONS"})
-_OWN = frozenset({b"same-origin", b"none"})
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN_SITES = frozenset({b"same-origin", b"none"})
 _SHOWN_CHARACTERS = 100
 
 
-class ForeignPages:
+class CrossOriginGuard:
     """Refuses what pages of other sites have a browser send.
 
     Args:
@@ -67,10 +67,14 @@ class ForeignPages:
             await self._app(scope, receive, send)
             return
         asked = (header(scope, b"host") or b"").decode("latin-1")
-        if not self._is_allowed_host(_name_of(asked)):
-            await self._refuse(_misdirected(asked), HTTPStatus.MISDIRECTED_REQUEST, scope, receive, send)
-        elif not self._keys and scope["method"] not in _READING and not self._is_same_origin(scope, asked):
-            await self._refuse(_FOREIGN, HTTPStatus.FORBIDDEN, scope, receive, send)
+        if not self._is_allowed_host(_host_name(asked)):
+            await self._refuse(
+                _unknown_host_error(asked), HTTPStatus.MISDIRECTED_REQUEST, scope, receive, send
+            )
+        elif (
+            not self._keys and scope["method"] not in _SAFE_METHODS and not self._is_same_origin(scope, asked)
+        ):
+            await self._refuse(_CROSS_ORIGIN_ERROR, HTTPStatus.FORBIDDEN, scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -96,18 +100,18 @@ class ForeignPages:
             return True
         site = header(scope, b"sec-fetch-site")
         if site is not None:
-            return site in _OWN
-        return origin is None or _host_of(origin.decode("latin-1")) == asked.lower()
+            return site in _OWN_SITES
+        return origin is None or _origin_host(origin.decode("latin-1")) == asked.lower()
 
 
-def _name_of(host: str) -> str:
+def _host_name(host: str) -> str:
     """The name in `Host`, without its port."""
     bracketed, end, _ = host.partition("]")
     name = bracketed[1:] if end else host.partition(":")[0]
     return name.lower().removesuffix(".")
 
 
-def _host_of(origin: str) -> str | None:
+def _origin_host(origin: str) -> str | None:
     """Name and port of an origin as `Host` has them; None if it is none, such as `null`."""
     try:
         return urlsplit(origin).netloc or None
@@ -129,7 +133,7 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
-def _misdirected(asked: str) -> ErrorBody:
+def _unknown_host_error(asked: str) -> ErrorBody:
     return ErrorBody(
         f"this service is not asked as {asked[:_SHOWN_CHARACTERS]!r}; GRAMOPHONE_ALLOWED_HOSTS names what it is asked "
         "as, or give it keys",
@@ -139,7 +143,7 @@ def _misdirected(asked: str) -> ErrorBody:
     )
 
 
-_FOREIGN = ErrorBody(
+_CROSS_ORIGIN_ERROR = ErrorBody(
     "a page of another site sent this, and the service asks for no key: name the site in GRAMOPHONE_CORS_ORIGINS, or "
     "give the service keys",
     "permission_error",

@@ -5,18 +5,25 @@ from collections.abc import AsyncGenerator
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 from service.engine.metrics import Metrics
-from service.routes.event_stream import EventStream, begin_events
+from service.routes.event_stream import EventStream, start_event_stream
 from service.routes.openapi import body_of, replies_of
 from service.routes.openapi_lines import EVENTS_TYPE
-from service.routes.serving import Sequences, resolve, run, services_of, terms_of, to_json
-from service.routes.token_times import TokenTimes
+from service.routes.serving import (
+    WorkEstimate,
+    request_options,
+    resolve_model,
+    run_request,
+    services_of,
+    to_json,
+)
+from service.routes.token_times import TokenLatencies
 from service.schemas.generate import GenerateRequest, end_event, generate_reply, piece_event
 from service.schemas.replies import GenerateReply
 from service.schemas.wire import parse_json
-from service.use_cases.continuation import Continuation, Piece
-from service.use_cases.generate import GenerateCommand, Generated, generate
+from service.use_cases.choices import Continuation, TokenEvent
+from service.use_cases.generate import GenerateCommand, GenerateResult, generate
 
 router = APIRouter()
 
@@ -36,19 +43,19 @@ async def generate_text(request: Request) -> Response:
     body = await request.body()
     wire = parse_json(GenerateRequest, body)
     command = wire.command(services.limits)
-    loaded = resolve(request, command.model)
+    loaded = resolve_model(request, command.model)
     work = generate(loaded, command, services.limits)
     rows = command.parameters.beams * command.parameters.num_samples
-    terms = terms_of(request, wire, body, Sequences(rows, predicted_each=wire.max_tokens))
+    terms = request_options(request, wire, body, WorkEstimate(rows, predicted_each=wire.max_tokens))
     if not wire.stream:
 
-        def write(done: Generated) -> bytes:
+        def write(done: GenerateResult) -> bytes:
             _count(services.metrics, loaded, done)
             return to_json(generate_reply(loaded, done, alternatives=wire.num_alternatives))
 
-        return await run(request, work, write, terms)
-    times = TokenTimes(services.metrics, loaded.address)
-    stream = await begin_events(request, services.engine.stream(work, terms))
+        return await run_request(request, work, write, terms)
+    times = TokenLatencies(services.metrics, loaded.address)
+    stream = await start_event_stream(request, services.engine.stream(work, terms))
     return EventStream(_payloads(services.metrics, loaded, command, stream, times))
 
 
@@ -56,16 +63,16 @@ async def _payloads(
     metrics: Metrics,
     loaded: LoadedModel,
     command: GenerateCommand,
-    stream: AsyncGenerator[Piece | Continuation | Generated, None],
-    times: TokenTimes,
+    stream: AsyncGenerator[TokenEvent | Continuation | GenerateResult, None],
+    times: TokenLatencies,
 ) -> AsyncGenerator[bytes, None]:
     alternatives, num_ended = command.top, 0
     held: Continuation | None = None  # the end of the last choice, which is told with the usage
     async for item in stream:
-        if isinstance(item, Piece):
+        if isinstance(item, TokenEvent):
             times.record(item.choice)
             yield to_json(piece_event(loaded, item, alternatives=alternatives))
-        elif isinstance(item, Generated):
+        elif isinstance(item, GenerateResult):
             _count(metrics, loaded, item)
             yield to_json(end_event(loaded, held, item, alternatives=alternatives))
         else:
@@ -76,6 +83,6 @@ async def _payloads(
                 yield to_json(end_event(loaded, item, None, alternatives=alternatives))
 
 
-def _count(metrics: Metrics, loaded: LoadedModel, done: Generated) -> None:
+def _count(metrics: Metrics, loaded: LoadedModel, done: GenerateResult) -> None:
     reasons = [choice.finish_reason for choice in done.choices]
     metrics.generation(loaded.address, done.num_prompt_tokens, done.num_tokens, reasons)

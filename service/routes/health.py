@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from service.engine.readiness import READY, condition
+from service.engine.readiness import READY, readiness
 from service.routes.openapi import replies_of
 from service.routes.serving import json_response, services_of, to_json
 from service.schemas.replies import Health
@@ -28,7 +28,7 @@ async def ready(request: Request) -> Response:
     Later versions that are loaded, or fail to, change nothing: the old ones answer.
     """
     services = services_of(request)
-    status = condition(services.host, services.reloader, services.engine.scheduler)
+    status = readiness(services.host, services.reloader, services.engine.scheduler)
     models = {model.address: model.state.value for model in services.host.models.values()}
     code = 200 if status == READY else 503
     return json_response(to_json(Health(status, models)), code)

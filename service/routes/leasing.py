@@ -4,18 +4,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.engine.hosted import LoadedModel
 
-_LEASES = "leases"
+_MODELS_IN_USE = "leases"
 
 
-def lease(scope: Scope, loaded: LoadedModel) -> None:
+def track_use(scope: Scope, loaded: LoadedModel) -> None:
     """Count a model as used by a request until that is answered."""
-    leases: list[LoadedModel] | None = scope.get("state", {}).get(_LEASES)
+    leases: list[LoadedModel] | None = scope.get("state", {}).get(_MODELS_IN_USE)
     if leases is not None:
         leases.append(loaded)
         loaded.use.begin()
 
 
-class Leases:
+class ModelUseMiddleware:
     """Ends what a request has of models once it is answered, or given up, streams included.
 
     Args:
@@ -28,7 +28,7 @@ class Leases:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         leases: list[LoadedModel] = []
-        scope.setdefault("state", {})[_LEASES] = leases
+        scope.setdefault("state", {})[_MODELS_IN_USE] = leases
         try:
             await self._app(scope, receive, send)
         finally:

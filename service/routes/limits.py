@@ -4,27 +4,27 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.engine.metrics import Metrics
-from service.routes.errors import overloaded
-from service.routes.facts import header, note
+from service.routes.errors import overloaded_response
+from service.routes.facts import annotate, header
 
-CROWDED = "crowded"
+OVER_LIMIT = "crowded"
 """Says in a request's state that its connection is one too many."""
 
-LATE = "late"
+RECEIVE_TIMEOUT = "late"
 """Says there that the request did not arrive within so many seconds."""
 
 _SHOWN_BYTES = 4096
 _SHOWN_ENCODING_BYTES = 40
-_MOST_DIGITS = 20
-_PLAIN = (None, b"", b"identity")
+_MAX_DIGITS = 20
+_IDENTITY_ENCODINGS = (None, b"", b"identity")
 _CLOSE = {"connection": "close"}  # the rest of the body is not read
 
 
-def announced_bytes(scope: Scope) -> int:
+def content_length(scope: Scope) -> int:
     """The size of a request's body as its head says it; 0 where it does not."""
     announced = (header(scope, b"content-length") or b"").lstrip(b"0")
     # more than the parser lets pass is not read: that would take long, or fail
-    return int(announced[:_MOST_DIGITS]) if announced.isdigit() else 0
+    return int(announced[:_MAX_DIGITS]) if announced.isdigit() else 0
 
 
 class BodyLimit:
@@ -46,15 +46,15 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        size = announced_bytes(scope)
+        size = content_length(scope)
         seen, whole = 0, False
 
         async def receive_limited() -> Message:
             nonlocal seen, whole
             if whole:  # what comes now is that the client has gone, and for that there is time
                 return await receive()
-            if (encoding := header(scope, b"content-encoding")) not in _PLAIN:
-                raise _packed(encoding)
+            if (encoding := header(scope, b"content-encoding")) not in _IDENTITY_ENCODINGS:
+                raise _unsupported_encoding(encoding)
             if size > self._max_bytes:
                 raise self._too_large(size)
             message = await receive()
@@ -65,10 +65,10 @@ class BodyLimit:
             whole = not message.get("more_body", False)
             if seen > self._max_bytes:
                 raise self._too_large(seen)
-            if not whole and scope["state"].get(LATE):
-                raise _too_slow(seen, scope["state"][LATE])
+            if not whole and scope["state"].get(RECEIVE_TIMEOUT):
+                raise _too_slow(seen, scope["state"][RECEIVE_TIMEOUT])
             if self._log_bodies and body and seen == len(body):
-                note(scope, body=body[:_SHOWN_BYTES].decode(errors="replace"))
+                annotate(scope, body=body[:_SHOWN_BYTES].decode(errors="replace"))
             return message
 
         await self._app(scope, receive_limited, send)
@@ -81,7 +81,7 @@ class BodyLimit:
         )
 
 
-def _packed(encoding: bytes | None) -> HTTPException:
+def _unsupported_encoding(encoding: bytes | None) -> HTTPException:
     """Bodies are never unpacked, so none can be larger than it looks."""
     shown = (encoding or b"")[:_SHOWN_ENCODING_BYTES].decode("latin-1")
     message = f"the body's Content-Encoding is {shown!r}; bodies are taken as they are"
@@ -107,9 +107,15 @@ class ConnectionLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http" or not scope["state"].get(CROWDED) or scope["path"].startswith("/health/"):
+        if (
+            scope["type"] != "http"
+            or not scope["state"].get(OVER_LIMIT)
+            or scope["path"].startswith("/health/")
+        ):
             await self._app(scope, receive, send)
             return
         self._metrics.rejected("connections")
-        answer = overloaded("there are as many connections as this service takes", "too_many_connections")
+        answer = overloaded_response(
+            "there are as many connections as this service takes", "too_many_connections"
+        )
         await answer(scope, receive, send)

@@ -9,10 +9,10 @@ from models.errors import LanguageModelError
 from service.routes.errors import error_body, error_json
 
 T = TypeVar("T")
-_BYTES_AT_ONCE = 1 << 16
+_BYTES_PER_PIECE = 1 << 16
 
 
-async def line_pieces(
+async def json_lines(
     outcomes: AsyncGenerator[Sequence[T], None], write: Callable[[Sequence[T]], Iterable[bytes]]
 ) -> AsyncGenerator[bytes, None]:
     """The lines of outcomes, some of them a piece.
@@ -26,7 +26,7 @@ async def line_pieces(
             written = bytearray()
             for line in write(some):
                 written += line
-                if len(written) >= _BYTES_AT_ONCE:
+                if len(written) >= _BYTES_PER_PIECE:
                     yield bytes(written)
                     written.clear()
                     await asyncio.sleep(0)  # details are long: let the event loop see to others
@@ -34,7 +34,7 @@ async def line_pieces(
                 yield bytes(written)
 
 
-async def ending_in_error(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def with_error_line(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """The same pieces; what goes wrong once the status has gone out is told by the last line."""
     async with aclosing(pieces):
         try:

@@ -11,21 +11,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.engine.metrics import Metrics
 from service.routes.errors import CLIENT_GONE, internal_error
-from service.routes.facts import begin_facts, header
+from service.routes.facts import begin_context, header
 
 _log = structlog.get_logger(__name__)
-_SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+_VALID_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _HEADER = b"x-request-id"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _SAFE_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 )
-_NO_PAGE = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+_DEFAULT_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 """For whatever does not say what it may load: a reply that a browser is made to show loads nothing."""
 
 
-class RequestRecord:
+class RequestLog:
     """Gives each request an id and, once it is answered, a line in the log and its place in the metrics.
 
     The last resort, too: what nobody has handled is logged and answered 500.
@@ -48,14 +48,14 @@ class RequestRecord:
         started_s = time.perf_counter()
         request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
-        facts = begin_facts(scope)
+        facts = begin_context(scope)
         status, whole = 0, False
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status, whole
             if message["type"] == "http.response.start":
                 status = int(message["status"])  # an enumeration's member would be logged by its name
-                message["headers"] = [*_safe(message["headers"]), (_HEADER, request_id.encode())]
+                message["headers"] = [*_with_safe_headers(message["headers"]), (_HEADER, request_id.encode())]
             elif not message.get("more_body", False):
                 whole = True
             await send(message)
@@ -113,12 +113,12 @@ class HeadAsGet:
         await self._app(scope, receive, send)
 
 
-def _safe(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def _with_safe_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """The headers and those that keep browsers from harm."""
-    own_policy = any(name == _NO_PAGE[0] for name, _ in headers)
-    return [*headers, *_SAFE_HEADERS] if own_policy else [*headers, *_SAFE_HEADERS, _NO_PAGE]
+    own_policy = any(name == _DEFAULT_POLICY[0] for name, _ in headers)
+    return [*headers, *_SAFE_HEADERS] if own_policy else [*headers, *_SAFE_HEADERS, _DEFAULT_POLICY]
 
 
 def _request_id(scope: Scope) -> str:
     given = header(scope, _HEADER)
-    return given.decode() if given is not None and _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+    return given.decode() if given is not None and _VALID_ID.fullmatch(given) else uuid.uuid4().hex

@@ -7,27 +7,27 @@ from starlette.responses import Response
 
 from service.routes.openapi import body_of, replies_of
 from service.routes.openapi_lines import BINARY_TYPE
-from service.routes.raw_numbers import rows_response
+from service.routes.raw_numbers import float32_response
 from service.routes.serving import (
     ENTRIES_PER_TOKEN,
-    Sequences,
+    WorkEstimate,
     accepts,
-    in_pieces,
-    is_quick,
-    resolve,
-    run,
+    json_pieces,
+    request_options,
+    resolve_model,
+    run_request,
+    runs_inline,
     services_of,
-    terms_of,
     to_json,
 )
 from service.schemas.next_token import NextTokenRequest, next_token_reply, next_token_result, next_word_reply
 from service.schemas.replies import NextTokenReply, NextWordReply
 from service.schemas.wire import parse_json
-from service.use_cases.next_token import distributions, next_tokens
-from service.use_cases.next_word import next_words, steps_at_most
+from service.use_cases.next_token import next_distributions, rank_next_tokens
+from service.use_cases.next_word import max_word_steps, rank_next_words
 
 router = APIRouter()
-_FEW_CANDIDATES = 256
+_INLINE_CANDIDATES = 256
 
 
 @router.post(
@@ -48,22 +48,24 @@ async def next_token(request: Request) -> Response:
     body = await request.body()
     wire = parse_json(NextTokenRequest, body)
     command = wire.command(services.limits)
-    loaded = resolve(request, command.model)
+    loaded = resolve_model(request, command.model)
     if wire.unit == "word":
-        words = next_words(loaded, command, services.limits)
+        words = rank_next_words(loaded, command, services.limits)
         # half of the steps that it may take at most, as most searches end sooner
-        num_rows = len(command.contexts) * steps_at_most(loaded) // 2
-        terms = terms_of(request, wire, body, Sequences(num_rows, predicted_each=1))
-        return await run(request, words, lambda found: to_json(next_word_reply(loaded, found)), terms)
+        num_rows = len(command.contexts) * max_word_steps(loaded) // 2
+        terms = request_options(request, wire, body, WorkEstimate(num_rows, predicted_each=1))
+        return await run_request(request, words, lambda found: to_json(next_word_reply(loaded, found)), terms)
     written = min(command.top_k, loaded.vocab_size) // ENTRIES_PER_TOKEN
-    terms = terms_of(request, wire, body, Sequences(len(command.contexts), written, predicted_each=1))
+    terms = request_options(
+        request, wire, body, WorkEstimate(len(command.contexts), written, predicted_each=1)
+    )
     if not accepts(request, BINARY_TYPE):
-        work = next_tokens(loaded, command, services.limits)
-        few = len(command.contexts) * command.top_k <= _FEW_CANDIDATES and not command.entropy
-        return await run(
+        work = rank_next_tokens(loaded, command, services.limits)
+        few = len(command.contexts) * command.top_k <= _INLINE_CANDIDATES and not command.entropy
+        return await run_request(
             request,
             work,
-            lambda results: in_pieces(
+            lambda results: json_pieces(
                 next_token_reply(loaded, []),
                 "results",
                 results,
@@ -71,7 +73,7 @@ async def next_token(request: Request) -> Response:
                 entries=len(results) * command.top_k,
             ),
             terms,
-            inline=few and is_quick(loaded, body),
+            inline=few and runs_inline(loaded, body),
         )
-    rows = services.engine.stream(distributions(loaded, command, services.limits), terms)
-    return await rows_response(request, loaded, rows, shape=(len(command.contexts), loaded.vocab_size))
+    rows = services.engine.stream(next_distributions(loaded, command, services.limits), terms)
+    return await float32_response(request, loaded, rows, shape=(len(command.contexts), loaded.vocab_size))

@@ -13,19 +13,19 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.responses import Response
 
-from service.routes.openapi_examples import ERRORS, add_examples
-from service.routes.openapi_lines import LINES, add_media_types
-from service.routes.openapi_operations import BEARER, INTRODUCTION, TAGS, describe
+from service.routes.openapi_examples import ERROR_EXAMPLES, add_examples
+from service.routes.openapi_lines import LINES_OPERATIONS, add_media_types
+from service.routes.openapi_operations import INTRODUCTION, SECURITY_SCHEMES, TAGS, describe_operation
 from service.schemas.replies import ErrorReply
 
 _REFERENCE = "#/components/schemas/{model}"
-_requests: dict[str, type[BaseModel]] = {}
+_request_models: dict[str, type[BaseModel]] = {}
 Json = dict[str, Any]
 
 
 def body_of(kind: type[BaseModel]) -> Json:
     """What tells the document which body a route reads."""
-    _requests[kind.__name__] = kind
+    _request_models[kind.__name__] = kind
     schema = {"$ref": _REFERENCE.format(model=kind.__name__)}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
@@ -69,10 +69,10 @@ def make_document(app: FastAPI) -> Json:
     components = document["components"]
     schemas = components["schemas"]
     schemas.update(_request_schemas())
-    components["securitySchemes"] = BEARER
-    components["examples"] = ERRORS
+    components["securitySchemes"] = SECURITY_SCHEMES
+    components["examples"] = ERROR_EXAMPLES
     for path, method, operation in operations_in(document):
-        describe(path, operation, schemas)
+        describe_operation(path, operation, schemas)
         add_media_types(path, operation, schemas)
         add_examples(f"{method.upper()} {path}", operation, schemas)
     return document
@@ -87,8 +87,8 @@ def operations_in(document: Json) -> Iterator[tuple[str, str, Json]]:
 
 def _request_schemas() -> Json:
     """The schemas of all that is read, lines of streams included, by name."""
-    lines = {kinds.request.__name__: kinds.request for kinds in LINES.values()}
-    inputs = [(kind, "validation") for kind in (_requests | lines).values()]
+    lines = {kinds.request.__name__: kinds.request for kinds in LINES_OPERATIONS.values()}
+    inputs = [(kind, "validation") for kind in (_request_models | lines).values()]
     _, schemas = models_json_schema(inputs, ref_template=_REFERENCE)  # type: ignore[arg-type]  # literals
     found: Json = schemas["$defs"]
     return found

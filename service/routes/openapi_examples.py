@@ -18,19 +18,19 @@ from models.errors import (
     OverloadedError,
     UnsupportedParameterError,
 )
-from models.reranking.formats import to_text
-from models.reranking.formats.table import format_of_media_type
+from models.reranking.formats.table import format_name_of_media_type
+from models.reranking.formats.writing import format_lists
 from models.reranking.lists import Candidate, CandidateList
 from service.routes.errors import error_body, error_json
 from service.routes.openapi_lines import LINES_TYPE
 from service.schemas.replies import ErrorBody
 
 Json = dict[str, Any]
-RECORDED = Path(__file__).with_name("openapi_replies.json")
+RECORDED_REPLIES = Path(__file__).with_name("openapi_replies.json")
 """Replies by operation, media type and the name of the request's example."""
 
 _SCHEMAS = "#/components/schemas/"
-_LISTS = (
+_EXAMPLE_LISTS = (
     CandidateList(
         "utt-1",
         "",
@@ -45,7 +45,7 @@ _LISTS = (
 _NO_KEY = ErrorBody(
     "a key is needed, as `Authorization: Bearer KEY`", "authentication_error", None, "invalid_api_key"
 )
-_BODIES = (
+_EXAMPLE_ERRORS = (
     _NO_KEY,
     *map(
         error_body,
@@ -62,10 +62,10 @@ _BODIES = (
         ),
     ),
 )
-ERRORS: Json = {str(body.code): {"value": json.loads(error_json(body))} for body in _BODIES}
+ERROR_EXAMPLES: Json = {str(body.code): {"value": json.loads(error_json(body))} for body in _EXAMPLE_ERRORS}
 """Errors that any operation may answer, by their codes."""
 
-_ERRORS_OF = {
+_ERROR_CODES = {
     "4XX": ("invalid_value", "unsupported_parameter", "invalid_api_key", "model_not_found", "overloaded"),
     "5XX": ("not_ready", "deadline_exceeded"),
 }
@@ -80,21 +80,21 @@ def add_examples(key: str, operation: Json, schemas: Json) -> None:
         schemas: of all bodies, by name.
     """
     for media_type, body in operation.get("requestBody", {}).get("content", {}).items():
-        body["examples"] = _requests(media_type, body["schema"], schemas)
-    for media_type, recorded in _recorded().get(key, {}).items():
+        body["examples"] = _request_examples(media_type, body["schema"], schemas)
+    for media_type, recorded in _recorded_replies().get(key, {}).items():
         answered = operation["responses"]["200"]["content"].get(media_type)
         if answered is not None:
             answered["examples"] = {name: {"value": value} for name, value in recorded.items()}
-    for status, codes in _ERRORS_OF.items():
+    for status, codes in _ERROR_CODES.items():
         refused = operation["responses"][status]["content"]["application/json"]
         refused["examples"] = {code: {"$ref": f"#/components/examples/{code}"} for code in codes}
 
 
-def _requests(media_type: str, schema: Json, schemas: Json) -> Json:
+def _request_examples(media_type: str, schema: Json, schemas: Json) -> Json:
     """The examples of a body by name: `example`, `example-2`, …; lines are one example together."""
     if "$ref" not in schema:
-        name = format_of_media_type(media_type)
-        return {"example": {"value": "".join(to_text(_LISTS, name))}} if name else {}
+        name = format_name_of_media_type(media_type)
+        return {"example": {"value": "".join(format_lists(_EXAMPLE_LISTS, name))}} if name else {}
     given = schemas[schema["$ref"].removeprefix(_SCHEMAS)].get("examples", [])
     if media_type == LINES_TYPE:
         return {"example": {"value": "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in given)}}
@@ -105,6 +105,8 @@ def _requests(media_type: str, schema: Json, schemas: Json) -> Json:
 
 
 @cache
-def _recorded() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    found: Mapping[str, Mapping[str, Mapping[str, Any]]] = json.loads(RECORDED.read_text(encoding="utf-8"))
+def _recorded_replies() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    found: Mapping[str, Mapping[str, Mapping[str, Any]]] = json.loads(
+        RECORDED_REPLIES.read_text(encoding="utf-8")
+    )
     return found

@@ -16,10 +16,10 @@ JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
 EVENTS_TYPE, BINARY_TYPE = "text/event-stream", "application/octet-stream"
 
 _SCHEMAS = "#/components/schemas/"
-_ERROR = {"$ref": f"{_SCHEMAS}ErrorReply"}
+_ERROR_REFERENCE = {"$ref": f"{_SCHEMAS}ErrorReply"}
 
 
-class Lines(NamedTuple):
+class LinesOperation(NamedTuple):
     """What an operation reads and answers line by line.
 
     Attributes:
@@ -35,26 +35,26 @@ class Lines(NamedTuple):
     pairs: Mapping[str, str] = {}
 
 
-LINES: Mapping[str, Lines] = {
-    "/v1/score": Lines(ScoreLine, SequenceScoreResult, ScoreQuery),
-    "/v1/rerank": Lines(
+LINES_OPERATIONS: Mapping[str, LinesOperation] = {
+    "/v1/score": LinesOperation(ScoreLine, SequenceScoreResult, ScoreQuery),
+    "/v1/rerank": LinesOperation(
         CandidateListIn,
         RankedListResult,
         RerankSettings,
         {"weights": "lm=0.5,am=1", "mixture": "ngram=0.3,lstm=0.7", "models": "old=ngram"},
     ),
-    "/v1/quality": Lines(QualityLine, TextQualityResult, QualityQuery),
+    "/v1/quality": LinesOperation(QualityLine, TextQualityResult, QualityQuery),
 }
 """The operations that take lines, by path."""
 
-_FOREIGN = (
+_LIST_MEDIA_TYPES = (
     "text/x-moses-nbest",
     "text/x-srilm-nbest",
     "text/x-kaldi-nbest",
     "application/x-mlm-scoring+json",
     "application/x-hyporadise+json",
 )
-FOREIGN: Mapping[str, tuple[str, ...]] = {"/v1/rerank": _FOREIGN}
+LIST_MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {"/v1/rerank": _LIST_MEDIA_TYPES}
 """Media types of other programs' lists, which are answered as lines, by path."""
 
 _BINARY_HEADERS = {
@@ -76,11 +76,11 @@ def add_media_types(path: str, operation: Json, schemas: Json) -> None:
     if content[JSON_TYPE]["schema"].get("type") == "string":  # a file, of the media types beside it
         del content[JSON_TYPE]
         content.update({media_type: {"schema": _file(media_type)} for media_type in content})
-    kinds = LINES.get(path)
+    kinds = LINES_OPERATIONS.get(path)
     if kinds is not None:
         _add_lines(operation, kinds, schemas)
         content[LINES_TYPE] = {"schema": _one_of(kinds.reply.__name__, "Each line.")}
-    for media_type in FOREIGN.get(path, ()):
+    for media_type in LIST_MEDIA_TYPES.get(path, ()):
         operation["requestBody"]["content"][media_type] = {"schema": {"type": "string"}}
     if EVENTS_TYPE in content:
         each = content[JSON_TYPE]["schema"]["$ref"].removeprefix(_SCHEMAS)
@@ -103,10 +103,10 @@ def _file(media_type: str) -> Json:
 
 
 def _one_of(name: str, description: str) -> Json:
-    return {"anyOf": [{"$ref": _SCHEMAS + name}, _ERROR], "description": description}
+    return {"anyOf": [{"$ref": _SCHEMAS + name}, _ERROR_REFERENCE], "description": description}
 
 
-def _add_lines(operation: Json, kinds: Lines, schemas: Json) -> None:
+def _add_lines(operation: Json, kinds: LinesOperation, schemas: Json) -> None:
     """Tell that a body may be lines, and that options then stand in the query string."""
     content = operation["requestBody"]["content"]
     body = schemas[content[JSON_TYPE]["schema"]["$ref"].removeprefix(_SCHEMAS)]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from service.schemas.autocomplete import NAME
+from service.schemas.autocomplete import NAME_PATTERN
 from service.security.access import AccessTable
 from service.security.keys import KeyScope
 
@@ -65,7 +65,7 @@ _ADDRESS = {"description": "A model: `name`, `name@7` or `name@champion`.", "exa
 _USER = {
     "description": "Whose words; a user belongs to the key that made it.",
     "example": "ann",
-    "schema": {"type": "string", "pattern": NAME},
+    "schema": {"type": "string", "pattern": NAME_PATTERN},
 }
 _PARAMETERS: Mapping[str, Mapping[str, Json]] = {
     "/v1/autocomplete/users/{user}": {"user": _USER},
@@ -91,14 +91,14 @@ _PARAMETERS: Mapping[str, Mapping[str, Json]] = {
 }
 """Parameters in paths and queries, where the code says their names and types only."""
 
-_ALSO: Mapping[str, Mapping[str, str]] = {
+_OTHER_STATUSES: Mapping[str, Mapping[str, str]] = {
     "/admin/models/load": {"202": "the model is being loaded"},
     "/health/live": {"503": "no more: a model computes without end, and the process should be replaced"},
     "/health/ready": {"503": "not now: the status says why"},
 }
 """Statuses beside 200 whose reply is the same, and what they mean."""
 
-BEARER: Json = {
+SECURITY_SCHEMES: Json = {
     "key": {
         "type": "http",
         "scheme": "bearer",
@@ -108,11 +108,11 @@ BEARER: Json = {
 }
 """How a key is sent."""
 
-_access = AccessTable()
+_access_table = AccessTable()
 _CLAUSE_END = re.compile(r"[.:;](?:\s|$)")
 
 
-def describe(path: str, operation: Json, schemas: Json) -> None:
+def describe_operation(path: str, operation: Json, schemas: Json) -> None:
     """Tell an operation's group, summary, parameters, key, and what its reply is.
 
     Args:
@@ -126,12 +126,14 @@ def describe(path: str, operation: Json, schemas: Json) -> None:
     for parameter in operation.get("parameters", ()):
         parameter.update(_PARAMETERS.get(path, {}).get(parameter["name"], {}))
     replies = operation["responses"]
-    replies["200"]["description"] = _told(replies["200"]["content"]["application/json"]["schema"], schemas)
-    for status, meaning in _ALSO.get(path, {}).items():
+    replies["200"]["description"] = _reply_description(
+        replies["200"]["content"]["application/json"]["schema"], schemas
+    )
+    for status, meaning in _OTHER_STATUSES.get(path, {}).items():
         replies[status] = {**replies["200"], "description": meaning}
 
 
-def _told(schema: Json, schemas: Json) -> str:
+def _reply_description(schema: Json, schemas: Json) -> str:
     """What a reply is in a sentence: of the first, where there are several."""
     first = schema.get("anyOf", [schema])[0]
     described = schemas.get(first.get("$ref", "").rpartition("/")[2], {})
@@ -140,7 +142,7 @@ def _told(schema: Json, schemas: Json) -> str:
 
 def _security(path: str) -> list[Json]:
     """What a key needs; alternatives, of which an empty one means none."""
-    demand = _access.rule(path)
+    demand = _access_table.rule(path)
     if demand is None or demand.scope is None:
         return []
     asked: Json = {"key": [str(demand.scope)]}

@@ -15,16 +15,16 @@ from starlette.responses import Response
 from models.checkpoint.manifest import FileEntry
 from models.checkpoint.registry import Registry
 from models.errors import CheckpointError
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 from service.routes.openapi import replies_of
-from service.routes.serving import json_response, resolve, services_of, to_json
+from service.routes.serving import json_response, resolve_model, services_of, to_json
 from service.schemas.model_files import ModelFileList, model_files
 
 router = APIRouter()
 _STATIC = Path(__file__).parents[1] / "static"
 _PAGE = "index.html"
 _CARD = "MODEL_CARD.md"
-_TYPES = {
+_MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -32,10 +32,10 @@ _TYPES = {
     ".png": "image/png",
     ".svg": "image/svg+xml",
 }
-_FOR_PEOPLE = frozenset({".html", ".md", ".png"})
+_PUBLIC_SUFFIXES = frozenset({".html", ".md", ".png"})
 """Kinds of published files that are told; weights and vocabularies are not."""
 
-_TYPES_FOR_PEOPLE = ("image/png", "text/html", "text/markdown")
+_PUBLIC_MEDIA_TYPES = ("image/png", "text/html", "text/markdown")
 
 _PAGE_POLICY = (
     "default-src 'self'; img-src 'self' blob:; base-uri 'none'; object-src 'none'; form-action 'none'; "
@@ -49,7 +49,7 @@ _REPORT_POLICY = (
 """A report has its style inline and no script; whatever it had would run nowhere."""
 
 
-def _file_of(*media_types: str) -> dict[int | str, dict[str, Any]]:
+def _file_responses(*media_types: str) -> dict[int | str, dict[str, Any]]:
     """What tells the OpenAPI document that a route answers a file, once."""
     return {
         **replies_of(str, *media_types),
@@ -82,35 +82,35 @@ async def static_file(request: Request, name: str) -> Response:
     file = _static_files().get(name)
     if file is None:
         raise HTTPException(404)
-    return _answer(request, file.etag, file.content, file.media_type)
+    return _cached_response(request, file.etag, file.content, file.media_type)
 
 
-@router.get("/v1/models/{address}/card", responses=_file_of("text/markdown"))
+@router.get("/v1/models/{address}/card", responses=_file_responses("text/markdown"))
 async def get_model_card(request: Request, address: str) -> Response:
     """The card of a model in Markdown: figures, what it was trained on, its limits."""
-    return await _published(request, resolve(request, address), _CARD)
+    return await _file_response(request, resolve_model(request, address), _CARD)
 
 
 @router.get("/v1/models/{address}/files", responses=replies_of(ModelFileList))
 async def list_model_files(request: Request, address: str) -> Response:
     """What was published beside a model for people: its card, pictures and reports, those of its parts too."""
-    loaded = resolve(request, address)
-    return json_response(to_json(model_files(loaded.address, _readable(loaded))))
+    loaded = resolve_model(request, address)
+    return json_response(to_json(model_files(loaded.address, _public_files(loaded))))
 
 
-@router.get("/v1/models/{address}/files/{name:path}", responses=_file_of(*_TYPES_FOR_PEOPLE))
+@router.get("/v1/models/{address}/files/{name:path}", responses=_file_responses(*_PUBLIC_MEDIA_TYPES))
 async def get_model_file(request: Request, address: str, name: str) -> Response:
     """One of these files, as it was published."""
-    return await _published(request, resolve(request, address), name)
+    return await _file_response(request, resolve_model(request, address), name)
 
 
 @cache
 def _static_files() -> Mapping[str, _StaticFile]:
     """All files of the page by name, read once; what is not among them is not served."""
     return {
-        path.name: _StaticFile(content := path.read_bytes(), _TYPES[path.suffix], _etag(content))
+        path.name: _StaticFile(content := path.read_bytes(), _MEDIA_TYPES[path.suffix], _etag(content))
         for path in _STATIC.iterdir()
-        if path.suffix in _TYPES
+        if path.suffix in _MEDIA_TYPES
     }
 
 
@@ -121,32 +121,34 @@ def _etag(content: bytes) -> str:
 def _page(request: Request) -> Response:
     page = _static_files()[_PAGE]
     headers = {"content-security-policy": _PAGE_POLICY, "cross-origin-opener-policy": "same-origin"}
-    return _answer(request, page.etag, page.content, page.media_type, headers)
+    return _cached_response(request, page.etag, page.content, page.media_type, headers)
 
 
-def _readable(loaded: LoadedModel) -> dict[str, FileEntry]:
+def _public_files(loaded: LoadedModel) -> dict[str, FileEntry]:
     """The files for people of those that the manifest vouches for, by name."""
     files = loaded.checkpoint.manifest.files
-    return {name: entry for name, entry in files.items() if PurePosixPath(name).suffix in _FOR_PEOPLE}
+    return {name: entry for name, entry in files.items() if PurePosixPath(name).suffix in _PUBLIC_SUFFIXES}
 
 
-async def _published(request: Request, loaded: LoadedModel, name: str) -> Response:
+async def _file_response(request: Request, loaded: LoadedModel, name: str) -> Response:
     """A file of a version; it has the same content for ever.
 
     Raises:
         HTTPException: the manifest lists no such file for people, or it was deleted since it was loaded.
         RegistryError: the registry is out of reach.
     """
-    entry = _readable(loaded).get(name)
+    entry = _public_files(loaded).get(name)
     if entry is None:
         raise HTTPException(404)
-    content = await asyncio.to_thread(_read, services_of(request).host.registry, loaded, name)
+    content = await asyncio.to_thread(_read_file, services_of(request).host.registry, loaded, name)
     suffix = PurePosixPath(name).suffix
     headers = {"content-security-policy": _REPORT_POLICY} if suffix == ".html" else {}
-    return _answer(request, entry.sha256, content, _TYPES[suffix], {"x-model": loaded.address, **headers})
+    return _cached_response(
+        request, entry.sha256, content, _MEDIA_TYPES[suffix], {"x-model": loaded.address, **headers}
+    )
 
 
-def _read(registry: Registry, loaded: LoadedModel, name: str) -> bytes:
+def _read_file(registry: Registry, loaded: LoadedModel, name: str) -> bytes:
     try:
         return (loaded.checkpoint.path / name).read_bytes()
     except OSError:
@@ -157,7 +159,7 @@ def _read(registry: Registry, loaded: LoadedModel, name: str) -> bytes:
             raise HTTPException(404) from None
 
 
-def _answer(
+def _cached_response(
     request: Request, etag: str, content: bytes, media_type: str, headers: Mapping[str, str] | None = None
 ) -> Response:
     """The content, or 304 where the browser has it: it asks each time, so that a new version is seen at once."""

@@ -6,22 +6,22 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.engine.hosted import LoadedModel
-from service.routes.facts import add
-from service.routes.line_streams import ending_in_error, error_line, line_pieces
+from service.routes.facts import add_counts
+from service.routes.line_streams import error_line, json_lines, with_error_line
 from service.routes.openapi import body_of, replies_of
 from service.routes.openapi_lines import LINES_TYPE
 from service.routes.serving import (
     ClosingStream,
     Services,
-    begin,
-    has_lines,
-    refuse_options_of_lines,
-    resolve,
-    run,
+    has_json_lines,
+    refuse_query_options,
+    request_options,
+    resolve_model,
+    run_request,
     services_of,
-    take,
-    terms_of,
+    start_stream,
     to_json,
+    use_model,
 )
 from service.schemas.quality import (
     QualityQuery,
@@ -29,11 +29,11 @@ from service.schemas.quality import (
     quality_items,
     quality_reply,
     quality_result,
-    read_query,
+    read_quality_query,
 )
 from service.schemas.quality_replies import QualityReply
 from service.schemas.wire import parse_json
-from service.use_cases.quality import Outcome, TextQuality, quality, quality_lines
+from service.use_cases.quality import QualityOutcome, TextQuality, quality, quality_lines
 
 router = APIRouter()
 
@@ -49,9 +49,9 @@ async def rate_texts(request: Request) -> Response:
     `{"error": …}`; should the service fail on the way, an error is the last line.
     """
     services = services_of(request)
-    if has_lines(request):
+    if has_json_lines(request):
         return await _rate_lines(request, services)
-    refuse_options_of_lines(request, QualityQuery)
+    refuse_query_options(request, QualityQuery)
     body = await request.body()
     wire = parse_json(QualityRequest, body)
     items = wire.items(services.limits)
@@ -62,21 +62,21 @@ async def rate_texts(request: Request) -> Response:
         return to_json(quality_reply(loaded, against, found))
 
     work = quality(loaded, against, items, services.limits)
-    return await run(request, work, write, terms_of(request, wire, body))
+    return await run_request(request, work, write, request_options(request, wire, body))
 
 
 async def _rate_lines(request: Request, services: Services) -> Response:
-    options = read_query(request.query_params)
+    options = read_quality_query(request.query_params)
     loaded, against = _models(request, services, options.model, options.against)
     body = await request.body()
     work = quality_lines(loaded, against, quality_items(body), services.limits)
-    stream = services.engine.stream(work, terms_of(request, None, body, bulk=True))
+    stream = services.engine.stream(work, request_options(request, None, body, bulk=True))
 
-    def write(outcomes: Sequence[Outcome]) -> Iterator[bytes]:
+    def write(outcomes: Sequence[QualityOutcome]) -> Iterator[bytes]:
         _count(request, loaded, against, [one for one in outcomes if isinstance(one, TextQuality)])
         return map(_line, outcomes)
 
-    lines = ending_in_error(line_pieces(await begin(request, stream), write))
+    lines = with_error_line(json_lines(await start_stream(request, stream), write))
     return ClosingStream(lines, media_type=LINES_TYPE, headers={"x-model": loaded.address})
 
 
@@ -87,11 +87,11 @@ def _models(
     other = None
     if against is not None:
         other = services.host.resolve(against)
-        take(request, other)
-    return resolve(request, model), other
+        use_model(request, other)
+    return resolve_model(request, model), other
 
 
-def _line(outcome: Outcome) -> bytes:
+def _line(outcome: QualityOutcome) -> bytes:
     if isinstance(outcome, TextQuality):
         return to_json(quality_result(outcome)) + b"\n"
     return error_line(outcome)
@@ -108,4 +108,4 @@ def _count(
     metrics.scored_tokens.labels(loaded.address).inc(own)
     if against is not None:
         metrics.scored_tokens.labels(against.address).inc(others)
-    add(request, scored_tokens=own + others)
+    add_counts(request, scored_tokens=own + others)

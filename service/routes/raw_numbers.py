@@ -9,10 +9,10 @@ from starlette.responses import Response
 from models.arrays import FloatArray
 from service.engine.hosted import LoadedModel
 from service.routes.openapi_lines import BINARY_TYPE
-from service.routes.serving import ClosingStream, begin
+from service.routes.serving import ClosingStream, start_stream
 
 
-async def rows_response(
+async def float32_response(
     request: Request, loaded: LoadedModel, rows: AsyncGenerator[FloatArray, None], *, shape: tuple[int, int]
 ) -> Response:
     """Rows as they come, once the first are there.
@@ -29,7 +29,9 @@ async def rows_response(
         "x-model": loaded.address,
         "content-length": str(4 * count * width),
     }
-    return ClosingStream(_little_endian(await begin(request, rows)), media_type=BINARY_TYPE, headers=headers)
+    return ClosingStream(
+        _little_endian(await start_stream(request, rows)), media_type=BINARY_TYPE, headers=headers
+    )
 
 
 async def _little_endian(rows: AsyncGenerator[FloatArray, None]) -> AsyncGenerator[bytes, None]:

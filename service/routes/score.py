@@ -6,25 +6,25 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models.errors import InvalidInputError
-from service.engine.host import LoadedModel
-from service.routes.facts import add
-from service.routes.line_streams import ending_in_error, error_line, line_pieces
+from service.engine.hosted import LoadedModel
+from service.routes.facts import add_counts
+from service.routes.line_streams import error_line, json_lines, with_error_line
 from service.routes.openapi import body_of, replies_of
 from service.routes.openapi_lines import LINES_TYPE
 from service.routes.serving import (
     BYTES_PER_TOKEN,
     ClosingStream,
-    Sequences,
     Services,
-    begin,
-    has_lines,
-    in_pieces,
-    is_quick,
-    refuse_options_of_lines,
-    resolve,
-    run,
+    WorkEstimate,
+    has_json_lines,
+    json_pieces,
+    refuse_query_options,
+    request_options,
+    resolve_model,
+    run_request,
+    runs_inline,
     services_of,
-    terms_of,
+    start_stream,
     to_json,
 )
 from service.schemas.replies import ScoreReply
@@ -45,18 +45,18 @@ async def score_texts(request: Request) -> Response:
     should the service fail on the way, an error is the last line.
     """
     services = services_of(request)
-    if has_lines(request):
+    if has_json_lines(request):
         return await _score_lines(request, services)
-    refuse_options_of_lines(request, ScoreQuery)
+    refuse_query_options(request, ScoreQuery)
     body = await request.body()
     wire = parse_json(ScoreRequest, body)
     items, options = wire.items(services.limits), wire.options()
-    loaded = resolve(request, options.model)
+    loaded = resolve_model(request, options.model)
 
     def write(scores: list[SequenceScore]) -> Iterator[bytes]:
         _count(request, loaded, scores)
         entries = len(scores) if options.detail is Detail.NONE else sum(len(score.ids) for score in scores)
-        return in_pieces(
+        return json_pieces(
             score_totals(loaded, scores),
             "results",
             scores,
@@ -66,22 +66,22 @@ async def score_texts(request: Request) -> Response:
 
     work = score(loaded, items, options, services.limits)
     around = len(items[0].context) // BYTES_PER_TOKEN  # is read with each, since they are tokenised together
-    terms = terms_of(request, wire, body, Sequences(len(items), work_each=around))
-    return await run(request, work, write, terms, inline=is_quick(loaded, body) and not terms.bulk)
+    terms = request_options(request, wire, body, WorkEstimate(len(items), work_each=around))
+    return await run_request(request, work, write, terms, inline=runs_inline(loaded, body) and not terms.bulk)
 
 
 async def _score_lines(request: Request, services: Services) -> Response:
     options = ScoreQuery.options(dict(request.query_params))
-    loaded = resolve(request, options.model)
+    loaded = resolve_model(request, options.model)
     body = await request.body()
     work = score_lines(loaded, score_items(body), options, services.limits)
-    stream = services.engine.stream(work, terms_of(request, None, body, bulk=True))
+    stream = services.engine.stream(work, request_options(request, None, body, bulk=True))
 
     def write(outcomes: Sequence[SequenceScore | InvalidInputError]) -> Iterator[bytes]:
         _count(request, loaded, [one for one in outcomes if isinstance(one, SequenceScore)])
         return (_line(loaded, one, options.detail) for one in outcomes)
 
-    lines = ending_in_error(line_pieces(await begin(request, stream), write))
+    lines = with_error_line(json_lines(await start_stream(request, stream), write))
     return ClosingStream(lines, media_type=LINES_TYPE, headers={"x-model": loaded.address})
 
 
@@ -94,4 +94,4 @@ def _line(loaded: LoadedModel, outcome: SequenceScore | InvalidInputError, detai
 def _count(request: Request, loaded: LoadedModel, scores: Sequence[SequenceScore]) -> None:
     tokens = sum(len(score.ids) for score in scores)
     services_of(request).metrics.scored_tokens.labels(loaded.address).inc(tokens)
-    add(request, scored_tokens=tokens)
+    add_counts(request, scored_tokens=tokens)

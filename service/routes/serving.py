@@ -16,23 +16,24 @@ from starlette.types import Receive, Send
 from models.checkpoint.calibrations import CalibrationStore
 from models.checkpoint.profiles import ProfileStore
 from models.errors import InvalidInputError
-from service.engine.engine import Engine, Terms
-from service.engine.host import LoadedModel, ModelHost
+from service.engine.engine import Engine, RequestOptions
+from service.engine.host import ModelHost
+from service.engine.hosted import LoadedModel
 from service.engine.job import Work
-from service.engine.keeping import Keeper
+from service.engine.keeping import ModelReloader
 from service.engine.metrics import Metrics
 from service.engine.states import StateStore
 from service.engine.users import UserStore
-from service.routes.autocomplete_sessions import Sessions
-from service.routes.facts import facts_of, note
-from service.routes.leasing import lease
+from service.routes.autocomplete_sessions import AutocompleteSessions
+from service.routes.facts import annotate, context_of
+from service.routes.leasing import track_use
 from service.routes.openapi_lines import LINES_TYPE
 from service.schemas.wire import TimedRequest
 from service.use_cases.limits import Limits
 
 R = TypeVar("R")
 T = TypeVar("T")
-_PATIENCE_S = 0.02
+_WATCH_DELAY_S = 0.02
 """How long a request takes before its client is watched: most are done by then, and watching costs."""
 
 BULK_TOKENS = 1 << 12
@@ -50,8 +51,8 @@ BYTES_PER_TOKEN = 4
 _FEW_SEQUENCES = 8
 """So many may generate long texts without giving way: of each a step is short."""
 
-_QUICK_BYTES = 2048
-_ENTRIES_AT_ONCE = 512
+_INLINE_BYTES = 2048
+_ENTRIES_PER_PIECE = 512
 """Of a reply written before other requests have their turn."""
 
 
@@ -60,13 +61,13 @@ class Services:
     """What an application's routes share."""
 
     host: ModelHost
-    reloader: Keeper
+    reloader: ModelReloader
     engine: Engine
     states: StateStore
     profiles: ProfileStore
     calibrations: CalibrationStore
     users: UserStore
-    sessions: Sessions
+    sessions: AutocompleteSessions
     metrics: Metrics
     limits: Limits
 
@@ -77,7 +78,7 @@ def services_of(request: Request) -> Services:
     return services
 
 
-def resolve(request: Request, address: str | None) -> LoadedModel:
+def resolve_model(request: Request, address: str | None) -> LoadedModel:
     """The loaded model that an address means, None for the default; the request's log line names it.
 
     Raises:
@@ -85,30 +86,30 @@ def resolve(request: Request, address: str | None) -> LoadedModel:
         NotReadyError: it is still being loaded, or could not be.
     """
     loaded = services_of(request).host.resolve(address)
-    take(request, loaded)
+    use_model(request, loaded)
     return loaded
 
 
-def take(request: Request, loaded: LoadedModel) -> None:
+def use_model(request: Request, loaded: LoadedModel) -> None:
     """Count a model as used by a request until that is answered; the request's log line names it."""
-    lease(request.scope, loaded)
-    note(request, model=loaded.address)
+    track_use(request.scope, loaded)
+    annotate(request, model=loaded.address)
 
 
 def owner_of(request: Request) -> str:
     """Whose request it is: the name of its key, or nothing where the service asks for none."""
-    return str(facts_of(request.scope).get("key", ""))
+    return str(context_of(request.scope).get("key", ""))
 
 
 @cache
-def _writer(kind: Any) -> TypeAdapter[Any]:
+def _type_adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
 def to_json(reply: Any) -> bytes:
     """A reply as JSON in UTF-8."""
     kind: Any = type(reply)
-    return _writer(kind).dump_json(reply)
+    return _type_adapter(kind).dump_json(reply)
 
 
 def json_response(content: bytes, status: int = 200) -> Response:
@@ -117,7 +118,7 @@ def json_response(content: bytes, status: int = 200) -> Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Sequences:
+class WorkEstimate:
     """Samples, beams, contexts or candidates that a request works on side by side.
 
     Attributes:
@@ -132,17 +133,17 @@ class Sequences:
     predicted_each: int = 0
 
 
-_NO_SEQUENCES = Sequences()
+_NO_EXTRA_WORK = WorkEstimate()
 
 
-def terms_of(
+def request_options(
     request: Request,
     wire: TimedRequest | None,
     body: bytes,
-    beside: Sequences = _NO_SEQUENCES,
+    beside: WorkEstimate = _NO_EXTRA_WORK,
     *,
     bulk: bool = False,
-) -> Terms:
+) -> RequestOptions:
     """The terms on which a request's work is done: it is bulk if it takes long, however short its body is.
 
     Args:
@@ -157,7 +158,7 @@ def terms_of(
     work = read + beside.count * beside.work_each
     if beside.count > _FEW_SEQUENCES:
         work += TOKENS_PER_PREDICTION * predicted
-    return Terms(
+    return RequestOptions(
         request_id=request.state.request_id,
         timeout_s=None if timeout_ms is None else timeout_ms / 1000,
         bulk=bulk or work > BULK_TOKENS,
@@ -165,7 +166,7 @@ def terms_of(
     )
 
 
-def refuse_options_of_lines(request: Request, options: type[BaseModel]) -> None:
+def refuse_query_options(request: Request, options: type[BaseModel]) -> None:
     """Refuse a query string that would count if the body were lines: in JSON its options stand in the body.
 
     Raises:
@@ -181,12 +182,12 @@ def refuse_options_of_lines(request: Request, options: type[BaseModel]) -> None:
             )
 
 
-def is_quick(loaded: LoadedModel, body: bytes) -> bool:
+def runs_inline(loaded: LoadedModel, body: bytes) -> bool:
     """Whether a request is answered sooner than it is handed to the model thread: a short one, of a table."""
-    return loaded.model.family == "ngram" and len(body) <= _QUICK_BYTES
+    return loaded.model.family == "ngram" and len(body) <= _INLINE_BYTES
 
 
-def in_pieces(
+def json_pieces(
     reply: Any, name: str, items: Sequence[T], write: Callable[[T], Any], *, entries: int
 ) -> Iterator[bytes]:
     """A reply as JSON in UTF-8, in pieces that are each written in a bounded time.
@@ -202,20 +203,20 @@ def in_pieces(
         yield to_json(reply)
         return
     before, after = to_json(reply).split(f'"{name}":[]'.encode(), 1)
-    at_once = max(1, _ENTRIES_AT_ONCE * len(items) // max(entries, 1))
+    at_once = max(1, _ENTRIES_PER_PIECE * len(items) // max(entries, 1))
     for begin in range(0, len(items), at_once):
         some = [write(item) for item in items[begin : begin + at_once]]
         kind: Any = type(some[0])
-        piece = _writer(list[kind]).dump_json(some)[1:-1]
+        piece = _type_adapter(list[kind]).dump_json(some)[1:-1]
         head = b"," if begin else before + f'"{name}":['.encode()
         yield head + piece + (b"" if begin + at_once < len(items) else b"]" + after)
 
 
-async def run(
+async def run_request(
     request: Request,
     work: Work[Any, R],
     write: Callable[[R], bytes | Iterator[bytes]],
-    terms: Terms,
+    terms: RequestOptions,
     *,
     inline: bool = False,
 ) -> Response:
@@ -263,7 +264,7 @@ async def while_connected(receive: Receive, future: "asyncio.Future[R]") -> R:
         nonlocal watcher
         watcher = asyncio.create_task(watch())
 
-    timer = asyncio.get_running_loop().call_later(_PATIENCE_S, start_watching)
+    timer = asyncio.get_running_loop().call_later(_WATCH_DELAY_S, start_watching)
     try:
         return await future
     except asyncio.CancelledError:
@@ -276,7 +277,7 @@ async def while_connected(receive: Receive, future: "asyncio.Future[R]") -> R:
             watcher.cancel()
 
 
-async def begin(request: Request, stream: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
+async def start_stream(request: Request, stream: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
     """The same stream, once its first item is there: so what goes wrong before has a status of its own."""
     first = await while_connected(request.receive, asyncio.ensure_future(anext(stream)))
 
@@ -302,7 +303,7 @@ class ClosingStream(StreamingResponse):
             await super().stream_response(send)
 
 
-def has_lines(request: Request) -> bool:
+def has_json_lines(request: Request) -> bool:
     """Whether a request's body is lines of JSON; names of media types have no case."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == LINES_TYPE
 

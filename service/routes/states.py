@@ -5,22 +5,22 @@ from dataclasses import replace
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.engine.engine import Terms
-from service.routes.facts import add
+from service.engine.engine import RequestOptions
+from service.routes.facts import add_counts
 from service.routes.openapi import body_of, replies_of
 from service.routes.openapi_lines import BINARY_TYPE
-from service.routes.raw_numbers import rows_response
+from service.routes.raw_numbers import float32_response
 from service.routes.serving import (
     accepts,
-    is_quick,
     json_response,
     owner_of,
-    resolve,
-    run,
+    request_options,
+    resolve_model,
+    run_request,
+    runs_inline,
     services_of,
-    take,
-    terms_of,
     to_json,
+    use_model,
 )
 from service.schemas.state_replies import AdvanceReply, FreeReply, NextReply, OpenStatesReply
 from service.schemas.states import (
@@ -33,22 +33,22 @@ from service.schemas.states import (
     open_reply,
 )
 from service.schemas.wire import TimedRequest, parse_json
-from service.use_cases.state_scores import following, following_all
+from service.use_cases.state_scores import next_log_prob_blocks, next_log_prob_matrix
 from service.use_cases.states import (
-    Advanced,
-    Opened,
-    Place,
+    AdvanceResult,
+    OpenResult,
+    OwnedStateStore,
     advance_states,
-    asked_tokens,
-    one_version,
+    common_version,
     open_states,
+    requested_token_ids,
 )
 
 router = APIRouter()
-_QUICK = 64
+_INLINE_CONTINUATIONS = 64
 """Continuations that a table reads sooner than they are handed to the model thread."""
 
-_BULK = 512
+_BULK_CONTINUATIONS = 512
 """Continuations or states from which on a request gives way to others."""
 
 _HANDLE_BYTES = 128
@@ -66,18 +66,18 @@ async def open_(request: Request) -> Response:
     body = await request.body()
     wire = parse_json(OpenStatesRequest, body)
     command = wire.command(services.limits)
-    loaded = resolve(request, command.model)
-    place = Place(services.states, owner_of(request))
+    loaded = resolve_model(request, command.model)
+    place = OwnedStateStore(services.states, owner_of(request))
 
-    def write(opened: list[Opened]) -> bytes:
+    def write(opened: list[OpenResult]) -> bytes:
         tokens = sum(one.num_tokens for one in opened)
         services.metrics.prompt_tokens.labels(loaded.address).inc(tokens)
-        add(request, prompt_tokens=tokens)
+        add_counts(request, prompt_tokens=tokens)
         return to_json(open_reply(loaded, opened))
 
     work = open_states(loaded, command, place, services.limits)
-    terms = terms_of(request, wire, body)
-    return await run(request, work, write, terms, inline=is_quick(loaded, body))
+    terms = request_options(request, wire, body)
+    return await run_request(request, work, write, terms, inline=runs_inline(loaded, body))
 
 
 @router.post("/v1/states/advance", responses=replies_of(AdvanceReply), openapi_extra=body_of(AdvanceRequest))
@@ -94,21 +94,25 @@ async def advance(request: Request) -> Response:
     owner = owner_of(request)
     services.states.check_process(wire.free, parameter="free[]")
     found = services.states.find(owner, wire.handles, parameter="continuations[].state")
-    loaded = one_version(found, parameter="continuations[].state")
-    take(request, loaded)
+    loaded = common_version(found, parameter="continuations[].state")
+    use_model(request, loaded)
     command = wire.command(found)
 
-    def write(advanced: list[Advanced]) -> bytes:
+    def write(advanced: list[AdvanceResult]) -> bytes:
         tokens = sum(len(one.ids) for one in advanced)
         services.metrics.scored_tokens.labels(loaded.address).inc(tokens)
-        add(request, scored_tokens=tokens)
+        add_counts(request, scored_tokens=tokens)
         return to_json(advance_reply(loaded, advanced))
 
-    work = advance_states(loaded, command, Place(services.states, owner), services.limits)
+    work = advance_states(loaded, command, OwnedStateStore(services.states, owner), services.limits)
     count = len(found)
-    few = count <= _QUICK and not wire.next_token_ids and len(body) <= _QUICK * 256
+    few = (
+        count <= _INLINE_CONTINUATIONS
+        and not wire.next_token_ids
+        and len(body) <= _INLINE_CONTINUATIONS * 256
+    )
     quick = few and loaded.model.family == "ngram"
-    return await run(request, work, write, _terms(request, wire, body, count), inline=quick)
+    return await run_request(request, work, write, _states_options(request, wire, body, count), inline=quick)
 
 
 @router.post(
@@ -125,18 +129,20 @@ async def next_(request: Request) -> Response:
     wire = parse_json(NextRequest, body)
     wire.check(services.limits)
     found = services.states.find(owner_of(request), wire.states, parameter="states[]")
-    loaded = one_version(found, parameter="states[]")
-    take(request, loaded)
-    ids = asked_tokens(loaded, wire.token_ids)
+    loaded = common_version(found, parameter="states[]")
+    use_model(request, loaded)
+    ids = requested_token_ids(loaded, wire.token_ids)
     states = [kept.state for kept in found]
-    terms = _terms(request, wire, body, len(states))
+    terms = _states_options(request, wire, body, len(states))
     if not accepts(request, BINARY_TYPE):
         wire.check_reply(loaded, services.limits)
-        work = following_all(loaded, states, ids)
-        return await run(request, work, lambda log_probs: to_json(next_reply(loaded, log_probs)), terms)
-    rows = services.engine.stream(following(loaded, states, ids), terms)
+        work = next_log_prob_matrix(loaded, states, ids)
+        return await run_request(
+            request, work, lambda log_probs: to_json(next_reply(loaded, log_probs)), terms
+        )
+    rows = services.engine.stream(next_log_prob_blocks(loaded, states, ids), terms)
     width = loaded.vocab_size if ids is None else len(ids)
-    return await rows_response(request, loaded, rows, shape=(len(states), width))
+    return await float32_response(request, loaded, rows, shape=(len(states), width))
 
 
 @router.post("/v1/states/free", responses=replies_of(FreeReply), openapi_extra=body_of(FreeRequest))
@@ -150,7 +156,9 @@ async def free(request: Request) -> Response:
     return json_response(to_json(FreeReply(freed)))
 
 
-def _terms(request: Request, wire: TimedRequest, body: bytes, count: int) -> Terms:
+def _states_options(request: Request, wire: TimedRequest, body: bytes, count: int) -> RequestOptions:
     """The terms of a request about so many states."""
-    terms = terms_of(request, wire, body)
-    return replace(terms, bulk=count > _BULK or (terms.bulk and len(body) > _HANDLE_BYTES * count))
+    terms = request_options(request, wire, body)
+    return replace(
+        terms, bulk=count > _BULK_CONTINUATIONS or (terms.bulk and len(body) > _HANDLE_BYTES * count)
+    )

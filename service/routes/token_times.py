@@ -5,7 +5,7 @@ import time
 from service.engine.metrics import Metrics
 
 
-class TokenTimes:
+class TokenLatencies:
     """Tells the metrics how long each choice's tokens were waited for, from now on.
 
     Args:

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from service.engine.job import Work
 from service.routes.openapi import body_of, replies_of
-from service.routes.serving import resolve, run, services_of, terms_of, to_json
+from service.routes.serving import request_options, resolve_model, run_request, services_of, to_json
 from service.schemas.completion_replies import DetokenizeReply, TokenizeReply, TokenizerInfo
 from service.schemas.tokenize import DetokenizeRequest, TokenizeRequest, tokenize_reply, tokenizer_info
 from service.schemas.wire import parse_json
@@ -20,10 +20,12 @@ async def tokenize_text(request: Request) -> Response:
     services = services_of(request)
     body = await request.body()
     wire = parse_json(TokenizeRequest, body)
-    loaded = resolve(request, wire.model)
+    loaded = resolve_model(request, wire.model)
     work = tokenize(loaded, wire.prompt, services.limits, special=wire.add_special_tokens is not False)
-    terms = terms_of(request, None, body)
-    return await run(request, work, lambda tokens: to_json(tokenize_reply(tokens, services.limits)), terms)
+    terms = request_options(request, None, body)
+    return await run_request(
+        request, work, lambda tokens: to_json(tokenize_reply(tokens, services.limits)), terms
+    )
 
 
 @router.post("/detokenize", responses=replies_of(DetokenizeReply), openapi_extra=body_of(DetokenizeRequest))
@@ -32,10 +34,10 @@ async def detokenize_ids(request: Request) -> Response:
     services = services_of(request)
     body = await request.body()
     wire = parse_json(DetokenizeRequest, body)
-    loaded = resolve(request, wire.model)
+    loaded = resolve_model(request, wire.model)
     work = detokenize(loaded, wire.tokens, services.limits)
-    return await run(
-        request, work, lambda text: to_json(DetokenizeReply(text)), terms_of(request, None, body)
+    return await run_request(
+        request, work, lambda text: to_json(DetokenizeReply(text)), request_options(request, None, body)
     )
 
 
@@ -43,10 +45,10 @@ async def detokenize_ids(request: Request) -> Response:
 async def get_tokenizer_info(request: Request, model: str | None = None) -> Response:
     """The kind of a model's tokenizer, its control tokens and its size."""
     services = services_of(request)
-    loaded = resolve(request, model)
+    loaded = resolve_model(request, model)
 
     def tell() -> Work[None, TokenizerInfo]:
         yield None
         return tokenizer_info(loaded, services.limits)
 
-    return await run(request, tell(), to_json, terms_of(request, None, b""))
+    return await run_request(request, tell(), to_json, request_options(request, None, b""))

@@ -7,8 +7,8 @@ from starlette.responses import Response
 
 from service.engine.job import Work
 from service.routes.openapi import body_of, replies_of
-from service.routes.serving import resolve, run, services_of, terms_of, to_json
-from service.schemas.rerank_replies import address_of
+from service.routes.serving import request_options, resolve_model, run_request, services_of, to_json
+from service.schemas.rerank_replies import main_address
 from service.schemas.tune import TuneRequest
 from service.schemas.tune_replies import TuneReply, tune_reply
 from service.schemas.wire import parse_json
@@ -27,13 +27,13 @@ async def tune_weights(request: Request) -> Response:
     services = services_of(request)
     body = await request.body()
     wire = parse_json(TuneRequest, body)
-    models = wire.choice().resolve(lambda address: resolve(request, address))
+    models = wire.choice().resolve(lambda address: resolve_model(request, address))
 
     def written() -> Work[None, bytes]:
         command = wire.command((yield from wire.given()))
         command.check_searches()
         tuned = yield from tune(models, command, services.limits)
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        return to_json(tune_reply(tuned, models, main=address_of(models), created=created))
+        return to_json(tune_reply(tuned, models, main=main_address(models), created=created))
 
-    return await run(request, written(), bytes, terms_of(request, wire, body, bulk=True))
+    return await run_request(request, written(), bytes, request_options(request, wire, body, bulk=True))

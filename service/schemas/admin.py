@@ -5,15 +5,15 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from models.checkpoint.registry import Version
+from models.checkpoint.versions import Version
 from service.engine.host import ModelHost
 from service.engine.hosted import HostedModel
-from service.engine.leaving import Leaving
+from service.engine.leaving import UnloadingModel
 from service.engine.memory import ModelBytes
 from service.schemas.admin_replies import AdminModel, AdminModels, MemoryUse, ModelMemory
 from service.schemas.wire import WireModel
 
-_LONGEST_ADDRESS = 201
+_MAX_ADDRESS_LENGTH = 201
 
 
 class LoadRequest(WireModel):
@@ -21,7 +21,7 @@ class LoadRequest(WireModel):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": "lstm@1", "wait": True}]})
 
-    model: Annotated[str, Field(min_length=1, max_length=_LONGEST_ADDRESS)]
+    model: Annotated[str, Field(min_length=1, max_length=_MAX_ADDRESS_LENGTH)]
     """What to serve from now on: `name`, `name@7` or `name@champion`."""
 
     wait: bool = False
@@ -33,7 +33,7 @@ class UnloadRequest(WireModel):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": "lstm@1"}]})
 
-    model: Annotated[str, Field(min_length=1, max_length=_LONGEST_ADDRESS)]
+    model: Annotated[str, Field(min_length=1, max_length=_MAX_ADDRESS_LENGTH)]
     """What to serve no longer."""
 
 
@@ -54,7 +54,7 @@ def admin_models(host: ModelHost, published: Sequence[Version], queued: Sequence
     hosted = dict(host.models)
     rows = [admin_model(host, hosted.pop(version.address, None), version.address) for version in published]
     rows += [admin_model(host, model, address) for address, model in hosted.items()]
-    rows += [_leaving(leaving) for leaving in host.unloading]
+    rows += [_unloading_model(leaving) for leaving in host.unloading]
     return AdminModels("list", rows, list(queued), MemoryUse(host.bytes_in_use, host.budget))
 
 
@@ -79,7 +79,7 @@ def admin_model(host: ModelHost, model: HostedModel | None, address: str) -> Adm
     )
 
 
-def _leaving(leaving: Leaving) -> AdminModel:
+def _unloading_model(leaving: UnloadingModel) -> AdminModel:
     return AdminModel(
         id=leaving.address,
         state="draining",

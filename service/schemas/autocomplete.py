@@ -4,38 +4,38 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag
 
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 from service.schemas.autocomplete_replies import AutocompleteReply, CompletionCandidate
-from service.schemas.wire import TimedRequest, WireModel, text_or_object
-from service.use_cases.autocomplete import AutocompleteCommand, Autocompleted
-from service.use_cases.autocomplete_offers import Telling
+from service.schemas.wire import TimedRequest, WireModel, text_or_object_tag
+from service.use_cases.autocomplete import AutocompleteCommand, AutocompleteResult
+from service.use_cases.autocomplete_offers import CompletionOptions
 
 MAX_LIST = 10_000
 """Entries of a dictionary or a blocklist."""
 
 _MAX_ENTRY_CHARACTERS = 200
-NAME = r"^[A-Za-z0-9_@:+=-][A-Za-z0-9._@:+=-]{0,127}$"
+NAME_PATTERN = r"^[A-Za-z0-9_@:+=-][A-Za-z0-9._@:+=-]{0,127}$"
 
-Name = Annotated[str, StringConstraints(pattern=NAME)]
+UserName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 """Of a user or session: what may stand in a path, and is no path itself."""
 
-Entry = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_ENTRY_CHARACTERS, pattern=r"\S")]
+EntryText = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_ENTRY_CHARACTERS, pattern=r"\S")]
 """A word, or several with spaces between."""
 
 
 class WeightedEntry(WireModel):
     """An entry of a dictionary that counts for more than others, or less."""
 
-    text: Entry
+    text: EntryText
     """A word, or several with spaces between."""
     weight: float = Field(default=1.0, gt=0, le=1e9)
     """As if it had been written so often."""
 
 
 DictionaryEntry = Annotated[
-    Annotated[Entry, Tag("<text>")] | Annotated[WeightedEntry, Tag("<object>")],
+    Annotated[EntryText, Tag("<text>")] | Annotated[WeightedEntry, Tag("<object>")],
     Discriminator(
-        text_or_object,
+        text_or_object_tag,
         custom_error_type="entry",
         custom_error_message="input should be a text, or an object with text and weight",
     ),
@@ -79,13 +79,13 @@ class AutocompleteRequest(TimedRequest):
     """How many typing mistakes in the prefix are looked past; one for every two of its letters at most."""
     dictionary: list[DictionaryEntry] = Field(default_factory=list, max_length=MAX_LIST)
     """Words to be offered too, known to the model or not."""
-    blocklist: list[Entry] = Field(default_factory=list, max_length=MAX_LIST)
+    blocklist: list[EntryText] = Field(default_factory=list, max_length=MAX_LIST)
     """Words that are never told, whatever their case, nor phrases that hold one."""
-    user: Name | None = None
+    user: UserName | None = None
     """Whose accepted words are offered too; see `/v1/autocomplete/users/{user}/accepted`."""
     user_weight: float = Field(default=0.2, ge=0, le=1)
     """The share of the user's words and the dictionary in the probabilities, where there are any."""
-    session: Name | None = None
+    session: UserName | None = None
     """Of requests of one session the newest alone is answered; older ones end with 409, `superseded`."""
     max_steps: int = Field(default=128, ge=1, le=4096)
     """Rows that the model may be asked for at most; the more, the less of the probability is unexplored."""
@@ -99,7 +99,7 @@ class AutocompleteRequest(TimedRequest):
             edits=self.fuzzy,
             dictionary=tuple(map(_weighted, self.dictionary)),
             max_steps=self.max_steps,
-            options=Telling(
+            options=CompletionOptions(
                 limit=self.limit,
                 min_probability=self.min_probability,
                 by_savings=self.rank == "savings",
@@ -109,7 +109,7 @@ class AutocompleteRequest(TimedRequest):
         )
 
 
-def autocomplete_reply(loaded: LoadedModel, done: Autocompleted) -> AutocompleteReply:
+def autocomplete_reply(loaded: LoadedModel, done: AutocompleteResult) -> AutocompleteReply:
     """The completions as they go over the wire."""
     candidates = [
         CompletionCandidate(

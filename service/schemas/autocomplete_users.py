@@ -7,19 +7,25 @@ from typing import Annotated, TypeVar
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from models.completion.personal import Bounds, PairCount, PersonalModel, WordCount, restored
+from models.completion.personal import (
+    PairCount,
+    UserModel,
+    UserModelLimits,
+    WordCount,
+    user_model_from_counts,
+)
 from models.errors import InvalidInputError
-from service.schemas.autocomplete import NAME
+from service.schemas.autocomplete import NAME_PATTERN
 from service.schemas.autocomplete_replies import UserPair, UserReply, UserWord, UserWords
-from service.schemas.bounds import stated
+from service.schemas.bounds import schema_only
 from service.schemas.wire import WireModel
 
 K = TypeVar("K")
 MAX_ACCEPTED_CHARACTERS = 10_000
 _NO_SPACE = r"[^\s\x1c-\x1f]"  # information separators part words too, for Python
-_LENGTH = stated(maxLength=Bounds().max_word_characters)
-Word = Annotated[str, StringConstraints(pattern=rf"^{_NO_SPACE}+$"), _LENGTH]
-Count = Annotated[float, Field(gt=0, le=1e9)]
+_WORD_LENGTH = schema_only(maxLength=UserModelLimits().max_word_characters)
+WordText = Annotated[str, StringConstraints(pattern=rf"^{_NO_SPACE}+$"), _WORD_LENGTH]
+AcceptedCount = Annotated[float, Field(gt=0, le=1e9)]
 
 
 class AcceptedRequest(WireModel):
@@ -39,20 +45,20 @@ class AcceptedRequest(WireModel):
 class WordIn(WireModel):
     """A word and how often it was accepted."""
 
-    text: Word
+    text: WordText
     """The word."""
-    count: Count
+    count: AcceptedCount
     """How often; need not be whole."""
 
 
 class PairIn(WireModel):
     """How often a word was accepted after another."""
 
-    previous: Annotated[str, StringConstraints(pattern=rf"^{_NO_SPACE}*$"), _LENGTH]
+    previous: Annotated[str, StringConstraints(pattern=rf"^{_NO_SPACE}*$"), _WORD_LENGTH]
     """The word before, among the words or not; empty at the start of a sentence."""
-    text: Word
+    text: WordText
     """The word; among the words."""
-    count: Count
+    count: AcceptedCount
     """How often; need not be whole."""
 
 
@@ -77,7 +83,7 @@ class ImportRequest(WireModel):
     pairs: list[PairIn] = Field(default_factory=list)
     """Each once."""
 
-    def personal(self, bounds: Bounds) -> PersonalModel:
+    def personal(self, bounds: UserModelLimits) -> UserModel:
         """The model of these counts.
 
         Raises:
@@ -88,8 +94,10 @@ class ImportRequest(WireModel):
         _check_count(len(self.pairs), bounds.max_pairs, parameter="pairs")
         for place, one in enumerate(self.words):
             _check_length(one.text, bounds.max_word_characters, parameter=f"words[{place}].text")
-        words = _once([(one.text, one.count) for one in self.words], parameter="words")
-        pairs = _once([((one.previous, one.text), one.count) for one in self.pairs], parameter="pairs")
+        words = _unique_counts([(one.text, one.count) for one in self.words], parameter="words")
+        pairs = _unique_counts(
+            [((one.previous, one.text), one.count) for one in self.pairs], parameter="pairs"
+        )
         for place, pair in enumerate(self.pairs):
             _check_length(pair.previous, bounds.max_word_characters, parameter=f"pairs[{place}].previous")
             if pair.text not in words:
@@ -97,18 +105,18 @@ class ImportRequest(WireModel):
                 raise InvalidInputError(
                     f"{parameter} is {pair.text!r}, which is not among the words", parameter=parameter
                 )
-        return restored(
+        return user_model_from_counts(
             itertools.starmap(WordCount, words.items()), (PairCount(*pair, n) for pair, n in pairs.items())
         )
 
 
-def check_name(user: str) -> str:
+def check_user_name(user: str) -> str:
     """A user's name as a path has it, if one can have it.
 
     Raises:
         InvalidInputError: it cannot.
     """
-    if re.fullmatch(NAME, user) is None:
+    if re.fullmatch(NAME_PATTERN, user) is None:
         raise InvalidInputError(
             f"user is {user[:200]!r}; it can have 1 to 128 letters, digits and . _ @ : + = -, no dot first",
             parameter="user",
@@ -116,12 +124,12 @@ def check_name(user: str) -> str:
     return user
 
 
-def user_reply(user: str, model: PersonalModel) -> UserReply:
+def user_reply(user: str, model: UserModel) -> UserReply:
     """How much is known of a user, as it goes over the wire."""
     return UserReply(user, len(model), model.num_pairs)
 
 
-def export_reply(user: str, model: PersonalModel) -> UserWords:
+def export_reply(user: str, model: UserModel) -> UserWords:
     """All that is known of a user, as it goes over the wire."""
     words, pairs = model.export()
     return UserWords(user, [UserWord(*word) for word in words], [UserPair(*pair) for pair in pairs])
@@ -141,7 +149,7 @@ def _check_length(word: str, limit: int, *, parameter: str) -> None:
         )
 
 
-def _once(items: Iterable[tuple[K, float]], *, parameter: str) -> dict[K, float]:
+def _unique_counts(items: Iterable[tuple[K, float]], *, parameter: str) -> dict[K, float]:
     """Counts by what is counted, which may stand there once."""
     counts: dict[K, float] = {}
     for place, (counted, count) in enumerate(items):

@@ -12,39 +12,39 @@ from models.decoding import parameters as decoding
 from models.reranking.log_linear import MAX_LENGTH_EXPONENT, MAX_WEIGHT
 
 
-def stated(**keywords: Any) -> Any:
+def schema_only(**keywords: Any) -> Any:
     """Keywords of JSON Schema that are stated; what they say is checked elsewhere."""
     return Field(json_schema_extra=keywords)
 
 
-TokenId = Annotated[int, stated(minimum=0)]
-Count = Annotated[int, stated(minimum=0)]
-Positive = Annotated[int, stated(minimum=1)]
-Temperature = Annotated[float, stated(minimum=0, maximum=decoding.MAX_TEMPERATURE)]
-Share = Annotated[float, stated(exclusiveMinimum=0, maximum=1)]
-Probability = Annotated[float, stated(minimum=0, maximum=1)]
-RepetitionPenalty = Annotated[float, stated(exclusiveMinimum=0, maximum=decoding.MAX_REPETITION_PENALTY)]
-Penalty = Annotated[float, stated(minimum=-decoding.MAX_PENALTY, maximum=decoding.MAX_PENALTY)]
+TokenId = Annotated[int, schema_only(minimum=0)]
+NonNegative = Annotated[int, schema_only(minimum=0)]
+Positive = Annotated[int, schema_only(minimum=1)]
+Temperature = Annotated[float, schema_only(minimum=0, maximum=decoding.MAX_TEMPERATURE)]
+Share = Annotated[float, schema_only(exclusiveMinimum=0, maximum=1)]
+Probability = Annotated[float, schema_only(minimum=0, maximum=1)]
+RepetitionPenalty = Annotated[float, schema_only(exclusiveMinimum=0, maximum=decoding.MAX_REPETITION_PENALTY)]
+Penalty = Annotated[float, schema_only(minimum=-decoding.MAX_PENALTY, maximum=decoding.MAX_PENALTY)]
 LengthPenalty = Annotated[
-    float, stated(minimum=-decoding.MAX_LENGTH_PENALTY, maximum=decoding.MAX_LENGTH_PENALTY)
+    float, schema_only(minimum=-decoding.MAX_LENGTH_PENALTY, maximum=decoding.MAX_LENGTH_PENALTY)
 ]
-DiversityPenalty = Annotated[float, stated(minimum=0, maximum=decoding.MAX_DIVERSITY_PENALTY)]
+DiversityPenalty = Annotated[float, schema_only(minimum=0, maximum=decoding.MAX_DIVERSITY_PENALTY)]
 Biases = Annotated[
-    dict[str, Annotated[float, stated(minimum=-decoding.MAX_BIAS, maximum=decoding.MAX_BIAS)]],
-    stated(maxProperties=decoding.MAX_BIASES),
+    dict[str, Annotated[float, schema_only(minimum=-decoding.MAX_BIAS, maximum=decoding.MAX_BIAS)]],
+    schema_only(maxProperties=decoding.MAX_BIASES),
 ]
 BadWords = Annotated[
-    list[Annotated[str, stated(minLength=1, maxLength=decoding.MAX_BAD_WORD_LENGTH)]],
-    stated(maxItems=decoding.MAX_BAD_WORDS),
+    list[Annotated[str, schema_only(minLength=1, maxLength=decoding.MAX_BAD_WORD_LENGTH)]],
+    schema_only(maxItems=decoding.MAX_BAD_WORDS),
 ]
-Choices = Annotated[int, stated(minimum=1, maximum=decoding.MAX_CHOICES)]
-Beams = Annotated[int, stated(minimum=1, maximum=decoding.MAX_BEAMS)]
-Seed = Annotated[int, stated(minimum=0, maximum=2**64 - 1)]
-StopText = Annotated[str, stated(minLength=1, maxLength=decoding.MAX_STOP_LENGTH)]
-Stops = StopText | Annotated[list[StopText], stated(maxItems=decoding.MAX_STOPS)]
+NumChoices = Annotated[int, schema_only(minimum=1, maximum=decoding.MAX_CHOICES)]
+NumBeams = Annotated[int, schema_only(minimum=1, maximum=decoding.MAX_BEAMS)]
+Seed = Annotated[int, schema_only(minimum=0, maximum=2**64 - 1)]
+StopText = Annotated[str, schema_only(minLength=1, maxLength=decoding.MAX_STOP_LENGTH)]
+Stops = StopText | Annotated[list[StopText], schema_only(maxItems=decoding.MAX_STOPS)]
 
-Weight = Annotated[float, stated(minimum=-MAX_WEIGHT, maximum=MAX_WEIGHT)]
-LengthExponent = Annotated[float, stated(minimum=0, maximum=MAX_LENGTH_EXPONENT)]
-MixtureWeight = Annotated[float, stated(exclusiveMinimum=0, maximum=1)]
-Name = Annotated[str, stated(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", maxLength=MAX_NAME_LENGTH)]
-ModelName = Annotated[str, stated(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+Weight = Annotated[float, schema_only(minimum=-MAX_WEIGHT, maximum=MAX_WEIGHT)]
+LengthExponent = Annotated[float, schema_only(minimum=0, maximum=MAX_LENGTH_EXPONENT)]
+MixtureWeight = Annotated[float, schema_only(exclusiveMinimum=0, maximum=1)]
+Name = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", maxLength=MAX_NAME_LENGTH)]
+ModelName = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]

@@ -7,13 +7,13 @@ from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, m
 from pydantic_core import PydanticCustomError
 
 from models.checking.calibration import Calibration
-from models.checking.settings import CheckOptions, ErrorSettings, GivenSpan, GivenSuggestion
+from models.checking.settings import CheckSettings, ErrorSettings, GivenSpan, GivenSuggestion
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.scoring import LOG_ZERO
 from service.engine.hosted import LoadedModel
 from service.schemas.check_replies import CheckReply, SuggestedText, TextIssue, WordSurprisal
-from service.schemas.wire import TimedRequest, WireModel, text_or_object
-from service.use_cases.check import CheckCommand, Checked
+from service.schemas.wire import TimedRequest, WireModel, text_or_object_tag
+from service.use_cases.check import CheckCommand, CheckResult
 from service.use_cases.limits import Limits
 
 DEFAULT_THRESHOLD = 0.5
@@ -40,7 +40,7 @@ class WeightedSuggestion(WireModel):
 Suggested = Annotated[
     Annotated[OneLine, Tag("<text>")] | Annotated[WeightedSuggestion, Tag("<object>")],
     Discriminator(
-        text_or_object,
+        text_or_object_tag,
         custom_error_type="suggestion",
         custom_error_message="input should be a text, or an object with text and logprob",
     ),
@@ -121,15 +121,15 @@ class CheckRequest(TimedRequest):
         limits.check_count(
             sum(len(c.suggestions) for c in self.candidates), parameter="candidates[].suggestions"
         )
-        _check_apart(self.candidates)
+        _check_disjoint(self.candidates)
         return CheckCommand(
             self.text,
             self._threshold(loaded, calibration),
             self.max_suggestions,
-            CheckOptions(
+            CheckSettings(
                 errors=ErrorSettings(error_rate=self.error_rate, max_edits=self.max_edits),
                 dictionary={word.lower(): word for word in self.dictionary},
-                given=tuple(_given(place, span) for place, span in enumerate(self.candidates)),
+                given=tuple(_given_span(place, span) for place, span in enumerate(self.candidates)),
             ),
         )
 
@@ -146,7 +146,7 @@ class CheckRequest(TimedRequest):
 
 
 def check_reply(
-    loaded: LoadedModel, command: CheckCommand, calibration: Calibration | None, checked: Checked
+    loaded: LoadedModel, command: CheckCommand, calibration: Calibration | None, checked: CheckResult
 ) -> CheckReply:
     """What was found, as it goes over the wire."""
     own = command.options.dictionary
@@ -179,7 +179,7 @@ def check_reply(
     )
 
 
-def _given(place: int, span: CandidateSpan) -> GivenSpan:
+def _given_span(place: int, span: CandidateSpan) -> GivenSpan:
     suggestions = tuple(
         GivenSuggestion(one)
         if isinstance(one, str)
@@ -189,7 +189,7 @@ def _given(place: int, span: CandidateSpan) -> GivenSpan:
     return GivenSpan(span.start, span.end, suggestions, f"candidates[{place}]")
 
 
-def _check_apart(spans: list[CandidateSpan]) -> None:
+def _check_disjoint(spans: list[CandidateSpan]) -> None:
     order = sorted(range(len(spans)), key=lambda place: spans[place].start)
     for before, after in pairwise(order):
         if spans[after].start < spans[before].end:

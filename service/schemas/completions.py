@@ -7,18 +7,18 @@ from pydantic import BaseModel, ConfigDict
 
 from models.decoding.parameters import DecodingParameters
 from models.errors import InvalidInputError, UnsupportedParameterError
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 from service.schemas.bounds import (
     Biases,
-    Choices,
-    Count,
+    NonNegative,
+    NumChoices,
     Penalty,
     Probability,
     RepetitionPenalty,
     Share,
     Stops,
     Temperature,
-    stated,
+    schema_only,
 )
 from service.schemas.completion_replies import (
     CompletionChoice,
@@ -28,15 +28,15 @@ from service.schemas.completion_replies import (
 )
 from service.schemas.generate import read_biases
 from service.schemas.wire import OneOrMoreContexts, TimedRequest, named_contexts
-from service.use_cases.completion_parts import CompletionCommand, Part
-from service.use_cases.completions import Completed
+from service.use_cases.completion_parts import ChoiceChunk, CompletionCommand
+from service.use_cases.completions import CompletionResult
 from service.use_cases.continuation import check_streams
 from service.use_cases.limits import Limits
 from service.use_cases.token_entries import TokenEntries
 
 DEFAULT_MAX_TOKENS = 16
 MAX_LOGPROBS = 20
-OBJECT = "text_completion"
+OBJECT_TYPE = "text_completion"
 _SEEDS = 1 << 64
 _FINGERPRINT_CHARACTERS = 12
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class CompletionRequest(TimedRequest):
     prompt: OneOrMoreContexts | None = None
     """A text, texts, token ids, or lists of them. A text is read after `<s>`; ids exactly as they are: begin them
     with that of `<s>` to have it there."""
-    best_of: Choices | None = None
+    best_of: NumChoices | None = None
     """Of how many continuations of each prompt the `n` with the highest mean log-probability are returned."""
     echo: bool | None = None
     """Whether a choice begins with its prompt."""
@@ -79,15 +79,15 @@ class CompletionRequest(TimedRequest):
     """Go on where `</s>` would end a choice."""
     logit_bias: Biases | None = None
     """By token id, from -100 to 100: added to a token's score."""
-    logprobs: Annotated[int, stated(minimum=0, maximum=MAX_LOGPROBS)] | None = None
+    logprobs: Annotated[int, schema_only(minimum=0, maximum=MAX_LOGPROBS)] | None = None
     """For each token its log-probability and those of so many most probable tokens, from 0 to 20."""
-    max_tokens: Count | None = None
+    max_tokens: NonNegative | None = None
     """At most so many tokens a choice, 16 if it is left out; 0 with `echo`, to have prompts scored."""
     min_p: Probability | None = None
     """Draw among tokens that have at least this share of the greatest probability."""
-    min_tokens: Count | None = None
+    min_tokens: NonNegative | None = None
     """At least so many tokens before `</s>`."""
-    n: Choices | None = None
+    n: NumChoices | None = None
     """How many choices for each prompt."""
     presence_penalty: Penalty | None = None
     """From -2 to 2: subtracted from the scores of tokens that were generated."""
@@ -95,7 +95,7 @@ class CompletionRequest(TimedRequest):
     """Above 1: makes tokens seen in the prompt or generated less probable."""
     return_tokens_as_token_ids: bool | None = None
     """Whether tokens are called `token_id:7` in log-probabilities."""
-    seed: Annotated[int, stated(minimum=-_SEEDS // 2, maximum=_SEEDS - 1)] | None = None
+    seed: Annotated[int, schema_only(minimum=-_SEEDS // 2, maximum=_SEEDS - 1)] | None = None
     """The same seed gives the same choices."""
     stop: Stops | None = None
     """A choice ends before the first of these."""
@@ -103,11 +103,11 @@ class CompletionRequest(TimedRequest):
     """Whether to send tokens as server-sent events."""
     stream_options: StreamOptions | None = None
     """Only with `stream`."""
-    suffix: Annotated[str, stated(maxLength=0)] | None = None
+    suffix: Annotated[str, schema_only(maxLength=0)] | None = None
     """Not served."""
     temperature: Temperature | None = None
     """1 if it is left out; 0 takes the most probable token."""
-    top_k: Annotated[int, stated(minimum=-1)] | None = None
+    top_k: Annotated[int, schema_only(minimum=-1)] | None = None
     """Draw among the k most probable tokens; 0 or -1 for all."""
     top_p: Share | None = None
     """Draw among the fewest tokens that together have this probability."""
@@ -124,8 +124,8 @@ class CompletionRequest(TimedRequest):
         prompts = named_contexts("" if self.prompt is None else self.prompt, parameter="prompt")
         limits.check_count(len(prompts), parameter="prompt")
         self._check_fields()
-        n = _or(self.n, 1)
-        best_of = _or(self.best_of, n)
+        n = _default(self.n, 1)
+        best_of = _default(self.best_of, n)
         rows = len(prompts) * max(n, best_of)
         if rows > limits.max_texts:
             raise InvalidInputError(
@@ -157,7 +157,7 @@ class CompletionRequest(TimedRequest):
             raise InvalidInputError("stream_options are given without stream", parameter="stream_options")
 
     def _parameters(self, limits: Limits, n: int) -> DecodingParameters | None:
-        max_tokens = _or(self.max_tokens, DEFAULT_MAX_TOKENS)
+        max_tokens = _default(self.max_tokens, DEFAULT_MAX_TOKENS)
         if max_tokens > limits.max_new_tokens:
             raise InvalidInputError(
                 f"max_tokens is {max_tokens}; this service generates at most {limits.max_new_tokens}",
@@ -170,16 +170,16 @@ class CompletionRequest(TimedRequest):
         stop = self.stop if self.stop is not None else []
         parameters = DecodingParameters(
             max_tokens=max_tokens or 1,  # of 0 all else is checked all the same
-            temperature=_or(self.temperature, 1.0),
+            temperature=_default(self.temperature, 1.0),
             top_k=None if self.top_k in {-1, 0} else self.top_k,
-            top_p=_or(self.top_p, 1.0),
-            min_p=_or(self.min_p, 0.0),
-            repetition_penalty=_or(self.repetition_penalty, 1.0),
-            presence_penalty=_or(self.presence_penalty, 0.0),
-            frequency_penalty=_or(self.frequency_penalty, 0.0),
+            top_p=_default(self.top_p, 1.0),
+            min_p=_default(self.min_p, 0.0),
+            repetition_penalty=_default(self.repetition_penalty, 1.0),
+            presence_penalty=_default(self.presence_penalty, 0.0),
+            frequency_penalty=_default(self.frequency_penalty, 0.0),
             logit_bias=read_biases(self.logit_bias or {}),
             ignore_eos=bool(self.ignore_eos),
-            min_tokens=_or(self.min_tokens, 0),
+            min_tokens=_default(self.min_tokens, 0),
             n=n,
             best_of=self.best_of,
             seed=None if self.seed is None else _seed(self.seed),
@@ -190,7 +190,7 @@ class CompletionRequest(TimedRequest):
         return parameters if max_tokens else None
 
 
-class Stamp(NamedTuple):
+class ReplyHeader(NamedTuple):
     """What every event of one reply repeats.
 
     Attributes:
@@ -202,30 +202,35 @@ class Stamp(NamedTuple):
     created: int
 
 
-def completion_reply(loaded: LoadedModel, stamp: Stamp, done: Completed) -> CompletionReply:
+def completion_reply(loaded: LoadedModel, stamp: ReplyHeader, done: CompletionResult) -> CompletionReply:
     """All choices as they go over the wire."""
     return _reply(loaded, stamp, [_choice(part) for part in done.parts], _usage(done))
 
 
-def completion_event(loaded: LoadedModel, stamp: Stamp, part: Part) -> CompletionReply:
+def completion_event(loaded: LoadedModel, stamp: ReplyHeader, part: ChoiceChunk) -> CompletionReply:
     """The next part of a choice as an event of a stream."""
     return _reply(loaded, stamp, [_choice(part)], None)
 
 
-def usage_event(loaded: LoadedModel, stamp: Stamp, done: Completed) -> CompletionReply:
+def usage_event(loaded: LoadedModel, stamp: ReplyHeader, done: CompletionResult) -> CompletionReply:
     """The usage as the last event of a stream."""
     return _reply(loaded, stamp, [], _usage(done))
 
 
 def _reply(
-    loaded: LoadedModel, stamp: Stamp, choices: Sequence[CompletionChoice], usage: CompletionUsage | None
+    loaded: LoadedModel,
+    stamp: ReplyHeader,
+    choices: Sequence[CompletionChoice],
+    usage: CompletionUsage | None,
 ) -> CompletionReply:
     # all that decides, beside the request, what is answered
     fingerprint = f"{loaded.address}-{loaded.tokenizer.fingerprint[:_FINGERPRINT_CHARACTERS]}"
-    return CompletionReply(stamp.id, OBJECT, stamp.created, loaded.address, fingerprint, list(choices), usage)
+    return CompletionReply(
+        stamp.id, OBJECT_TYPE, stamp.created, loaded.address, fingerprint, list(choices), usage
+    )
 
 
-def _choice(part: Part) -> CompletionChoice:
+def _choice(part: ChoiceChunk) -> CompletionChoice:
     return CompletionChoice(part.choice, part.text, part.finish_reason, _logprobs(part.entries))
 
 
@@ -235,12 +240,12 @@ def _logprobs(entries: TokenEntries | None) -> CompletionLogprobs | None:
     return CompletionLogprobs(entries.names, entries.logprobs, entries.tops, entries.offsets)
 
 
-def _usage(done: Completed) -> CompletionUsage:
+def _usage(done: CompletionResult) -> CompletionUsage:
     total = done.num_prompt_tokens + done.num_generated
     return CompletionUsage(done.num_prompt_tokens, done.num_generated, total)
 
 
-def _or(value: T | None, otherwise: T) -> T:
+def _default(value: T | None, otherwise: T) -> T:
     return otherwise if value is None else value
 
 

@@ -7,16 +7,16 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 from models.decoding.parameters import SAMPLE, STRATEGIES, DecodingParameters
 from models.errors import InvalidInputError
 from models.protocol import TopTokens
-from models.scoring import finite
-from service.engine.host import LoadedModel
+from models.scoring import finite_logprob
+from service.engine.hosted import LoadedModel
 from service.schemas.bounds import (
     BadWords,
-    Beams,
     Biases,
-    Choices,
-    Count,
     DiversityPenalty,
     LengthPenalty,
+    NonNegative,
+    NumBeams,
+    NumChoices,
     Penalty,
     Positive,
     Probability,
@@ -25,12 +25,13 @@ from service.schemas.bounds import (
     Share,
     Stops,
     Temperature,
-    stated,
+    schema_only,
 )
 from service.schemas.replies import Choice, GenerateReply, TokenCandidate, Usage
 from service.schemas.wire import OneContext, TimedRequest, text_or_ids
-from service.use_cases.continuation import Continuation, Piece, check_streams
-from service.use_cases.generate import GenerateCommand, Generated
+from service.use_cases.choices import Continuation, TokenEvent
+from service.use_cases.continuation import check_streams
+from service.use_cases.generate import GenerateCommand, GenerateResult
 from service.use_cases.limits import Limits
 
 MAX_ALTERNATIVES = 20
@@ -69,11 +70,11 @@ class GenerateRequest(TimedRequest):
     """A text or token ids; empty for the start of a sentence."""
     model: str | None = None
     """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
-    strategy: Annotated[str, stated(enum=STRATEGIES)] = SAMPLE
+    strategy: Annotated[str, schema_only(enum=STRATEGIES)] = SAMPLE
     """`greedy` takes the most probable token, `sample` draws one, `beam` searches for the most probable whole."""
     max_tokens: Positive = 64
     """At most so many tokens."""
-    min_tokens: Count = 0
+    min_tokens: NonNegative = 0
     """The end of the sentence comes after at least so many tokens."""
     ignore_eos: bool = False
     """Go on past the ends of sentences, up to `max_tokens`."""
@@ -97,17 +98,17 @@ class GenerateRequest(TimedRequest):
     """Token ids, as strings, and what is added to their log-probabilities, -100 to 100."""
     bad_words: BadWords = Field(default_factory=list)
     """Texts that are not to be generated."""
-    n: Choices = 1
+    n: NumChoices = 1
     """How many continuations."""
-    best_of: Choices | None = None
+    best_of: NumChoices | None = None
     """How many to draw; the `n` with the highest mean log-probability are returned."""
-    num_beams: Beams | None = None
+    num_beams: NumBeams | None = None
     """With `beam`: continuations kept while searching; 4, or `n`, if it is left out."""
     length_penalty: LengthPenalty = 1.0
     """With `beam`: continuations are ranked by log-probability / length ** length_penalty."""
     early_stopping: bool = False
     """With `beam`: end once `num_beams` continuations are finished, though others could still be better."""
-    num_beam_groups: Beams = 1
+    num_beam_groups: NumBeams = 1
     """With `beam`: search in so many groups, each avoiding the tokens of those before it."""
     diversity_penalty: DiversityPenalty = 0.0
     """With groups: by how much a token is avoided for each beam that took it."""
@@ -184,7 +185,7 @@ def read_biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
     return tuple((int(name), bias) for name, bias in given.items())
 
 
-def generate_reply(loaded: LoadedModel, done: Generated, *, alternatives: int | None) -> GenerateReply:
+def generate_reply(loaded: LoadedModel, done: GenerateResult, *, alternatives: int | None) -> GenerateReply:
     """All continuations as they go over the wire."""
     choices = [
         Choice(
@@ -201,7 +202,7 @@ def generate_reply(loaded: LoadedModel, done: Generated, *, alternatives: int | 
     return GenerateReply(loaded.address, choices, _usage(done))
 
 
-def piece_event(loaded: LoadedModel, piece: Piece, *, alternatives: int | None) -> GenerateReply:
+def piece_event(loaded: LoadedModel, piece: TokenEvent, *, alternatives: int | None) -> GenerateReply:
     """A token as an event of a stream."""
     logprobs = None if alternatives is None else [piece.logprob]
     tops = _alternatives(loaded, [] if piece.top is None else [piece.top], alternatives)
@@ -210,7 +211,7 @@ def piece_event(loaded: LoadedModel, piece: Piece, *, alternatives: int | None) 
 
 
 def end_event(
-    loaded: LoadedModel, ended: Continuation | None, done: Generated | None, *, alternatives: int | None
+    loaded: LoadedModel, ended: Continuation | None, done: GenerateResult | None, *, alternatives: int | None
 ) -> GenerateReply:
     """The end of a choice as an event of a stream, or of all: the last has the usage."""
     choices = []
@@ -228,12 +229,12 @@ def _alternatives(
         return None
     return [
         [
-            TokenCandidate(token_id, loaded.token_texts[token_id], finite(logprob))
+            TokenCandidate(token_id, loaded.token_texts[token_id], finite_logprob(logprob))
             for token_id, logprob in zip(top.ids.tolist(), top.log_probs.tolist(), strict=True)
         ]
         for top in tops
     ]
 
 
-def _usage(done: Generated) -> Usage:
+def _usage(done: GenerateResult) -> Usage:
     return Usage(done.num_prompt_tokens, done.num_tokens, done.num_prompt_tokens + done.num_tokens)

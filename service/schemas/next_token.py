@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from models.scoring import finite
-from service.engine.host import LoadedModel
+from models.scoring import finite_logprob
+from service.engine.hosted import LoadedModel
 from service.schemas.replies import (
     NextTokenReply,
     NextTokenResult,
@@ -66,7 +66,7 @@ def next_token_result(loaded: LoadedModel, found: NextTokens) -> NextTokenResult
     texts = loaded.token_texts
     return NextTokenResult(
         [
-            TokenCandidate(i, texts[i], finite(logprob))
+            TokenCandidate(i, texts[i], finite_logprob(logprob))
             for i, logprob in zip(found.top.ids.tolist(), found.top.log_probs.tolist(), strict=True)
         ],
         found.entropy_bits,

@@ -6,10 +6,17 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, ValidationError
 
 from models.errors import InvalidInputError
-from models.scoring import bits_per, perplexity
+from models.scoring import bits_per_unit, perplexity
 from service.engine.hosted import LoadedModel
 from service.schemas.quality_replies import QualityReply, TextQualityResult
-from service.schemas.wire import TimedRequest, WireModel, invalid_input, lines_of, parse_json, text_or_object
+from service.schemas.wire import (
+    TimedRequest,
+    WireModel,
+    body_lines,
+    invalid_input,
+    parse_json,
+    text_or_object_tag,
+)
 from service.use_cases.limits import Limits
 from service.use_cases.quality import QualityItem, TextQuality
 
@@ -34,7 +41,7 @@ class QualityLine(WireModel):
 _Text = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[QualityLine, Tag("<object>")],
     Discriminator(
-        text_or_object,
+        text_or_object_tag,
         custom_error_type="text",
         custom_error_message="input should be a text, or an object with text and id",
     ),
@@ -67,7 +74,7 @@ class QualityRequest(TimedRequest):
             InvalidInputError: there are too many, or one is empty.
         """
         limits.check_count(len(self.texts), parameter="texts")
-        return [_item(f"texts[{place}]", given) for place, given in enumerate(self.texts)]
+        return [_quality_item(f"texts[{place}]", given) for place, given in enumerate(self.texts)]
 
 
 class QualityQuery(BaseModel):
@@ -79,7 +86,7 @@ class QualityQuery(BaseModel):
     against: str | None = None
 
 
-def read_query(query: Mapping[str, str]) -> QualityQuery:
+def read_quality_query(query: Mapping[str, str]) -> QualityQuery:
     """The options that a query string holds.
 
     Raises:
@@ -93,9 +100,9 @@ def read_query(query: Mapping[str, str]) -> QualityQuery:
 
 def quality_items(body: bytes) -> Iterator[QualityItem | InvalidInputError]:
     """What each line asks, as it is needed; an error for a line that is wrong."""
-    for line in lines_of(body):
+    for line in body_lines(body):
         try:
-            yield _item("text", parse_json(QualityLine, line))
+            yield _quality_item("text", parse_json(QualityLine, line))
         except InvalidInputError as error:
             yield error
 
@@ -116,13 +123,13 @@ def quality_result(found: TextQuality) -> TextQualityResult:
         found.num_words,
         score.num_oov,
         found.bits_per_word,
-        bits_per(score.logprob, score.num_bytes),
+        bits_per_unit(score.logprob, score.num_bytes),
         perplexity(score.logprob, len(score.ids)),
         found.difference,
     )
 
 
-def _item(parameter: str, given: str | QualityLine) -> QualityItem:
+def _quality_item(parameter: str, given: str | QualityLine) -> QualityItem:
     line = QualityLine(text=given) if isinstance(given, str) else given
     if not line.text:
         raise InvalidInputError(f"{parameter} is empty; there is nothing to score", parameter=parameter)

@@ -8,16 +8,17 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator, with_config
 from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
-from models.reranking.features import LM, feature_of
-from models.reranking.formats import BadLine, read_bytes
+from models.reranking.features import LM, feature_name
+from models.reranking.formats.interface import BadLine
+from models.reranking.formats.reading import read_bytes
 from models.reranking.lists import Candidate, CandidateList
 from models.reranking.log_linear import LogLinearModel
 from models.reranking.mbr import Utility
 from models.reranking.profiles import Profile
-from models.reranking.ranking import MAX_SCALE, check_scale
-from service.schemas.bounds import LengthExponent, MixtureWeight, ModelName, Name, Weight, stated
+from models.reranking.ranking import MAX_POSTERIOR_SCALE, check_posterior_scale
+from service.schemas.bounds import LengthExponent, MixtureWeight, ModelName, Name, Weight, schema_only
 from service.schemas.score import DetailName
-from service.schemas.wire import TimedRequest, WireModel, lines_of, parse_json
+from service.schemas.wire import TimedRequest, WireModel, body_lines, parse_json
 from service.use_cases.candidate_features import ScoreMode, ScoringOptions
 from service.use_cases.limits import Limits
 from service.use_cases.rerank import RerankItem, RerankOptions
@@ -102,7 +103,7 @@ class MixturePart(WireModel):
     """Positive; all together sum to 1."""
 
 
-Mixture = Annotated[list[MixturePart], Field(min_length=1), stated(maxItems=MAX_MODELS)]
+Mixture = Annotated[list[MixturePart], Field(min_length=1), schema_only(maxItems=MAX_MODELS)]
 
 
 def main_models(
@@ -138,7 +139,7 @@ class RerankSettings(TimedRequest):
     """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
     mixture: Mixture | None = None
     """Instead of `model`: models whose probabilities are mixed at every token."""
-    models: Annotated[list[FurtherModel], stated(maxItems=MAX_MODELS)] = Field(default_factory=list)
+    models: Annotated[list[FurtherModel], schema_only(maxItems=MAX_MODELS)] = Field(default_factory=list)
     """Further models, each with features of its own."""
     weights: dict[str, Weight] | None = None
     """Signed weights, by feature: total = Σ weight · feature. `lm`, `words`, `tokens` and `unk` are computed; `rank`
@@ -150,7 +151,7 @@ class RerankSettings(TimedRequest):
     length_exponent: LengthExponent | None = None
     """`lm` is the sum of the tokens' log-probabilities divided by their number to this power: 0 (default) the sum, 1
     the mean. If it is not 0, `lm_sum` is the sum."""
-    posterior_scale: Annotated[float, stated(minimum=0, maximum=MAX_SCALE)] | None = None
+    posterior_scale: Annotated[float, schema_only(minimum=0, maximum=MAX_POSTERIOR_SCALE)] | None = None
     """posterior = exp(scale · total), normalised over the list; 1 if left out, 0 makes all alike."""
     mbr: Utility | None = None
     """Order by the utility that is expected under the posteriors, instead of the total: fewest word errors (`wer`), or
@@ -190,7 +191,7 @@ class RerankSettings(TimedRequest):
             exponent = 0.0 if profile is None else profile.length_exponent
         if scale is None:
             scale = 1.0 if profile is None else profile.posterior_scale
-        check_scale(scale)
+        check_posterior_scale(scale)
         return RerankOptions(
             weighting=LogLinearModel(weights={**weights, **self._model_weights()}, length_exponent=exponent),
             scoring=ScoringOptions(bos=self.bos, eos=self.eos, score_mode=self.score_mode),
@@ -224,7 +225,7 @@ class RerankSettings(TimedRequest):
         Raises:
             InvalidInputError: one is given in `weights` as well.
         """
-        given = {feature_of(LM, one.name): one.weight for one in self.models if one.weight is not None}
+        given = {feature_name(LM, one.name): one.weight for one in self.models if one.weight is not None}
         twice = next((name for name in given if name in (self.weights or {})), None)
         if twice is not None:
             raise InvalidInputError(
@@ -233,7 +234,7 @@ class RerankSettings(TimedRequest):
         return given
 
 
-def items_in(
+def items_of_format(
     body: bytes, format_name: str, limits: Limits, *, reserved: Callable[[str], bool]
 ) -> Iterator[RerankItem | InvalidInputError]:
     """What lists in another program's format ask to re-rank, as they are needed; an error for a line that is wrong.
@@ -297,7 +298,7 @@ class RerankRequest(RerankSettings):
 
 def rerank_items(body: bytes, limits: Limits) -> Iterator[RerankItem | InvalidInputError]:
     """What each line asks to re-rank, as it is needed; an error for a line that is wrong."""
-    for line in lines_of(body):
+    for line in body_lines(body):
         try:
             one = parse_json(CandidateListIn, line)
             limits.check_count(len(one.candidates), parameter="candidates")

@@ -10,7 +10,7 @@ from service.schemas.rerank import RerankSettings
 from service.schemas.wire import invalid_input
 
 
-def read_query(query: Mapping[str, str]) -> RerankSettings:
+def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:
     """The settings that a query string holds.
 
     `weights=lm=0.5,am=1`, `mixture=ngram=0.3,lstm=0.7` and `models=old=small@3` are written as pairs; all others as
@@ -21,12 +21,12 @@ def read_query(query: Mapping[str, str]) -> RerankSettings:
     """
     read: dict[str, Any] = dict(query)
     if "weights" in read:
-        read["weights"] = numbers(read["weights"], parameter="weights")
+        read["weights"] = parse_weights(read["weights"], parameter="weights")
     if "mixture" in read:
-        parts = numbers(read["mixture"], parameter="mixture")
+        parts = parse_weights(read["mixture"], parameter="mixture")
         read["mixture"] = [{"model": model, "weight": weight} for model, weight in parts.items()]
     if "models" in read:
-        named = pairs(read["models"], parameter="models")
+        named = parse_names(read["models"], parameter="models")
         read["models"] = [{"name": name, "model": model} for name, model in named.items()]
     try:
         return RerankSettings.model_validate(read, strict=False)
@@ -34,14 +34,14 @@ def read_query(query: Mapping[str, str]) -> RerankSettings:
         raise invalid_input(error) from None
 
 
-def numbers(text: str, *, parameter: str) -> dict[str, float]:
+def parse_weights(text: str, *, parameter: str) -> dict[str, float]:
     """`lm=0.7,am=1` as a mapping.
 
     Raises:
         InvalidInputError: a part is not NAME=NUMBER.
     """
     read = {}
-    for name, value in pairs(text, parameter=parameter).items():
+    for name, value in parse_names(text, parameter=parameter).items():
         try:
             read[name] = float(value)
         except ValueError:
@@ -51,7 +51,7 @@ def numbers(text: str, *, parameter: str) -> dict[str, float]:
     return read
 
 
-def pairs(text: str, *, parameter: str) -> dict[str, str]:
+def parse_names(text: str, *, parameter: str) -> dict[str, str]:
     """`old=small@3,new=lstm` as a mapping.
 
     Raises:

@@ -9,18 +9,18 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from models.reranking.features import TOKENS
+from models.reranking.features import NUM_TOKENS
 from service.schemas.score import token_scores, word_scores
 from service.use_cases.limits import Limits
 from service.use_cases.rerank import RankedList, RerankOptions
 from service.use_cases.score import Detail
 from service.use_cases.scoring_models import ScoringModels
 
-_CANDIDATES_AT_ONCE = 128
+_BATCH_CANDIDATES = 128
 """Candidates written before other requests have their turn."""
 
 
-def reply_pieces(
+def rerank_reply_chunks(
     lists: Sequence[RankedList], models: ScoringModels, options: RerankOptions, limits: Limits
 ) -> Iterator[bytes]:
     """The whole answer.
@@ -30,20 +30,20 @@ def reply_pieces(
     """
     if options.detail is not Detail.NONE and models.parts:
         limits.check_entries(
-            int(sum(one.feature_values[:, one.feature_names.index(TOKENS)].sum() for one in lists)),
+            int(sum(one.feature_values[:, one.feature_names.index(NUM_TOKENS)].sum() for one in lists)),
             parameter="detail",
             description=f"detail is {options.detail.value!r} for all candidates of {len(lists)} lists",
             instead="send lines, application/x-ndjson, for more",
         )
-    yield _head(models, options)
+    yield _reply_head(models, options)
     for number, one in enumerate(lists):
         if number:
             yield b","
-        yield from list_pieces(one, models, options)
+        yield from list_chunks(one, models, options)
     yield b"]}"
 
 
-def address_of(models: ScoringModels) -> str | None:
+def main_address(models: ScoringModels) -> str | None:
     """The main model's address; of a mixture those of its parts, with their weights; None where no model scores."""
     if not models.parts:
         return None
@@ -53,7 +53,7 @@ def address_of(models: ScoringModels) -> str | None:
     return " + ".join(f"{weight:g} {part.address}" for weight, part in weighted)
 
 
-def list_pieces(ranked: RankedList, models: ScoringModels, options: RerankOptions) -> Iterator[bytes]:
+def list_chunks(ranked: RankedList, models: ScoringModels, options: RerankOptions) -> Iterator[bytes]:
     """One list as JSON, best candidate first."""
     head: dict[str, Any] = {"id": ranked.given.name, "unchanged": ranked.ranking.unchanged}
     if ranked.session is not None:
@@ -65,16 +65,16 @@ def list_pieces(ranked: RankedList, models: ScoringModels, options: RerankOption
         ]
     yield to_json(head)[:-1] + b',"ranking":['
     count = len(ranked.ranking.order) if options.top is None else min(options.top, len(ranked.ranking.order))
-    for first in range(0, count, _CANDIDATES_AT_ONCE):
-        some = slice(first, min(first + _CANDIDATES_AT_ONCE, count))
+    for first in range(0, count, _BATCH_CANDIDATES):
+        some = slice(first, min(first + _BATCH_CANDIDATES, count))
         yield (b"," if first else b"") + to_json(_candidates(ranked, some, models, options))[1:-1]
     yield b"]}"
 
 
-def _head(models: ScoringModels, options: RerankOptions) -> bytes:
+def _reply_head(models: ScoringModels, options: RerankOptions) -> bytes:
     """All that stands before the lists."""
     about = {
-        "model": address_of(models),
+        "model": main_address(models),
         "models": {name: loaded.address for name, loaded in models.extra.items()},
         "weights": dict(options.weighting.weights),
         "length_exponent": options.weighting.length_exponent,

@@ -10,17 +10,17 @@ from pydantic_core import PydanticCustomError
 
 from models.arrays import TokenIds
 from models.errors import InvalidInputError
-from models.scoring import bits_per, finite, perplexity
+from models.scoring import bits_per_unit, finite_logprob, perplexity
 from models.vocabulary import EOS, UNK
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 from service.schemas.bounds import TokenId
 from service.schemas.replies import ScoreReply, ScoreTotals, SequenceScoreResult, TokenScore, WordScore
 from service.schemas.wire import (
     OneContext,
     TimedRequest,
     WireModel,
+    body_lines,
     invalid_input,
-    lines_of,
     parse_json,
     text_or_ids,
 )
@@ -75,7 +75,7 @@ class ScoreRequest(TimedRequest):
         given: Sequence[str | list[int]] = self.texts or self.token_ids or []
         limits.check_count(len(given), parameter=name)
         context = text_or_ids(self.context)
-        return [_item(f"{name}[{i}]", text_or_ids(one), context) for i, one in enumerate(given)]
+        return [_score_item(f"{name}[{i}]", text_or_ids(one), context) for i, one in enumerate(given)]
 
     def options(self) -> ScoreOptions:
         """How to score it."""
@@ -131,17 +131,17 @@ class ScoreQuery(BaseModel):
 
 def score_items(body: bytes) -> Iterator[ScoreItem | InvalidInputError]:
     """What each line asks to score, as it is needed; an error for a line that is wrong."""
-    for line in lines_of(body):
+    for line in body_lines(body):
         try:
             read = parse_json(ScoreLine, line)
             name = "token_ids" if read.text is None else "text"
             given = text_or_ids(read.text or read.token_ids or "")
-            yield _item(name, given, text_or_ids(read.context))
+            yield _score_item(name, given, text_or_ids(read.context))
         except InvalidInputError as error:
             yield error
 
 
-def _item(parameter: str, given: TextOrIds, context: TextOrIds) -> ScoreItem:
+def _score_item(parameter: str, given: TextOrIds, context: TextOrIds) -> ScoreItem:
     if not given:
         raise InvalidInputError(f"{parameter} is empty; there is nothing to score", parameter=parameter)
     return ScoreItem(parameter, given, context)
@@ -152,11 +152,11 @@ def score_totals(loaded: LoadedModel, scores: Sequence[SequenceScore]) -> ScoreR
     logprob = sum(score.logprob for score in scores)
     count = sum(len(score.ids) for score in scores)
     totals = ScoreTotals(
-        finite(logprob),
+        finite_logprob(logprob),
         count,
         sum(score.num_oov for score in scores),
         perplexity(logprob, count),
-        bits_per(logprob, sum(score.num_bytes for score in scores)),
+        bits_per_unit(logprob, sum(score.num_bytes for score in scores)),
     )
     return ScoreReply(loaded.address, [], totals)
 
@@ -165,11 +165,11 @@ def score_result(loaded: LoadedModel, score: SequenceScore, detail: Detail) -> S
     """One sequence's score as it goes over the wire."""
     logprob, count = score.logprob, len(score.ids)
     return SequenceScoreResult(
-        finite(logprob),
+        finite_logprob(logprob),
         count,
         score.num_oov,
         perplexity(logprob, count),
-        bits_per(logprob, score.num_bytes),
+        bits_per_unit(logprob, score.num_bytes),
         token_scores(loaded, score.ids, score.log_probs) if detail is Detail.TOKEN else [],
         word_scores(loaded, score.ids, score.log_probs) if detail is Detail.WORD else [],
     )
@@ -181,7 +181,7 @@ def token_scores(
     """Scored tokens [T] one by one."""
     texts = loaded.token_texts
     return [
-        TokenScore(i, texts[i], finite(logprob))
+        TokenScore(i, texts[i], finite_logprob(logprob))
         for i, logprob in zip(given.tolist(), log_probs.tolist(), strict=True)
     ]
 
@@ -197,5 +197,5 @@ def word_scores(loaded: LoadedModel, given: TokenIds, log_probs: npt.NDArray[np.
         text = b"".join(spelled[i] for i in part).decode("utf-8", errors="replace").strip()
         logprob = float(log_probs[first:last].sum(dtype=float))
         name = loaded.token_texts[EOS] if part[0] == EOS else text
-        words.append(WordScore(name, finite(logprob), len(part), UNK in part))
+        words.append(WordScore(name, finite_logprob(logprob), len(part), UNK in part))
     return words

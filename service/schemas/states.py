@@ -8,20 +8,14 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.arrays import FloatArray
-from models.scoring import LOG_ZERO, finite
-from service.engine.host import LoadedModel
-from service.engine.states import KeptState
+from models.scoring import LOG_ZERO, finite_logprob
+from service.engine.hosted import LoadedModel
+from service.engine.states import StoredState
 from service.schemas.bounds import TokenId
-from service.schemas.state_replies import (
-    AdvancedState,
-    AdvanceReply,
-    NextReply,
-    OpenedState,
-    OpenStatesReply,
-)
+from service.schemas.state_replies import AdvancedState, AdvanceReply, NextReply, OpenedState, OpenStatesReply
 from service.schemas.wire import OneOrMoreContexts, TimedRequest, WireModel, named_contexts, text_or_ids
 from service.use_cases.limits import Limits
-from service.use_cases.states import AdvanceCommand, Advanced, Continuation, OpenCommand, Opened
+from service.use_cases.states import AdvanceCommand, AdvanceResult, OpenCommand, OpenResult, StateContinuation
 
 Handle = Annotated[str, Field(min_length=1, max_length=200)]
 """What leads to a state; clients need not know what it is made of."""
@@ -112,7 +106,7 @@ class AdvanceRequest(TimedRequest):
         limits.check_count(len(self.continuations), parameter="continuations")
         limits.check_count(len(self.free), parameter="free")
 
-    def command(self, found: Sequence[KeptState]) -> AdvanceCommand:
+    def command(self, found: Sequence[StoredState]) -> AdvanceCommand:
         """The request as its use case takes it, with the states that its handles lead to."""
         continuations = tuple(
             _continuation(place, one, before)
@@ -173,24 +167,24 @@ class FreeRequest(WireModel):
         limits.check_count(len(self.states), parameter="states")
 
 
-def open_reply(loaded: LoadedModel, opened: Sequence[Opened]) -> OpenStatesReply:
+def open_reply(loaded: LoadedModel, opened: Sequence[OpenResult]) -> OpenStatesReply:
     """The opened states as they go over the wire."""
     return OpenStatesReply(loaded.address, [OpenedState(*one) for one in opened])
 
 
-def advance_reply(loaded: LoadedModel, advanced: Sequence[Advanced]) -> AdvanceReply:
+def advance_reply(loaded: LoadedModel, advanced: Sequence[AdvanceResult]) -> AdvanceReply:
     """The results as they go over the wire."""
     return AdvanceReply(
         loaded.address,
         [
             AdvancedState(
                 one.handle,
-                finite(one.logprob),
+                finite_logprob(one.logprob),
                 len(one.ids),
                 one.num_oov,
                 one.ids.tolist(),
                 _finite(one.log_probs),
-                None if one.eos_log_prob is None else finite(one.eos_log_prob),
+                None if one.eos_log_prob is None else finite_logprob(one.eos_log_prob),
                 one.next_log_probs.tolist(),
             )
             for one in advanced
@@ -203,10 +197,10 @@ def next_reply(loaded: LoadedModel, log_probs: FloatArray) -> NextReply:
     return NextReply(loaded.address, log_probs.tolist())
 
 
-def _continuation(place: int, one: ContinuationIn, before: KeptState) -> Continuation:
+def _continuation(place: int, one: ContinuationIn, before: StoredState) -> StateContinuation:
     name = "token_ids" if one.text is None else "text"
     given = text_or_ids(one.text or one.token_ids or "")
-    return Continuation(f"continuations[{place}].{name}", before, given, eos=one.eos, keep=one.keep)
+    return StateContinuation(f"continuations[{place}].{name}", before, given, eos=one.eos, keep=one.keep)
 
 
 def _finite(log_probs: FloatArray) -> list[float]:

@@ -3,12 +3,12 @@
 from pydantic import ConfigDict
 
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 from service.schemas.bounds import TokenId
 from service.schemas.completion_replies import TokenizeReply, TokenizerInfo
 from service.schemas.wire import WireModel
 from service.use_cases.limits import Limits
-from service.use_cases.tokenize import Tokens
+from service.use_cases.tokenize import TokenizedText
 
 
 class TokenizeRequest(WireModel):
@@ -39,7 +39,7 @@ class DetokenizeRequest(WireModel):
     """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
 
 
-def tokenize_reply(tokens: Tokens, limits: Limits) -> TokenizeReply:
+def tokenize_reply(tokens: TokenizedText, limits: Limits) -> TokenizeReply:
     """A text's tokens as they go over the wire."""
     return TokenizeReply(len(tokens.ids), limits.max_tokens_per_sequence, tokens.ids, tokens.names)
 

@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
 from models.reranking.lists import Candidate, CandidateList
-from models.reranking.metrics import metric_of
+from models.reranking.metrics.choice import make_metric
 from models.reranking.metrics.normalisers import NORMALISERS, UNCHANGED
 from models.reranking.metrics.significance import MAX_SAMPLES
 from models.reranking.tuning.features import MAX_FEATURES
@@ -21,11 +21,11 @@ from models.reranking.tuning.settings import (
     MIN_SAMPLES,
     TuningSettings,
 )
-from service.schemas.bounds import LengthExponent, ModelName, Probability, stated
+from service.schemas.bounds import LengthExponent, ModelName, Probability, schema_only
 from service.schemas.rerank import CandidateIn, Mixture, main_models
 from service.schemas.wire import TimedRequest, WireModel
 from service.use_cases.scoring_models import MAX_MODELS, ModelChoice
-from service.use_cases.tune import TuneCommand, check_candidates
+from service.use_cases.tune import TuneCommand, check_candidate_count
 
 _DEFAULTS = TuningSettings()
 _CANDIDATES_PER_STEP = 512
@@ -74,35 +74,35 @@ class TuneSettings(TimedRequest):
 
     metric: Literal["wer", "cer", "bleu", "chrf"] = "wer"
     """What to tune for."""
-    normaliser: Annotated[str, stated(enum=list(NORMALISERS))] = UNCHANGED
+    normaliser: Annotated[str, schema_only(enum=list(NORMALISERS))] = UNCHANGED
     """What is done to texts before words or characters are compared, of `wer` and `cer`: `none`, `lower` or
     `lower-unpunctuated`."""
     model: str | None = None
     """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
     mixture: Mixture | None = None
     """Instead of `model`: models whose probabilities are mixed at every token."""
-    models: Annotated[list[TunedModel], stated(maxItems=MAX_MODELS)] = Field(default_factory=list)
+    models: Annotated[list[TunedModel], schema_only(maxItems=MAX_MODELS)] = Field(default_factory=list)
     """Further models, each with features of its own."""
     given_only: bool = False
     """Whether no model scores: only what is given with the candidates, and what is derived of it, gets weights."""
-    features: Annotated[list[str], stated(minItems=1, maxItems=MAX_FEATURES)] | None = None
+    features: Annotated[list[str], schema_only(minItems=1, maxItems=MAX_FEATURES)] | None = None
     """What may have a weight. If left out: `rank` and `rank:log`; what is given with every candidate, and, if it looks
     like a mean over the text, also times its words and characters; `lm` and `unk` of each model; `words`."""
-    length_exponents: Annotated[list[LengthExponent], stated(minItems=1, maxItems=MAX_EXPONENTS)] = Field(
-        default_factory=lambda: list(_DEFAULTS.length_exponents)
+    length_exponents: Annotated[list[LengthExponent], schema_only(minItems=1, maxItems=MAX_EXPONENTS)] = (
+        Field(default_factory=lambda: list(_DEFAULTS.length_exponents))
     )
     """Of `lm`, to choose from, the simplest first."""
-    folds: Annotated[int, stated(minimum=2, maximum=MAX_FOLDS)] = _DEFAULTS.folds
+    folds: Annotated[int, schema_only(minimum=2, maximum=MAX_FOLDS)] = _DEFAULTS.folds
     """Parts of the lists, each of which is held out once."""
-    seed: Annotated[int, stated(minimum=0, maximum=MAX_SEED)] = _DEFAULTS.seed
+    seed: Annotated[int, schema_only(minimum=0, maximum=MAX_SEED)] = _DEFAULTS.seed
     """Of folds and random starts: equal seeds give equal replies."""
-    restarts: Annotated[int, stated(minimum=0, maximum=MAX_RESTARTS)] = _DEFAULTS.restarts
+    restarts: Annotated[int, schema_only(minimum=0, maximum=MAX_RESTARTS)] = _DEFAULTS.restarts
     """Random starts of a search, beside those from each feature alone."""
-    resamples: Annotated[int, stated(minimum=1, maximum=MAX_RESAMPLES)] = _DEFAULTS.resamples
+    resamples: Annotated[int, schema_only(minimum=1, maximum=MAX_RESAMPLES)] = _DEFAULTS.resamples
     """Resamples of the lists; the weights are the mean of what is best for each."""
     max_p_value: Probability = _DEFAULTS.max_p_value
     """How probable by chance a gain may be at most for the weights to be used; 1 takes what is better at all."""
-    bootstrap_samples: Annotated[int, stated(minimum=MIN_SAMPLES, maximum=MAX_SAMPLES)] = (
+    bootstrap_samples: Annotated[int, schema_only(minimum=MIN_SAMPLES, maximum=MAX_SAMPLES)] = (
         _DEFAULTS.bootstrap_samples
     )
     """That this probability is told from."""
@@ -119,7 +119,7 @@ class TuneSettings(TimedRequest):
         counts = {len(one.references) for one in lists if one.references}
         return TuneCommand(
             lists=lists,
-            metric=metric_of(
+            metric=make_metric(
                 self.metric,
                 num_references=counts.pop() if len(counts) == 1 else None,
                 normaliser=self.normaliser,
@@ -183,7 +183,7 @@ class TuneRequest(TuneSettings):
         Raises:
             InvalidInputError: they have more candidates than one request may.
         """
-        check_candidates(sum(len(one.candidates) for one in self.lists))
+        check_candidate_count(sum(len(one.candidates) for one in self.lists))
         lists: list[CandidateList] = []
         made = 0
         for one in self.lists:

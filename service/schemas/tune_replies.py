@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from models.reranking.derived import RANK, needs_tokens
-from models.reranking.features import LM_SUM, OF_A_MODEL, model_of
-from models.reranking.tuning.fitting import Fitted
+from models.reranking.features import LM_SUM, MODEL_FEATURES, feature_model
+from models.reranking.tuning.fitting import FittedWeights
 from models.reranking.tuning.outcome import FoldOutcome
 from service.use_cases.scoring_models import ScoringModels
-from service.use_cases.tune import Tuned
+from service.use_cases.tune import TuneResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +90,13 @@ class TuneReply:
     profile: dict[str, Any]
 
 
-_ELSEWHERE = frozenset(
+_NOT_FIGURES = frozenset(
     {"weights", "length_exponent", "posterior_scale", "metric", "signature", "decision", "profile"}
 )
 """What a profile holds elsewhere than in its figures."""
 
 
-def tune_reply(tuned: Tuned, models: ScoringModels, *, main: str | None, created: str) -> TuneReply:
+def tune_reply(tuned: TuneResult, models: ScoringModels, *, main: str | None, created: str) -> TuneReply:
     """What tuning found as it goes over the wire.
 
     Args:
@@ -110,7 +110,7 @@ def tune_reply(tuned: Tuned, models: ScoringModels, *, main: str | None, created
     reply = TuneReply(
         decision=outcome.decision,
         reason=outcome.reason,
-        weights=weights_of(outcome.fitted, data.problem.names),
+        weights=weights_by_feature(outcome.fitted, data.problem.names),
         length_exponent=outcome.fitted.length_exponent,
         posterior_scale=outcome.posteriors.scale,
         metric=metric.name,
@@ -136,7 +136,7 @@ def tune_reply(tuned: Tuned, models: ScoringModels, *, main: str | None, created
     return reply
 
 
-def weights_of(fitted: Fitted, names: tuple[str, ...]) -> dict[str, float]:
+def weights_by_feature(fitted: FittedWeights, names: tuple[str, ...]) -> dict[str, float]:
     """Weights that are not 0, by feature; those that keep the first pass's order where it is kept."""
     if fitted.weights is None:
         return {RANK: 1.0}
@@ -146,7 +146,7 @@ def weights_of(fitted: Fitted, names: tuple[str, ...]) -> dict[str, float]:
 def _fold(fold: FoldOutcome, names: tuple[str, ...]) -> FoldResult:
     return FoldResult(
         num_lists=len(fold.lists),
-        weights=weights_of(fold.fitted, names),
+        weights=weights_by_feature(fold.fitted, names),
         length_exponent=fold.fitted.length_exponent,
         baseline=fold.baseline,
         tuned=fold.tuned,
@@ -166,14 +166,16 @@ def _profile(reply: TuneReply, models: ScoringModels, created: str) -> dict[str,
         "signature": reply.signature,
         "models": _models(reply.weights, models),
         "decision": reply.decision,
-        "figures": {name: value for name, value in fields.items() if name not in _ELSEWHERE},
+        "figures": {name: value for name, value in fields.items() if name not in _NOT_FIGURES},
         "created": created,
     }
 
 
 def _models(weights: Mapping[str, float], models: ScoringModels) -> list[dict[str, Any]]:
     """The models without which the weights cannot be applied."""
-    needed = {model_of(name) or "" for name in weights if model_of(name) is not None or _needs_main(name)}
+    needed = {
+        feature_model(name) or "" for name in weights if feature_model(name) is not None or _needs_main(name)
+    }
     main = [
         {"address": part.address, "weight": weight}
         for part, weight in zip(models.parts, models.mixture_weights, strict=True)
@@ -186,4 +188,4 @@ def _models(weights: Mapping[str, float], models: ScoringModels) -> list[dict[st
 
 
 def _needs_main(feature: str) -> bool:
-    return feature in {*OF_A_MODEL, LM_SUM} or needs_tokens(feature)
+    return feature in {*MODEL_FEATURES, LM_SUM} or needs_tokens(feature)

@@ -12,21 +12,21 @@ from models.errors import InvalidInputError
 from service.schemas.bounds import TokenId
 from service.use_cases.tokens import TextOrIds
 
-_SHOWN_CHARACTERS = 80
+_MAX_SHOWN_CHARACTERS = 80
 _MANY_ERRORS = 1000
 """More are counted only: to tell what each is takes many times the memory and time of the body."""
 
 
-def _end_lists_at_errors(schema: Any) -> None:
+def _fail_fast_lists(schema: Any) -> None:
     """Have no list looked at past what is wrong in it: millions of errors take a hundred times the memory of a body."""
     if isinstance(schema, dict):
         if schema.get("type") == "list":
             schema["fail_fast"] = True
         for part in schema.values():
-            _end_lists_at_errors(part)
+            _fail_fast_lists(part)
     elif isinstance(schema, list):
         for part in schema:
-            _end_lists_at_errors(part)
+            _fail_fast_lists(part)
 
 
 class WireModel(BaseModel):
@@ -39,7 +39,7 @@ class WireModel(BaseModel):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         schema = handler(source)
-        _end_lists_at_errors(schema)
+        _fail_fast_lists(schema)
         return schema
 
 
@@ -69,7 +69,7 @@ def parse_json(kind: type[W], body: bytes) -> W:
         raise invalid_input(error) from None
 
 
-def lines_of(body: bytes) -> Iterator[bytes]:
+def body_lines(body: bytes) -> Iterator[bytes]:
     """The lines of a body, one by one: all at once may take more memory than it. A line feed at its end begins none."""
     at, end = 0, len(body) - body.endswith(b"\n")
     while at <= end:
@@ -93,9 +93,9 @@ def invalid_input(error: ValidationError) -> InvalidInputError:
         return InvalidInputError(f"there is no parameter {parameter!r}", parameter=parameter)
     if not parameter and isinstance(first["input"], dict):
         # fields that do not go together: quoting them all would say nothing
-        return InvalidInputError(_said(first["msg"]))
+        return InvalidInputError(_constraint_text(first["msg"]))
     return InvalidInputError(
-        f"{parameter or 'the request body'} is {_shown(first['input'])}: {_said(first['msg'])}",
+        f"{parameter or 'the request body'} is {_display_value(first['input'])}: {_constraint_text(first['msg'])}",
         parameter=parameter or None,
     )
 
@@ -111,23 +111,23 @@ def _path(location: tuple[int | str, ...]) -> str:
     return path
 
 
-def _shown(value: Any) -> str:
-    text = repr(_beginning(value))
-    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+def _display_value(value: Any) -> str:
+    text = repr(_truncate(value))
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[:_MAX_SHOWN_CHARACTERS] + "…"
 
 
-def _beginning(value: Any) -> Any:
+def _truncate(value: Any) -> Any:
     """As much of a value as can be shown: to write a body of megabytes holds all others up."""
     if isinstance(value, str):
-        return value[: _SHOWN_CHARACTERS + 1]
+        return value[: _MAX_SHOWN_CHARACTERS + 1]
     if isinstance(value, list):
-        return [_beginning(one) for one in value[: _SHOWN_CHARACTERS + 1]]
+        return [_truncate(one) for one in value[: _MAX_SHOWN_CHARACTERS + 1]]
     if isinstance(value, dict):
-        return {_beginning(name): _beginning(value[name]) for name in islice(value, _SHOWN_CHARACTERS + 1)}
+        return {_truncate(name): _truncate(value[name]) for name in islice(value, _MAX_SHOWN_CHARACTERS + 1)}
     return value
 
 
-def _said(message: str) -> str:
+def _constraint_text(message: str) -> str:
     return message[:1].lower() + message[1:]
 
 
@@ -135,7 +135,7 @@ def _after_colon(message: str) -> str:
     return message.partition(": ")[2] or message
 
 
-def _alternative(value: Any) -> str | None:
+def _context_tag(value: Any) -> str | None:
     """Which alternative a value is meant as, so that errors speak of that one only."""
     if isinstance(value, str):
         return "<text>"
@@ -148,20 +148,20 @@ def _alternative(value: Any) -> str | None:
     return None
 
 
-def text_or_object(value: Any) -> str | None:
+def text_or_object_tag(value: Any) -> str | None:
     """Which of the alternatives `<text>` and `<object>` a value is meant as; None if it can be neither."""
     if isinstance(value, str):
         return "<text>"
     return "<object>" if isinstance(value, dict) else None
 
 
-_MESSAGE = "input should be a text or a list of token ids"
+_CONTEXT_MESSAGE = "input should be a text or a list of token ids"
 OneContext = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[list[TokenId], Tag("<ids>")],
     Discriminator(
-        lambda v: tag if (tag := _alternative(v)) in {"<text>", "<ids>"} else None,
+        lambda v: tag if (tag := _context_tag(v)) in {"<text>", "<ids>"} else None,
         custom_error_type="text_or_ids",
-        custom_error_message=_MESSAGE,
+        custom_error_message=_CONTEXT_MESSAGE,
     ),
 ]
 """A text, or token ids."""
@@ -172,7 +172,9 @@ OneOrMoreContexts = Annotated[
     | Annotated[list[TokenId], Tag("<ids>")]
     | Annotated[list[list[TokenId]], Tag("<id lists>"), Field(min_length=1)],
     Discriminator(
-        _alternative, custom_error_type="text_or_ids", custom_error_message=_MESSAGE + ", or a list of those"
+        _context_tag,
+        custom_error_type="text_or_ids",
+        custom_error_message=_CONTEXT_MESSAGE + ", or a list of those",
     ),
 ]
 """A text, texts, token ids, or lists of them."""

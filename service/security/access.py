@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from service.security.keys import KeyScope
 
-ROUTES: Mapping[str, KeyScope | None] = {
+SCOPES_BY_ROUTE: Mapping[str, KeyScope | None] = {
     "/": None,
     "/docs": None,
     "/static/{name}": None,
@@ -49,7 +49,7 @@ ROUTES: Mapping[str, KeyScope | None] = {
 _PARAMETER = re.compile(r"\\{\w+(:path)?\\}")
 
 
-class Demand(NamedTuple):
+class AccessRule(NamedTuple):
     """What a path demands.
 
     Attributes:
@@ -68,13 +68,13 @@ class AccessTable:
         routes: as ROUTES.
     """
 
-    def __init__(self, routes: Mapping[str, KeyScope | None] = ROUTES) -> None:
-        self._fixed = {route: Demand(route, scope) for route, scope in routes.items() if "{" not in route}
+    def __init__(self, routes: Mapping[str, KeyScope | None] = SCOPES_BY_ROUTE) -> None:
+        self._fixed = {route: AccessRule(route, scope) for route, scope in routes.items() if "{" not in route}
         self._patterns = [
-            (_pattern(route), Demand(route, scope)) for route, scope in routes.items() if "{" in route
+            (_pattern(route), AccessRule(route, scope)) for route, scope in routes.items() if "{" in route
         ]
 
-    def rule(self, path: str) -> Demand | None:
+    def rule(self, path: str) -> AccessRule | None:
         """What a path demands; None if nothing is there."""
         found = self._fixed.get(path)
         if found is not None:

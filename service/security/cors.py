@@ -2,7 +2,7 @@
 
 from typing import Any
 
-CORS: dict[str, Any] = {
+CORS_OPTIONS: dict[str, Any] = {
     "allow_methods": ("GET", "POST", "PUT", "DELETE"),
     # any: clients send a family of their own, x-stainless-…, and a header alone gives no rights
     "allow_headers": ("*",),

@@ -10,7 +10,7 @@ from models.errors import FormatError, InvalidInputError
 from service.security.keys import ApiKey, find_key, parse_key
 
 _log = structlog.get_logger(__name__)
-_LOOK_EVERY_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 _FileStamp = tuple[int, int, int]
 _NEVER_SEEN: _FileStamp = (-1, -1, -1)
 
@@ -45,9 +45,9 @@ class KeyStore:
         self._clock = clock
         self._keys = self._fixed
         self._stamp: _FileStamp | None = None
-        self._next_check_s = clock() + _LOOK_EVERY_S
+        self._next_check_s = clock() + _CHECK_INTERVAL_S
         if file is not None:
-            self._stamp = _stamp(file)
+            self._stamp = _file_stamp(file)
             self._keys = (*self._fixed, *self._read(file))
 
     def __bool__(self) -> bool:
@@ -58,7 +58,7 @@ class KeyStore:
         """The key that was presented, if it is good."""
         now_s = self._clock()
         if self._file is not None and now_s >= self._next_check_s:
-            self._next_check_s = now_s + _LOOK_EVERY_S
+            self._next_check_s = now_s + _CHECK_INTERVAL_S
             self._refresh(self._file)
         return find_key(self._keys, presented)
 
@@ -68,7 +68,7 @@ class KeyStore:
         self._stamp = _NEVER_SEEN
 
     def _refresh(self, file: Path) -> None:
-        stamp = _stamp(file)
+        stamp = _file_stamp(file)
         if stamp == self._stamp:
             return
         self._stamp = stamp  # a damaged file is complained of once
@@ -114,7 +114,7 @@ def _check_names(keys: Sequence[ApiKey]) -> None:
         )
 
 
-def _stamp(file: Path) -> _FileStamp | None:
+def _file_stamp(file: Path) -> _FileStamp | None:
     """What changes when the file does; a mounted secret changes by a link that points elsewhere."""
     try:
         status = file.stat()

@@ -4,20 +4,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from models.completion.near import NearPrefix, prefixes_near
-from models.completion.personal import PersonalModel, restored
+from models.completion.near import CorrectedPrefix, corrected_prefixes
+from models.completion.personal import UserModel, user_model_from_counts
 from models.completion.personal_text import previous_word
-from models.completion.search import CompletionSearch, SearchSettings
-from models.completion.typed import Typed, cut
+from models.completion.search import CompletionSearch, CompletionSettings
+from models.completion.typed import PrefixSplit, split_prefix
 from models.errors import InvalidInputError
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 from service.engine.job import Work
-from service.engine.looks import Look
-from service.engine.rows import whole
-from service.use_cases.autocomplete_masses import Meaning, Typing, found_by
-from service.use_cases.autocomplete_offers import Offer, Telling, told
+from service.engine.looks import NextTokenEntry
+from service.engine.rows import view
+from service.use_cases.autocomplete_masses import PrefixCorrection, TypedInput, score_completions
+from service.use_cases.autocomplete_offers import CompletionOptions, RankedCompletion, rank_completions
 from service.use_cases.limits import Limits
-from service.use_cases.looking import go_through, look_after
+from service.use_cases.looking import predict_next, run_completion_searches
 from service.use_cases.reading_order import check_reads_forward
 
 MAX_DICTIONARY_WORDS = 40_000
@@ -26,13 +26,13 @@ MAX_DICTIONARY_WORDS = 40_000
 _ENTRIES_PER_STEP = 2048
 """Of a dictionary, read before other requests have their turn."""
 
-_MEANINGS = 8
+_MAX_CORRECTIONS = 8
 """Prefixes that may have been meant where one was mistyped, at most."""
 
 _LETTERS_PER_EDIT = 2
-"""In a prefix: a mistake is looked past for every two letters, by `prefixes_near` and here."""
+"""In a prefix: a mistake is looked past for every two letters, by `corrected_prefixes` and here."""
 
-_MOST_SPARE = 256
+_MAX_SPARE_COMPLETIONS = 256
 """Completions that are searched for beyond those that are to be told, at most, as some may not be told."""
 
 
@@ -56,10 +56,10 @@ class AutocompleteCommand:
     edits: int
     dictionary: tuple[tuple[str, float], ...]
     max_steps: int
-    options: Telling
+    options: CompletionOptions
 
 
-class Autocompleted(NamedTuple):
+class AutocompleteResult(NamedTuple):
     """What a text may go on as.
 
     Attributes:
@@ -71,22 +71,22 @@ class Autocompleted(NamedTuple):
 
     prefix: str
     start: int
-    completions: tuple[Offer, ...]
+    completions: tuple[RankedCompletion, ...]
     unexplored_mass: float
 
 
-def steps_at_most(loaded: LoadedModel, command: AutocompleteCommand) -> int:
+def max_search_steps(loaded: LoadedModel, command: AutocompleteCommand) -> int:
     """Rows that the model may be asked for beside the one after the context: none where tokens are words."""
     one_look = loaded.token_trie.whole_words and command.max_words == 1
     return 0 if one_look else command.max_steps
 
 
-def known_look(loaded: LoadedModel, command: AutocompleteCommand) -> Look | None:
+def cached_next_tokens(loaded: LoadedModel, command: AutocompleteCommand) -> NextTokenEntry | None:
     """What may come after the context, if that was asked before: then the model is asked for steps alone."""
     return (
         None
         if loaded.next_token_cache is None
-        else loaded.next_token_cache.find(cut(loaded.tokenizer, command.text).context)
+        else loaded.next_token_cache.find(split_prefix(loaded.tokenizer, command.text).context)
     )
 
 
@@ -95,9 +95,9 @@ def autocomplete(
     command: AutocompleteCommand,
     limits: Limits,
     *,
-    user: PersonalModel | None = None,
-    cached: Look | None = None,
-) -> Work[Any, Autocompleted]:
+    user: UserModel | None = None,
+    cached: NextTokenEntry | None = None,
+) -> Work[Any, AutocompleteResult]:
     """Complete a text; a use case.
 
     Args:
@@ -114,11 +114,11 @@ def autocomplete(
     """
     check_reads_forward(loaded)
     limits.check_characters(command.text, parameter="text")
-    typed = cut(loaded.tokenizer, command.text)
+    typed = split_prefix(loaded.tokenizer, command.text)
     if cached is None:
-        cached = yield from look_after(loaded, typed.context, limits, parameter="text")
+        cached = yield from predict_next(loaded, typed.context, limits, parameter="text")
     limits.check_length(cached.num_tokens, parameter="text")
-    typing = Typing(
+    typing = TypedInput(
         typed.prefix,
         previous_word(command.text[: typed.start]),
         typed.space,
@@ -126,65 +126,73 @@ def autocomplete(
         min(command.edits, len(typed.prefix) // _LETTERS_PER_EDIT),
         command.max_words,
     )
-    personal = yield from _personal(command, user)
-    meanings = _meanings(loaded, command, typed, typing, cached)
-    yield from go_through(loaded, [meaning.search for meaning in meanings])
-    found = found_by(meanings, typing, personal, _wanted(command, typed))
-    offers, unexplored_mass = told(found, typing, command.options)
-    return Autocompleted(typed.prefix, typed.start, offers, unexplored_mass)
+    personal = yield from _personal_models(command, user)
+    meanings = _corrections(loaded, command, typed, typing, cached)
+    yield from run_completion_searches(loaded, [meaning.search for meaning in meanings])
+    found = score_completions(meanings, typing, personal, _search_limit(command, typed))
+    offers, unexplored_mass = rank_completions(found, typing, command.options)
+    return AutocompleteResult(typed.prefix, typed.start, offers, unexplored_mass)
 
 
-def _meanings(
-    loaded: LoadedModel, command: AutocompleteCommand, typed: Typed, typing: Typing, look: Look
-) -> list[Meaning]:
+def _corrections(
+    loaded: LoadedModel,
+    command: AutocompleteCommand,
+    typed: PrefixSplit,
+    typing: TypedInput,
+    look: NextTokenEntry,
+) -> list[PrefixCorrection]:
     """Searches for what the prefix goes on as, and for those that may have been meant, the least penalty first."""
-    near = _near(loaded, typed, typing, look)
+    near = _near_prefixes(loaded, typed, typing, look)
     # half of the steps are for what was typed, the others for what may have been meant, by how likely it is
     spare, weights = command.max_steps // 2, sum(one.weight for one in near) or 1.0
     shares = [command.max_steps - spare if near else command.max_steps]
     shares += [max(1, round(spare * one.weight / weights)) for one in near]
     meanings = []
-    for one, max_steps in zip((NearPrefix(typed.spelled, 0, 1.0, 0.0), *near), shares, strict=True):
-        settings = SearchSettings(
-            limit=_wanted(command, typed),
+    for one, max_steps in zip((CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *near), shares, strict=True):
+        settings = CompletionSettings(
+            limit=_search_limit(command, typed),
             max_words=command.max_words,
             max_steps=max_steps,
             ignore_case=typing.ignore_case,
         )
         search = CompletionSearch(loaded.token_trie, one.spelled, settings)
-        search.update(whole(look.state), look.log_probs)
+        search.update(view(look.state), look.log_probs)
         prefix = one.spelled.decode(errors="replace").removeprefix(" ")
-        meanings.append(Meaning(prefix, one.edits, one.penalty, search))
+        meanings.append(PrefixCorrection(prefix, one.edits, one.penalty, search))
     return meanings
 
 
-def _near(loaded: LoadedModel, typed: Typed, typing: Typing, look: Look) -> list[NearPrefix]:
+def _near_prefixes(
+    loaded: LoadedModel, typed: PrefixSplit, typing: TypedInput, look: NextTokenEntry
+) -> list[CorrectedPrefix]:
     """Prefixes that may have been meant, the least penalty first; none begins with one before it, or as was typed."""
     if not typing.edits:
         return []
-    found = prefixes_near(
+    found = corrected_prefixes(
         loaded.token_trie,
         typed.spelled,
         look.log_probs[0],
         typing.edits,
-        limit=_MEANINGS - 1,
+        limit=_MAX_CORRECTIONS - 1,
         ignore_case=typing.ignore_case,
     )
-    near: list[NearPrefix] = []
+    near: list[CorrectedPrefix] = []
     for one in sorted(found, key=lambda one: (-one.penalty, len(one.spelled))):
         if not one.spelled.startswith((typed.spelled, *(before.spelled for before in near))):
             near.append(one)
     return near
 
 
-def _wanted(command: AutocompleteCommand, typed: Typed) -> int:
+def _search_limit(command: AutocompleteCommand, typed: PrefixSplit) -> int:
     """Completions to search for: some may not be told, and some may be told alike."""
     prefix = typed.prefix.casefold()
     blocked = sum(entry.startswith(prefix) for entry in command.options.blocklist)
-    return command.options.limit * (2 if command.ignore_case else 1) + 1 + min(blocked, _MOST_SPARE)
+    return (
+        command.options.limit * (2 if command.ignore_case else 1) + 1 + min(blocked, _MAX_SPARE_COMPLETIONS)
+    )
 
 
-def _personal(command: AutocompleteCommand, user: PersonalModel | None) -> Work[Any, list[PersonalModel]]:
+def _personal_models(command: AutocompleteCommand, user: UserModel | None) -> Work[Any, list[UserModel]]:
     """The user's words and the dictionary, in which the words of a phrase are neighbours."""
     models = [] if user is None else [user]
     if command.dictionary:
@@ -206,5 +214,7 @@ def _personal(command: AutocompleteCommand, user: PersonalModel | None) -> Work[
                 )
             if not place % _ENTRIES_PER_STEP:
                 yield None
-        models.append(restored(words.items(), ((*pair, weight) for pair, weight in pairs.items())))
+        models.append(
+            user_model_from_counts(words.items(), ((*pair, weight) for pair, weight in pairs.items()))
+        )
     return models

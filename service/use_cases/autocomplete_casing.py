@@ -1,7 +1,7 @@
 """Words in the case in which somebody has begun to type them."""
 
 
-def recased(typed: str, word: str, *, corrected: bool = False) -> str:
+def match_case(typed: str, word: str, *, corrected: bool = False) -> str:
     """A word as it is told to somebody who has typed its beginning, whatever the case of that.
 
     A word that has capitals of its own keeps them. One without takes over those that were typed, and is all capitals

@@ -11,12 +11,18 @@ from operator import mul
 from typing import NamedTuple
 
 from models.completion.near import EDIT_PENALTY, FIRST_LETTER_PENALTY
-from models.completion.personal import PersonalModel
-from models.completion.personal_words import Likely, WordsAfter, best, phrase_probability, phrases
+from models.completion.personal import UserModel
+from models.completion.personal_words import (
+    NextWordModels,
+    ScoredPhrase,
+    extend_phrases,
+    most_probable,
+    phrase_probability,
+)
 from models.completion.search import CompletionSearch
 
 
-class Typing(NamedTuple):
+class TypedInput(NamedTuple):
     """What is being typed.
 
     Attributes:
@@ -36,7 +42,7 @@ class Typing(NamedTuple):
     max_words: int
 
 
-class Meaning(NamedTuple):
+class PrefixCorrection(NamedTuple):
     """A prefix that may have been meant, and the search for what it goes on as.
 
     Attributes:
@@ -53,7 +59,7 @@ class Meaning(NamedTuple):
 
 
 @dataclass(slots=True)
-class Masses:
+class CompletionMass:
     """Of one completion.
 
     Attributes:
@@ -70,14 +76,14 @@ class Masses:
     of_model: float = 0.0
     of_user: float = 0.0
 
-    def merged_with(self, other: "Masses") -> "Masses":
+    def merged_with(self, other: "CompletionMass") -> "CompletionMass":
         """Of two completions that are told alike."""
         likelier = min(self, other, key=lambda one: one.edits)
         of_model, of_user = self.of_model + other.of_model, self.of_user + other.of_user
         return replace(likelier, of_model=of_model, of_user=of_user)
 
 
-class Found(NamedTuple):
+class ScoredCompletions(NamedTuple):
     """Completions, and what all there are come to.
 
     Attributes:
@@ -87,13 +93,13 @@ class Found(NamedTuple):
         of_user: the same by the user's words, of which all are found.
     """
 
-    masses: dict[str, Masses]
+    masses: dict[str, CompletionMass]
     of_model: float
     unexplored: float
     of_user: float
 
 
-class _UserShare(NamedTuple):
+class _UserCompletions(NamedTuple):
     """The user's words that begin as was typed, or nearly so.
 
     Attributes:
@@ -107,9 +113,9 @@ class _UserShare(NamedTuple):
     edits: Mapping[str, int]
 
 
-def found_by(
-    meanings: Sequence[Meaning], typing: Typing, models: Sequence[PersonalModel], limit: int
-) -> Found:
+def score_completions(
+    meanings: Sequence[PrefixCorrection], typing: TypedInput, models: Sequence[UserModel], limit: int
+) -> ScoredCompletions:
     """What searches that are over have found, and the user's words, so many of each number of words.
 
     Args:
@@ -118,15 +124,17 @@ def found_by(
         models: the user's words and the dictionary.
         limit: of the user's words.
     """
-    found = _of_model(meanings, typing)
-    words = WordsAfter(models)
+    found = _model_completions(meanings, typing)
+    words = NextWordModels(models)
     if not words.after(typing.previous):
         return found
-    user = _user_share(words, typing, limit)
+    user = _user_completions(words, typing, limit)
     for text in user.likeliest:
         if text not in found.masses:
             edits = user.edits.get(text.partition(" ")[0], 0)
-            found.masses[text] = Masses(text.count(" ") + 1, edits, of_model=_mass_of(text, meanings, typing))
+            found.masses[text] = CompletionMass(
+                text.count(" ") + 1, edits, of_model=_model_mass(text, meanings, typing)
+            )
     for text, masses in found.masses.items():
         several = text.split()
         if masses.is_complete and several and (not typing.edits or several[0] in user.edits):
@@ -135,18 +143,18 @@ def found_by(
     return found._replace(of_user=user.mass)
 
 
-def _of_model(meanings: Sequence[Meaning], typing: Typing) -> Found:
+def _model_completions(meanings: Sequence[PrefixCorrection], typing: TypedInput) -> ScoredCompletions:
     """What the searches have found: each word by the first of the meanings that it begins with."""
-    masses: dict[str, Masses] = {}
+    masses: dict[str, CompletionMass] = {}
     alive: list[float] = []  # of words of no meaning before
     ended: list[float] = []  # of those that were found
     for place, meaning in enumerate(meanings):
-        within = [i for i in range(place) if _begins(meanings[i].prefix, meaning.prefix, typing)]
+        within = [i for i in range(place) if _starts_with(meanings[i].prefix, meaning.prefix, typing)]
         result = meaning.search.result()
         own = [
             one
             for one in result.completions
-            if not any(_begins(one.text, meanings[i].prefix, typing) for i in within)
+            if not any(_starts_with(one.text, meanings[i].prefix, typing) for i in within)
         ]
         told = sum(one.mass for one in own if one.is_complete and one.num_words == 1)
         found = result.live_mass * (1 - result.unexplored_mass)
@@ -155,33 +163,33 @@ def _of_model(meanings: Sequence[Meaning], typing: Typing) -> Found:
         alive.append(max(ended[-1], result.live_mass - sum(alive[i] for i in within)))
         for one in own:
             mass = meaning.penalty * one.mass
-            masses[one.text] = Masses(one.num_words, meaning.edits, one.is_complete, mass)
+            masses[one.text] = CompletionMass(one.num_words, meaning.edits, one.is_complete, mass)
     weights = [meaning.penalty for meaning in meanings]
     live = sum(map(mul, weights, alive))
-    return Found(masses, live, max(0.0, live - sum(map(mul, weights, ended))), 0.0)
+    return ScoredCompletions(masses, live, max(0.0, live - sum(map(mul, weights, ended))), 0.0)
 
 
-def _user_share(words: WordsAfter, typing: Typing, limit: int) -> _UserShare:
+def _user_completions(words: NextWordModels, typing: TypedInput, limit: int) -> _UserCompletions:
     """The user's words that begin so, and the likeliest of them."""
     edits: dict[str, int] = {}
     next_words = words.after(typing.previous)
     if typing.edits:
         edits = next_words.fuzzy_matches(typing.prefix, typing.edits, ignore_case=typing.ignore_case)
         rated = [
-            Likely(word, _penalty(word, n, typing) * next_words.probability(word))
+            ScoredPhrase(word, _penalty(word, n, typing) * next_words.probability(word))
             for word, n in edits.items()
         ]
         mass = math.fsum(one.probability for one in rated)
-        likeliest = best(rated, limit)
+        likeliest = most_probable(rated, limit)
     else:
         mass, likeliest = next_words.words_with_prefix(
             typing.prefix, ignore_case=typing.ignore_case, limit=limit
         )
-    longer = phrases(words, likeliest, typing.max_words, limit)
-    return _UserShare(mass, [one.text for one in [*likeliest, *longer]], edits)
+    longer = extend_phrases(words, likeliest, typing.max_words, limit)
+    return _UserCompletions(mass, [one.text for one in [*likeliest, *longer]], edits)
 
 
-def _penalty(word: str, edits: int, typing: Typing) -> float:
+def _penalty(word: str, edits: int, typing: TypedInput) -> float:
     """How probable so many mistakes in the beginning of a word are taken to be; as for the model's words."""
     if not edits:
         return 1.0
@@ -189,15 +197,15 @@ def _penalty(word: str, edits: int, typing: Typing) -> float:
     return EDIT_PENALTY**edits * (1.0 if same_letter else FIRST_LETTER_PENALTY)
 
 
-def _mass_of(word: str, meanings: Sequence[Meaning], typing: Typing) -> float:
+def _model_mass(word: str, meanings: Sequence[PrefixCorrection], typing: TypedInput) -> float:
     """How probable the model says a word is, whether its search told it or not; 0 of a phrase."""
     for meaning in meanings:
-        if _begins(word, meaning.prefix, typing):
+        if _starts_with(word, meaning.prefix, typing):
             return meaning.penalty * meaning.search.mass_of(word)
     return 0.0
 
 
-def _begins(text: str, prefix: str, typing: Typing) -> bool:
+def _starts_with(text: str, prefix: str, typing: TypedInput) -> bool:
     if typing.ignore_case:
         return text.casefold().startswith(prefix.casefold())
     return text.startswith(prefix)

@@ -9,20 +9,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from models.completion.personal_text import words_of_sentences
+from models.completion.personal_text import sentence_words
 from models.vocabulary import CONTROL_TOKENS
-from service.use_cases.autocomplete_casing import recased
-from service.use_cases.autocomplete_masses import Found, Masses, Typing
+from service.use_cases.autocomplete_casing import match_case
+from service.use_cases.autocomplete_masses import CompletionMass, ScoredCompletions, TypedInput
 
-_MARKS = frozenset(CONTROL_TOKENS)
+_CONTROL_TOKENS = frozenset(CONTROL_TOKENS)
 """Stand in corpora for what is no word; a vocabulary may hold them as ordinary words."""
 
-_LEAST = 1e-12
+_MIN_PROBABILITY = 1e-12
 """Less probable completions are told by nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Telling:
+class CompletionOptions:
     """What is told of what is found.
 
     Attributes:
@@ -40,7 +40,7 @@ class Telling:
     user_weight: float
 
 
-class Offer(NamedTuple):
+class RankedCompletion(NamedTuple):
     """A completion as it is told.
 
     Attributes:
@@ -62,40 +62,46 @@ class Offer(NamedTuple):
     of_user: bool
 
 
-class Offers(NamedTuple):
+class CompletionRanking(NamedTuple):
     """Completions, the best first, and the part of the probability that was not followed to the end of a word."""
 
-    offers: tuple[Offer, ...]
+    offers: tuple[RankedCompletion, ...]
     unexplored_mass: float
 
 
-def told(found: Found, typing: Typing, telling: Telling) -> Offers:
+def rank_completions(
+    found: ScoredCompletions, typing: TypedInput, telling: CompletionOptions
+) -> CompletionRanking:
     """The best completions of what was found."""
     weight = telling.user_weight if found.of_user else 0.0
     live = (1 - weight) * found.of_model + weight * found.of_user
     if not live:
-        return Offers((), 0.0)
+        return CompletionRanking((), 0.0)
     offers = [
         one
-        for one in _mixed(found, typing, weight=weight, live=live)
-        if one.probability >= max(telling.min_probability, _LEAST)
+        for one in _mix(found, typing, weight=weight, live=live)
+        if one.probability >= max(telling.min_probability, _MIN_PROBABILITY)
         and not _is_blocked(one.text, telling.blocklist)
     ]
-    return Offers(_best(offers, typing, telling), (1 - weight) * found.unexplored / live)
+    return CompletionRanking(
+        _best_completions(offers, typing, telling), (1 - weight) * found.unexplored / live
+    )
 
 
-def _mixed(found: Found, typing: Typing, *, weight: float, live: float) -> list[Offer]:
+def _mix(
+    found: ScoredCompletions, typing: TypedInput, *, weight: float, live: float
+) -> list[RankedCompletion]:
     """All completions as they are told; those that are told alike are one."""
-    alike: dict[tuple[str, bool], Masses] = {}
+    alike: dict[tuple[str, bool], CompletionMass] = {}
     for text, masses in found.masses.items():
-        written = recased(typing.prefix, text, corrected=masses.edits > 0) if typing.ignore_case else text
+        written = match_case(typing.prefix, text, corrected=masses.edits > 0) if typing.ignore_case else text
         before = alike.get((written, masses.is_complete))
         alike[written, masses.is_complete] = masses if before is None else before.merged_with(masses)
     offers = []
     for (text, is_complete), masses in alike.items():
         of_model, of_user = (1 - weight) * masses.of_model / live, weight * masses.of_user / live
         offers.append(
-            Offer(
+            RankedCompletion(
                 text,
                 _suffix(text, typing),
                 min(1.0, of_model + of_user),
@@ -108,20 +114,22 @@ def _mixed(found: Found, typing: Typing, *, weight: float, live: float) -> list[
     return offers
 
 
-def _suffix(text: str, typing: Typing) -> str | None:
+def _suffix(text: str, typing: TypedInput) -> str | None:
     if not text.startswith(typing.prefix):
         return None
     return (" " if typing.space else "") + text[len(typing.prefix) :]
 
 
-def _best(offers: list[Offer], typing: Typing, telling: Telling) -> tuple[Offer, ...]:
+def _best_completions(
+    offers: list[RankedCompletion], typing: TypedInput, telling: CompletionOptions
+) -> tuple[RankedCompletion, ...]:
     """The most worthy; beginnings of words only where words leave room."""
 
-    def worth(one: Offer) -> float:
+    def worth(one: RankedCompletion) -> float:
         spared = len(one.text) - len(typing.prefix)
         return one.probability * max(spared, 0) if telling.by_savings else one.probability
 
-    best: list[Offer] = []
+    best: list[RankedCompletion] = []
     for complete in (True, False):
         of_kind = [one for one in offers if one.is_complete is complete]
         room = telling.limit - len(best)
@@ -132,15 +140,15 @@ def _best(offers: list[Offer], typing: Typing, telling: Telling) -> tuple[Offer,
 def _is_blocked(text: str, blocklist: frozenset[str]) -> bool:
     """Whether a word, or words in a row, are on the list, with or without the punctuation about them; or a mark is."""
     folded = text.casefold()
-    if not _MARKS.isdisjoint(folded.split()):
+    if not _CONTROL_TOKENS.isdisjoint(folded.split()):
         return True
     if not blocklist:
         return False
-    bare = [word for sentence in words_of_sentences(folded) for word in sentence]
-    return any(" ".join(run) in blocklist for words in (folded.split(), bare) for run in _runs(words))
+    bare = [word for sentence in sentence_words(folded) for word in sentence]
+    return any(" ".join(run) in blocklist for words in (folded.split(), bare) for run in _word_runs(words))
 
 
-def _runs(words: list[str]) -> Iterator[list[str]]:
+def _word_runs(words: list[str]) -> Iterator[list[str]]:
     """All words that stand in a row."""
     for first in range(len(words)):
         for past in range(first + 1, len(words) + 1):

@@ -4,18 +4,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from models.decoding.batch import Batch
-from models.decoding.beams import BeamSearch, Finished
-from models.decoding.ranking import top_of_rows
-from models.decoding.rules import rules_of
+from models.decoding.batch import SequenceBatch
+from models.decoding.beams import BeamSearch, FinishedBeam
+from models.decoding.ranking import top_tokens_of_rows
+from models.decoding.rules import compile_rules
 from models.decoding.stopping import StopBytes
 from service.engine.calls import next_log_probs, step
 from service.engine.job import Work
-from service.use_cases.choices import Continuation, Piece, Writer
-from service.use_cases.prompts import Prompt, Task, begin
+from service.use_cases.choices import Continuation, ContinuationBuilder, TokenEvent
+from service.use_cases.prompts import DecodeTask, Prompt, prefill_prompts
 
 
-def search(task: Task, prompts: Sequence[Prompt]) -> Work[Piece | Continuation, list[Continuation]]:
+def beam_search(
+    task: DecodeTask, prompts: Sequence[Prompt]
+) -> Work[TokenEvent | Continuation, list[Continuation]]:
     """Search for the best continuations of each prompt; a use case.
 
     Returns:
@@ -23,23 +25,25 @@ def search(task: Task, prompts: Sequence[Prompt]) -> Work[Piece | Continuation, 
     """
     done: list[Continuation] = []
     for part in task.parts(prompts, task.parameters.beams):
-        searches = yield from _search(task, part)
+        searches = yield from _run_beams(task, part)
         for prompt, found in zip(part, searches, strict=True):
             for place, finished in enumerate(found.best()):
-                written = yield from _write(task, prompt, place, finished)
+                written = yield from _build_continuation(task, prompt, place, finished)
                 done.append(written)
     return done
 
 
-def _search(task: Task, prompts: Sequence[Prompt]) -> Work[Piece | Continuation, list[BeamSearch]]:
+def _run_beams(
+    task: DecodeTask, prompts: Sequence[Prompt]
+) -> Work[TokenEvent | Continuation, list[BeamSearch]]:
     """Step the beams of all prompts together until each search is over."""
     parameters, model = task.parameters, task.loaded.model
-    state = yield from begin(task, prompts)
+    state = yield from prefill_prompts(task, prompts)
     log_probs = yield from next_log_probs(model, state)
-    batch = Batch.of([rules_of(parameters, prompt.ids, task.banned) for prompt in prompts])
+    batch = SequenceBatch.of([compile_rules(parameters, prompt.ids, task.banned) for prompt in prompts])
     searches = [BeamSearch(parameters, row, _stops(task, prompt)) for row, prompt in enumerate(prompts)]
     while True:
-        tops = top_of_rows(log_probs, task.top) if task.top else None
+        tops = top_tokens_of_rows(log_probs, task.top) if task.top else None
         rows = batch.rows()
         for search in searches:
             search.step(log_probs, rows, tops)
@@ -57,7 +61,7 @@ def _search(task: Task, prompts: Sequence[Prompt]) -> Work[Piece | Continuation,
         state, log_probs = yield from step(model, state.select(before), tokens)
 
 
-def _stops(task: Task, prompt: Prompt) -> StopBytes | None:
+def _stops(task: DecodeTask, prompt: Prompt) -> StopBytes | None:
     tokenizer, stops = task.loaded.tokenizer, task.parameters.stop
     if not stops:
         return None
@@ -65,12 +69,12 @@ def _stops(task: Task, prompt: Prompt) -> StopBytes | None:
     return StopBytes(stops, tokenizer.token_bytes, strip_space=strip_space)
 
 
-def _write(
-    task: Task, prompt: Prompt, place: int, finished: Finished
-) -> Work[Piece | Continuation, Continuation]:
+def _build_continuation(
+    task: DecodeTask, prompt: Prompt, place: int, finished: FinishedBeam
+) -> Work[TokenEvent | Continuation, Continuation]:
     """Spell a continuation, and tell it if events are wanted."""
     choice = prompt.number * task.parameters.n + place
-    writer = Writer(
+    writer = ContinuationBuilder(
         task.loaded,
         task.parameters,
         choice=choice,
@@ -80,7 +84,7 @@ def _write(
     for _, token, (logprob, top) in finished.nodes():
         text = writer.push([token], [logprob], [] if top is None else [top])
         if task.stream:
-            yield Piece(choice, text, token, logprob, top)
+            yield TokenEvent(choice, text, token, logprob, top)
     written = writer.end() if finished.eos is None else writer.end_by_eos(*finished.eos)
     written.score = finished.score
     if task.stream:

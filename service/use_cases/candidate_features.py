@@ -9,19 +9,27 @@ import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
 from models.protocol import LanguageModel, UnnormalisedScorer
-from models.reranking.features import LM, TOKENS, UNK, WORDS, ListFeatures, feature_of, offsets_of
+from models.reranking.features import (
+    LM,
+    NUM_TOKENS,
+    NUM_UNKNOWN,
+    NUM_WORDS,
+    ListFeatures,
+    feature_name,
+    offsets_of,
+)
 from models.reranking.lists import CandidateList
 from models.scoring import LOG_ZERO, count_words, score_sequences
 from models.vocabulary import UNK as UNKNOWN
 from service.engine.hosted import LoadedModel
 from service.engine.job import Work
 from service.engine.reading import Scorer
-from service.engine.states import KeptState
-from service.use_cases.candidate_texts import DistinctTexts, RaggedTexts, distinct_texts, tokenised
+from service.engine.states import StoredState
+from service.use_cases.candidate_texts import DistinctTexts, RaggedTexts, find_distinct_texts, tokenise_texts
 from service.use_cases.limits import Limits
-from service.use_cases.reading_order import in_reading_order
+from service.use_cases.reading_order import to_text_order
 from service.use_cases.scoring_models import ScoringModels
-from service.use_cases.text_scores import score_texts
+from service.use_cases.text_scores import score_ragged_texts
 
 ScoreMode = Literal["normalised", "unnormalised"]
 """Whether `lm` is a log-probability, or what a self-normalised model says without dividing by a sum."""
@@ -44,7 +52,7 @@ class ScoringOptions:
     score_mode: ScoreMode = "normalised"
 
 
-class Starts(NamedTuple):
+class StartStates(NamedTuple):
     """States that candidates follow.
 
     Attributes:
@@ -53,7 +61,7 @@ class Starts(NamedTuple):
     """
 
     of_lists: Sequence[int | None] = ()
-    of_models: Sequence[Sequence[KeptState]] = ()
+    of_models: Sequence[Sequence[StoredState]] = ()
 
 
 class TokenScores(NamedTuple):
@@ -80,19 +88,22 @@ class CandidateScores(NamedTuple):
     tokens: Callable[[int], TokenScores] | None
 
 
-class _Told(NamedTuple):
+class _TextScores(NamedTuple):
     """What one model says of U texts, or several as a mixture: their ids, and the log-probability of each id."""
 
     texts: RaggedTexts
     log_probs: LogProbs
 
 
-NO_STARTS = Starts()
-_COMMON = ScoringOptions()
+NO_START_STATES = StartStates()
+_DEFAULT_OPTIONS = ScoringOptions()
 
 
-def features_of(
-    models: ScoringModels, lists: Sequence[CandidateList], limits: Limits, options: ScoringOptions = _COMMON
+def compute_features(
+    models: ScoringModels,
+    lists: Sequence[CandidateList],
+    limits: Limits,
+    options: ScoringOptions = _DEFAULT_OPTIONS,
 ) -> Work[Any, ListFeatures]:
     """Compute the features of all candidates; a use case.
 
@@ -110,7 +121,7 @@ def score_candidates(
     limits: Limits,
     options: ScoringOptions,
     *,
-    starts: Starts = NO_STARTS,
+    starts: StartStates = NO_START_STATES,
     place: Callable[[int], str] = "lists[{}].".format,
 ) -> Work[Any, CandidateScores]:
     """Score every candidate as a whole; those of equal text in equal surroundings once. A use case.
@@ -124,80 +135,84 @@ def score_candidates(
         place: what stands before `candidates` in a message about list i.
 
     Raises:
-        ContextLengthError, UnsupportedParameterError: see `features_of`.
+        ContextLengthError, UnsupportedParameterError: see `compute_features`.
     """
     models.check_score_mode(options.score_mode)
-    distinct = yield from distinct_texts(lists, starts.of_lists, place)
+    distinct = yield from find_distinct_texts(lists, starts.of_lists, place)
     kept = starts.of_models or [()] * len(models.all)
     main = None
     columns: dict[str, npt.NDArray[np.float64]] = {}
     if models.parts:
-        main = yield from _mixed(models, distinct, limits, options, kept)
-        columns |= _columns(main, "")
+        main = yield from _score_mixture(models, distinct, limits, options, kept)
+        columns |= _feature_columns(main, "")
     for number, (name, loaded) in enumerate(models.extra.items(), start=len(models.parts)):
-        texts = yield from tokenised(loaded, distinct, limits, eos=options.eos, starts=kept[number])
-        columns |= _columns((yield from _told(loaded, texts, distinct, options, kept[number])), name)
+        texts = yield from tokenise_texts(loaded, distinct, limits, eos=options.eos, starts=kept[number])
+        columns |= _feature_columns(
+            (yield from _score_model(loaded, texts, distinct, options, kept[number])), name
+        )
     words = None if main is None else main.texts.words
     if words is None:
         words = np.array([count_words(text) for text in distinct.texts])
-    columns[WORDS] = words.astype(np.float64)
+    columns[NUM_WORDS] = words.astype(np.float64)
     values = np.column_stack(list(columns.values()))[distinct.text_of]
     features = ListFeatures(tuple(columns), values, offsets_of(lists))
     if main is None:
         return CandidateScores(features, None)
     told, first = main, models.parts[0]
     return CandidateScores(
-        features, lambda row: _tokens(told, first, int(distinct.text_of[row]), ends=options.eos)
+        features, lambda row: _token_scores(told, first, int(distinct.text_of[row]), ends=options.eos)
     )
 
 
-def _mixed(
+def _score_mixture(
     models: ScoringModels,
     distinct: DistinctTexts,
     limits: Limits,
     options: ScoringOptions,
-    kept: Sequence[Sequence[KeptState]],
-) -> Work[Any, _Told]:
+    kept: Sequence[Sequence[StoredState]],
+) -> Work[Any, _TextScores]:
     """What the main model says, or the parts of a mixture, which read the same tokens."""
     first = models.parts[0]
-    texts = yield from tokenised(first, distinct, limits, eos=options.eos, starts=kept[0])
-    total = yield from _told(first, texts, distinct, options, kept[0])
+    texts = yield from tokenise_texts(first, distinct, limits, eos=options.eos, starts=kept[0])
+    total = yield from _score_model(first, texts, distinct, options, kept[0])
     if len(models.parts) == 1:
         return total
     log_probs = total.log_probs + np.log(models.mixture_weights[0])
     for number, part in enumerate(models.parts[1:], start=1):
-        told = yield from _told(part, texts, distinct, options, kept[number])
+        told = yield from _score_model(part, texts, distinct, options, kept[number])
         np.logaddexp(log_probs, told.log_probs + np.log(models.mixture_weights[number]), out=log_probs)
-    return _Told(texts, log_probs)
+    return _TextScores(texts, log_probs)
 
 
-def _told(
+def _score_model(
     loaded: LoadedModel,
     texts: RaggedTexts,
     distinct: DistinctTexts,
     options: ScoringOptions,
-    starts: Sequence[KeptState],
-) -> Work[Any, _Told]:
-    scorer: Scorer = score_sequences if options.score_mode == "normalised" else _unnormalised
-    scores = yield from score_texts(
+    starts: Sequence[StoredState],
+) -> Work[Any, _TextScores]:
+    scorer: Scorer = score_sequences if options.score_mode == "normalised" else _unnormalised_scorer
+    scores = yield from score_ragged_texts(
         loaded, texts, distinct.list_of, bos=options.bos, starts=starts, scorer=scorer
     )
-    return _Told(texts, scores.astype(np.float64))
+    return _TextScores(texts, scores.astype(np.float64))
 
 
-def _unnormalised(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+def _unnormalised_scorer(
+    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds
+) -> FloatArray:
     scores: FloatArray = cast("UnnormalisedScorer[Any]", model).score_unnormalised(state, tokens, lengths)
     return scores
 
 
-def _columns(told: _Told, name: str) -> dict[str, npt.NDArray[np.float64]]:
+def _feature_columns(told: _TextScores, name: str) -> dict[str, npt.NDArray[np.float64]]:
     """The features of one model, of U texts."""
     ids, offsets = told.texts.ids, told.texts.offsets
     sums = _ragged_sums(told.log_probs, offsets)
     return {
-        feature_of(LM, name): np.where(np.isneginf(sums), LOG_ZERO, sums),
-        feature_of(TOKENS, name): np.diff(offsets).astype(np.float64),
-        feature_of(UNK, name): _ragged_sums((ids == UNKNOWN).astype(np.float64), offsets),
+        feature_name(LM, name): np.where(np.isneginf(sums), LOG_ZERO, sums),
+        feature_name(NUM_TOKENS, name): np.diff(offsets).astype(np.float64),
+        feature_name(NUM_UNKNOWN, name): _ragged_sums((ids == UNKNOWN).astype(np.float64), offsets),
     }
 
 
@@ -210,9 +225,7 @@ def _ragged_sums(values: npt.NDArray[np.float64], offsets: npt.NDArray[np.int64]
     return sums
 
 
-def _tokens(told: _Told, loaded: LoadedModel, text: int, *, ends: bool) -> TokenScores:
+def _token_scores(told: _TextScores, loaded: LoadedModel, text: int, *, ends: bool) -> TokenScores:
     cut = slice(int(told.texts.offsets[text]), int(told.texts.offsets[text + 1]))
     ids, log_probs = told.texts.ids[cut], told.log_probs[cut]
-    return TokenScores(
-        in_reading_order(loaded, ids, ends=ends), in_reading_order(loaded, log_probs, ends=ends)
-    )
+    return TokenScores(to_text_order(loaded, ids, ends=ends), to_text_order(loaded, log_probs, ends=ends))

@@ -12,26 +12,26 @@ import numpy.typing as npt
 from models.arrays import TokenIds
 from models.reranking.features import offsets_of
 from models.reranking.lists import CandidateList
-from models.reranking.tuning.steps import in_steps
+from models.reranking.tuning.steps import map_in_steps
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS
 from service.engine.hosted import LoadedModel
 from service.engine.job import Work
-from service.engine.states import KeptState
+from service.engine.states import StoredState
 from service.use_cases.limits import Limits
-from service.use_cases.reading_order import takes_no_context
+from service.use_cases.reading_order import no_context_error
 from service.use_cases.states import ids_after
-from service.use_cases.tokens import Sequence, SharedContexts, encode, encode_after
+from service.use_cases.tokens import ContextInterner, EncodedText, encode, encode_after
 
 Indices = npt.NDArray[np.int64]
 _CANDIDATES_PER_STEP = 2048
-_CHARACTERS = (1 << 13, 1 << 16)
+_CHARACTERS_PER_STEP = (1 << 13, 1 << 16)
 """Characters tokenised at once, and by a compiled word tokenizer."""
 
-_NOTHING: TokenIds = np.zeros(0, dtype=np.int64)
+_NO_IDS: TokenIds = np.zeros(0, dtype=np.int64)
 
 
-class Setting(NamedTuple):
+class Surroundings(NamedTuple):
     """What stands around the candidates of a list.
 
     Attributes:
@@ -58,7 +58,7 @@ class DistinctTexts(NamedTuple):
     """
 
     texts: list[str]
-    settings: list[Setting]
+    settings: list[Surroundings]
     setting_of: Indices
     list_of: Indices
     text_of: Indices
@@ -83,7 +83,7 @@ class RaggedTexts(NamedTuple):
     words: Indices | None = None
 
 
-def distinct_texts(
+def find_distinct_texts(
     lists: Seq[CandidateList], starts: Seq[int | None], place: Callable[[int], str]
 ) -> Work[Any, DistinctTexts]:
     """Find equal candidates; a use case.
@@ -93,13 +93,13 @@ def distinct_texts(
         starts: of each list, which of the kept states it follows; none if that is not given.
         place: what stands before `candidates` in a message about list i.
     """
-    settings: dict[Setting, int] = {}
+    settings: dict[Surroundings, int] = {}
     seen: dict[tuple[int, str], int] = {}
     places: list[int] = []
     list_of: list[int] = []
     read = 0
     for number, one in enumerate(lists):
-        key = Setting(one.context, one.continuation, starts[number] if starts else None)
+        key = Surroundings(one.context, one.continuation, starts[number] if starts else None)
         setting = settings.setdefault(key, len(settings))
         places += [seen.setdefault((setting, c.text), len(seen)) for c in one.candidates]
         list_of += [number] * (len(seen) - len(list_of))
@@ -125,8 +125,8 @@ def distinct_texts(
     )
 
 
-def tokenised(
-    loaded: LoadedModel, distinct: DistinctTexts, limits: Limits, *, eos: bool, starts: Seq[KeptState] = ()
+def tokenise_texts(
+    loaded: LoadedModel, distinct: DistinctTexts, limits: Limits, *, eos: bool, starts: Seq[StoredState] = ()
 ) -> Work[Any, RaggedTexts]:
     """The ids of texts; a use case.
 
@@ -144,14 +144,14 @@ def tokenised(
     _check_characters(distinct, limits)
     if loaded.reads_backward:
         _check_no_contexts(loaded, distinct)
-    if _is_simple(loaded, distinct):
-        texts = yield from _encoded_at_once(loaded, distinct)
+    if _is_separable(loaded, distinct):
+        texts = yield from _encode_together(loaded, distinct)
     else:
-        texts = yield from _encoded_one_by_one(loaded, distinct, starts)
+        texts = yield from _encode_each(loaded, distinct, starts)
     if loaded.reads_backward:
-        texts = _reversed(texts)
+        texts = _reverse(texts)
     if eos:
-        texts = _ended(texts)
+        texts = _append_eos(texts)
     _check_lengths(texts, distinct, limits, starts)
     return texts
 
@@ -160,10 +160,10 @@ def _check_no_contexts(loaded: LoadedModel, distinct: DistinctTexts) -> None:
     for number, setting in enumerate(distinct.settings):
         if setting.context or setting.continuation is not None or setting.start is not None:
             text = int(np.flatnonzero(distinct.setting_of == number)[0])
-            raise takes_no_context(loaded, parameter=distinct.names(text))
+            raise no_context_error(loaded, parameter=distinct.names(text))
 
 
-def _is_simple(loaded: LoadedModel, distinct: DistinctTexts) -> bool:
+def _is_separable(loaded: LoadedModel, distinct: DistinctTexts) -> bool:
     """Whether contexts and candidates can be tokenised apart, all at once: where nothing crosses a space."""
     if any(s.continuation is not None for s in distinct.settings):
         return False
@@ -172,12 +172,12 @@ def _is_simple(loaded: LoadedModel, distinct: DistinctTexts) -> bool:
     return splits_at_spaces or not any(s.context or s.start is not None for s in distinct.settings)
 
 
-def _encoded_at_once(loaded: LoadedModel, distinct: DistinctTexts) -> Work[Any, RaggedTexts]:
+def _encode_together(loaded: LoadedModel, distinct: DistinctTexts) -> Work[Any, RaggedTexts]:
     tokenizer, settings = loaded.tokenizer, distinct.settings
     befores = [s.context for s in settings if s.start is None]
-    contexts = yield from in_steps(befores, partial(encode, loaded, parameter="context"), size=len)
+    contexts = yield from map_in_steps(befores, partial(encode, loaded, parameter="context"), size=len)
     parts = []
-    for piece in _pieces(distinct.texts, _CHARACTERS[isinstance(tokenizer, WordTokenizer)]):
+    for piece in _character_runs(distinct.texts, _CHARACTERS_PER_STEP[isinstance(tokenizer, WordTokenizer)]):
         parts.append(tokenizer.encode_ragged(piece))
         yield None
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
@@ -189,7 +189,7 @@ def _encoded_at_once(loaded: LoadedModel, distinct: DistinctTexts) -> Work[Any, 
     return RaggedTexts(contexts, context_of, ids, _offsets(lengths), words)
 
 
-def _pieces(texts: list[str], most: int) -> Iterator[list[str]]:
+def _character_runs(texts: list[str], most: int) -> Iterator[list[str]]:
     """Texts in runs of about so many characters."""
     first = size = 0
     for last, text in enumerate(texts):
@@ -200,19 +200,19 @@ def _pieces(texts: list[str], most: int) -> Iterator[list[str]]:
     yield texts[first:]
 
 
-def _encoded_one_by_one(
-    loaded: LoadedModel, distinct: DistinctTexts, starts: Seq[KeptState]
+def _encode_each(
+    loaded: LoadedModel, distinct: DistinctTexts, starts: Seq[StoredState]
 ) -> Work[Any, RaggedTexts]:
-    shared = SharedContexts()
+    shared = ContextInterner()
 
-    def encoded(text: int) -> Sequence:
+    def encoded(text: int) -> EncodedText:
         candidate, setting = distinct.texts[text], distinct.settings[distinct.setting_of[text]]
         if setting.start is not None:
-            return shared.intern(Sequence(_NOTHING, ids_after(starts[setting.start], candidate)))
+            return shared.intern(EncodedText(_NO_IDS, ids_after(starts[setting.start], candidate)))
         before, after = setting.context, candidate
         if setting.continuation is not None:
-            before, after = _spaced(before, candidate) + candidate, setting.continuation
-        before, after = _apart(loaded, before, after)
+            before, after = _with_space(before, candidate) + candidate, setting.continuation
+        before, after = _split_at_space(loaded, before, after)
         # a text is never refused here, so that nobody needs to find out what it is called
         return shared.intern(encode_after(loaded, before, after, parameter="candidates"))
 
@@ -220,7 +220,7 @@ def _encoded_one_by_one(
         context, continuation, _ = distinct.settings[distinct.setting_of[text]]
         return len(distinct.texts[text]) + len(context) + len(continuation or "")
 
-    sequences = yield from in_steps(range(len(distinct.texts)), encoded, size=size)
+    sequences = yield from map_in_steps(range(len(distinct.texts)), encoded, size=size)
     places: dict[int, int] = {}
     context_of = np.array([places.setdefault(id(s.context), len(places)) for s in sequences], dtype=np.int64)
     contexts = list({id(s.context): s.context for s in sequences}.values())
@@ -234,31 +234,31 @@ def _offsets(lengths: Indices) -> Indices:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
 
 
-def _spaced(before: str, after: str) -> str:
+def _with_space(before: str, after: str) -> str:
     """What stands before a text, with a space at its end where neither side has one."""
     apart = not before or not after or before[-1].isspace() or after[0].isspace()
     return before if apart else before + " "
 
 
-def _apart(loaded: LoadedModel, before: str, after: str) -> tuple[str, str]:
+def _split_at_space(loaded: LoadedModel, before: str, after: str) -> tuple[str, str]:
     """What stands before a text, and the text, with a space between where neither side has one.
 
     Where tokens begin with spaces, the space is the text's: of the pieces of a rare word the first may be a bare
     space, and what that costs would else be spared to this word alone.
     """
-    before = _spaced(before, after)
+    before = _with_space(before, after)
     if loaded.tokenizer.leading_space and before.endswith(" ") and not after[:1].isspace():
         return before.removesuffix(" "), " " + after
     return before, after
 
 
-def _reversed(texts: RaggedTexts) -> RaggedTexts:
+def _reverse(texts: RaggedTexts) -> RaggedTexts:
     lengths = np.diff(texts.offsets)
     ends = np.repeat(texts.offsets[:-1] + texts.offsets[1:] - 1, lengths)
     return texts._replace(ids=texts.ids[ends - np.arange(len(texts.ids))])
 
 
-def _ended(texts: RaggedTexts) -> RaggedTexts:
+def _append_eos(texts: RaggedTexts) -> RaggedTexts:
     """With `</s>` behind each."""
     rows = np.arange(len(texts.context_of))
     ids = np.full(len(texts.ids) + len(rows), EOS, dtype=np.int64)
@@ -280,7 +280,7 @@ def _check_characters(distinct: DistinctTexts, limits: Limits) -> None:
 
 
 def _check_lengths(
-    texts: RaggedTexts, distinct: DistinctTexts, limits: Limits, starts: Seq[KeptState]
+    texts: RaggedTexts, distinct: DistinctTexts, limits: Limits, starts: Seq[StoredState]
 ) -> None:
     before = [*map(len, texts.contexts), *(kept.num_tokens for kept in starts)]
     lengths = np.diff(texts.offsets) + np.array(before, dtype=np.int64)[texts.context_of]

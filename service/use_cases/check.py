@@ -9,18 +9,18 @@ import numpy as np
 
 from models.checking import asking
 from models.checking.sentences import Sentence
-from models.checking.settings import CheckOptions
-from models.checking.verdicts import Issue, issues_of
-from models.checking.weighing import Weighed
+from models.checking.settings import CheckSettings
+from models.checking.verdicts import Issue, find_issues
+from models.checking.weighing import RescoredBatch
 from models.errors import ContextLengthError, InvalidInputError
 from models.protocol import LanguageModel
-from models.reranking.tuning.steps import in_steps
+from models.reranking.tuning.steps import map_in_steps
 from models.scoring import count_words
 from service.engine.calls import consume, next_log_probs, score
 from service.engine.choices import score_choices
 from service.engine.hosted import LoadedModel
 from service.engine.job import Work
-from service.engine.rows import whole
+from service.engine.rows import view
 from service.use_cases.checkers import checker_of
 from service.use_cases.limits import Limits
 from service.use_cases.reading_order import check_reads_forward
@@ -48,7 +48,7 @@ class CheckCommand:
     text: str
     threshold: float
     max_suggestions: int
-    options: CheckOptions
+    options: CheckSettings
 
 
 class CheckedWord(NamedTuple):
@@ -61,7 +61,7 @@ class CheckedWord(NamedTuple):
     known: bool
 
 
-class Checked(NamedTuple):
+class CheckResult(NamedTuple):
     """What came out.
 
     Attributes:
@@ -79,7 +79,7 @@ class Checked(NamedTuple):
     num_tokens: int
 
 
-def check(loaded: LoadedModel, command: CheckCommand, limits: Limits) -> Work[Any, Checked]:
+def check(loaded: LoadedModel, command: CheckCommand, limits: Limits) -> Work[Any, CheckResult]:
     """Check a text; a use case.
 
     Raises:
@@ -103,7 +103,7 @@ def check(loaded: LoadedModel, command: CheckCommand, limits: Limits) -> Work[An
     for work in checker.rescore_all(loaded.model, sentences, command.options):
         weighed = yield from _through_engine(loaded.model, work)
         words += _words(weighed)
-        issues += issues_of(
+        issues += find_issues(
             weighed, tokens, threshold=command.threshold, max_suggestions=command.max_suggestions
         )
         log_prob, num_ends = log_prob + weighed.log_prob, num_ends + weighed.num_ends
@@ -111,7 +111,7 @@ def check(loaded: LoadedModel, command: CheckCommand, limits: Limits) -> Work[An
     bits = -log_prob / log(2)
     count = count_words(command.text) + num_ends
     num_tokens = sum(len(sentence.ids) for sentence in sentences) + num_ends
-    return Checked(words, issues, bits, bits / count if num_ends else None, num_tokens)
+    return CheckResult(words, issues, bits, bits / count if num_ends else None, num_tokens)
 
 
 def _check_end(command: CheckCommand) -> None:
@@ -136,15 +136,15 @@ def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list
 
     def read(line: _Line) -> list[Sentence]:
         try:
-            return _of_line(loaded, line, limits)
+            return _line_sentences(loaded, line, limits)
         except ContextLengthError as error:
             raise ContextLengthError(f"line {line.number} of {error}", parameter="text") from None
 
-    by_line = yield from in_steps(_lines(text), read, size=lambda line: len(line.text))
+    by_line = yield from map_in_steps(_lines(text), read, size=lambda line: len(line.text))
     return [sentence for sentences in by_line for sentence in sentences]
 
 
-def _of_line(loaded: LoadedModel, line: _Line, limits: Limits) -> list[Sentence]:
+def _line_sentences(loaded: LoadedModel, line: _Line, limits: Limits) -> list[Sentence]:
     """The sentences of a line that is not too long."""
     limits.check_characters(line.text, parameter="text")
     if len(line.text) > limits.max_tokens_per_sequence:  # to be refused, it need not be cut into words
@@ -162,7 +162,7 @@ def _lines(text: str) -> Iterator[_Line]:
         offset += len(line) + 1
 
 
-def _words(weighed: Weighed) -> list[CheckedWord]:
+def _words(weighed: RescoredBatch) -> list[CheckedWord]:
     bits = (-weighed.word_log_probs / log(2)).tolist()
     return [
         CheckedWord(word.start, word.end, word.text, surprisal, word.known)
@@ -170,7 +170,9 @@ def _words(weighed: Weighed) -> list[CheckedWord]:
     ]
 
 
-def _through_engine(model: LanguageModel[Any], work: asking.Work[Weighed]) -> Work[Any, Weighed]:
+def _through_engine(
+    model: LanguageModel[Any], work: asking.CallGenerator[RescoredBatch]
+) -> Work[Any, RescoredBatch]:
     """Do a work of checking, its questions answered by the engine, together with those of others.
 
     Those to a table are answered here: looking up takes less than asking the engine to do it.
@@ -181,28 +183,28 @@ def _through_engine(model: LanguageModel[Any], work: asking.Work[Weighed]) -> Wo
         try:
             asked = work.send(told)
         except StopIteration as stopped:
-            weighed: Weighed = stopped.value
+            weighed: RescoredBatch = stopped.value
             return weighed
         if is_table and asked is not None:
-            told = asking.answer(model, asked)
-            if not isinstance(asked, asking.Advance):  # there are many, of microseconds
+            told = asking.run_call(model, asked)
+            if not isinstance(asked, asking.AdvanceCall):  # there are many, of microseconds
                 yield None
         else:
-            told = yield from _answer(model, asked)
+            told = yield from _run_call(model, asked)
 
 
-def _answer(model: LanguageModel[Any], asked: asking.Asked | None) -> Work[Any, Any]:
+def _run_call(model: LanguageModel[Any], asked: asking.CheckerCall | None) -> Work[Any, Any]:
     match asked:
-        case asking.Begin(rows):
-            return whole(model.initial_state(rows))
-        case asking.Advance(state, tokens):
+        case asking.BeginCall(rows):
+            return view(model.initial_state(rows))
+        case asking.AdvanceCall(state, tokens):
             ones = np.ones(len(tokens), dtype=np.int64)
             return (yield from consume(model, state, tokens[:, None], ones))
-        case asking.Choices(state, rows, tokens):
+        case asking.ChoicesCall(state, rows, tokens):
             return (yield from score_choices(model, state, rows, tokens))
-        case asking.Predict(state):
+        case asking.PredictCall(state):
             return (yield from next_log_probs(model, state))
-        case asking.Score(state, tokens, lengths):
+        case asking.ScoreCall(state, tokens, lengths):
             return (yield from score(model, state, tokens, lengths))
         case None:
             yield None

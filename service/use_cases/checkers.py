@@ -24,6 +24,6 @@ def checker_of(loaded: LoadedModel) -> Checker:
         return found
 
 
-def is_built(loaded: LoadedModel) -> bool:
+def has_checker(loaded: LoadedModel) -> bool:
     """Whether the checker for a model is there already."""
     return loaded.model in _checkers

@@ -8,13 +8,13 @@ from models.decoding.parameters import DecodingParameters
 from models.decoding.stopping import StopStrings
 from models.detokenizer import Detokenizer
 from models.protocol import TopTokens
-from models.scoring import finite
-from service.engine.host import LoadedModel
+from models.scoring import finite_logprob
+from service.engine.hosted import LoadedModel
 
 STOP, LENGTH = "stop", "length"
 
 
-class Piece(NamedTuple):
+class TokenEvent(NamedTuple):
     """An event: one token of one choice. `</s>` is none; it is told with the end of its choice.
 
     Attributes:
@@ -76,7 +76,7 @@ class Continuation:
         return sum(every) / len(every) if every else 0.0
 
 
-class Writer:
+class ContinuationBuilder:
     """Writes one continuation, as its tokens come.
 
     Args:
@@ -135,7 +135,7 @@ class Writer:
 
     def end_by_eos(self, logprob: float, top: TopTokens | None) -> Continuation:
         """The continuation, which `</s>` has ended."""
-        self.continuation.eos_logprob, self.continuation.eos_top = finite(logprob), top
+        self.continuation.eos_logprob, self.continuation.eos_top = finite_logprob(logprob), top
         self.end()
         self.continuation.finish_reason = STOP
         return self.continuation

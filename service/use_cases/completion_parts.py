@@ -7,9 +7,9 @@ from typing import NamedTuple
 from models.arrays import TokenIds
 from models.decoding.parameters import DecodingParameters
 from models.vocabulary import BOS, EOS
-from service.engine.host import LoadedModel
-from service.use_cases.continuation import Continuation, Piece
-from service.use_cases.token_entries import Speller, TokenEntries, generated_entries
+from service.engine.hosted import LoadedModel
+from service.use_cases.choices import Continuation, TokenEvent
+from service.use_cases.token_entries import EntryBuilder, TokenEntries, generated_entries
 from service.use_cases.tokens import TextOrIds
 
 
@@ -37,7 +37,7 @@ class CompletionCommand:
     model: str | None
 
 
-class Part(NamedTuple):
+class ChoiceChunk(NamedTuple):
     """A choice, or as an event the next part of it.
 
     Attributes:
@@ -56,7 +56,7 @@ class Part(NamedTuple):
 
 
 @dataclass(slots=True)
-class ReadPrompt:
+class EncodedPrompt:
     """A prompt that is read: tokenised or checked.
 
     Attributes:
@@ -79,7 +79,7 @@ class ReadPrompt:
         return not self.after_bos and len(self.ids) > 0 and self.ids[0] == BOS
 
 
-class Choices:
+class ChunkBuilder:
     """Makes parts of a request's choices.
 
     Args:
@@ -89,32 +89,32 @@ class Choices:
     """
 
     def __init__(
-        self, loaded: LoadedModel, command: CompletionCommand, prompts: Sequence[ReadPrompt]
+        self, loaded: LoadedModel, command: CompletionCommand, prompts: Sequence[EncodedPrompt]
     ) -> None:
         self._loaded = loaded
         self._command = command
         self._prompts = prompts
-        self._spellers: dict[int, Speller] = {}
+        self._spellers: dict[int, EntryBuilder] = {}
 
-    def echo(self, choice: int, finish_reason: str | None) -> Part:
+    def echo(self, choice: int, finish_reason: str | None) -> ChoiceChunk:
         """The prompt of a choice."""
         prompt = self._prompt_of(choice)
-        return Part(choice, prompt.text, self._if_wanted(prompt.entries), finish_reason, 0)
+        return ChoiceChunk(choice, prompt.text, self._if_wanted(prompt.entries), finish_reason, 0)
 
-    def token(self, piece: Piece) -> Part:
+    def token(self, piece: TokenEvent) -> ChoiceChunk:
         """One token."""
-        return Part(piece.choice, piece.text, self._entries_of(piece), None, 1)
+        return ChoiceChunk(piece.choice, piece.text, self._entries_of(piece), None, 1)
 
-    def last(self, piece: Piece | None, done: Continuation) -> Part:
+    def last(self, piece: TokenEvent | None, done: Continuation) -> ChoiceChunk:
         """A choice's last token, if it was not told yet, and its end."""
         entries = self._entries_of(piece) if piece is not None else self._if_wanted(TokenEntries())
         if entries is not None:
             self._add_end(entries, done)
         text = (piece.text if piece is not None else "") + done.rest
         count = (piece is not None) + done.ended_by_eos
-        return Part(done.choice, text, entries, done.finish_reason, count)
+        return ChoiceChunk(done.choice, text, entries, done.finish_reason, count)
 
-    def complete_choice(self, done: Continuation) -> Part:
+    def complete_choice(self, done: Continuation) -> ChoiceChunk:
         """A choice, with its prompt if that was asked for."""
         prompt = self._prompt_of(done.choice)
         text, entries = done.text, None
@@ -125,15 +125,15 @@ class Choices:
         if self._command.echo:
             text = prompt.text + text
             entries = prompt.entries + entries if entries is not None else None
-        return Part(done.choice, text, entries, done.finish_reason, num_generated(done))
+        return ChoiceChunk(done.choice, text, entries, done.finish_reason, num_generated(done))
 
-    def _prompt_of(self, choice: int) -> ReadPrompt:
+    def _prompt_of(self, choice: int) -> EncodedPrompt:
         return self._prompts[choice // self._command.n]
 
     def _if_wanted(self, entries: TokenEntries) -> TokenEntries | None:
         return entries if self._command.logprobs is not None else None
 
-    def _entries_of(self, piece: Piece) -> TokenEntries | None:
+    def _entries_of(self, piece: TokenEvent) -> TokenEntries | None:
         if self._command.logprobs is None:
             return None
         tops = [piece.top] if piece.top is not None else []
@@ -144,12 +144,12 @@ class Choices:
         if done.eos_logprob is not None:
             self._speller(done.choice).add(entries, EOS, done.eos_logprob, done.eos_top)
 
-    def _speller(self, choice: int) -> Speller:
+    def _speller(self, choice: int) -> EntryBuilder:
         speller = self._spellers.get(choice)
         if speller is None:
             prompt = self._prompt_of(choice)
             offset = len(prompt.text) if self._command.echo else 0
-            speller = self._spellers[choice] = Speller(
+            speller = self._spellers[choice] = EntryBuilder(
                 self._loaded, continues=prompt.continues, offset=offset, as_ids=self._command.as_ids
             )
         return speller

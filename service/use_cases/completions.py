@@ -9,23 +9,30 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from models.errors import InvalidInputError
-from models.reranking.tuning.steps import in_steps
+from models.reranking.tuning.steps import map_in_steps
 from models.vocabulary import BOS
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 from service.engine.job import Work
-from service.use_cases.completion_parts import Choices, CompletionCommand, Part, ReadPrompt, num_generated
-from service.use_cases.continuation import LENGTH, Continuation, Piece, continue_prompts
+from service.use_cases.choices import LENGTH, Continuation, TokenEvent
+from service.use_cases.completion_parts import (
+    ChoiceChunk,
+    ChunkBuilder,
+    CompletionCommand,
+    EncodedPrompt,
+    num_generated,
+)
+from service.use_cases.continuation import continue_prompts
 from service.use_cases.limits import MAX_CHARACTERS_PER_TOKEN, Limits
-from service.use_cases.prompt_scores import PromptTokens, prompt_scores
+from service.use_cases.prompt_scores import PromptTokens, score_prompt_tokens
 from service.use_cases.reading_order import check_reads_forward
-from service.use_cases.token_entries import Speller
+from service.use_cases.token_entries import EntryBuilder
 from service.use_cases.tokens import TextOrIds, encode_within
 
 _ENTRIES_PER_STEP = 1024
 """Tokens of a prompt made ready for a reply before other requests have their turn."""
 
 
-class Completed(NamedTuple):
+class CompletionResult(NamedTuple):
     """What became of a request.
 
     Attributes:
@@ -35,15 +42,15 @@ class Completed(NamedTuple):
         finish_reasons: of the choices, in order.
     """
 
-    parts: list[Part]
+    parts: list[ChoiceChunk]
     num_prompt_tokens: int
     num_generated: int
     finish_reasons: list[str]
 
 
-def complete(
+def complete_prompts(
     loaded: LoadedModel, command: CompletionCommand, limits: Limits, *, stream: bool = False
-) -> Work[Part, Completed]:
+) -> Work[ChoiceChunk, CompletionResult]:
     """Say prompts again, score and continue them, as a request asks.
 
     Args:
@@ -60,14 +67,14 @@ def complete(
     prompts = yield from _prepare(loaded, command, limits)
     _check_entries(prompts, command, limits)
     if command.echo and command.logprobs is not None:
-        yield from _score(loaded, prompts, command)
-    choices = Choices(loaded, command, prompts)
+        yield from _score_prompts(loaded, prompts, command)
+    choices = ChunkBuilder(loaded, command, prompts)
     num_prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
     if command.parameters is None:
         said = [choices.echo(choice, LENGTH) for choice in range(len(prompts) * command.n)]
         if stream:
             yield from said
-        return Completed([] if stream else said, num_prompt_tokens, 0, [LENGTH] * len(said))
+        return CompletionResult([] if stream else said, num_prompt_tokens, 0, [LENGTH] * len(said))
     if stream and command.echo:
         for choice in range(len(prompts) * command.n):
             yield choices.echo(choice, None)
@@ -82,36 +89,40 @@ def complete(
         stream=stream,
     )
     if stream:
-        done = yield from _streamed(continuing, choices)
+        done = yield from _stream_chunks(continuing, choices)
     else:
         done = yield from continuing
-    parts: list[Part] = []
+    parts: list[ChoiceChunk] = []
     for continuation in [] if stream else done:
         if parts:
             yield None
         parts.append(choices.complete_choice(continuation))
     generated = sum(num_generated(continuation) for continuation in done)
-    return Completed(parts, num_prompt_tokens, generated, [one.finish_reason for one in done])
+    return CompletionResult(parts, num_prompt_tokens, generated, [one.finish_reason for one in done])
 
 
-def _prepare(loaded: LoadedModel, command: CompletionCommand, limits: Limits) -> Work[Any, list[ReadPrompt]]:
-    def prepare(named: tuple[str, TextOrIds]) -> ReadPrompt:
+def _prepare(
+    loaded: LoadedModel, command: CompletionCommand, limits: Limits
+) -> Work[Any, list[EncodedPrompt]]:
+    def prepare(named: tuple[str, TextOrIds]) -> EncodedPrompt:
         parameter, given = named
         ids = encode_within(loaded, given, limits, parameter=parameter)
         if isinstance(given, str):
-            return ReadPrompt(given, ids, after_bos=True, continues=len(ids) > 0 and not given[-1].isspace())
+            return EncodedPrompt(
+                given, ids, after_bos=True, continues=len(ids) > 0 and not given[-1].isspace()
+            )
         if not len(ids):
             raise InvalidInputError(
                 f'{parameter} is an empty list; "" or [{BOS}] is the start of a sentence', parameter=parameter
             )
         text = loaded.tokenizer.decode(ids.tolist())
         spells = any(loaded.tokenizer.token_bytes[token] for token in ids[-_ENTRIES_PER_STEP:].tolist())
-        return ReadPrompt(text, ids, after_bos=False, continues=spells)
+        return EncodedPrompt(text, ids, after_bos=False, continues=spells)
 
-    return (yield from in_steps(command.prompts, prepare, size=lambda named: len(named[1])))
+    return (yield from map_in_steps(command.prompts, prepare, size=lambda named: len(named[1])))
 
 
-def _check_entries(prompts: Sequence[ReadPrompt], command: CompletionCommand, limits: Limits) -> None:
+def _check_entries(prompts: Sequence[EncodedPrompt], command: CompletionCommand, limits: Limits) -> None:
     """Refuse a reply too long to be written at once."""
     if command.echo and command.n > 1:
         _check_echoes(prompts, command.n, limits)
@@ -128,7 +139,7 @@ def _check_entries(prompts: Sequence[ReadPrompt], command: CompletionCommand, li
     )
 
 
-def _check_echoes(prompts: Sequence[ReadPrompt], n: int, limits: Limits) -> None:
+def _check_echoes(prompts: Sequence[EncodedPrompt], n: int, limits: Limits) -> None:
     """Refuse to say long prompts again and again: each choice has its own."""
     characters = n * sum(len(prompt.text) for prompt in prompts)
     limit = MAX_CHARACTERS_PER_TOKEN * limits.max_reply_entries
@@ -140,16 +151,18 @@ def _check_echoes(prompts: Sequence[ReadPrompt], n: int, limits: Limits) -> None
         )
 
 
-def _score(loaded: LoadedModel, prompts: Sequence[ReadPrompt], command: CompletionCommand) -> Work[Any, None]:
+def _score_prompts(
+    loaded: LoadedModel, prompts: Sequence[EncodedPrompt], command: CompletionCommand
+) -> Work[Any, None]:
     """Find the log-probabilities of prompts' tokens."""
     some = [prompt for prompt in prompts if len(prompt.ids)]
-    scores = yield from prompt_scores(
+    scores = yield from score_prompt_tokens(
         loaded.model,
         [PromptTokens(prompt.ids, prompt.after_bos) for prompt in some],
         top=command.logprobs or 0,
     )
     for prompt, score in zip(some, scores, strict=True):
-        speller = Speller(loaded, continues=False, as_ids=command.as_ids)
+        speller = EntryBuilder(loaded, continues=False, as_ids=command.as_ids)
         logprobs = score.log_probs.tolist()
         for place, token in enumerate(prompt.ids.tolist()):
             if place % _ENTRIES_PER_STEP == _ENTRIES_PER_STEP - 1:
@@ -157,15 +170,17 @@ def _score(loaded: LoadedModel, prompts: Sequence[ReadPrompt], command: Completi
             speller.add(prompt.entries, token, logprobs[place] if place else None, score.at(place))
 
 
-def _streamed(continuing: Work[Any, list[Continuation]], choices: Choices) -> Work[Part, list[Continuation]]:
+def _stream_chunks(
+    continuing: Work[Any, list[Continuation]], choices: ChunkBuilder
+) -> Work[ChoiceChunk, list[Continuation]]:
     """Pieces as parts; a choice's last one is told together with its end.
 
     Clients take the time between parts for that between tokens, so none comes without a token
     if that can be. A piece is held until it is known what follows, which takes no model.
     """
-    held: dict[int, Piece] = {}
+    held: dict[int, TokenEvent] = {}
 
-    def release() -> Iterator[Part]:
+    def release() -> Iterator[ChoiceChunk]:
         for piece in held.values():
             yield choices.token(piece)
         held.clear()
@@ -180,7 +195,7 @@ def _streamed(continuing: Work[Any, list[Continuation]], choices: Choices) -> Wo
                 done: list[Continuation] = stopped.value
                 return done
             answer = None
-            if isinstance(told, Piece):
+            if isinstance(told, TokenEvent):
                 if told.choice in held:
                     yield choices.token(held.pop(told.choice))
                 held[told.choice] = told

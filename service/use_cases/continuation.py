@@ -13,15 +13,15 @@ from models.decoding.banned import BannedSequences
 from models.decoding.parameters import BEAM, DecodingParameters
 from models.decoding.spelling import spellings
 from models.errors import InvalidInputError
-from models.reranking.tuning.steps import in_steps
-from service.engine.host import LoadedModel
+from models.reranking.tuning.steps import map_in_steps
+from service.engine.hosted import LoadedModel
 from service.engine.job import Work
-from service.use_cases.choices import LENGTH, STOP, Continuation, Piece
+from service.use_cases.choices import LENGTH, STOP, Continuation, TokenEvent
 from service.use_cases.limits import Limits
-from service.use_cases.prompts import Prompt, Task
+from service.use_cases.prompts import DecodeTask, Prompt
 from service.use_cases.reading_order import check_reads_forward
 
-__all__ = ["LENGTH", "STOP", "Continuation", "Piece", "check_streams", "continue_prompts"]
+__all__ = ["LENGTH", "STOP", "Continuation", "TokenEvent", "check_streams", "continue_prompts"]
 
 
 def continue_prompts(
@@ -34,7 +34,7 @@ def continue_prompts(
     bos: Sequence[bool] | None = None,
     top: int | None = None,
     stream: bool = False,
-) -> Work[Piece | Continuation, list[Continuation]]:
+) -> Work[TokenEvent | Continuation, list[Continuation]]:
     """Continue each prompt `n` times; a use case.
 
     Args:
@@ -45,7 +45,7 @@ def continue_prompts(
         limits: of one request.
         bos: for each prompt, whether the model starts after `<s>`, else from its empty state; all do if left out.
         top: how many of the most probable tokens to report in the place of each token; none if 0 or left out.
-        stream: whether events are wanted: a `Piece` a token, and each `Continuation` when it ends. A choice of
+        stream: whether events are wanted: a `TokenEvent` a token, and each `Continuation` when it ends. A choice of
             beams, which is certain only at the end, then gives all its pieces at once.
 
     Returns:
@@ -69,7 +69,7 @@ def continue_prompts(
         + (f" with {top} alternatives a token" if top else ""),
         instead="ask in several requests",
     )
-    banned = yield from _banned(loaded, parameters)
+    banned = yield from _banned_sequences(loaded, parameters)
     if parameters.seed is None:
         parameters = replace(parameters, seed=secrets.randbits(63))
     starts = [True] * len(prompts) if bos is None else bos
@@ -77,14 +77,14 @@ def continue_prompts(
         Prompt(number, ids, after_bos, continued)
         for number, (ids, after_bos, continued) in enumerate(zip(prompts, starts, continues, strict=True))
     ]
-    task = Task(loaded, parameters, banned, min(top or 0, loaded.vocab_size), stream)
+    task = DecodeTask(loaded, parameters, banned, min(top or 0, loaded.vocab_size), stream)
     # compiled code, which a model has had loaded when it was warmed up, is not waited for when the service starts
-    from service.use_cases.beam_search import search
-    from service.use_cases.drawing import draw
+    from service.use_cases.beam_search import beam_search
+    from service.use_cases.drawing import sample_prompts
 
     if parameters.strategy == BEAM:
-        return (yield from search(task, given))
-    return _best((yield from draw(task, given)), parameters)
+        return (yield from beam_search(task, given))
+    return _best((yield from sample_prompts(task, given)), parameters)
 
 
 def check_streams(parameters: DecodingParameters) -> None:
@@ -110,12 +110,12 @@ def _check_biases(loaded: LoadedModel, parameters: DecodingParameters) -> None:
             )
 
 
-def _banned(
+def _banned_sequences(
     loaded: LoadedModel, parameters: DecodingParameters
-) -> Work[Piece | Continuation, BannedSequences | None]:
+) -> Work[TokenEvent | Continuation, BannedSequences | None]:
     if not parameters.bad_words:
         return None
-    found = yield from in_steps(
+    found = yield from map_in_steps(
         parameters.bad_words, lambda text: spellings(loaded.tokenizer, text), size=lambda text: 16 * len(text)
     )
     return BannedSequences(ids for several in found for ids in several)

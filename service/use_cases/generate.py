@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from models.decoding.parameters import DecodingParameters
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 from service.engine.job import Work
-from service.use_cases.continuation import Continuation, Piece, continue_prompts
+from service.use_cases.choices import Continuation, TokenEvent
+from service.use_cases.continuation import continue_prompts
 from service.use_cases.limits import Limits
 from service.use_cases.tokens import TextOrIds, encode_within
 
@@ -31,7 +32,7 @@ class GenerateCommand:
     stream: bool = False
 
 
-class Generated(NamedTuple):
+class GenerateResult(NamedTuple):
     """The continuations of a prompt.
 
     Attributes:
@@ -50,7 +51,7 @@ class Generated(NamedTuple):
 
 def generate(
     loaded: LoadedModel, command: GenerateCommand, limits: Limits
-) -> Work[Piece | Continuation, Generated]:
+) -> Work[TokenEvent | Continuation, GenerateResult]:
     """Continue a prompt as often as is asked for.
 
     `<unk>` is never chosen. With the same seed the same text comes out, whoever else is served.
@@ -70,4 +71,4 @@ def generate(
         top=command.top,
         stream=command.stream,
     )
-    return Generated(len(ids), choices)
+    return GenerateResult(len(ids), choices)

@@ -9,13 +9,13 @@ import numpy as np
 from models.arrays import FloatArray, TokenIds
 from models.decoding.ranking import top_tokens
 from models.errors import InvalidInputError
-from models.protocol import TopKPredictor, TopTokens, can
+from models.protocol import TopKPredictor, TopTokens, supports
 from models.scoring import LOG_ZERO, entropy_bits
 from service.engine.calls import next_log_probs, top_k
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 from service.engine.job import Work
 from service.use_cases.limits import Limits
-from service.use_cases.prefill import groups, prefill
+from service.use_cases.prefill import context_groups, prefill
 from service.use_cases.reading_order import check_reads_forward
 from service.use_cases.tokens import TextOrIds, encode_each
 
@@ -54,7 +54,7 @@ class NextTokens(NamedTuple):
     entropy_bits: float | None
 
 
-def next_tokens(
+def rank_next_tokens(
     loaded: LoadedModel, command: NextTokenCommand, limits: Limits
 ) -> Work[Any, list[NextTokens]]:
     """Rank the most probable next tokens after each context.
@@ -67,16 +67,16 @@ def next_tokens(
     if command.top_k > largest:
         what = "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
         raise InvalidInputError(f"top_k is {command.top_k}; {what} {largest} tokens", parameter="top_k")
-    check_candidates(command, limits, instead="accept application/octet-stream for whole distributions")
-    contexts = yield from _contexts(loaded, command, limits)
+    check_top_k(command, limits, instead="accept application/octet-stream for whole distributions")
+    contexts = yield from _encode_contexts(loaded, command, limits)
     answers: list[NextTokens] = []
-    for group in groups([len(context) for context in contexts]):
+    for group in context_groups([len(context) for context in contexts]):
         state = yield from prefill(loaded, contexts[group], bos=True)
-        answers += yield from _ranked(loaded, state, command)
+        answers += yield from _rank(loaded, state, command)
     return answers
 
 
-def check_candidates(command: NextTokenCommand, limits: Limits, *, instead: str) -> None:
+def check_top_k(command: NextTokenCommand, limits: Limits, *, instead: str) -> None:
     """Refuse to rank more candidates than a reply may have.
 
     Args:
@@ -96,35 +96,39 @@ def check_candidates(command: NextTokenCommand, limits: Limits, *, instead: str)
     )
 
 
-def distributions(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -> Work[FloatArray, None]:
+def next_distributions(
+    loaded: LoadedModel, command: NextTokenCommand, limits: Limits
+) -> Work[FloatArray, None]:
     """The whole distribution after each context, as events of some rows [b, V] each, in order.
 
     Raises:
         InvalidInputError: a context is wrong.
         UnsupportedParameterError: the model reads from right to left.
     """
-    contexts = yield from _contexts(loaded, command, limits)
-    for group in groups([len(context) for context in contexts]):
+    contexts = yield from _encode_contexts(loaded, command, limits)
+    for group in context_groups([len(context) for context in contexts]):
         state = yield from prefill(loaded, contexts[group], bos=True)
-        for some in _in_rows(state, loaded.vocab_size):
+        for some in _row_blocks(state, loaded.vocab_size):
             log_probs = yield from next_log_probs(loaded.model, some)
             yield np.maximum(log_probs, np.float32(LOG_ZERO))
 
 
-def _contexts(loaded: LoadedModel, command: NextTokenCommand, limits: Limits) -> Work[Any, list[TokenIds]]:
+def _encode_contexts(
+    loaded: LoadedModel, command: NextTokenCommand, limits: Limits
+) -> Work[Any, list[TokenIds]]:
     check_reads_forward(loaded)
     return (yield from encode_each(loaded, command.contexts, limits))
 
 
-def _ranked(loaded: LoadedModel, state: Any, command: NextTokenCommand) -> Work[Any, list[NextTokens]]:
+def _rank(loaded: LoadedModel, state: Any, command: NextTokenCommand) -> Work[Any, list[NextTokens]]:
     """The most probable tokens after each row of a state."""
     answers: list[NextTokens] = []
-    if not command.entropy and can(loaded.model, TopKPredictor):
-        for some in _in_rows(state, command.top_k):
+    if not command.entropy and supports(loaded.model, TopKPredictor):
+        for some in _row_blocks(state, command.top_k):
             ids, log_probs = yield from top_k(loaded.model, some, command.top_k)
             answers += [NextTokens(TopTokens(*row), None) for row in zip(ids, log_probs, strict=True)]
         return answers
-    for some in _in_rows(state, loaded.vocab_size):
+    for some in _row_blocks(state, loaded.vocab_size):
         if answers:  # not after the last: whoever waits for one distribution waits for nobody's turn
             yield None
         log_probs = yield from next_log_probs(loaded.model, some)
@@ -136,7 +140,7 @@ def _ranked(loaded: LoadedModel, state: Any, command: NextTokenCommand) -> Work[
     return answers
 
 
-def _in_rows(state: Any, values: int) -> Generator[Any, None, None]:
+def _row_blocks(state: Any, values: int) -> Generator[Any, None, None]:
     """A state in runs of rows, for each of which so many values are computed."""
     least, most = _ROWS_PER_STEP
     rows = min(max(least, _VALUES_PER_STEP // values), most)

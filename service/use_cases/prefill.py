@@ -8,22 +8,22 @@ import numpy.typing as npt
 
 from models.arrays import TokenIds
 from models.protocol import LanguageModel
-from models.scoring import pad
+from models.scoring import pad_sequences
 from models.vocabulary import BOS
 from service.engine.calls import consume
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 from service.engine.job import Work
 from service.engine.prefixes import PrefixCache
-from service.engine.reads import FEW_TOKENS
-from service.engine.rows import alone, concatenated
+from service.engine.reads import SHORT_READ_TOKENS
+from service.engine.rows import concatenate_states, materialize
 
-TOKENS_AT_ONCE = 2048
+MAX_CALL_TOKENS = 2048
 """Padded tokens that one call reads, or one sequence: what it holds is bounded so."""
 
-GROUP_TOKENS = 1 << 16
+MAX_GROUP_TOKENS = 1 << 16
 """Tokens of contexts that states are kept of at once: what a cache remembers of them takes room."""
 
-_FEW_CONTEXTS = 8
+_MAX_CACHED_CONTEXTS = 8
 """Of a request with more, no state is kept: they would drive out those of people who type."""
 
 
@@ -41,16 +41,18 @@ def prefill(loaded: LoadedModel, contexts: Sequence[TokenIds], *, bos: bool) -> 
         A state of B rows, in the order of the contexts.
     """
     known = loaded.prefix_cache
-    if known is None or len(contexts) > _FEW_CONTEXTS:
-        return (yield from _read_all(loaded.model, contexts, bos=bos))
+    if known is None or len(contexts) > _MAX_CACHED_CONTEXTS:
+        return (yield from _prefill_all(loaded.model, contexts, bos=bos))
     states = []
     for context in contexts:
-        state = yield from _read_one(loaded, known, context, bos=bos)
+        state = yield from _prefill_cached(loaded, known, context, bos=bos)
         states.append(state)
-    return states[0] if len(states) == 1 else concatenated(states)
+    return states[0] if len(states) == 1 else concatenate_states(states)
 
 
-def _read_one(loaded: LoadedModel, known: PrefixCache, context: TokenIds, *, bos: bool) -> Work[Any, Any]:
+def _prefill_cached(
+    loaded: LoadedModel, known: PrefixCache, context: TokenIds, *, bos: bool
+) -> Work[Any, Any]:
     """Read what is not known of one context; the state where its last word begins is kept too: that may change yet."""
     model = loaded.model
     if not len(context):
@@ -60,13 +62,13 @@ def _read_one(loaded: LoadedModel, known: PrefixCache, context: TokenIds, *, bos
     if count == 0:
         count = int(bos)
         state = model.initial_state(1) if bos else model.empty_state(1)
-    word = count + _last_word(loaded, ids[count:])
+    word = count + _last_word_start(loaded, ids[count:])
     # two rows of a few tokens take a network as long as one
-    if count < word and len(ids) - count <= FEW_TOKENS:
+    if count < word and len(ids) - count <= SHORT_READ_TOKENS:
         tokens, lengths = np.tile(ids[count:], (2, 1)), np.array([word, len(ids)]) - count
         after = yield from consume(model, state.select(np.zeros(2, np.int64)), tokens, lengths)
         known.put(ids[:word], after.select(np.zeros(1, np.int64)))
-        state = alone(after.select(np.ones(1, np.int64)))
+        state = materialize(after.select(np.ones(1, np.int64)))
         known.put(ids, state)
         return state
     for end in (word, len(ids)):
@@ -77,7 +79,7 @@ def _read_one(loaded: LoadedModel, known: PrefixCache, context: TokenIds, *, bos
     return state
 
 
-def _last_word(loaded: LoadedModel, ids: TokenIds) -> int:
+def _last_word_start(loaded: LoadedModel, ids: TokenIds) -> int:
     """Where the last word of ids [T] begins; at the last token if that cannot be told."""
     spelled = loaded.tokenizer.token_bytes
     for place in range(len(ids) - 1, -1, -1):
@@ -86,13 +88,13 @@ def _last_word(loaded: LoadedModel, ids: TokenIds) -> int:
     return max(len(ids) - 1, 0)
 
 
-def _read_all(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
+def _prefill_all(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
     """Read contexts, those of like length at once."""
     begin = model.initial_state if bos else model.empty_state
     states: list[Any] = []
     orders: list[npt.NDArray[np.int64]] = []
-    for rows in chunks(np.array([len(context) for context in contexts], dtype=np.int64)):
-        tokens, lengths = pad([contexts[i] for i in rows])
+    for rows in chunks_by_length(np.array([len(context) for context in contexts], dtype=np.int64)):
+        tokens, lengths = pad_sequences([contexts[i] for i in rows])
         state = begin(len(rows))
         if tokens.shape[1]:
             state = yield from consume(model, state, tokens, lengths)
@@ -100,14 +102,14 @@ def _read_all(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos: b
         orders.append(rows)
     if len(contexts) == 1:
         return states[0]
-    return concatenated(states).select(np.argsort(np.concatenate(orders)))
+    return concatenate_states(states).select(np.argsort(np.concatenate(orders)))
 
 
-def groups(lengths: Sequence[int]) -> Iterator[slice]:
-    """Contexts of these lengths in runs of at most `GROUP_TOKENS` tokens, or one context."""
+def context_groups(lengths: Sequence[int]) -> Iterator[slice]:
+    """Contexts of these lengths in runs of at most `MAX_GROUP_TOKENS` tokens, or one context."""
     first = total = 0
     for last, length in enumerate(lengths):
-        if total + length > GROUP_TOKENS and last > first:
+        if total + length > MAX_GROUP_TOKENS and last > first:
             yield slice(first, last)
             first, total = last, 0
         total += length
@@ -115,12 +117,12 @@ def groups(lengths: Sequence[int]) -> Iterator[slice]:
         yield slice(first, len(lengths))
 
 
-def chunks(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    """Indices in order of length, in runs of at most `TOKENS_AT_ONCE` padded tokens, or one sequence."""
+def chunks_by_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+    """Indices in order of length, in runs of at most `MAX_CALL_TOKENS` padded tokens, or one sequence."""
     order = np.argsort(lengths, kind="stable")
     first = 0
     for last in range(len(order)):
-        if (last + 1 - first) * lengths[order[last]] > TOKENS_AT_ONCE and last > first:
+        if (last + 1 - first) * lengths[order[last]] > MAX_CALL_TOKENS and last > first:
             yield order[first:last]
             first = last
     if len(order):

@@ -14,21 +14,21 @@ from models.protocol import LanguageModel
 from service.engine.calls import consume
 from service.engine.choices import score_choices
 from service.engine.job import Work
-from service.engine.rows import concatenated
+from service.engine.rows import concatenate_states
 
 Indices = npt.NDArray[np.int64]
 
-ROWS_AT_ONCE = 256
+MAX_TREE_ROWS = 256
 """Beginnings whose next tokens are scored together, and which are read together."""
 
-_BEGINNING_COST, _LEVEL_COST = 1.75, 12
+_PREFIX_COST, _LEVEL_COST = 1.75, 12
 """What a beginning, and a level, cost that is read by itself: as much as so many tokens of texts read side by side.
 
 Measured of small int8 mixtures (1.9, 21) and of a float32 LSTM of 2x512 (1.6, 4).
 """
 
 
-class Level(NamedTuple):
+class TreeLevel(NamedTuple):
     """What follows the beginnings of one length.
 
     Attributes:
@@ -44,7 +44,7 @@ class Level(NamedTuple):
     continued: Indices
 
 
-def tree_of(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[Any, list[Level]]:
+def build_tree(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[Any, list[TreeLevel]]:
     """The levels of texts, as many as the longest has tokens. A use case.
 
     Args:
@@ -52,10 +52,10 @@ def tree_of(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[Any,
         tokens: ids [N, T].
         lengths: of the texts [N].
     """
-    levels: list[Level] = []
+    levels: list[TreeLevel] = []
     nodes = contexts
     for depth in range(int(lengths.max(initial=0))):
-        level = _level(nodes, tokens[:, depth], lengths - depth)
+        level = _next_tree_level(nodes, tokens[:, depth], lengths - depth)
         levels.append(level)
         after = np.full(len(level.tokens), -1, dtype=np.int64)
         after[level.continued] = np.arange(len(level.continued))
@@ -64,14 +64,14 @@ def tree_of(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[Any,
     return levels
 
 
-def spares_work(levels: list[Level], num_contexts: int, lengths: TokenIds) -> bool:
+def tree_is_cheaper(levels: list[TreeLevel], num_contexts: int, lengths: TokenIds) -> bool:
     """Whether reading beginnings once, level by level, costs less than reading all texts side by side."""
     beginnings = num_contexts + sum(len(level.continued) for level in levels)
-    return bool(_BEGINNING_COST * beginnings + _LEVEL_COST * len(levels) <= lengths.sum())
+    return bool(_PREFIX_COST * beginnings + _LEVEL_COST * len(levels) <= lengths.sum())
 
 
 def score_tree(
-    model: LanguageModel[Any], state: Any, levels: list[Level], shape: tuple[int, ...]
+    model: LanguageModel[Any], state: Any, levels: list[TreeLevel], shape: tuple[int, ...]
 ) -> Work[Any, FloatArray]:
     """Natural-log probabilities [N, T] of texts; 0 past a text's length. A use case.
 
@@ -82,20 +82,20 @@ def score_tree(
         shape: N and T.
     """
     scores = np.zeros(shape, dtype=np.float32)
-    waiting: list[_Waiting] = []
+    waiting: list[_PendingChoices] = []
     for depth, level in enumerate(levels):
-        waiting.append(_Waiting(depth, state, level.rows, level.tokens, level.choices))
-        while sum(len(some.state) for some in waiting) >= ROWS_AT_ONCE:
-            waiting = yield from _scored(model, waiting, scores)
+        waiting.append(_PendingChoices(depth, state, level.rows, level.tokens, level.choices))
+        while sum(len(some.state) for some in waiting) >= MAX_TREE_ROWS:
+            waiting = yield from _score_pending(model, waiting, scores)
         if level.continued.size:
             parents, read = level.rows[level.continued], level.tokens[level.continued]
-            state = yield from _advanced(model, state, parents, read)
+            state = yield from _advance_rows(model, state, parents, read)
     while waiting:
-        waiting = yield from _scored(model, waiting, scores)
+        waiting = yield from _score_pending(model, waiting, scores)
     return scores
 
 
-class _Waiting(NamedTuple):
+class _PendingChoices(NamedTuple):
     """Choices of one level that are still to be scored.
 
     Attributes:
@@ -112,7 +112,7 @@ class _Waiting(NamedTuple):
     tokens: TokenIds
     choices: Indices
 
-    def split(self, count: int) -> "tuple[_Waiting, _Waiting | None]":
+    def split(self, count: int) -> "tuple[_PendingChoices, _PendingChoices | None]":
         """The choices after the first so many beginnings, and the others."""
         if count >= len(self.state):
             return self, None
@@ -132,7 +132,7 @@ class _Waiting(NamedTuple):
         return first, rest
 
 
-def _level(nodes: Indices, tokens: TokenIds, left: TokenIds) -> Level:
+def _next_tree_level(nodes: Indices, tokens: TokenIds, left: TokenIds) -> TreeLevel:
     """The choices after the beginnings that texts have come to [N].
 
     Args:
@@ -145,27 +145,27 @@ def _level(nodes: Indices, tokens: TokenIds, left: TokenIds) -> Level:
     pairs, places = np.unique(nodes[alive] * width + tokens[alive], return_inverse=True)
     choices = np.full(len(nodes), -1, dtype=np.int64)
     choices[alive] = places
-    return Level(pairs // width, pairs % width, choices, np.unique(choices[left > 1]))
+    return TreeLevel(pairs // width, pairs % width, choices, np.unique(choices[left > 1]))
 
 
-def _advanced(model: LanguageModel[Any], state: Any, rows: Indices, tokens: TokenIds) -> Work[Any, Any]:
+def _advance_rows(model: LanguageModel[Any], state: Any, rows: Indices, tokens: TokenIds) -> Work[Any, Any]:
     """The state after one token each, a bounded number of rows at a time."""
     parts = []
-    for first in range(0, len(rows), ROWS_AT_ONCE):
-        some = slice(first, first + ROWS_AT_ONCE)
+    for first in range(0, len(rows), MAX_TREE_ROWS):
+        some = slice(first, first + MAX_TREE_ROWS)
         read = tokens[some, None]
         parts.append(
             (yield from consume(model, state.select(rows[some]), read, np.ones(len(read), np.int64)))
         )
-    return parts[0] if len(parts) == 1 else concatenated(parts)
+    return parts[0] if len(parts) == 1 else concatenate_states(parts)
 
 
-def _scored(
-    model: LanguageModel[Any], waiting: list[_Waiting], scores: FloatArray
-) -> Work[Any, list[_Waiting]]:
+def _score_pending(
+    model: LanguageModel[Any], waiting: list[_PendingChoices], scores: FloatArray
+) -> Work[Any, list[_PendingChoices]]:
     """Score what follows the first beginnings that wait; what waits then."""
-    taken: list[_Waiting] = []
-    room, left = ROWS_AT_ONCE, list(waiting)
+    taken: list[_PendingChoices] = []
+    room, left = MAX_TREE_ROWS, list(waiting)
     while left and room:
         some, rest = left.pop(0).split(room)
         taken.append(some)
@@ -173,7 +173,7 @@ def _scored(
         if rest is not None:
             left.insert(0, rest)
     firsts = np.cumsum([0, *(len(some.state) for some in taken)])
-    state = taken[0].state if len(taken) == 1 else concatenated([some.state for some in taken])
+    state = taken[0].state if len(taken) == 1 else concatenate_states([some.state for some in taken])
     rows = np.concatenate([some.rows + first for some, first in zip(taken, firsts, strict=False)])
     told = yield from score_choices(model, state, rows, np.concatenate([some.tokens for some in taken]))
     begin = 0

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
-from models.decoding.ranking import top_of_rows
+from models.decoding.ranking import top_tokens_of_rows
 from models.protocol import LanguageModel, TopTokens
-from models.scoring import pad
+from models.scoring import pad_sequences
 from service.engine.calls import consume, next_log_probs, score
 from service.engine.job import Work
-from service.engine.rows import Rows, concatenated
-from service.use_cases.prefill import chunks
+from service.engine.rows import StateView, concatenate_states
+from service.use_cases.prefill import chunks_by_length
 
 BLOCK_ENTRIES = 1 << 20
 """Numbers of the distributions computed at once (4 MiB)."""
@@ -51,7 +51,7 @@ class PromptScores(NamedTuple):
         return TopTokens(self.tops.ids[place], self.tops.log_probs[place])
 
 
-def prompt_scores(
+def score_prompt_tokens(
     model: LanguageModel[Any], prompts: Sequence[PromptTokens], *, top: int
 ) -> Work[Any, list[PromptScores]]:
     """Score every token of some prompts but the first of each; a use case.
@@ -70,18 +70,18 @@ def prompt_scores(
             distinct.append(prompt)
         rows.append(row)
     answers: dict[int, PromptScores] = {}
-    read = _ranked if top else _scored
-    for chunk in chunks(np.array([len(prompt.ids) for prompt in distinct], dtype=np.int64)):
+    read = _score_with_top if top else _score_plain
+    for chunk in chunks_by_length(np.array([len(prompt.ids) for prompt in distinct], dtype=np.int64)):
         some = yield from read(model, [distinct[row] for row in chunk], top)
         answers.update(zip(chunk.tolist(), some, strict=True))
     return [answers[row] for row in rows]
 
 
-def _scored(
+def _score_plain(
     model: LanguageModel[Any], prompts: Sequence[PromptTokens], _top: int
 ) -> Work[Any, list[PromptScores]]:
-    tokens, lengths = pad([prompt.ids for prompt in prompts])
-    log_probs = yield from score(model, _start(model, prompts), tokens, lengths)
+    tokens, lengths = pad_sequences([prompt.ids for prompt in prompts])
+    log_probs = yield from score(model, _initial_states(model, prompts), tokens, lengths)
     none = np.zeros((tokens.shape[1], 0))
     return [
         PromptScores(
@@ -91,16 +91,16 @@ def _scored(
     ]
 
 
-def _ranked(
+def _score_with_top(
     model: LanguageModel[Any], prompts: Sequence[PromptTokens], top: int
 ) -> Work[Any, list[PromptScores]]:
-    tokens, lengths = pad([prompt.ids for prompt in prompts])
+    tokens, lengths = pad_sequences([prompt.ids for prompt in prompts])
     size = len(model.vocabulary)
-    found = _Found(tokens, min(top, size))
+    found = _PromptTopScores(tokens, min(top, size))
     waiting: list[tuple[Any, TokenIds]] = []
     room = most = max(BLOCK_ENTRIES // size, 1)
     rows = np.arange(len(prompts))
-    state: Any = _start(model, prompts)
+    state: Any = _initial_states(model, prompts)
     for place in range(1, tokens.shape[1]):
         alive = lengths[rows] > place
         if not alive.all():
@@ -111,19 +111,19 @@ def _ranked(
         waiting.append((state, rows + place * len(prompts)))
         room -= len(rows)
         if room <= 0:
-            yield from _flush(model, waiting, found, most)
+            yield from _score_waiting(model, waiting, found, most)
             room = most
-    yield from _flush(model, waiting, found, most)
+    yield from _score_waiting(model, waiting, found, most)
     return found.answers(lengths)
 
 
-def _flush(
-    model: LanguageModel[Any], waiting: list[tuple[Any, TokenIds]], found: "_Found", most: int
+def _score_waiting(
+    model: LanguageModel[Any], waiting: list[tuple[Any, TokenIds]], found: "_PromptTopScores", most: int
 ) -> Work[Any, None]:
     """Find what was waited for, a block at a time."""
     if not waiting:
         return
-    states = concatenated([state for state, _ in waiting])
+    states = concatenate_states([state for state, _ in waiting])
     places = np.concatenate([where for _, where in waiting])
     waiting.clear()
     for first in range(0, len(places), most):
@@ -132,7 +132,7 @@ def _flush(
         found.keep(places[block], log_probs)
 
 
-class _Found:
+class _PromptTopScores:
     """What is kept of the distributions in the places of tokens [B, T]."""
 
     def __init__(self, tokens: TokenIds, top: int) -> None:
@@ -146,7 +146,7 @@ class _Found:
         column, row = np.divmod(places, len(self._tokens))
         every = np.arange(len(places))
         self._log_probs[row, column] = log_probs[every, self._tokens[row, column]]
-        best = top_of_rows(log_probs, self._tops.shape[2])
+        best = top_tokens_of_rows(log_probs, self._tops.shape[2])
         self._top_ids[row, column] = best.ids
         self._tops[row, column] = best.log_probs
 
@@ -161,7 +161,7 @@ class _Found:
         ]
 
 
-def _start(model: LanguageModel[Any], prompts: Sequence[PromptTokens]) -> Rows:
+def _initial_states(model: LanguageModel[Any], prompts: Sequence[PromptTokens]) -> StateView:
     """The state before each prompt."""
-    both = concatenated([model.initial_state(1), model.empty_state(1)])
+    both = concatenate_states([model.initial_state(1), model.empty_state(1)])
     return both.select(np.array([0 if prompt.after_bos else 1 for prompt in prompts], dtype=np.int64))

@@ -9,14 +9,14 @@ import numpy as np
 from models.arrays import TokenIds
 from models.decoding.banned import BannedSequences
 from models.decoding.parameters import DecodingParameters
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 from service.engine.job import Work
-from service.engine.rows import alone, concatenated
+from service.engine.rows import concatenate_states, materialize
 from service.use_cases.prefill import prefill
 
 T = TypeVar("T")
-_ROWS_AT_ONCE = 256
-_VALUES_AT_ONCE = 1 << 22
+_MAX_ROWS = 256
+_MAX_ENTRIES = 1 << 22
 """Rows, and entries of their distributions [R, V], that one request has computed together."""
 
 
@@ -37,7 +37,7 @@ class Prompt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class DecodeTask:
     """What is to be done with each prompt.
 
     Attributes:
@@ -56,13 +56,13 @@ class Task:
 
     def parts(self, items: Sequence[T], rows: int) -> Iterator[Sequence[T]]:
         """Items of so many rows each in runs that are decoded together: memory is bounded so."""
-        at_once = min(_ROWS_AT_ONCE, _VALUES_AT_ONCE // self.loaded.vocab_size)
+        at_once = min(_MAX_ROWS, _MAX_ENTRIES // self.loaded.vocab_size)
         size = max(1, at_once // rows)
         for first in range(0, len(items), size):
             yield items[first : first + size]
 
 
-def begin(task: Task, prompts: Sequence[Prompt]) -> Work[Any, Any]:
+def prefill_prompts(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, Any]:
     """Read the prompts of R rows, equal ones once; a use case.
 
     Returns:
@@ -81,5 +81,5 @@ def begin(task: Task, prompts: Sequence[Prompt]) -> Work[Any, Any]:
         contexts = [prompt.ids for prompt in different if prompt.bos == bos]
         if contexts:
             states.append((yield from prefill(task.loaded, contexts, bos=bos)))
-    state = states[0] if len(states) == 1 else concatenated(states)
-    return alone(state if rows == list(range(len(different))) else state.select(np.array(rows)))
+    state = states[0] if len(states) == 1 else concatenate_states(states)
+    return materialize(state if rows == list(range(len(different))) else state.select(np.array(rows)))

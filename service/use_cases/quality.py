@@ -6,14 +6,14 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from models.errors import InvalidInputError
-from models.scoring import bits_per, count_words
+from models.scoring import bits_per_unit, count_words
 from service.engine.hosted import LoadedModel
 from service.engine.job import Work
 from service.use_cases.limits import Limits
 from service.use_cases.score import Detail, ScoreItem, ScoreOptions, SequenceScore, score, score_lines
 
-_LINES_AT_ONCE = 256
-_OPTIONS = ScoreOptions(model=None, bos=True, eos=True, detail=Detail.NONE)
+_LINES_PER_BATCH = 256
+_QUALITY_OPTIONS = ScoreOptions(model=None, bos=True, eos=True, detail=Detail.NONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +53,17 @@ class TextQuality(NamedTuple):
     @property
     def bits_per_word(self) -> float | None:
         """−log2 of the probability for each word, the end of the text counted as one."""
-        return bits_per(self.score.logprob, self.num_words + 1)
+        return bits_per_unit(self.score.logprob, self.num_words + 1)
 
     @property
     def difference(self) -> float | None:
         """Bits per word less those of the other model: the lower, the more the text is like the first one's."""
-        other = None if self.against is None else bits_per(self.against.logprob, self.num_words + 1)
+        other = None if self.against is None else bits_per_unit(self.against.logprob, self.num_words + 1)
         own = self.bits_per_word
         return None if own is None or other is None else own - other
 
 
-Outcome = TextQuality | InvalidInputError
+QualityOutcome = TextQuality | InvalidInputError
 """What became of a line; an error if it is wrong."""
 
 
@@ -76,10 +76,10 @@ def quality(
         InvalidInputError: a text has nothing to score, or is too long.
     """
     scored = [item.score_item() for item in items]
-    own = yield from score(loaded, scored, _OPTIONS, limits)
+    own = yield from score(loaded, scored, _QUALITY_OPTIONS, limits)
     others: Sequence[SequenceScore | None] = [None] * len(own)
     if against is not None:
-        others = yield from score(against, scored, _OPTIONS, limits)
+        others = yield from score(against, scored, _QUALITY_OPTIONS, limits)
     return [
         TextQuality(item.name, count_words(item.text), first, second)
         for item, first, second in zip(items, own, others, strict=True)
@@ -91,18 +91,18 @@ def quality_lines(
     against: LoadedModel | None,
     lines: Iterator[QualityItem | InvalidInputError],
     limits: Limits,
-) -> Work[list[Outcome], None]:
+) -> Work[list[QualityOutcome], None]:
     """Score a stream of texts; a wrong one does not stop the others.
 
     Yields:
         Events: what became of the next lines, in order; an error where a line is wrong.
     """
-    while batch := list(islice(lines, _LINES_AT_ONCE)):
+    while batch := list(islice(lines, _LINES_PER_BATCH)):
         scored = [line.score_item() if isinstance(line, QualityItem) else line for line in batch]
-        own = yield from _scores(loaded, scored, limits)
+        own = yield from _score_batch(loaded, scored, limits)
         others: Sequence[SequenceScore | InvalidInputError | None] = [None] * len(own)
         if against is not None:
-            others = yield from _scores(against, scored, limits)
+            others = yield from _score_batch(against, scored, limits)
         yield [_outcome(line, one, other) for line, one, other in zip(batch, own, others, strict=True)]
 
 
@@ -110,7 +110,7 @@ def _outcome(
     line: QualityItem | InvalidInputError,
     own: SequenceScore | InvalidInputError,
     other: SequenceScore | InvalidInputError | None,
-) -> Outcome:
+) -> QualityOutcome:
     if isinstance(line, InvalidInputError):
         return line
     if isinstance(own, InvalidInputError):
@@ -120,11 +120,11 @@ def _outcome(
     return TextQuality(line.name, count_words(line.text), own, other)
 
 
-def _scores(
+def _score_batch(
     loaded: LoadedModel, items: Iterable[ScoreItem | InvalidInputError], limits: Limits
 ) -> Work[Any, list[SequenceScore | InvalidInputError]]:
     """What becomes of each text with one model: the events of `score_lines` are kept, its questions passed on."""
-    work = score_lines(loaded, items, _OPTIONS, limits)
+    work = score_lines(loaded, items, _QUALITY_OPTIONS, limits)
     outcomes: list[SequenceScore | InvalidInputError] = []
     answer: Any = None
     while True:

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import UnsupportedParameterError
-from service.engine.host import LoadedModel
-from service.use_cases.tokens import Sequence
+from service.engine.hosted import LoadedModel
+from service.use_cases.tokens import EncodedText
 
 V = TypeVar("V", bound=np.number[Any])
 
@@ -29,7 +29,7 @@ def check_reads_forward(loaded: LoadedModel) -> None:
         )
 
 
-def as_read(loaded: LoadedModel, sequence: Sequence, *, parameter: str) -> Sequence:
+def to_model_order(loaded: LoadedModel, sequence: EncodedText, *, parameter: str) -> EncodedText:
     """A sequence in the order in which the model reads it.
 
     Raises:
@@ -38,11 +38,11 @@ def as_read(loaded: LoadedModel, sequence: Sequence, *, parameter: str) -> Seque
     if not loaded.reads_backward:
         return sequence
     if len(sequence.context):
-        raise takes_no_context(loaded, parameter=parameter)
+        raise no_context_error(loaded, parameter=parameter)
     return sequence._replace(text=np.ascontiguousarray(sequence.text[::-1]))
 
 
-def takes_no_context(loaded: LoadedModel, *, parameter: str) -> UnsupportedParameterError:
+def no_context_error(loaded: LoadedModel, *, parameter: str) -> UnsupportedParameterError:
     """The error where a text after a context is given to a model that reads backward."""
     return UnsupportedParameterError(
         f"model {loaded.address} reads from right to left; it cannot take the context of {parameter}, "
@@ -51,7 +51,7 @@ def takes_no_context(loaded: LoadedModel, *, parameter: str) -> UnsupportedParam
     )
 
 
-def in_reading_order(loaded: LoadedModel, values: npt.NDArray[V], *, ends: bool) -> npt.NDArray[V]:
+def to_text_order(loaded: LoadedModel, values: npt.NDArray[V], *, ends: bool) -> npt.NDArray[V]:
     """Values of a scored text [T], turned back; where the text `ends` in `</s>`, its value stays last."""
     if not loaded.reads_backward:
         return values

@@ -9,25 +9,25 @@ import numpy.typing as npt
 
 from models.errors import InvalidInputError
 from models.reranking import derived
-from models.reranking.confidence import WordConfidence, word_confidences_in_steps
+from models.reranking.confidence import WordPosterior, word_confidences_in_steps
 from models.reranking.features import ListFeatures, check_given, derived_in_steps, given_column, offsets_of
 from models.reranking.lists import CandidateList
 from models.reranking.log_linear import LogLinearModel
-from models.reranking.mbr import Utility, utilities_in_steps
-from models.reranking.ranking import Ranking, posteriors_of, rank_by
+from models.reranking.mbr import Utility, expected_utilities_in_steps
+from models.reranking.ranking import Ranking, rank_by, scaled_posteriors
 from service.engine.job import Work
 from service.use_cases.candidate_features import (
-    NO_STARTS,
+    NO_START_STATES,
     CandidateScores,
     ScoringOptions,
     TokenScores,
     score_candidates,
 )
 from service.use_cases.limits import Limits
-from service.use_cases.rerank_sessions import Turn, carry
+from service.use_cases.rerank_sessions import Turn, resume_sessions
 from service.use_cases.score import Detail
 from service.use_cases.scoring_models import ScoringModels
-from service.use_cases.states import Place
+from service.use_cases.states import OwnedStateStore
 
 MAX_COMPARED = 1000
 """Candidates of a list of which each is compared with each, as risks, agreement and confidences ask for."""
@@ -106,7 +106,7 @@ class RankedList(NamedTuple):
     feature_names: tuple[str, ...]
     feature_values: Floats
     utilities: Floats | None
-    confidences: list[WordConfidence]
+    confidences: list[WordPosterior]
     tokens: Callable[[int], TokenScores] | None
     session: str | None
 
@@ -127,7 +127,7 @@ def rerank(
     options: RerankOptions,
     limits: Limits,
     *,
-    states: Place | None = None,
+    states: OwnedStateStore | None = None,
     name: Callable[[int], str] = "lists[{}].".format,
 ) -> Work[Any, list[RankedList]]:
     """Score every candidate as a whole sentence after its context, and order each list anew. A use case.
@@ -148,51 +148,54 @@ def rerank(
             unnormalised scores are asked of a model that was not trained for them.
         StatesFullError: there is no room for another session.
     """
-    given = _checked(models, [item.given for item in items], options, name)
+    given = _checked_columns(models, [item.given for item in items], options, name)
     yield None
     carried = None
     if states is not None and any(item.turn for item in items):
         bos, eos, turns = options.scoring.bos, options.commit_eos, [item.turn for item in items]
-        carried = yield from carry(models, turns, states, limits, bos=bos, eos=eos, name=name)
-    kept = [_distinct(item.given) if options.drop_duplicates else _whole(item.given) for item in items]
-    given = _left(given, kept, [item.given for item in items]) if options.drop_duplicates else given
+        carried = yield from resume_sessions(models, turns, states, limits, bos=bos, eos=eos, name=name)
+    kept = [
+        _without_duplicates(item.given) if options.drop_duplicates else _unfiltered(item.given)
+        for item in items
+    ]
+    given = _filter_columns(given, kept, [item.given for item in items]) if options.drop_duplicates else given
     lists = [one.given for one in kept]
-    starts = carried.starts if carried else NO_STARTS
+    starts = carried.starts if carried else NO_START_STATES
     scores = yield from score_candidates(models, lists, limits, options.scoring, starts=starts, place=name)
     features = scores.features.normalised(options.weighting.length_exponent)
     features = yield from _with_derived(lists, features, options, name)
     totals = options.weighting.totals(features.matrix(list(options.weighting.weights), given))
-    ranked = yield from _ranked(kept, features, totals, scores, options)
+    ranked = yield from _rank_lists(kept, features, totals, scores, options)
     if carried is None:
         return ranked
     return [one._replace(session=s) for one, s in zip(ranked, carried.sessions(), strict=True)]
 
 
-class _Kept(NamedTuple):
+class _FilteredList(NamedTuple):
     """A list, perhaps without duplicates, and where its candidates stood before."""
 
     given: CandidateList
     indices: npt.NDArray[np.int64]
 
 
-def _whole(one: CandidateList) -> _Kept:
-    return _Kept(one, np.arange(len(one.candidates)))
+def _unfiltered(one: CandidateList) -> _FilteredList:
+    return _FilteredList(one, np.arange(len(one.candidates)))
 
 
-def _distinct(one: CandidateList) -> _Kept:
+def _without_duplicates(one: CandidateList) -> _FilteredList:
     """The first candidate of each text."""
     first: dict[str, int] = {}
     for place, candidate in enumerate(one.candidates):
         first.setdefault(candidate.text, place)
     if len(first) == len(one.candidates):
-        return _whole(one)
+        return _unfiltered(one)
     candidates = tuple(one.candidates[place] for place in first.values())
     given = CandidateList(one.name, one.context, candidates, one.references, one.continuation)
-    return _Kept(given, np.array(list(first.values())))
+    return _FilteredList(given, np.array(list(first.values())))
 
 
-def _left(
-    given: Mapping[str, Floats], kept: Sequence[_Kept], lists: Sequence[CandidateList]
+def _filter_columns(
+    given: Mapping[str, Floats], kept: Sequence[_FilteredList], lists: Sequence[CandidateList]
 ) -> dict[str, Floats]:
     """Given features of the candidates that were not dropped."""
     offsets = offsets_of(lists)
@@ -200,7 +203,7 @@ def _left(
     return {name: column[rows] for name, column in given.items()}
 
 
-def _checked(
+def _checked_columns(
     models: ScoringModels,
     lists: Sequence[CandidateList],
     options: RerankOptions,
@@ -239,8 +242,8 @@ def _with_derived(
     return features.extended(made, np.concatenate(parts))
 
 
-def _ranked(
-    kept: Sequence[_Kept],
+def _rank_lists(
+    kept: Sequence[_FilteredList],
     features: ListFeatures,
     totals: Floats,
     scores: CandidateScores,
@@ -250,7 +253,7 @@ def _ranked(
     done = 0
     for number, (given, indices) in enumerate(kept):
         first, end = features.offsets[number : number + 2].tolist()
-        one = yield from _one(given, indices, features, totals[first:end], first, scores, options)
+        one = yield from _rank_list(given, indices, features, totals[first:end], first, scores, options)
         ranked.append(one)
         done += len(indices)
         if options.is_pairwise or done > CANDIDATES_PER_STEP:
@@ -259,7 +262,7 @@ def _ranked(
     return ranked
 
 
-def _one(
+def _rank_list(
     given: CandidateList,
     indices: npt.NDArray[np.int64],
     features: ListFeatures,
@@ -268,13 +271,13 @@ def _one(
     scores: CandidateScores,
     options: RerankOptions,
 ) -> Work[Any, RankedList]:
-    posteriors = posteriors_of(totals, options.posterior_scale)
+    posteriors = scaled_posteriors(totals, options.posterior_scale)
     utilities = None
     if options.mbr is not None:
         texts = [c.text for c in given.candidates]
-        utilities = yield from utilities_in_steps(texts, posteriors, options.mbr)
+        utilities = yield from expected_utilities_in_steps(texts, posteriors, options.mbr)
     ranking = rank_by(totals if utilities is None else utilities, posteriors)
-    confidences: list[WordConfidence] = []
+    confidences: list[WordPosterior] = []
     if options.confidences:
         texts = [c.text for c in given.candidates]
         best = int(ranking.order[0])

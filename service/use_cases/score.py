@@ -10,16 +10,16 @@ import numpy as np
 
 from models.arrays import FloatArray, TokenIds
 from models.errors import InvalidInputError
-from models.reranking.tuning.steps import in_steps
+from models.reranking.tuning.steps import map_in_steps
 from models.vocabulary import EOS, UNK
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 from service.engine.job import Work
 from service.use_cases.limits import Limits
-from service.use_cases.reading_order import as_read, in_reading_order
-from service.use_cases.sequence_scores import score_all
-from service.use_cases.tokens import Sequence, SharedContexts, TextOrIds, encode_after
+from service.use_cases.reading_order import to_model_order, to_text_order
+from service.use_cases.sequence_scores import score_sequence_list
+from service.use_cases.tokens import ContextInterner, EncodedText, TextOrIds, encode_after
 
-_LINES_AT_ONCE = 256
+_LINES_PER_BATCH = 256
 
 
 class Detail(StrEnum):
@@ -94,12 +94,12 @@ def score(
     Raises:
         InvalidInputError: a sequence has nothing to score, is too long, or has a wrong id.
     """
-    contexts = SharedContexts()
+    contexts = ContextInterner()
 
     def prepare(item: ScoreItem) -> _Prepared:
         return _prepare(loaded, item, options, limits, contexts)
 
-    prepared = yield from in_steps(items, prepare, size=_size)
+    prepared = yield from map_in_steps(items, prepare, size=_size)
     if options.detail is not Detail.NONE:
         limits.check_entries(
             sum(len(one.sequence.text) for one in prepared),
@@ -122,11 +122,11 @@ def score_lines(
         Events: what became of the next lines, in order; an error where a line is wrong.
     """
     pending = iter(lines)
-    while batch := list(islice(pending, _LINES_AT_ONCE)):
-        contexts = SharedContexts()
+    while batch := list(islice(pending, _LINES_PER_BATCH)):
+        contexts = ContextInterner()
 
         def attempt(
-            line: ScoreItem | InvalidInputError, contexts: SharedContexts = contexts
+            line: ScoreItem | InvalidInputError, contexts: ContextInterner = contexts
         ) -> _Prepared | InvalidInputError:
             try:
                 return (
@@ -137,7 +137,7 @@ def score_lines(
             except InvalidInputError as error:
                 return error
 
-        outcomes = yield from in_steps(batch, attempt, size=_size)
+        outcomes = yield from map_in_steps(batch, attempt, size=_size)
         prepared = [outcome for outcome in outcomes if isinstance(outcome, _Prepared)]
         scores = iter((yield from _score(loaded, prepared, options)))
         yield [next(scores) if isinstance(outcome, _Prepared) else outcome for outcome in outcomes]
@@ -146,7 +146,7 @@ def score_lines(
 class _Prepared(NamedTuple):
     """A sequence ready to be scored, and the bytes of what is scored."""
 
-    sequence: Sequence
+    sequence: EncodedText
     num_bytes: int
 
 
@@ -155,35 +155,35 @@ def _size(item: ScoreItem | InvalidInputError) -> int:
 
 
 def _prepare(
-    loaded: LoadedModel, item: ScoreItem, options: ScoreOptions, limits: Limits, contexts: SharedContexts
+    loaded: LoadedModel, item: ScoreItem, options: ScoreOptions, limits: Limits, contexts: ContextInterner
 ) -> _Prepared:
     limits.check_characters(item.context, item.given, parameter=item.parameter)
     sequence = encode_after(loaded, item.context, item.given, parameter=item.parameter)
-    context, text = as_read(loaded, sequence, parameter=item.parameter)
+    context, text = to_model_order(loaded, sequence, parameter=item.parameter)
     if options.eos:
         text = np.append(text, EOS)
     if not len(text):
         raise InvalidInputError(f"{item.parameter} has no token to score", parameter=item.parameter)
     limits.check_length(len(context) + len(text), parameter=item.parameter)
-    sequence = contexts.intern(Sequence(context, text))
+    sequence = contexts.intern(EncodedText(context, text))
     return _Prepared(sequence, _num_bytes(loaded, item, sequence))
 
 
 def _score(
     loaded: LoadedModel, prepared: list[_Prepared], options: ScoreOptions
 ) -> Work[Any, list[SequenceScore]]:
-    scores = yield from score_all(loaded, [one.sequence for one in prepared], bos=options.bos)
+    scores = yield from score_sequence_list(loaded, [one.sequence for one in prepared], bos=options.bos)
     return [
         SequenceScore(
-            in_reading_order(loaded, sequence.text, ends=options.eos),
-            in_reading_order(loaded, log_probs, ends=options.eos),
+            to_text_order(loaded, sequence.text, ends=options.eos),
+            to_text_order(loaded, log_probs, ends=options.eos),
             num_bytes,
         )
         for (sequence, num_bytes), log_probs in zip(prepared, scores, strict=True)
     ]
 
 
-def _num_bytes(loaded: LoadedModel, item: ScoreItem, sequence: Sequence) -> int:
+def _num_bytes(loaded: LoadedModel, item: ScoreItem, sequence: EncodedText) -> int:
     if isinstance(item.given, str):
         return len(item.given.encode())
     spelled = loaded.tokenizer.token_bytes

@@ -33,12 +33,12 @@ class ScoringModels:
     extra: Mapping[str, LoadedModel] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_numbers(len(self.parts), len(self.extra))
+        check_model_counts(len(self.parts), len(self.extra))
         check_model_names(list(self.extra), parameter="models")
         if len(self.parts) > 1:
             check_mixture_weights(self.mixture_weights)
             for place, part in enumerate(self.parts[1:], start=1):
-                _check_alike(self.parts[0], part, place)
+                _check_compatible(self.parts[0], part, place)
 
     @property
     def all(self) -> tuple[LoadedModel, ...]:
@@ -83,7 +83,7 @@ class ModelChoice:
     extra: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        check_numbers(len(self.main), len(self.extra))
+        check_model_counts(len(self.main), len(self.extra))
         check_model_names([name for name, _ in self.extra], parameter="models")
         if self.main:
             check_mixture_weights([weight for _, weight in self.main])
@@ -102,7 +102,7 @@ class ModelChoice:
         return ScoringModels(parts, weights, {name: resolve(address) for name, address in self.extra})
 
 
-def check_numbers(num_parts: int, num_further: int) -> None:
+def check_model_counts(num_parts: int, num_further: int) -> None:
     """Refuse more models than one request may ask.
 
     Raises:
@@ -128,7 +128,7 @@ def check_mixture_weights(weights: Sequence[float]) -> None:
         )
 
 
-def _check_alike(first: LoadedModel, part: LoadedModel, place: int) -> None:
+def _check_compatible(first: LoadedModel, part: LoadedModel, place: int) -> None:
     """Probabilities are mixed token by token: so texts must be the same tokens to all parts, in the same order."""
     why = None
     if part.model.vocabulary.fingerprint != first.model.vocabulary.fingerprint:

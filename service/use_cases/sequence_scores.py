@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 
 from models.arrays import FloatArray
-from models.scoring import pad, score_sequences
+from models.scoring import pad_sequences, score_sequences
 from service.engine.calls import score
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 from service.engine.job import Work
 from service.engine.reading import Scorer
-from service.use_cases.prefill import chunks, groups, prefill
-from service.use_cases.shared_prefixes import score_shared, shared_levels
-from service.use_cases.tokens import Sequence
+from service.use_cases.prefill import chunks_by_length, context_groups, prefill
+from service.use_cases.shared_prefixes import score_shared_prefixes, shared_prefix_levels
+from service.use_cases.tokens import EncodedText
 
 
-def score_all(
-    loaded: LoadedModel, sequences: Seq[Sequence], *, bos: bool, scorer: Scorer = score_sequences
+def score_sequence_list(
+    loaded: LoadedModel, sequences: Seq[EncodedText], *, bos: bool, scorer: Scorer = score_sequences
 ) -> Work[Any, list[FloatArray]]:
     """Score each sequence's text given its context; a use case.
 
@@ -26,7 +26,7 @@ def score_all(
 
     Args:
         loaded: any.
-        sequences: what to score; equal contexts are one array (`SharedContexts`).
+        sequences: what to score; equal contexts are one array (`ContextInterner`).
         bos: whether `<s>` stands before the context.
         scorer: of rows of text after a state.
 
@@ -34,12 +34,12 @@ def score_all(
         One array of natural-log probabilities [T] a text, in order.
     """
     scores: list[FloatArray] = []
-    for group in groups(_new_tokens(sequences)):
-        scores += yield from _score_some(loaded, sequences[group], bos=bos, scorer=scorer)
+    for group in context_groups(_new_context_lengths(sequences)):
+        scores += yield from _score_group(loaded, sequences[group], bos=bos, scorer=scorer)
     return scores
 
 
-def _new_tokens(sequences: Seq[Sequence]) -> list[int]:
+def _new_context_lengths(sequences: Seq[EncodedText]) -> list[int]:
     """The length of each sequence's context; 0 where it was there before."""
     seen: set[int] = set()
     lengths = []
@@ -49,8 +49,8 @@ def _new_tokens(sequences: Seq[Sequence]) -> list[int]:
     return lengths
 
 
-def _score_some(
-    loaded: LoadedModel, sequences: Seq[Sequence], *, bos: bool, scorer: Scorer
+def _score_group(
+    loaded: LoadedModel, sequences: Seq[EncodedText], *, bos: bool, scorer: Scorer
 ) -> Work[Any, list[FloatArray]]:
     places: dict[int, int] = {}
     rows = np.array([places.setdefault(id(context), len(places)) for context, _ in sequences])
@@ -58,12 +58,14 @@ def _score_some(
     states = yield from prefill(loaded, contexts, bos=bos)
     scores: list[FloatArray] = [np.zeros(0, dtype=np.float32)] * len(sequences)
     shares = scorer is score_sequences and loaded.model.family != "ngram"
-    for chunk in chunks(np.array([len(text) for _, text in sequences], dtype=np.int64)):
-        tokens, lengths = pad([sequences[i].text for i in chunk])
+    for chunk in chunks_by_length(np.array([len(text) for _, text in sequences], dtype=np.int64)):
+        tokens, lengths = pad_sequences([sequences[i].text for i in chunk])
         used, numbers = np.unique(rows[chunk], return_inverse=True)
-        levels = shared_levels(numbers, tokens, lengths) if shares and len(chunk) > 1 else []
+        levels = shared_prefix_levels(numbers, tokens, lengths) if shares and len(chunk) > 1 else []
         if levels:
-            scored = yield from score_shared(loaded.model, states.select(used), levels, tokens, lengths)
+            scored = yield from score_shared_prefixes(
+                loaded.model, states.select(used), levels, tokens, lengths
+            )
         else:
             state = states.select(rows[chunk])
             scored = yield from score(loaded.model, state, tokens, lengths, scorer=scorer)

@@ -14,16 +14,16 @@ from models.protocol import LanguageModel
 from service.engine.calls import read, score
 from service.engine.job import Work
 
-_LITTLE = 0.75
+_MAX_PREFIX_RATIO = 0.75
 """Beginnings for each text of a level from which on the level is not worth being one: a level costs a turn."""
 
-_WORTH = 0.15
+_MIN_SAVED_SHARE = 0.15
 """The share of all tokens that the tree must spare."""
 
 Indices = npt.NDArray[np.int64]
 
 
-class Level(NamedTuple):
+class PrefixLevel(NamedTuple):
     """The beginnings of one length.
 
     Attributes:
@@ -37,7 +37,7 @@ class Level(NamedTuple):
     tokens: TokenIds
 
 
-def shared_levels(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> list[Level]:
+def shared_prefix_levels(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> list[PrefixLevel]:
     """The levels that texts share, the first of the contexts; none if walking them is not worth it.
 
     Args:
@@ -45,20 +45,20 @@ def shared_levels(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> lis
         tokens: ids [N, T].
         lengths: of the texts [N].
     """
-    levels = [Level(contexts, np.zeros(0, np.int64), np.zeros(0, np.int64))]
+    levels = [PrefixLevel(contexts, np.zeros(0, np.int64), np.zeros(0, np.int64))]
     spared = 0
     for depth in range(tokens.shape[1]):
-        level = _next_level(levels[-1].nodes, tokens[:, depth], lengths > depth)
+        level = _next_prefix_level(levels[-1].nodes, tokens[:, depth], lengths > depth)
         alive = int(np.count_nonzero(lengths > depth))
-        if len(level.tokens) > _LITTLE * alive:
+        if len(level.tokens) > _MAX_PREFIX_RATIO * alive:
             break
         spared += alive - len(level.tokens)
         levels.append(level)
-    return levels if spared > _WORTH * lengths.sum() else []
+    return levels if spared > _MIN_SAVED_SHARE * lengths.sum() else []
 
 
-def score_shared(
-    model: LanguageModel[Any], state: Any, levels: list[Level], tokens: TokenIds, lengths: TokenIds
+def score_shared_prefixes(
+    model: LanguageModel[Any], state: Any, levels: list[PrefixLevel], tokens: TokenIds, lengths: TokenIds
 ) -> Work[Any, FloatArray]:
     """Natural-log probabilities [N, T] of texts; 0 past a text's length.
 
@@ -83,11 +83,11 @@ def score_shared(
     return scores
 
 
-def _next_level(nodes: Indices, tokens: TokenIds, reached: npt.NDArray[np.bool_]) -> Level:
+def _next_prefix_level(nodes: Indices, tokens: TokenIds, reached: npt.NDArray[np.bool_]) -> PrefixLevel:
     """The beginnings that are longer by one of the tokens [N], of the texts that are long enough."""
     rows = np.flatnonzero(reached)
     width = int(tokens.max()) + 1
     pairs, places = np.unique(nodes[rows] * width + tokens[rows], return_inverse=True)
     after = np.full(len(nodes), -1, dtype=np.int64)
     after[rows] = places
-    return Level(after, pairs // width, pairs % width)
+    return PrefixLevel(after, pairs // width, pairs % width)

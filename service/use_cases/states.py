@@ -8,23 +8,23 @@ import numpy as np
 
 from models.arrays import FloatArray, TokenIds
 from models.errors import InvalidInputError
-from models.reranking.tuning.steps import in_steps
+from models.reranking.tuning.steps import map_in_steps
 from models.vocabulary import EOS, UNK
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 from service.engine.job import Work
-from service.engine.rows import alone
-from service.engine.states import KeptState, StateStore
+from service.engine.rows import materialize
+from service.engine.states import StateStore, StoredState
 from service.use_cases.limits import Limits
-from service.use_cases.prefill import groups, prefill
+from service.use_cases.prefill import context_groups, prefill
 from service.use_cases.reading_order import check_reads_forward
-from service.use_cases.state_scores import continue_all, following_all
+from service.use_cases.state_scores import continue_states, next_log_prob_matrix
 from service.use_cases.tokens import TextOrIds, encode_each
 
-_NONE = np.zeros(0, dtype=np.float32)
+_NO_LOG_PROBS = np.zeros(0, dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OwnedStateStore:
     """Where the states of a request are kept.
 
     Attributes:
@@ -51,7 +51,7 @@ class OpenCommand:
     model: str | None
 
 
-class Opened(NamedTuple):
+class OpenResult(NamedTuple):
     """A state after a context.
 
     Attributes:
@@ -64,7 +64,7 @@ class Opened(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Continuation:
+class StateContinuation:
     """What follows a state.
 
     Attributes:
@@ -76,7 +76,7 @@ class Continuation:
     """
 
     parameter: str
-    before: KeptState
+    before: StoredState
     given: TextOrIds
     eos: bool
     keep: bool
@@ -92,12 +92,12 @@ class AdvanceCommand:
         free: handles that are not needed any more once this is answered.
     """
 
-    continuations: tuple[Continuation, ...]
+    continuations: tuple[StateContinuation, ...]
     next_token_ids: tuple[int, ...]
     free: tuple[str, ...]
 
 
-class Advanced(NamedTuple):
+class AdvanceResult(NamedTuple):
     """What became of a continuation.
 
     Attributes:
@@ -126,8 +126,8 @@ class Advanced(NamedTuple):
 
 
 def open_states(
-    loaded: LoadedModel, command: OpenCommand, place: Place, limits: Limits
-) -> Work[Any, list[Opened]]:
+    loaded: LoadedModel, command: OpenCommand, place: OwnedStateStore, limits: Limits
+) -> Work[Any, list[OpenResult]]:
     """Keep the state after each context.
 
     Raises:
@@ -141,22 +141,22 @@ def open_states(
     handles: list[str] = []
     whole = False
     try:
-        for group in groups([len(ids) for ids in contexts]):
+        for group in context_groups([len(ids) for ids in contexts]):
             some = contexts[group]
             state = yield from prefill(loaded, some, bos=command.bos)
             rows = [state.select(np.array([row])) for row in range(len(some))]
-            kept = yield from _afters(loaded, rows, some)
+            kept = yield from _stored_states(loaded, rows, some)
             handles += place.store.keep(place.owner, kept)
         whole = True
     finally:
         if not whole:
             place.store.free(place.owner, handles)
-    return [Opened(handle, len(ids)) for handle, ids in zip(handles, contexts, strict=True)]
+    return [OpenResult(handle, len(ids)) for handle, ids in zip(handles, contexts, strict=True)]
 
 
 def advance_states(
-    loaded: LoadedModel, command: AdvanceCommand, place: Place, limits: Limits
-) -> Work[Any, list[Advanced]]:
+    loaded: LoadedModel, command: AdvanceCommand, place: OwnedStateStore, limits: Limits
+) -> Work[Any, list[AdvanceResult]]:
     """Score continuations of states and keep the states after them; those before stay as they are.
 
     Raises:
@@ -170,13 +170,13 @@ def advance_states(
     if to_keep:
         place.store.check_capacity(len(to_keep), sum(given[i].before.num_bytes for i in to_keep))
 
-    def prepare(one: Continuation) -> TokenIds:
+    def prepare(one: StateContinuation) -> TokenIds:
         limits.check_characters(one.given, parameter=one.parameter)
         ids = _ids(loaded, one)
         limits.check_length(len(ids), parameter=one.parameter)
         return ids
 
-    texts = yield from in_steps(given, prepare, size=lambda one: len(one.given))
+    texts = yield from map_in_steps(given, prepare, size=lambda one: len(one.given))
     limits.check_entries(
         sum(map(len, texts)) + len(given) * len(next_ids),
         parameter="next_token_ids" if len(next_ids) else "continuations",
@@ -185,31 +185,33 @@ def advance_states(
     )
     ends = [i for i, one in enumerate(given) if one.eos]
     wanted = bool(to_keep or ends or len(next_ids))
-    log_probs, states = yield from continue_all(loaded, [one.before for one in given], texts, keep=wanted)
+    log_probs, states = yield from continue_states(loaded, [one.before for one in given], texts, keep=wanted)
     asking = list(range(len(given))) if len(next_ids) else ends
     asked = np.append(next_ids, EOS)
-    rows = yield from following_all(loaded, [states[i] for i in asking], asked)
+    rows = yield from next_log_prob_matrix(loaded, [states[i] for i in asking], asked)
     after = dict(zip(asking, rows, strict=True))
     handles: list[str | None] = [None] * len(given)
     if to_keep:
         befores = [given[i].before for i in to_keep]
-        kept = yield from _afters(loaded, [states[i] for i in to_keep], [texts[i] for i in to_keep], befores)
+        kept = yield from _stored_states(
+            loaded, [states[i] for i in to_keep], [texts[i] for i in to_keep], befores
+        )
         for i, handle in zip(to_keep, place.store.keep(place.owner, kept), strict=True):
             handles[i] = handle
     place.store.free(place.owner, command.free)
     return [
-        Advanced(
+        AdvanceResult(
             handles[i],
             texts[i],
             log_probs[i],
             float(after[i][-1]) if one.eos else None,
-            after[i][:-1] if i in after else _NONE,
+            after[i][:-1] if i in after else _NO_LOG_PROBS,
         )
         for i, one in enumerate(given)
     ]
 
 
-def one_version(states: Sequence[KeptState], *, parameter: str) -> LoadedModel:
+def common_version(states: Sequence[StoredState], *, parameter: str) -> LoadedModel:
     """The version that states are of.
 
     Args:
@@ -231,7 +233,7 @@ def one_version(states: Sequence[KeptState], *, parameter: str) -> LoadedModel:
     return first
 
 
-def asked_tokens(loaded: LoadedModel, ids: Sequence[int] | None) -> TokenIds | None:
+def requested_token_ids(loaded: LoadedModel, ids: Sequence[int] | None) -> TokenIds | None:
     """The tokens that a request asks about [K]; None for all.
 
     Raises:
@@ -247,7 +249,7 @@ def asked_tokens(loaded: LoadedModel, ids: Sequence[int] | None) -> TokenIds | N
     return loaded.check_ids(ids, parameter="token_ids")
 
 
-def ids_after(before: KeptState, text: str) -> TokenIds:
+def ids_after(before: StoredState, text: str) -> TokenIds:
     """The ids of words [T] that follow a state.
 
     They are tokenised as they are after a space, whatever the words before: where a state has text before it
@@ -263,23 +265,23 @@ def ids_after(before: KeptState, text: str) -> TokenIds:
     return np.asarray(tokenizer.encode(text), dtype=np.int64)
 
 
-def _ids(loaded: LoadedModel, one: Continuation) -> TokenIds:
+def _ids(loaded: LoadedModel, one: StateContinuation) -> TokenIds:
     if isinstance(one.given, str):
         return ids_after(one.before, one.given)
     return loaded.check_ids(one.given, parameter=one.parameter)
 
 
-def _afters(
-    loaded: LoadedModel, states: Sequence[Any], texts: Sequence[TokenIds], befores: Sequence[KeptState] = ()
-) -> Work[Any, list[KeptState]]:
+def _stored_states(
+    loaded: LoadedModel, states: Sequence[Any], texts: Sequence[TokenIds], befores: Sequence[StoredState] = ()
+) -> Work[Any, list[StoredState]]:
     """States after texts, as they are kept: each in memory of its own; a bounded number a step."""
 
-    def made(place: int) -> KeptState:
+    def made(place: int) -> StoredState:
         ids = texts[place]
         num_tokens, last = (0, None)
         if befores:
             num_tokens, last = befores[place].num_tokens, befores[place].last_token
         last = int(ids[-1]) if len(ids) else last
-        return KeptState(loaded, alone(states[place]), num_tokens + len(ids), last)
+        return StoredState(loaded, materialize(states[place]), num_tokens + len(ids), last)
 
-    return (yield from in_steps(range(len(states)), made, size=lambda _: 0))
+    return (yield from map_in_steps(range(len(states)), made, size=lambda _: 0))

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
-from models.protocol import ChoiceScorer, LanguageModel, RaggedScorer, can
+from models.protocol import ChoiceScorer, LanguageModel, RaggedScorer, supports
 from models.scoring import score_sequences
 from models.vocabulary import EOS
 from service.engine.calls import score
@@ -15,28 +15,28 @@ from service.engine.hosted import LoadedModel
 from service.engine.job import Work
 from service.engine.ragged import score_ragged
 from service.engine.reading import Scorer
-from service.engine.rows import concatenated
-from service.engine.states import KeptState
+from service.engine.rows import concatenate_states
+from service.engine.states import StoredState
 from service.use_cases.candidate_texts import RaggedTexts
-from service.use_cases.prefill import chunks, groups, prefill
-from service.use_cases.prefix_tree import score_tree, spares_work, tree_of
-from service.use_cases.shared_prefixes import score_shared, shared_levels
+from service.use_cases.prefill import chunks_by_length, context_groups, prefill
+from service.use_cases.prefix_tree import build_tree, score_tree, tree_is_cheaper
+from service.use_cases.shared_prefixes import score_shared_prefixes, shared_prefix_levels
 
 Indices = npt.NDArray[np.int64]
-TREE_TOKENS = 1 << 15
+MAX_TREE_TOKENS = 1 << 15
 """Padded tokens of texts that are looked at together for what they share."""
 
-TABLE_TOKENS = 8192
+MAX_LOOKUP_TOKENS = 8192
 """Tokens that one call looks up in a table: about a millisecond."""
 
 
-def score_texts(
+def score_ragged_texts(
     loaded: LoadedModel,
     texts: RaggedTexts,
     list_of: Indices,
     *,
     bos: bool,
-    starts: Sequence[KeptState] = (),
+    starts: Sequence[StoredState] = (),
     scorer: Scorer = score_sequences,
 ) -> Work[Any, FloatArray]:
     """Score each text given what stands before it; a use case.
@@ -57,24 +57,24 @@ def score_texts(
     """
     lengths = np.diff(texts.offsets)
     ragged = (
-        can(loaded.model, RaggedScorer)
+        supports(loaded.model, RaggedScorer)
         and scorer is score_sequences
-        and lengths.max(initial=0) <= TABLE_TOKENS
+        and lengths.max(initial=0) <= MAX_LOOKUP_TOKENS
     )
-    order = np.arange(len(lengths)) if ragged else _by_length(lengths, list_of)
+    order = np.arange(len(lengths)) if ragged else _lists_by_length(lengths, list_of)
     out = np.zeros(len(texts.ids), dtype=np.float32)
-    for run in groups(_new_tokens(texts, order)):
+    for run in context_groups(_new_ragged_context_lengths(texts, order)):
         rows = order[run]
         used, numbers = np.unique(texts.context_of[rows], return_inverse=True)
-        states = yield from _states(loaded, texts, used, starts, bos=bos)
+        states = yield from _context_states(loaded, texts, used, starts, bos=bos)
         if ragged:
-            yield from _look_up(loaded, texts, rows, states, numbers, out)
+            yield from _score_by_lookup(loaded, texts, rows, states, numbers, out)
         else:
-            yield from _read(loaded, texts, rows, states, numbers, out, scorer)
+            yield from _score_by_reading(loaded, texts, rows, states, numbers, out, scorer)
     return out
 
 
-def _by_length(lengths: Indices, list_of: Indices) -> Indices:
+def _lists_by_length(lengths: Indices, list_of: Indices) -> Indices:
     """Texts list by list, the lists with the shortest texts first."""
     begins = np.flatnonzero(np.diff(list_of, prepend=-1))
     longest = np.maximum.reduceat(lengths, begins)
@@ -82,7 +82,7 @@ def _by_length(lengths: Indices, list_of: Indices) -> Indices:
     return np.argsort(of_list, kind="stable")
 
 
-def _new_tokens(texts: RaggedTexts, order: Indices) -> list[int]:
+def _new_ragged_context_lengths(texts: RaggedTexts, order: Indices) -> list[int]:
     """The length of each text's context, in an order; 0 where it was there before."""
     fresh = np.zeros(len(order), dtype=np.int64)
     contexts, first = np.unique(texts.context_of[order], return_index=True)
@@ -91,27 +91,27 @@ def _new_tokens(texts: RaggedTexts, order: Indices) -> list[int]:
     return fresh.tolist() if fresh.any() else [0] * len(order)
 
 
-def _states(
-    loaded: LoadedModel, texts: RaggedTexts, used: Indices, starts: Sequence[KeptState], *, bos: bool
+def _context_states(
+    loaded: LoadedModel, texts: RaggedTexts, used: Indices, starts: Sequence[StoredState], *, bos: bool
 ) -> Work[Any, Any]:
     """The states after what stands before texts, one row each."""
     known = len(texts.contexts)
     kept = [starts[i - known].state for i in used if i >= known]
     contexts = [texts.contexts[i] for i in used if i < known]
     if not contexts:
-        return concatenated(kept)
+        return concatenate_states(kept)
     states = yield from prefill(loaded, contexts, bos=bos)
-    return concatenated([states, *kept]) if kept else states
+    return concatenate_states([states, *kept]) if kept else states
 
 
-def _look_up(
+def _score_by_lookup(
     loaded: LoadedModel, texts: RaggedTexts, rows: Indices, states: Any, numbers: Indices, out: FloatArray
 ) -> Work[Any, None]:
     """Score consecutive texts by table, a bounded number of tokens a call."""
     first, last = int(rows[0]), int(rows[-1]) + 1
     at = first
     while at < last:
-        limit = texts.offsets[at] + TABLE_TOKENS
+        limit = texts.offsets[at] + MAX_LOOKUP_TOKENS
         end = max(int(np.searchsorted(texts.offsets, limit, side="right")) - 1, at + 1)
         end = min(end, last)
         offsets = texts.offsets[at : end + 1]
@@ -121,7 +121,7 @@ def _look_up(
         at = end
 
 
-def _read(
+def _score_by_reading(
     loaded: LoadedModel,
     texts: RaggedTexts,
     rows: Indices,
@@ -131,17 +131,19 @@ def _read(
     scorer: Scorer,
 ) -> Work[Any, None]:
     """Score texts side by side, in chunks of bounded size."""
-    for chunk in _chunks(np.diff(texts.offsets)[rows]):
-        tokens, lengths, places = _padded(texts, rows[chunk])
+    for chunk in _padded_chunks(np.diff(texts.offsets)[rows]):
+        tokens, lengths, places = _pad_rows(texts, rows[chunk])
         if not places.size:  # empty texts without an end
             continue
         used, contexts = np.unique(numbers[chunk], return_inverse=True)
-        scored = yield from _scored(loaded.model, states.select(used), contexts, tokens, lengths, scorer)
+        scored = yield from _score_padded(
+            loaded.model, states.select(used), contexts, tokens, lengths, scorer
+        )
         within = places >= 0
         out[places[within]] = scored[within]
 
 
-def _scored(
+def _score_padded(
     model: LanguageModel[Any],
     state: Any,
     contexts: Indices,
@@ -151,16 +153,16 @@ def _scored(
 ) -> Work[Any, FloatArray]:
     """Log-probabilities [N, T] of texts after some of K contexts [N], what they share read once if that spares work."""
     shares = scorer is score_sequences and len(lengths) > 1 and model.family != "ngram"
-    if shares and can(model, ChoiceScorer):
-        levels = yield from tree_of(contexts, tokens, lengths)
-        if spares_work(levels, len(state), lengths):
+    if shares and supports(model, ChoiceScorer):
+        levels = yield from build_tree(contexts, tokens, lengths)
+        if tree_is_cheaper(levels, len(state), lengths):
             return (yield from score_tree(model, state, levels, tokens.shape))
     elif shares:
-        shared = shared_levels(contexts, tokens, lengths)
+        shared = shared_prefix_levels(contexts, tokens, lengths)
         if shared:
-            return (yield from score_shared(model, state, shared, tokens, lengths))
+            return (yield from score_shared_prefixes(model, state, shared, tokens, lengths))
     scores = np.zeros(tokens.shape, dtype=np.float32)
-    for some in chunks(lengths):
+    for some in chunks_by_length(lengths):
         width = int(lengths[some].max())
         before = state.select(contexts[some])
         told = yield from score(model, before, tokens[some, :width], lengths[some], scorer=scorer)
@@ -168,12 +170,12 @@ def _scored(
     return scores
 
 
-def _chunks(lengths: Indices) -> list[slice]:
-    """Neighbours in runs of at most `TREE_TOKENS` padded tokens, or one text."""
+def _padded_chunks(lengths: Indices) -> list[slice]:
+    """Neighbours in runs of at most `MAX_TREE_TOKENS` padded tokens, or one text."""
     runs, first, widest = [], 0, 0
     for last, length in enumerate(lengths.tolist()):
         wider = max(widest, length)
-        if last > first and (last + 1 - first) * wider > TREE_TOKENS:
+        if last > first and (last + 1 - first) * wider > MAX_TREE_TOKENS:
             runs.append(slice(first, last))
             first, wider = last, length
         widest = wider
@@ -181,7 +183,7 @@ def _chunks(lengths: Indices) -> list[slice]:
     return runs
 
 
-def _padded(texts: RaggedTexts, rows: Indices) -> tuple[TokenIds, TokenIds, Indices]:
+def _pad_rows(texts: RaggedTexts, rows: Indices) -> tuple[TokenIds, TokenIds, Indices]:
     """Some texts' ids [R, T], their lengths [R], and where each id stands among all; −1 past a text's end [R, T]."""
     begins, lengths = texts.offsets[rows], np.diff(texts.offsets)[rows]
     steps = np.arange(int(lengths.max(initial=0)))

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from models.detokenizer import Detokenizer
 from models.protocol import TopTokens
-from models.scoring import finite
+from models.scoring import finite_logprob
 from models.vocabulary import CONTROL_TOKENS
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class TokenEntries:
         )
 
 
-class Speller:
+class EntryBuilder:
     """Makes entries of one text's tokens as they come.
 
     Args:
@@ -81,7 +81,7 @@ class Speller:
             entries.logprobs.append(None)
             entries.tops.append(None)
             return
-        logprob = finite(logprob)
+        logprob = finite_logprob(logprob)
         entries.logprobs.append(logprob)
         entries.tops.append(self._by_name(top) | {name: logprob})  # the very same number in both
 
@@ -99,11 +99,11 @@ class Speller:
         if top is None:
             return {}
         pairs = zip(top.ids.tolist(), top.log_probs.tolist(), strict=True)
-        return {self.name(token): finite(logprob) for token, logprob in pairs}
+        return {self.name(token): finite_logprob(logprob) for token, logprob in pairs}
 
 
 def generated_entries(
-    speller: Speller,
+    speller: EntryBuilder,
     token_ids: Iterable[int],
     logprobs: Iterable[float],
     tops: Sequence[TopTokens],

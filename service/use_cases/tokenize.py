@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from models.vocabulary import BOS, CONTROL_TOKENS
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 from service.engine.job import Work
 from service.use_cases.limits import Limits
-from service.use_cases.token_entries import Speller
+from service.use_cases.token_entries import EntryBuilder
 
 
-class Tokens(NamedTuple):
+class TokenizedText(NamedTuple):
     """A text's tokens.
 
     Attributes:
@@ -22,7 +22,7 @@ class Tokens(NamedTuple):
     names: list[str]
 
 
-def tokenize(loaded: LoadedModel, text: str, limits: Limits, *, special: bool) -> Work[Any, Tokens]:
+def tokenize(loaded: LoadedModel, text: str, limits: Limits, *, special: bool) -> Work[Any, TokenizedText]:
     """The tokens of a text.
 
     A text that is nothing but `<s>`, `</s>` or `<unk>` is that control token, unless the vocabulary has an
@@ -47,8 +47,8 @@ def tokenize(loaded: LoadedModel, text: str, limits: Limits, *, special: bool) -
     if special and ids[:1] != [BOS]:
         ids.insert(0, BOS)
     limits.check_length(len(ids), parameter="prompt")
-    speller = Speller(loaded, continues=False)
-    return Tokens(ids, [speller.name(token) for token in ids])
+    speller = EntryBuilder(loaded, continues=False)
+    return TokenizedText(ids, [speller.name(token) for token in ids])
 
 
 def detokenize(loaded: LoadedModel, ids: Sequence[int], limits: Limits) -> Work[Any, str]:

@@ -7,8 +7,8 @@ import numpy as np
 
 from models.arrays import TokenIds
 from models.errors import InvalidInputError
-from models.reranking.tuning.steps import in_steps
-from service.engine.host import LoadedModel
+from models.reranking.tuning.steps import map_in_steps
+from service.engine.hosted import LoadedModel
 from service.engine.job import Work
 from service.use_cases.limits import Limits
 
@@ -16,7 +16,7 @@ TextOrIds: TypeAlias = str | tuple[int, ...]
 """A text, or token ids not yet checked against a vocabulary."""
 
 
-class Sequence(NamedTuple):
+class EncodedText(NamedTuple):
     """Ids to score, and those before them, which are not.
 
     Attributes:
@@ -28,13 +28,13 @@ class Sequence(NamedTuple):
     text: TokenIds
 
 
-class SharedContexts:
+class ContextInterner:
     """Keeps equal contexts once: one copy for each of thousands of texts would fill the memory."""
 
     def __init__(self) -> None:
         self._seen: dict[bytes, TokenIds] = {}
 
-    def intern(self, sequence: Sequence) -> Sequence:
+    def intern(self, sequence: EncodedText) -> EncodedText:
         """The same sequence, with the array of an equal context that was seen before."""
         context = self._seen.setdefault(sequence.context.tobytes(), sequence.context)
         return sequence._replace(context=context)
@@ -73,7 +73,7 @@ def encode_each(
         InvalidInputError, ContextLengthError: see `encode_within`.
     """
     return (
-        yield from in_steps(
+        yield from map_in_steps(
             named,
             lambda one: encode_within(loaded, one[1], limits, parameter=one[0]),
             size=lambda one: len(one[1]),
@@ -81,7 +81,7 @@ def encode_each(
     )
 
 
-def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, parameter: str) -> Sequence:
+def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, parameter: str) -> EncodedText:
     """The ids of a context and what follows it, tokenised as one text.
 
     A token that begins in the context and ends in the text belongs to the text.
@@ -97,7 +97,7 @@ def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, p
     """
     if isinstance(context, str) and isinstance(given, str):
         joint, num_context = loaded.tokenizer.encode_after(context, given)
-        return Sequence(
+        return EncodedText(
             np.array(joint[:num_context], dtype=np.int64), np.array(joint[num_context:], dtype=np.int64)
         )
     if isinstance(context, str) != isinstance(given, str) and context:
@@ -106,4 +106,4 @@ def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, p
             f"context is {kinds[0]} but {parameter} is {kinds[1]}; give both alike", parameter="context"
         )
     before = encode(loaded, context, parameter="context") if context else np.zeros(0, dtype=np.int64)
-    return Sequence(before, encode(loaded, given, parameter=parameter))
+    return EncodedText(before, encode(loaded, given, parameter=parameter))

@@ -9,15 +9,15 @@ from models.errors import InvalidInputError
 from models.reranking.derived import CONSENSUS, is_derived
 from models.reranking.features import ListFeatures, check_given
 from models.reranking.lists import CandidateList
-from models.reranking.metrics import Metric
-from models.reranking.tuning.cross_fitting import tune as cross_fit
-from models.reranking.tuning.features import TuningData, tuning_data, with_references
-from models.reranking.tuning.folds import fold_numbers
-from models.reranking.tuning.outcome import Outcome
+from models.reranking.metrics.interface import Metric
+from models.reranking.tuning.cross_fitting import cross_fit
+from models.reranking.tuning.features import TuningData, select_with_references, tuning_data
+from models.reranking.tuning.folds import assign_folds
+from models.reranking.tuning.outcome import TuningOutcome
 from models.reranking.tuning.problem import Ints
 from models.reranking.tuning.settings import TuningSettings
 from service.engine.job import Work
-from service.use_cases.candidate_features import features_of
+from service.use_cases.candidate_features import compute_features
 from service.use_cases.limits import Limits
 from service.use_cases.rerank import MAX_COMPARED
 from service.use_cases.scoring_models import ScoringModels
@@ -63,7 +63,7 @@ class TuneCommand:
             )
 
 
-def check_candidates(count: int) -> None:
+def check_candidate_count(count: int) -> None:
     """Refuse more candidates than one request may ask the service to tune on.
 
     Raises:
@@ -77,7 +77,7 @@ def check_candidates(count: int) -> None:
         )
 
 
-class Tuned(NamedTuple):
+class TuneResult(NamedTuple):
     """What came of it.
 
     Attributes:
@@ -88,25 +88,25 @@ class Tuned(NamedTuple):
 
     data: TuningData
     folds: Ints
-    outcome: Outcome
+    outcome: TuningOutcome
 
 
-def tune(models: ScoringModels, command: TuneCommand, limits: Limits) -> Work[Any, Tuned]:
+def tune(models: ScoringModels, command: TuneCommand, limits: Limits) -> Work[Any, TuneResult]:
     """Score the candidates, seek weights, and judge them; a use case.
 
     Raises:
         InvalidInputError: no list has references, a feature is missing, or there are too few lists.
         ContextLengthError: a candidate with its context has too many tokens.
     """
-    numbers, told = with_references(command.lists)
+    numbers, told = select_with_references(command.lists)
     yield from _check(command, told, numbers, models)
-    computed = yield from features_of(models, told, limits)
-    return (yield from judge(command, computed))
+    computed = yield from compute_features(models, told, limits)
+    return (yield from tune_and_evaluate(command, computed))
 
 
-def judge(
+def tune_and_evaluate(
     command: TuneCommand, computed: ListFeatures, *, searched: Callable[[], None] = lambda: None
-) -> Work[Any, Tuned]:
+) -> Work[Any, TuneResult]:
     """Seek weights, and judge them; a use case.
 
     Args:
@@ -124,13 +124,13 @@ def judge(
         features=command.features,
         length_exponents=command.settings.length_exponents,
     )
-    folds = fold_numbers(data.lists, folds=command.settings.folds, seed=command.settings.seed)
+    folds = assign_folds(data.lists, folds=command.settings.folds, seed=command.settings.seed)
     yield None
     outcome = yield from cross_fit(data, folds, command.settings, searched=searched)
-    return Tuned(data, folds, outcome)
+    return TuneResult(data, folds, outcome)
 
 
-def _place(numbers: Ints, place: int) -> str:
+def _list_prefix(numbers: Ints, place: int) -> str:
     return f"lists[{numbers[place]}]."
 
 
@@ -140,7 +140,7 @@ def _check(
     """Refuse lists that cannot be tuned on; `numbers` are what messages call them by."""
     for begin in range(0, len(lists), _LISTS_AT_ONCE):
         some, named = lists[begin : begin + _LISTS_AT_ONCE], numbers[begin : begin + _LISTS_AT_ONCE]
-        check_given(some, models=models.extra, place=partial(_place, named))
+        check_given(some, models=models.extra, place=partial(_list_prefix, named))
         yield None
     compares = any(name.startswith(CONSENSUS) and is_derived(name) for name in command.features or ())
     longest = max(len(one.candidates) for one in lists)

@@ -5,11 +5,11 @@ import mmap
 _CELL_BYTES = 8
 _NOT_LISTENING = -1
 
-BEAT_S = 0.2
+HEARTBEAT_INTERVAL_S = 0.2
 """How often a worker says that it is alive."""
 
 
-class Board:
+class SharedStatus:
     """Made before the workers are forked. Every cell has one writer at a time, so nobody waits for anybody.
 
     Args:

@@ -2,16 +2,16 @@
 
 from starlette.types import Message, Receive, Scope
 
-from service.routes.limits import LATE, announced_bytes
+from service.routes.limits import RECEIVE_TIMEOUT, content_length
 
 
-async def read_whole(scope: Scope, receive: Receive, *, max_bytes: int) -> tuple[bytes | None, Receive]:
+async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> tuple[bytes | None, Receive]:
     """The body, and what an application that is to answer after all receives: the same, and then what comes.
 
     Returns:
         None in place of a body that is too long, too slow, or cut off: the application finds out, and refuses it.
     """
-    if announced_bytes(scope) > max_bytes:
+    if content_length(scope) > max_bytes:
         return None, receive
     kept: list[Message] = []
     size = 0
@@ -20,16 +20,16 @@ async def read_whole(scope: Scope, receive: Receive, *, max_bytes: int) -> tuple
         kept.append(message)
         size += len(message.get("body", b""))
         if message["type"] != "http.request" or size > max_bytes:
-            return None, _replaying(kept, receive)
+            return None, _replay(kept, receive)
         if not message.get("more_body", False):
             break
-        if scope["state"].get(LATE):
-            return None, _replaying(kept, receive)
+        if scope["state"].get(RECEIVE_TIMEOUT):
+            return None, _replay(kept, receive)
     body = kept[0].get("body", b"") if len(kept) == 1 else b"".join(one.get("body", b"") for one in kept)
-    return body, _replaying([{"type": "http.request", "body": body, "more_body": False}], receive)
+    return body, _replay([{"type": "http.request", "body": body, "more_body": False}], receive)
 
 
-def _replaying(kept: list[Message], receive: Receive) -> Receive:
+def _replay(kept: list[Message], receive: Receive) -> Receive:
     left = iter(kept)
 
     async def again() -> Message:

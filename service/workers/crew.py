@@ -4,11 +4,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.workers.board import Board
+from service.workers.board import SharedStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class WorkerPool:
     """Which worker this is, and how it finds the others.
 
     Attributes:
@@ -25,7 +25,7 @@ class Crew:
     number: int
     size: int
     name: str
-    status: Board
+    status: SharedStatus
     folder: Path
     weights: Path
     lifeline: int

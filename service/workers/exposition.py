@@ -6,11 +6,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-_HEAD = b"# HELP "
+_HELP = b"# HELP "
 _COMMENT = b"#"
 
 
-def merged(texts: Iterable[bytes]) -> bytes:
+def merge_expositions(texts: Iterable[bytes]) -> bytes:
     """All samples of several texts, those of one family together under one head.
 
     Args:
@@ -21,7 +21,7 @@ def merged(texts: Iterable[bytes]) -> bytes:
     for text in texts:
         name, is_new = b"", False
         for line in text.splitlines(keepends=True):
-            if line.startswith(_HEAD):
+            if line.startswith(_HELP):
                 name = line.split(b" ", 3)[2]
                 is_new = name not in heads
                 heads.setdefault(name, [])
@@ -33,7 +33,7 @@ def merged(texts: Iterable[bytes]) -> bytes:
     return b"".join(line for name in heads for line in (*heads[name], *samples[name]))
 
 
-def of_the_whole(*, answering: int, restarts: Sequence[int]) -> bytes:
+def pool_metrics(*, answering: int, restarts: Sequence[int]) -> bytes:
     """What is told of the workers together.
 
     Args:
@@ -41,11 +41,11 @@ def of_the_whole(*, answering: int, restarts: Sequence[int]) -> bytes:
         restarts: how often each was started again.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Whole(answering, restarts))
+    registry.register(_PoolCollector(answering, restarts))
     return generate_latest(registry)
 
 
-class _Whole(Collector):
+class _PoolCollector(Collector):
     def __init__(self, answering: int, restarts: Sequence[int]) -> None:
         self._answering, self._restarts = answering, restarts
 

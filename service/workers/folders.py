@@ -14,10 +14,10 @@ from pathlib import Path
 import structlog
 
 _log = structlog.get_logger(__name__)
-_START = "gramophone-"
+_PREFIX = "gramophone-"
 
 
-class HeldFolder:
+class LockedFolder:
     """A new folder that nobody else's user may enter. The folders of its kind that were left over are removed first.
 
     Args:
@@ -27,9 +27,9 @@ class HeldFolder:
 
     def __init__(self, kind: str, parent: Path | None = None) -> None:
         parent = Path(tempfile.gettempdir()) if parent is None else parent
-        _sweep(parent, kind)
+        _remove_leftovers(parent, kind)
         while True:  # until nobody has swept it before it was held
-            self.path = Path(tempfile.mkdtemp(f".{kind}", _START, parent))  # of mode 0700
+            self.path = Path(tempfile.mkdtemp(f".{kind}", _PREFIX, parent))  # of mode 0700
             try:
                 self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
             except FileNotFoundError:
@@ -45,9 +45,9 @@ class HeldFolder:
         os.close(self._descriptor)
 
 
-def _sweep(parent: Path, kind: str) -> None:
+def _remove_leftovers(parent: Path, kind: str) -> None:
     """Remove the folders of a kind that are ours and that nobody holds."""
-    for path in parent.glob(f"{_START}*.{kind}"):
+    for path in parent.glob(f"{_PREFIX}*.{kind}"):
         with contextlib.suppress(OSError):  # held, or another user's, or gone by now
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

@@ -13,15 +13,15 @@ import zlib
 from starlette.types import Scope
 
 from service.routes.facts import header
-from service.workers.crew import Crew
+from service.workers.crew import WorkerPool
 
 _USERS = "/v1/autocomplete/users/"
 _AUTOCOMPLETE = "/v1/autocomplete"
-_OPEN = "/v1/states"
+_OPEN_STATES = "/v1/states"
 _RERANK = "/v1/rerank"
 _WITH_HANDLES = frozenset({"/v1/states/advance", "/v1/states/next", "/v1/states/free"})
-_PATHS = frozenset({_AUTOCOMPLETE, _OPEN, _RERANK}) | _WITH_HANDLES
-_AFFINITY = b"x-gramophone-session"
+_PATHS = frozenset({_AUTOCOMPLETE, _OPEN_STATES, _RERANK}) | _WITH_HANDLES
+_AFFINITY_HEADER = b"x-gramophone-session"
 
 _HANDLE = re.compile(rb'"([\w-]{1,63})\.[0-9a-f]{6}\.[\w-]{16}[",]')
 # a quotation mark inside a text of JSON is written with a backslash: these are keys
@@ -29,19 +29,19 @@ _USER = re.compile(rb'"user"\s*:\s*"([^"]*)"')
 _SESSION = re.compile(rb'"session"\s*:\s*"([^"]*)"')
 
 
-def is_remembering(path: str) -> bool:
+def has_affinity(path: str) -> bool:
     """Whether what is asked for at a path may be about something that one process remembers."""
     return path in _PATHS or path.startswith(_USERS)
 
 
-class Homes:
+class Affinity:
     """Finds the worker for a request.
 
     Args:
         crew: the workers.
     """
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, crew: WorkerPool) -> None:
         self._size = crew.size
         self._by_name = {name.encode(): number for number, name in enumerate(crew.process_names)}
 
@@ -52,8 +52,8 @@ class Homes:
             return self._hash(path[len(_USERS) :].partition("/")[0].encode())
         if path == _AUTOCOMPLETE:
             named = _USER.search(body) or _SESSION.search(body)
-            return None if named is None else self._hash(_unescaped(named[1]))
-        if path == _OPEN:
+            return None if named is None else self._hash(_unescape(named[1]))
+        if path == _OPEN_STATES:
             return self._worker_of_client(scope)
         keeper = self._state_owner(body) if path != _RERANK or b'"session"' in body else None
         if keeper is None and path == _RERANK and b'"commit"' in body:  # a session begins
@@ -68,13 +68,13 @@ class Homes:
     def _worker_of_client(self, scope: Scope) -> int:
         client = scope.get("client")
         address = b"" if client is None else client[0].encode()
-        return self._hash(header(scope, _AFFINITY) or address)
+        return self._hash(header(scope, _AFFINITY_HEADER) or address)
 
     def _hash(self, name: bytes) -> int:
         return zlib.crc32(name) % self._size
 
 
-def _unescaped(name: bytes) -> bytes:
+def _unescape(name: bytes) -> bytes:
     """A name out of JSON as it stands in paths: some clients write `+` and others as numbers."""
     if b"\\" not in name:
         return name

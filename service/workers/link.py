@@ -16,21 +16,21 @@ from starlette.types import Message, Scope, Send
 
 from service.routes.facts import header
 
-_ROOM_BYTES = 1 << 18
+_BUFFER_BYTES = 1 << 18
 """Of an answer that arrives faster than it is passed on, before its sender must wait."""
 
-_ANSWER_S = 1.0
+_REPLY_TIMEOUT_S = 1.0
 """What workers ask of one another is answered at once; one that hangs is not waited for."""
 
-_OF_ONE_HOP = frozenset(
+_HOP_BY_HOP_HEADERS = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"expect", b"te", b"trailer"}
 )
-_OWN = _OF_ONE_HOP | {b"content-length"}
-_ADDED = _OF_ONE_HOP | {b"date"}
+_DROPPED_REQUEST_HEADERS = _HOP_BY_HOP_HEADERS | {b"content-length"}
+_DROPPED_RESPONSE_HEADERS = _HOP_BY_HOP_HEADERS | {b"date"}
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-class CutError(Exception):
+class PeerConnectionError(Exception):
     """A worker did not answer, or not to the end.
 
     Attributes:
@@ -43,7 +43,7 @@ class CutError(Exception):
 
 
 @dataclass(slots=True)
-class Answer:
+class PeerResponse:
     """A whole answer; `send` takes it as an application sends it."""
 
     status: int = 0
@@ -58,18 +58,18 @@ class Answer:
             self.body += message.get("body", b"")
 
 
-def encode(method: str, target: bytes, headers: Headers, body: bytes = b"") -> bytes:
+def encode_request(method: str, target: bytes, headers: Headers, body: bytes = b"") -> bytes:
     """A request as it goes over a link."""
     lines = [method.encode(), b" ", target, b" HTTP/1.1\r\n"]
     for name, value in headers:
-        if name not in _OWN:
+        if name not in _DROPPED_REQUEST_HEADERS:
             lines += (name, b": ", value, b"\r\n")
     lines.append(b"content-length: %d\r\n\r\n" % len(body))
     lines.append(body)
     return b"".join(lines)
 
 
-def encode_again(scope: Scope, body: bytes) -> bytes:
+def encode_scope(scope: Scope, body: bytes) -> bytes:
     """The request of a scope as it goes over a link; the answer to HEAD has its body cut off where it came from."""
     method = "GET" if scope["method"] == "HEAD" else scope["method"]
     target = scope["raw_path"]
@@ -78,10 +78,10 @@ def encode_again(scope: Scope, body: bytes) -> bytes:
     headers = scope["headers"]
     if header(scope, b"host") is None:  # HTTP/1.0 needs none
         headers = [(b"host", b""), *headers]
-    return encode(method, target, headers, body)
+    return encode_request(method, target, headers, body)
 
 
-class Sibling:
+class Peer:
     """Another worker; connections to it are kept for the next request.
 
     Args:
@@ -90,25 +90,27 @@ class Sibling:
 
     def __init__(self, socket: Path) -> None:
         self._socket = str(socket)
-        self._idle: list[_Link] = []
+        self._idle: list[_PeerConnection] = []
 
-    async def get(self, path: str) -> Answer:
+    async def get(self, path: str) -> PeerResponse:
         """The whole answer to a GET that is answered at once.
 
         Raises:
             CutError: there was none, it did not come soon, or it is an error.
         """
-        answer = Answer()
-        request = encode("GET", path.encode(), [(b"host", b"worker")])
+        answer = PeerResponse()
+        request = encode_request("GET", path.encode(), [(b"host", b"worker")])
         try:
-            async with asyncio.timeout(_ANSWER_S):
+            async with asyncio.timeout(_REPLY_TIMEOUT_S):
                 await self.exchange(request, answer.send)
         except TimeoutError:
-            raise CutError(
-                f"{self._socket}: no answer in {_ANSWER_S:g} s", reply_begun=answer.status > 0
+            raise PeerConnectionError(
+                f"{self._socket}: no answer in {_REPLY_TIMEOUT_S:g} s", reply_begun=answer.status > 0
             ) from None
         if answer.status != HTTPStatus.OK:
-            raise CutError(f"{self._socket}: its answer has the status {answer.status}", reply_begun=True)
+            raise PeerConnectionError(
+                f"{self._socket}: its answer has the status {answer.status}", reply_begun=True
+            )
         return answer
 
     async def exchange(self, request: bytes, send: Send) -> None:
@@ -126,7 +128,7 @@ class Sibling:
             link = kept or await self._connect()
             try:
                 await link.exchange(request, send)
-            except CutError as error:
+            except PeerConnectionError as error:
                 if kept is None or error.reply_begun:
                     raise
                 continue  # it was closed for having been idle, or its worker has died: the next is fresh, or refused
@@ -134,22 +136,24 @@ class Sibling:
                 link.release(self._idle)
             return
 
-    def _idle_connection(self) -> "_Link | None":
+    def _idle_connection(self) -> "_PeerConnection | None":
         while self._idle:
             link = self._idle.pop()
             if link.is_open:
                 return link
         return None
 
-    async def _connect(self) -> "_Link":
+    async def _connect(self) -> "_PeerConnection":
         try:
-            _, link = await asyncio.get_running_loop().create_unix_connection(_Link, self._socket)
+            _, link = await asyncio.get_running_loop().create_unix_connection(_PeerConnection, self._socket)
         except OSError as error:
-            raise CutError(f"{self._socket}: {error.strerror or error}", reply_begun=False) from None
+            raise PeerConnectionError(
+                f"{self._socket}: {error.strerror or error}", reply_begun=False
+            ) from None
         return link
 
 
-class _Link(asyncio.Protocol):
+class _PeerConnection(asyncio.Protocol):
     """One connection, one request at a time."""
 
     def __init__(self) -> None:
@@ -171,14 +175,14 @@ class _Link(asyncio.Protocol):
         """See `Sibling.exchange`."""
         self._begun = self._complete = False
         if not self.is_open:
-            raise CutError("the connection was closed", reply_begun=False)
+            raise PeerConnectionError("the connection was closed", reply_begun=False)
         self._transport.write(request)
         while True:
             if not self._messages:
                 if self._complete:
                     return
                 if self._problem is not None:
-                    raise CutError(self._problem, reply_begun=self._begun)
+                    raise PeerConnectionError(self._problem, reply_begun=self._begun)
                 self._arrived = asyncio.get_running_loop().create_future()
                 await self._arrived
                 continue
@@ -188,7 +192,7 @@ class _Link(asyncio.Protocol):
             for message in messages:
                 await send(message)
 
-    def release(self, idle: "list[_Link]") -> None:
+    def release(self, idle: "list[_PeerConnection]") -> None:
         """Be kept for another request, if nothing of the last answer is to come, or waits to be passed on."""
         if self._complete and not self._messages and self.is_open and self._keeps_alive:
             idle.append(self)
@@ -208,7 +212,7 @@ class _Link(asyncio.Protocol):
         except (HttpParserError, HttpParserUpgrade) as error:
             self._problem = f"what it said is not HTTP/1.1: {error}"
             self._transport.abort()
-        if self._waiting_bytes > _ROOM_BYTES:
+        if self._waiting_bytes > _BUFFER_BYTES:
             self._transport.pause_reading()
         self._wake()
 
@@ -223,7 +227,7 @@ class _Link(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep what is not of this connection alone."""
         name = name.lower()
-        if name not in _ADDED:
+        if name not in _DROPPED_RESPONSE_HEADERS:
             self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:

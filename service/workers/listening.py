@@ -9,15 +9,15 @@ than another leaves the next one to that for some milliseconds.
 import socket
 from collections.abc import Callable
 
-from service.listening import Listener
-from service.workers.crew import Crew
+from service.listening import SocketListener
+from service.workers.crew import WorkerPool
 
-_TURN_S = 0.001
-_PATIENCE_TURNS = 100
+_DEFER_S = 0.001
+_MAX_DEFERRALS = 100
 """After so many turns in which a less busy worker has taken nothing, it is not waited for until it takes something."""
 
 
-class FairListener(Listener):
+class FairListener(SocketListener):
     """Takes connections when it is this worker's turn. Belongs to the event loop.
 
     Args:
@@ -29,7 +29,7 @@ class FairListener(Listener):
     def __init__(
         self,
         listening: socket.socket,
-        crew: Crew,
+        crew: WorkerPool,
         connect: Callable[[socket.socket], None],
     ) -> None:
         self._number = crew.number
@@ -61,7 +61,7 @@ class FairListener(Listener):
     def _on_readable(self) -> None:
         """A connection waits for whoever takes it."""
         if self._is_deferred():
-            self._pause(_TURN_S)
+            self._pause(_DEFER_S)
             return
         self._deferrals = 0
         super()._on_readable()
@@ -77,7 +77,7 @@ class FairListener(Listener):
             self._deferrals = 0
             return False
         self._deferrals += 1
-        if self._deferrals <= _PATIENCE_TURNS:
+        if self._deferrals <= _MAX_DEFERRALS:
             return True
         self._unresponsive.update(fewer)
         self._deferrals = 0

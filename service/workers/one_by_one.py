@@ -6,20 +6,20 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from service.workers.crew import Crew
+from service.workers.crew import WorkerPool
 
 _LOCK = "changes.lock"
-_LOOK_S = 0.01
+_POLL_S = 0.01
 
 
-class OneByOne:
+class CrossProcessLock:
     """A lock that one request of one worker has at a time; it goes with a worker that dies.
 
     Args:
         crew: the workers, in whose folder it lies.
     """
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, crew: WorkerPool) -> None:
         self._path = crew.folder / _LOCK
 
     @asynccontextmanager
@@ -30,14 +30,14 @@ class OneByOne:
         """
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            while not _had(descriptor):  # noqa: ASYNC110 - another process gives it back
-                await asyncio.sleep(_LOOK_S)
+            while not _try_lock(descriptor):  # noqa: ASYNC110 - another process gives it back
+                await asyncio.sleep(_POLL_S)
             yield
         finally:
             os.close(descriptor)
 
 
-def _had(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

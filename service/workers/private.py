@@ -12,23 +12,23 @@ from urllib.parse import parse_qs
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.routes.errors import nothing_at
+from service.routes.errors import not_found
 from service.routes.serving import Services
-from service.workers.relay import PRIVATE
+from service.workers.relay import PEER_PREFIX
 
-METRICS = PRIVATE + "metrics"
-SERVED = PRIVATE + "served"
-REFRESH = PRIVATE + "refresh"
+METRICS_PATH = PEER_PREFIX + "metrics"
+SERVED_PATH = PEER_PREFIX + "served"
+REFRESH_PATH = PEER_PREFIX + "refresh"
 
 
-def served(services: Services) -> set[str]:
+def served_addresses(services: Services) -> set[str]:
     """The addresses that a worker serves or is to serve."""
     host = services.host
     here = {address for model in host.models.values() for address in host.followed_addresses(model)}
     return here | set(services.reloader.queued)
 
 
-class PrivateRoutes:
+class PeerEndpoints:
     """Answers other workers.
 
     Args:
@@ -37,21 +37,21 @@ class PrivateRoutes:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._at_start = served(services)
+        self._at_start = served_addresses(services)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         path = scope["path"]
-        if path == METRICS:
+        if path == METRICS_PATH:
             reply = Response(self._services.metrics.exposition(), media_type="text/plain")
-        elif path == SERVED:
-            now = served(self._services)
+        elif path == SERVED_PATH:
+            now = served_addresses(self._services)
             told = {"served": sorted(now), "unloaded": sorted(self._at_start - now)}
             reply = Response(json.dumps(told), media_type="application/json")
-        elif path == REFRESH:
+        elif path == REFRESH_PATH:
             reply = await self._refresh(parse_qs(scope["query_string"].decode()))
         else:
-            reply = nothing_at(path)
+            reply = not_found(path)
         await reply(scope, receive, send)
 
     async def _refresh(self, query: dict[str, list[str]]) -> Response:

@@ -10,29 +10,29 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from models.errors import NotReadyError
 from service.engine.metrics import Metrics
 from service.routes.authentication import presented_key
-from service.routes.errors import answer_to, error_body, error_response
-from service.routes.limits import CROWDED
-from service.routes.middleware import RequestRecord
+from service.routes.errors import error_body, error_response, error_status
+from service.routes.limits import OVER_LIMIT
+from service.routes.middleware import RequestLog
 from service.routes.serving import while_connected
 from service.security.key_store import KeyStore
-from service.workers.bodies import read_whole
-from service.workers.crew import Crew
-from service.workers.homes import Homes, is_remembering
-from service.workers.link import CutError, Sibling, encode_again
+from service.workers.bodies import read_body
+from service.workers.crew import WorkerPool
+from service.workers.homes import Affinity, has_affinity
+from service.workers.link import Peer, PeerConnectionError, encode_scope
 
 _log = structlog.get_logger(__name__)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
-PRIVATE = "/workers/"
+PEER_PREFIX = "/workers/"
 """Where paths begin that workers ask of one another, and nobody else may."""
 
 
-def is_private(scope: Scope) -> bool:
+def is_from_peer(scope: Scope) -> bool:
     """Whether a request has come from another worker: over a Unix socket, which has a path and no port."""
     server = scope.get("server")
     return server is not None and server[1] is None
 
 
-class Relay:
+class AffinityRelay:
     """Passes requests on to the worker that they belong to, which does all there is to do: key, counts, log.
 
     The outermost of all. What comes from another worker is answered here.
@@ -51,8 +51,8 @@ class Relay:
         self,
         app: ASGIApp,
         *,
-        pool: Crew,
-        peers: Mapping[int, Sibling],
+        pool: WorkerPool,
+        peers: Mapping[int, Peer],
         peer_endpoints: ASGIApp,
         keys: KeyStore,
         metrics: Metrics,
@@ -66,46 +66,46 @@ class Relay:
         self._metrics = metrics
         self._relayed = metrics.relayed_requests
         self._max_body_bytes = max_body_bytes
-        self._affinity = Homes(pool)
+        self._affinity = Affinity(pool)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or have it answered."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-        elif is_remembering(scope["path"]) and not is_private(scope) and self._is_acceptable(scope):
+        elif has_affinity(scope["path"]) and not is_from_peer(scope) and self._is_acceptable(scope):
             await self._pass_on_to_owner(scope, receive, send)
-        elif scope["path"].startswith(PRIVATE) and is_private(scope):
+        elif scope["path"].startswith(PEER_PREFIX) and is_from_peer(scope):
             await self._peer_endpoints(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
     def _is_acceptable(self, scope: Scope) -> bool:
         """Whether it will not be refused whatever it says; what will be is refused here."""
-        if scope["method"] not in _METHODS or scope["state"].get(CROWDED):
+        if scope["method"] not in _METHODS or scope["state"].get(OVER_LIMIT):
             return False
         return not self._keys or self._keys.find(presented_key(scope)) is not None
 
     async def _pass_on_to_owner(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, receive = await read_whole(scope, receive, max_bytes=self._max_body_bytes)
+        body, receive = await read_body(scope, receive, max_bytes=self._max_body_bytes)
         home = None if body is None else self._affinity.of(scope, body)
         if body is None or home is None or home == self._number:
             await self._app(scope, receive, send)
             return
         self._relayed.inc()
-        exchange = asyncio.ensure_future(self._peers[home].exchange(encode_again(scope, body), send))
+        exchange = asyncio.ensure_future(self._peers[home].exchange(encode_scope(scope, body), send))
         try:
             await while_connected(receive, exchange)
         except ClientDisconnect:
             return  # the link is closed, and with it the other's work ends
-        except CutError as error:
+        except PeerConnectionError as error:
             _log.warning("a worker did not answer", other=home, reason=str(error))
             if not error.reply_begun:  # else the server sees that the answer is not whole, and hangs up
-                await RequestRecord(_gone(home), metrics=self._metrics)(scope, receive, send)
+                await RequestLog(_peer_lost(home), metrics=self._metrics)(scope, receive, send)
 
 
-def _gone(number: int) -> ASGIApp:
+def _peer_lost(number: int) -> ASGIApp:
     error = NotReadyError(
         f"worker {number}, which keeps what this request is about, does not answer; it is started again if it has "
         "died, and then has forgotten it"
     )
-    return error_response(answer_to(error).status, error_body(error), {"retry-after": "1"})
+    return error_response(error_status(error).status, error_body(error), {"retry-after": "1"})

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 
-def look_ahead(look: Callable[[], list[str]]) -> list[str]:
+def probe_in_child(look: Callable[[], list[str]]) -> list[str]:
     """What a look finds that is done by a child process, so that nothing of it stays in this one.
 
     Threads that it starts, of a library for remote files say, would not be there in workers that are forked later.

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable, Iterator
 
 
-class Signals:
+class SignalQueue:
     """While it is open, signals of some kinds wait to be asked for.
 
     Args:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from service.workers.board import BEAT_S, Board
+from service.workers.board import HEARTBEAT_INTERVAL_S, SharedStatus
 
-_LOOKS = 5
+_MAX_MISSED_HEARTBEATS = 5
 
 
-class Silence:
+class Watchdog:
     """Finds workers that have said nothing for some time.
 
     It counts its own looks, not seconds: when the whole machine was held up, or all processes of a container were, the
@@ -20,9 +20,11 @@ class Silence:
         clock: seconds, monotonic.
     """
 
-    def __init__(self, board: Board, size: int, *, patience_s: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, board: SharedStatus, size: int, *, patience_s: float, clock: Callable[[], float]
+    ) -> None:
         self._status = board
-        self._every_s = max(patience_s / _LOOKS, BEAT_S) if patience_s else 0.0
+        self._every_s = max(patience_s / _MAX_MISSED_HEARTBEATS, HEARTBEAT_INTERVAL_S) if patience_s else 0.0
         self._clock = clock
         self._last_heartbeats = [0] * size
         self._missed = [0] * size  # that found nothing new
@@ -46,6 +48,6 @@ class Silence:
             is_silent = count > 0 and count == self._last_heartbeats[worker]
             self._missed[worker] = self._missed[worker] + 1 if is_silent else 0
             self._last_heartbeats[worker] = count
-            if self._missed[worker] == _LOOKS:
+            if self._missed[worker] == _MAX_MISSED_HEARTBEATS:
                 found.append(worker)
         return found

@@ -15,29 +15,29 @@ from pathlib import Path
 import structlog
 
 from models.errors import InvalidInputError
-from service.workers.board import Board
-from service.workers.crew import Crew
-from service.workers.folders import HeldFolder
-from service.workers.signals import Signals
-from service.workers.silence import Silence
+from service.workers.board import SharedStatus
+from service.workers.crew import WorkerPool
+from service.workers.folders import LockedFolder
+from service.workers.signals import SignalQueue
+from service.workers.silence import Watchdog
 
 _log = structlog.get_logger(__name__)
 _STOP = (signal.SIGTERM, signal.SIGINT)
 _FIRST_DELAY_S = 0.5
-_LONGEST_DELAY_S = 30.0
-_LONGEST_NAME = 59
-_LONGEST_FOLDER_BYTES = 98
+_MAX_DELAY_S = 30.0
+_MAX_NAME_LENGTH = 59
+_MAX_FOLDER_BYTES = 98
 """A socket's path has 107 bytes at most, nine of which its name may take."""
 
-_STEADY_S = 60.0
+_STABLE_S = 60.0
 """A worker that has lived so long is started again at once when it dies."""
 
-_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of random name is made in it
-_MEMORY_ROOM_BYTES = 1 << 30
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of random name is made in it
+_MIN_SHARED_MEMORY_BYTES = 1 << 30
 
 
 @dataclass(slots=True)
-class _Place:
+class _WorkerSlot:
     """A worker's place: who holds it, and since when.
 
     Attributes:
@@ -73,21 +73,21 @@ class Supervisor:
     ) -> None:
         self._size = size
         self._name = name or secrets.token_hex(4)
-        if len(self._name) > _LONGEST_NAME:
+        if len(self._name) > _MAX_NAME_LENGTH:
             raise InvalidInputError(
-                f"GRAMOPHONE_PROCESS_NAME has {len(self._name)} characters; with several workers {_LONGEST_NAME} are "
+                f"GRAMOPHONE_PROCESS_NAME has {len(self._name)} characters; with several workers {_MAX_NAME_LENGTH} are "
                 "the most, as each adds its number",
                 parameter="GRAMOPHONE_PROCESS_NAME",
             )
         self._patience_s = patience_s
-        self._status = Board(size)
-        self._watchdog = Silence(self._status, size, patience_s=hang_timeout_s, clock=time.monotonic)
-        self._slots = [_Place() for _ in range(size)]
+        self._status = SharedStatus(size)
+        self._watchdog = Watchdog(self._status, size, patience_s=hang_timeout_s, clock=time.monotonic)
+        self._slots = [_WorkerSlot() for _ in range(size)]
         self._stopping: int | None = None
         self._kill_s: float | None = None
         self._exit_code = 0
 
-    def run(self, listening: socket.socket) -> Crew:
+    def run(self, listening: socket.socket) -> WorkerPool:
         """Start the workers and see to them.
 
         Args:
@@ -103,9 +103,9 @@ class Supervisor:
         """
         self._listening = listening
         self._folder = _socket_folder()
-        self._weights = HeldFolder("weights", _roomy())
+        self._weights = LockedFolder("weights", _shared_memory_folder())
         self._lifeline, self._own_end = os.pipe()
-        self._signals = Signals((*_STOP, signal.SIGHUP, signal.SIGCHLD))
+        self._signals = SignalQueue((*_STOP, signal.SIGHUP, signal.SIGCHLD))
         for number in range(self._size):
             if crew := self._start(number):
                 return crew
@@ -121,7 +121,7 @@ class Supervisor:
 
     # --- starting -----------------------------------------------------------------------------------
 
-    def _start(self, number: int) -> Crew | None:
+    def _start(self, number: int) -> WorkerPool | None:
         """Fork a worker; in that, which one it is."""
         place = self._slots[number]
         with self._signals.blocked():
@@ -132,13 +132,13 @@ class Supervisor:
         place.starts += 1
         return None
 
-    def _as_worker(self, number: int) -> Crew:
+    def _as_worker(self, number: int) -> WorkerPool:
         self._signals.close()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are keys to read again
         # Ctrl-C reaches all of us, and the supervisor tells us to stop
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.close(self._own_end)
-        return Crew(
+        return WorkerPool(
             number=number,
             size=self._size,
             name=self._name,
@@ -149,14 +149,14 @@ class Supervisor:
             is_restarted=self._slots[number].starts > 0,
         )
 
-    def _start_due(self) -> Crew | None:
+    def _start_due(self) -> WorkerPool | None:
         now_s = time.monotonic()
         for number, place in enumerate(self._slots):
             if place.due_s is not None and now_s >= place.due_s and self._stopping is None:
                 try:
                     crew = self._start(number)
                 except OSError as error:  # no memory or no process is left; the others go on
-                    place.delay_s = _longer(place.delay_s)
+                    place.delay_s = _next_delay_s(place.delay_s)
                     place.due_s = now_s + place.delay_s
                     _log.error(
                         "worker cannot be started", of=number, reason=str(error), again_in_s=place.delay_s
@@ -233,7 +233,7 @@ class Supervisor:
             self._stop(0)
             return
         lived_s = time.monotonic() - place.since_s
-        if lived_s >= _STEADY_S:
+        if lived_s >= _STABLE_S:
             place.delay_s = 0.0
         place.due_s = time.monotonic() + place.delay_s
         _log.error(
@@ -244,7 +244,7 @@ class Supervisor:
             lived_s=round(lived_s, 1),
             again_in_s=place.delay_s,
         )
-        place.delay_s = _longer(place.delay_s)
+        place.delay_s = _next_delay_s(place.delay_s)
 
     def _tidy_up(self) -> int:
         """End by the signal that stopped all, as a lone process would; else the exit code to end with."""
@@ -257,15 +257,15 @@ class Supervisor:
         return self._exit_code
 
 
-def _longer(delay_s: float) -> float:
+def _next_delay_s(delay_s: float) -> float:
     """The next delay after one that was not long enough."""
-    return min(_LONGEST_DELAY_S, max(_FIRST_DELAY_S, 2 * delay_s))
+    return min(_MAX_DELAY_S, max(_FIRST_DELAY_S, 2 * delay_s))
 
 
-def _socket_folder() -> HeldFolder:
+def _socket_folder() -> LockedFolder:
     """A folder that nobody else can enter, with a path that leaves room for sockets' names."""
-    folder = HeldFolder("sockets")
-    if len(os.fsencode(folder.path)) > _LONGEST_FOLDER_BYTES:
+    folder = LockedFolder("sockets")
+    if len(os.fsencode(folder.path)) > _MAX_FOLDER_BYTES:
         folder.remove()
         raise InvalidInputError(
             f"the folder of temporary files, {folder.path.parent}, has a path too long for sockets in it: "
@@ -275,11 +275,11 @@ def _socket_folder() -> HeldFolder:
     return folder
 
 
-def _roomy() -> Path | None:
+def _shared_memory_folder() -> Path | None:
     """Memory, if there is a folder in it with room for weights; else None, for the folder of temporary files."""
     try:
-        room = os.statvfs(_MEMORY)
+        room = os.statvfs(_SHARED_MEMORY)
     except OSError:
         return None
-    is_roomy = room.f_bavail * room.f_frsize >= _MEMORY_ROOM_BYTES
-    return _MEMORY if is_roomy and os.access(_MEMORY, os.W_OK) else None
+    is_roomy = room.f_bavail * room.f_frsize >= _MIN_SHARED_MEMORY_BYTES
+    return _SHARED_MEMORY if is_roomy and os.access(_SHARED_MEMORY, os.W_OK) else None

@@ -11,23 +11,23 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.engine.metrics import Metrics
-from service.workers.bodies import read_whole
-from service.workers.crew import Crew
-from service.workers.exposition import merged, of_the_whole
-from service.workers.link import Answer, CutError, Sibling, encode_again
-from service.workers.one_by_one import OneByOne
-from service.workers.private import METRICS, REFRESH
-from service.workers.relay import is_private
+from service.workers.bodies import read_body
+from service.workers.crew import WorkerPool
+from service.workers.exposition import merge_expositions, pool_metrics
+from service.workers.link import Peer, PeerConnectionError, PeerResponse, encode_scope
+from service.workers.one_by_one import CrossProcessLock
+from service.workers.private import METRICS_PATH, REFRESH_PATH
+from service.workers.relay import is_from_peer
 
 _log = structlog.get_logger(__name__)
-_MODELS = "/admin/models/"
-_ALIASES = "/aliases/"
-_CHANGES = frozenset({"POST", "PUT", "DELETE"})
-_FAILURE = 400
+_MODELS_PATH = "/admin/models/"
+_ALIASES_SEGMENT = "/aliases/"
+_CHANGE_METHODS = frozenset({"POST", "PUT", "DELETE"})
+_FIRST_ERROR_STATUS = 400
 _KEPT_HEADERS = frozenset({b"content-type", b"retry-after"})
 
 
-class Together:
+class Broadcast:
     """Has all workers do what one is asked to, and tells the metrics of all.
 
     A worker that does not answer is left out: when it is started again, it takes over what the others serve.
@@ -44,25 +44,25 @@ class Together:
         self,
         app: ASGIApp,
         *,
-        pool: Crew,
-        peers: Mapping[int, Sibling],
+        pool: WorkerPool,
+        peers: Mapping[int, Peer],
         metrics: Metrics,
         max_body_bytes: int,
     ) -> None:
         self._app = app
         self._pool = pool
-        self._changes = OneByOne(pool)
+        self._changes = CrossProcessLock(pool)
         self._peers = peers
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http" or is_private(scope):
+        if scope["type"] != "http" or is_from_peer(scope):
             await self._app(scope, receive, send)
         elif scope["path"] == "/metrics" and scope["method"] in {"GET", "HEAD"}:
             await Response(await self._exposition(), media_type=CONTENT_TYPE_LATEST)(scope, receive, send)
-        elif scope["method"] in _CHANGES and scope["path"].startswith(_MODELS):
+        elif scope["method"] in _CHANGE_METHODS and scope["path"].startswith(_MODELS_PATH):
             await self._change(scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -73,64 +73,64 @@ class Together:
         """What all workers have counted that answer soon."""
         texts = {self._pool.number: self._metrics.exposition()}
 
-        async def add(number: int, sibling: Sibling) -> None:
+        async def add(number: int, sibling: Peer) -> None:
             try:
-                texts[number] = (await sibling.get(METRICS)).body
-            except CutError as error:
+                texts[number] = (await sibling.get(METRICS_PATH)).body
+            except PeerConnectionError as error:
                 _log.warning("a worker told no metrics", other=number, reason=str(error))
 
         await asyncio.gather(*(add(number, sibling) for number, sibling in self._peers.items()))
-        whole = of_the_whole(answering=len(texts), restarts=self._pool.status.restarts)
-        return merged([texts[number] for number in sorted(texts)] + [whole])
+        whole = pool_metrics(answering=len(texts), restarts=self._pool.status.restarts)
+        return merge_expositions([texts[number] for number in sorted(texts)] + [whole])
 
     # --- changes --------------------------------------------------------------------------------------
 
     async def _change(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, receive = await read_whole(scope, receive, max_bytes=self._max_body_bytes)
+        body, receive = await read_body(scope, receive, max_bytes=self._max_body_bytes)
         if body is None:
             await self._app(scope, receive, send)
             return
         async with self._changes.hold():  # else two opposite ones could end differently in each worker
-            if _ALIASES in scope["path"]:
+            if _ALIASES_SEGMENT in scope["path"]:
                 answer = await self._change_alias(scope, receive, body)
             else:
                 answer = await self._apply_everywhere(scope, receive, body)
-        await _reply(answer, send)
+        await _send_response(answer, send)
 
-    async def _apply_everywhere(self, scope: Scope, receive: Receive, body: bytes) -> Answer:
-        own = Answer()
-        request = encode_again(_with_id(scope), body)
+    async def _apply_everywhere(self, scope: Scope, receive: Receive, body: bytes) -> PeerResponse:
+        own = PeerResponse()
+        request = encode_scope(_with_request_id(scope), body)
         answers = await asyncio.gather(
             self._app(scope, receive, own.send),
             *(self._forward(number, request) for number in self._peers),
         )
         theirs = dict(zip(self._peers, answers[1:], strict=True))
         told = {number: answer for number, answer in theirs.items() if answer is not None}
-        return _joint(own, self._pool.number, told)
+        return _merge_responses(own, self._pool.number, told)
 
-    async def _forward(self, number: int, request: bytes) -> Answer | None:
-        answer = Answer()
+    async def _forward(self, number: int, request: bytes) -> PeerResponse | None:
+        answer = PeerResponse()
         try:
             await self._peers[number].exchange(request, answer.send)
-        except CutError as error:
+        except PeerConnectionError as error:
             _log.warning("a worker was not told of a change", other=number, reason=str(error))
             return None
         return answer
 
-    async def _change_alias(self, scope: Scope, receive: Receive, body: bytes) -> Answer:
+    async def _change_alias(self, scope: Scope, receive: Receive, body: bytes) -> PeerResponse:
         """Change an alias, which is one file for all, then have the others look at it."""
-        own = Answer()
+        own = PeerResponse()
         await self._app(scope, receive, own.send)
-        if own.status >= _FAILURE:
+        if own.status >= _FIRST_ERROR_STATUS:
             return own
         reply = json.loads(own.body)
         query = {"address": f"{reply['model']}@{reply['alias']}"}
         if scope["method"] == "PUT" and json.loads(body).get("wait"):
             query["wait"] = "1"
-        target = f"{REFRESH}?{urlencode(query)}".encode()
-        request = encode_again({**scope, "raw_path": target, "query_string": b"", "method": "POST"}, b"")
+        target = f"{REFRESH_PATH}?{urlencode(query)}".encode()
+        request = encode_scope({**scope, "raw_path": target, "query_string": b"", "method": "POST"}, b"")
         answers = await asyncio.gather(*(self._forward(number, request) for number in self._peers))
-        told = [answer for answer in answers if answer is not None and answer.status < _FAILURE]
+        told = [answer for answer in answers if answer is not None and answer.status < _FIRST_ERROR_STATUS]
         serving = [json.loads(answer.body)["serving"] for answer in told]
         behind = [address for address in serving if address != reply["serving"]]
         if "wait" not in query or not behind:
@@ -139,37 +139,37 @@ class Together:
         return _with_body(own, json.dumps({**reply, "serving": behind[0]}).encode())
 
 
-def _joint(own: Answer, number: int, theirs: Mapping[int, Answer]) -> Answer:
+def _merge_responses(own: PeerResponse, number: int, theirs: Mapping[int, PeerResponse]) -> PeerResponse:
     """One answer for all: the one asked's, unless others failed where it did not, or the other way round."""
     answers = {number: own, **theirs}
-    failed = sorted(n for n, answer in answers.items() if answer.status >= _FAILURE)
+    failed = sorted(n for n, answer in answers.items() if answer.status >= _FIRST_ERROR_STATUS)
     done = sorted(set(answers) - set(failed))
     if not failed or not done:
         return own
     first = answers[failed[0]]
     error = json.loads(first.body)["error"]
     error["message"] = (
-        f"{_named(failed)} of {len(answers)} failed and {_named(done)} did not, so ask once more: {error['message']}"
+        f"{_worker_names(failed)} of {len(answers)} failed and {_worker_names(done)} did not, so ask once more: {error['message']}"
     )
     return _with_body(first, json.dumps({"error": error}).encode())
 
 
-def _named(numbers: list[int]) -> str:
+def _worker_names(numbers: list[int]) -> str:
     return f"worker{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def _with_id(scope: Scope) -> Scope:
+def _with_request_id(scope: Scope) -> Scope:
     """The same request with the id that it was given here, so that all log lines have it."""
     headers = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
     return {**scope, "headers": [*headers, (b"x-request-id", scope["state"]["request_id"].encode())]}
 
 
-def _with_body(answer: Answer, body: bytes) -> Answer:
+def _with_body(answer: PeerResponse, body: bytes) -> PeerResponse:
     """The same with another body; what this worker adds to all it answers, it adds itself."""
     headers = [(name, value) for name, value in answer.headers if name in _KEPT_HEADERS]
-    return Answer(answer.status, [*headers, (b"content-length", str(len(body)).encode())], body)
+    return PeerResponse(answer.status, [*headers, (b"content-length", str(len(body)).encode())], body)
 
 
-async def _reply(answer: Answer, send: Send) -> None:
+async def _send_response(answer: PeerResponse, send: Send) -> None:
     await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
     await send({"type": "http.response.body", "body": answer.body})

@@ -15,13 +15,13 @@ import uvicorn
 from fastapi import FastAPI
 
 from service.routes.serving import Services
-from service.server import DrainingServer, drain_of, server_config
+from service.server import DrainingServer, make_drain, server_config
 from service.settings import Settings
-from service.workers.board import BEAT_S
-from service.workers.crew import Crew
-from service.workers.joining import take_over, until
+from service.workers.board import HEARTBEAT_INTERVAL_S
+from service.workers.crew import WorkerPool
+from service.workers.joining import sync_with_peers, wait_until
 from service.workers.listening import FairListener
-from service.workers.one_by_one import OneByOne
+from service.workers.one_by_one import CrossProcessLock
 
 _log = structlog.get_logger(__name__)
 
@@ -48,7 +48,7 @@ class WorkerServer(DrainingServer):
         *,
         on_signal: Callable[[], None],
         drain: Callable[[], Awaitable[None]],
-        crew: Crew,
+        crew: WorkerPool,
         listening: socket.socket,
         is_loaded: Callable[[], bool],
         hangs: Callable[[], bool],
@@ -56,7 +56,7 @@ class WorkerServer(DrainingServer):
     ) -> None:
         super().__init__(config, on_signal=on_signal, drain=drain)
         self._pool = crew
-        self._changes = OneByOne(crew)
+        self._changes = CrossProcessLock(crew)
         self._listening = listening
         self._is_loaded = is_loaded
         self._hangs = hangs
@@ -82,7 +82,7 @@ class WorkerServer(DrainingServer):
         self.servers.append(await loop.create_unix_server(self._protocol, path=str(own), backlog=backlog))
         self._spawn(self._send_heartbeats())
         if self._pool.is_restarted and any(count is not None for count in self._pool.status.connections):
-            await until(lambda: self._is_loaded() or self.should_exit)
+            await wait_until(lambda: self._is_loaded() or self.should_exit)
             if not self.should_exit:
                 async with self._changes.hold():
                     await self._sync_with_peers()
@@ -109,10 +109,10 @@ class WorkerServer(DrainingServer):
         while True:
             if not self._hangs():
                 self._pool.status.heartbeat(self._pool.number)
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
     async def _report_when_loaded(self) -> None:
-        await until(self._is_loaded)
+        await wait_until(self._is_loaded)
         self._pool.status.mark_started(self._pool.number)
 
     def _orphaned(self) -> None:
@@ -125,17 +125,17 @@ class WorkerServer(DrainingServer):
 
 
 def make_worker_server(
-    app: FastAPI, settings: Settings, crew: Crew, listening: socket.socket
+    app: FastAPI, settings: Settings, crew: WorkerPool, listening: socket.socket
 ) -> WorkerServer:
     """A server for a worker's application, with the settings' limits."""
     services: Services = app.state.services
     return WorkerServer(
         server_config(app, settings),
         on_signal=services.engine.scheduler.drain,
-        drain=drain_of(app, settings),
+        drain=make_drain(app, settings),
         crew=crew,
         listening=listening,
         is_loaded=lambda: services.reloader.initial_load_done,
         hangs=lambda: services.engine.is_hung,
-        sync_with_peers=lambda: take_over(services, app.state.peers),
+        sync_with_peers=lambda: sync_with_peers(services, app.state.peers),
     )

@@ -6,7 +6,7 @@ import pytest
 
 from models import errors
 from models.errors import LanguageModelError
-from service.routes.errors import ANSWERS, answer_to
+from service.routes.errors import ERROR_STATUSES, error_status
 
 KINDS = [
     kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, LanguageModelError)
@@ -17,7 +17,7 @@ KINDS = [
 def test_every_error_is_answered_on_purpose(kind):
     """By its own entry, or that of a class above it other than the root."""
     assert kind is LanguageModelError or any(
-        above in ANSWERS
+        above in ERROR_STATUSES
         for above in kind.__mro__
         if issubclass(above, LanguageModelError) and above is not LanguageModelError
     )
@@ -25,6 +25,6 @@ def test_every_error_is_answered_on_purpose(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_statuses_are_errors_and_codes_are_own(kind):
-    answer = answer_to(kind.__new__(kind))
+    answer = error_status(kind.__new__(kind))
     assert 400 <= answer.status < 600
     assert kind is LanguageModelError or kind.code != LanguageModelError.code

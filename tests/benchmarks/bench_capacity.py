@@ -20,12 +20,12 @@ from pathlib import Path
 from ports import free_port, wait_until_ready
 from preparation import GRAMOPHONE, QUIET, quickstart, registry_at
 
-from service.load.driver import measure
-from service.load.loads import ClosedLoop, OpenLoop, Terms
-from service.load.summary import summarise
+from service.load.driver import run_load
+from service.load.loads import ClosedLoop, LoadSettings, OpenLoop
+from service.load.summary import summarise_load
 from service.load.target import Request, Target
-from service.load.texts import beginnings, default_texts
-from service.load.workloads import Shape, requests_of
+from service.load.texts import default_texts, typed_prefixes
+from service.load.workloads import WorkloadOptions, workload_requests
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 WORKLOADS = ("next-token", "score", "autocomplete", "rerank", "generate")
@@ -35,8 +35,8 @@ MIB = 2**20
 def requests(workload, texts, model):
     """What is asked; of a rerank request 100 candidates, of a generation 32 tokens."""
     if workload != "autocomplete":
-        return requests_of(workload, Shape(texts=texts, model=model))
-    prefixes = itertools.islice(beginnings(itertools.cycle(texts)), 2048)
+        return workload_requests(workload, WorkloadOptions(texts=texts, model=model))
+    prefixes = itertools.islice(typed_prefixes(itertools.cycle(texts)), 2048)
     return [
         Request("/v1/autocomplete", json.dumps({"text": text, "model": model}).encode()) for text in prefixes
     ]
@@ -59,16 +59,21 @@ def memory_bytes(pid):
 
 def row(target, pid, workload, asked, given):
     """Measure one workload and print its line."""
-    warm = Terms(duration_s=1.0, warmup_s=0.0)
-    summarise(measure(target, asked, ClosedLoop(given.clients), warm))
+    warm = LoadSettings(duration_s=1.0, warmup_s=0.0)
+    summarise_load(run_load(target, asked, ClosedLoop(given.clients), warm))
     before_s = cpu_s(pid)
-    peak = summarise(
-        measure(target, asked, ClosedLoop(given.clients), Terms(duration_s=given.seconds, warmup_s=0.0))
+    peak = summarise_load(
+        run_load(
+            target, asked, ClosedLoop(given.clients), LoadSettings(duration_s=given.seconds, warmup_s=0.0)
+        )
     )
     used_s = cpu_s(pid) - before_s
-    half = summarise(
-        measure(
-            target, asked, OpenLoop(peak.achieved_per_s / 2), Terms(duration_s=given.seconds, warmup_s=1.0)
+    half = summarise_load(
+        run_load(
+            target,
+            asked,
+            OpenLoop(peak.achieved_per_s / 2),
+            LoadSettings(duration_s=given.seconds, warmup_s=1.0),
         )
     )
     assert not {**peak.errors, **half.errors}, (peak.errors, half.errors)

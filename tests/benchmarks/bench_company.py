@@ -24,7 +24,7 @@ from preparation import GRAMOPHONE, QUIET, data_folder, ngram_and_mixture, regis
 
 from service.load.connection import Connection
 from service.load.target import Request, Target
-from service.load.workloads import Shape, requests_of
+from service.load.workloads import WorkloadOptions, workload_requests
 
 _EQUAL = 20
 """Connections over which the equal requests come."""
@@ -32,7 +32,9 @@ _EQUAL = 20
 
 def mixed(texts, generator):
     """Requests of every kind, for ever."""
-    lists = requests_of("rerank", Shape(texts=texts, model="mixture", seed=generator.randrange(1000)), 50)
+    lists = workload_requests(
+        "rerank", WorkloadOptions(texts=texts, model="mixture", seed=generator.randrange(1000)), 50
+    )
     for rerank in itertools.cycle(lists):
         text = generator.choice(texts)
         yield request("score", texts=[text, text[:20]], detail="token")

@@ -15,11 +15,11 @@ import time
 import numpy as np
 from preparation import data_folder, novels_or_documentation, read_lines
 
-from models.completion.near import prefixes_near
-from models.completion.search import CompletionSearch, SearchSettings
-from models.completion.spelled import SpelledTokens
-from models.completion.typed import cut
-from models.scoring import consume
+from models.completion.near import corrected_prefixes
+from models.completion.search import CompletionSearch, CompletionSettings
+from models.completion.spelled import TokenTrie
+from models.completion.typed import split_prefix
+from models.scoring import prefill_sequences
 from training.ngram.estimate import estimate
 from training.progress import Silent
 from training.tokenizing import TokenizerSettings, encode_corpus, learn_tokenizer
@@ -55,7 +55,7 @@ class Stopwatch:
 def search(model, tokens, typed, state, log_probs, **options):
     """Rows looked at, seconds of the first look, of all, of the model, and the share left unexplored."""
     own, models = Stopwatch(), Stopwatch()
-    found = own(CompletionSearch, tokens, typed.spelled, SearchSettings(**options))
+    found = own(CompletionSearch, tokens, typed.spelled, CompletionSettings(**options))
     own(found.update, state, log_probs)
     first_s, num_rows = own.total_s, 1
     while (asked := own(found.next_step)) is not None:
@@ -68,9 +68,9 @@ def search(model, tokens, typed, state, log_probs, **options):
 def report(name, tokenizer, model, tokens, texts, **options):
     rows = []
     for text in texts:
-        typed = cut(tokenizer, text)
+        typed = split_prefix(tokenizer, text)
         ids = np.array([tokenizer.encode(typed.context)], np.int64)
-        state = consume(model, model.initial_state(1), ids, np.array([ids.shape[1]]))
+        state = prefill_sequences(model, model.initial_state(1), ids, np.array([ids.shape[1]]))
         rows.append(search(model, tokens, typed, state, model.next_log_probs(state), **options))
     num_rows, first_s, own_s, model_s, unexplored = zip(*rows, strict=True)
     per_row = [
@@ -89,7 +89,7 @@ def report_mistyped(tokenizer, model, tokens, texts):
     row = model.next_log_probs(model.initial_state(1))[0]
     watch = Stopwatch()
     for text in texts:
-        watch(prefixes_near, tokens, cut(tokenizer, text).spelled, row, 2)
+        watch(corrected_prefixes, tokens, split_prefix(tokenizer, text).spelled, row, 2)
     print(
         f"{'two mistakes':14} V = {len(tokens.token_bytes):6}   {1e3 * watch.total_s / len(texts):.2f} ms",
         flush=True,
@@ -108,7 +108,7 @@ def main():
     for kind in ("word", "unigram", "char"):
         tokenizer, model = trained(kind, lines)
         begun = time.thread_time()
-        tokens = SpelledTokens(tokenizer)
+        tokens = TokenTrie(tokenizer)
         print(f"{kind}: sorted in {1e3 * (time.thread_time() - begun):.0f} ms")
         report(kind, tokenizer, model, tokens, texts)
         if kind == "unigram":

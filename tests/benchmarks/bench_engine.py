@@ -23,7 +23,7 @@ from ports import free_port, wait_until_ready
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
@@ -41,7 +41,7 @@ def publish(root, layers, hidden, vocab_size):
     vocabulary = Vocabulary([f"w{i}" for i in range(vocab_size - 3)])
     config = NetworkConfig(cell="lstm", layers=layers, embedding_size=hidden, hidden_size=hidden)
     model = NeuralModel(Network(config, vocab_size), vocabulary)
-    about = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
+    about = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
     LocalRegistry(root, create=True).publish(
         "m", lambda folder: write_checkpoint(folder, model, WordTokenizer(vocabulary), about)
     )

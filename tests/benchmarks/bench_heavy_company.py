@@ -30,11 +30,11 @@ from ports import free_port, wait_until_ready
 from preparation import GRAMOPHONE, QUIET, quickstart, registry_at, typed_texts
 
 from service.load.connection import Connection
-from service.load.driver import measure
-from service.load.loads import ClosedLoop, Terms
-from service.load.summary import summarise
+from service.load.driver import run_load
+from service.load.loads import ClosedLoop, LoadSettings
+from service.load.summary import summarise_load
 from service.load.target import Request, Target
-from service.load.texts import variants
+from service.load.texts import candidate_variants
 
 ROOT = Path(__file__).parents[2]
 _LETTERS = [chr(code) for code in range(33, 127) if chr(code) not in '"\\']
@@ -60,7 +60,7 @@ def contexts(generator):
 def lists(generator, texts):
     """300 hypotheses of 300 words, alike as those of a decoder are, ranked by its own scores: no model is asked."""
     words = " ".join(generator.sample(texts, 60)).split()[:300]
-    some = variants(" ".join(words), words, 300, generator)
+    some = candidate_variants(" ".join(words), words, 300, generator)
     candidates = [{"text": text, "features": {"am": -generator.random()}} for text in some]
     return {"lists": [{"candidates": candidates}], "weights": {"am": 1.0}}
 
@@ -92,7 +92,9 @@ def keep_company(target, requests, to_parent):
     signal.signal(
         signal.SIGINT, signal.default_int_handler
     )  # shells let what runs in the background ignore it
-    summary = summarise(measure(target, requests, ClosedLoop(_NUM_CLIENTS), Terms(duration_s=3600)))
+    summary = summarise_load(
+        run_load(target, requests, ClosedLoop(_NUM_CLIENTS), LoadSettings(duration_s=3600))
+    )
     errors = {kind: error.example for kind, error in summary.errors.items() if kind != "unfinished"}
     to_parent.send((summary.achieved_per_s, errors))
 

@@ -17,8 +17,8 @@ from torch import nn
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.neural.quantized.model import QuantizedModel
-from models.scoring import pad
+from models.neural.quantized.model import Int8Model
+from models.scoring import pad_sequences
 from models.vocabulary import Vocabulary
 
 STRETCH = 5
@@ -88,7 +88,7 @@ def bare_stepper(bare, batch):
 
 def compare_scoring(model, quantized, bare, count):
     """Whole sentences of 20 tokens, side by side."""
-    tokens, lengths = pad(np.random.default_rng(0).integers(3, len(model.vocabulary), (count, 20)))
+    tokens, lengths = pad_sequences(np.random.default_rng(0).integers(3, len(model.vocabulary), (count, 20)))
     ids = torch.as_tensor(tokens.T.copy())
     compare(
         f"{count} sentences of 20 tokens",
@@ -114,7 +114,7 @@ def main():
     network = Network(
         NetworkConfig(layers=options.layers, embedding_size=size, hidden_size=size), options.vocab_size
     )
-    model, quantized = NeuralModel(network, vocabulary), QuantizedModel(network, vocabulary)
+    model, quantized = NeuralModel(network, vocabulary), Int8Model(network, vocabulary)
     bare = Bare(network)
     for batch, repeats in ((1, 30), (16, 10), (64, 5)):
         compare(

@@ -21,20 +21,20 @@ from bench_service import NO_OP
 from ports import free_port, wait_until_ready
 from preparation import GRAMOPHONE, QUIET, data_folder, ngram_and_mixture, registry_at, typed_texts
 
-from service.load.driver import measure
-from service.load.loads import OpenLoop, Terms
-from service.load.summary import summarise
+from service.load.driver import run_load
+from service.load.loads import LoadSettings, OpenLoop
+from service.load.summary import summarise_load
 from service.load.target import Request, Target
-from service.load.workloads import Shape, requests_of
+from service.load.workloads import WorkloadOptions, workload_requests
 
 WARMUP_S = 1
 
 
 def open_loop(title, port, requests, rate, seconds):
     """Print the percentiles of one open loop."""
-    terms = Terms(duration_s=seconds, warmup_s=WARMUP_S)
+    terms = LoadSettings(duration_s=seconds, warmup_s=WARMUP_S)
     target = Target.parse(f"http://127.0.0.1:{port}")
-    summary = summarise(measure(target, requests, OpenLoop(rate), terms))
+    summary = summarise_load(run_load(target, requests, OpenLoop(rate), terms))
     assert not summary.errors, summary.errors
     latency = summary.latency
     found = {"p50": latency.p50_s, "p90": latency.p90_s, "p99": latency.p99_s, "p99.9": latency.p999_s}
@@ -55,8 +55,8 @@ def start_reranking(port, texts, seconds):
 def run(port, texts, given, folder):
     """The figures of the service."""
     num_typed = int(given.typing_rate * (given.seconds + WARMUP_S)) + 100
-    quick = requests_of("next-token", Shape(texts=texts, model="ngram"), 30_000)
-    slow = requests_of("next-token", Shape(texts=texts, model="mixture"), 2 * num_typed)
+    quick = workload_requests("next-token", WorkloadOptions(texts=texts, model="ngram"), 30_000)
+    slow = workload_requests("next-token", WorkloadOptions(texts=texts, model="mixture"), 2 * num_typed)
     open_loop("n-gram", port, quick, given.ngram_rate, given.seconds)
     open_loop("mixture, a word more each time", port, slow[:num_typed], given.typing_rate, given.seconds)
     texts_file = folder / "texts"

@@ -22,18 +22,18 @@ import torch
 from preparation import data_folder, lists_of_variants, peer
 from rapidfuzz.distance import Levenshtein
 
-from models.lattices.connecting import Arcs, connected
+from models.lattices.connecting import ArcColumns, build_lattice
 from models.lattices.kaldi import read_kaldi, write_kaldi
-from models.lattices.paths import candidates_of
+from models.lattices.paths import nbest_candidates
 from models.lattices.rescoring import rescore
 from models.lattices.slf import read_slf, write_slf
-from models.lattices.spelling import Speller
-from models.lattices.token_passing import Search
-from models.lattices.weights import Weights
+from models.lattices.spelling import LabelTokenizer
+from models.lattices.token_passing import LatticeSearchSettings
+from models.lattices.weights import PathWeights
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.neural.quantized.model import QuantizedModel
+from models.neural.quantized.model import Int8Model
 from models.ngram.arpa.writing import write_arpa
 from models.ngram.build import list_ngrams
 from models.tokenizers import WordTokenizer
@@ -44,7 +44,7 @@ from training.ngram.estimate import estimate
 from training.progress import Silent
 
 kenlm = peer("kenlm", "ufal.kenlm>=26")
-WEIGHTS = Weights(am=0.1, lm=1.0)
+WEIGHTS = PathWeights(am=0.1, lm=1.0)
 TIMES = 3
 """Nodes at which a word may end."""
 CHOICES = 5
@@ -81,8 +81,8 @@ def made_lattice(words, heard, common, random, name):
     rows += [(end - TIMES + time_, end, "") for time_ in range(TIMES)]
     sources, targets, labels = zip(*rows, strict=True)
     am = random.normal(-60, 15, len(rows)) + [20 * (label in words) for label in labels]
-    arcs = Arcs(sources, targets, labels, am, random.normal(-6, 2, len(rows)))
-    return connected(arcs, name=name, start=0, end=end, times=np.full(end + 1, np.nan))
+    arcs = ArcColumns(sources, targets, labels, am, random.normal(-6, 2, len(rows)))
+    return build_lattice(arcs, name=name, start=0, end=end, times=np.full(end + 1, np.nan))
 
 
 def timed(work, repeats=3):
@@ -153,14 +153,14 @@ def bench_ngram(lattices, model, oracle, speller):
     seconds, totals = timed(lambda: [python_loop(one, oracle) for one in few], repeats=1)
     arcs = sum(one.num_arcs for one in few)
     print(f"{'4-gram, Python loop over KenLM':44s} {arcs / seconds:12,.0f} arcs/s")
-    unpruned = Search(max_tokens_per_node=1 << 30)
+    unpruned = LatticeSearchSettings(max_tokens_per_node=1 << 30)
     rescored = in_batches(few, 64, model, speller, unpruned)
     ours = [one.tokens.forward[-1] for one in rescored]
     print(f"  largest difference of the best totals: {np.abs(np.array(ours) - totals).max():.1e}")
     for title, search in (
         ("all tokens", unpruned),
-        ("64 tokens a node", Search()),
-        ("64 tokens a node, beam 10", Search(beam=10.0)),
+        ("64 tokens a node", LatticeSearchSettings()),
+        ("64 tokens a node, beam 10", LatticeSearchSettings(beam=10.0)),
     ):
         for size in (1, 64):
             seconds, rescored = timed(
@@ -168,25 +168,28 @@ def bench_ngram(lattices, model, oracle, speller):
             )
             report(f"4-gram, {title}, {size} at once", lattices, seconds, rescored)
     for count in (1, 10, 100):
-        seconds, _ = timed(lambda count=count: [candidates_of(one, count) for one in rescored])
+        seconds, _ = timed(lambda count=count: [nbest_candidates(one, count) for one in rescored])
         print(f"{f'{count}-best of each, ms a lattice':44s} {1000 * seconds / len(rescored):12.1f}")
 
 
 def bench_networks(lattices, tokenizer):
-    speller = Speller(tokenizer)
+    speller = LabelTokenizer(tokenizer)
     torch.manual_seed(0)
     shape = NetworkConfig(cell="lstm", layers=2, embedding_size=512, hidden_size=512)
     network = Network(shape, len(tokenizer.vocabulary))
     for name, model in (
         ("float32", NeuralModel(network, tokenizer.vocabulary)),
-        ("int8", QuantizedModel(network, tokenizer.vocabulary)),
+        ("int8", Int8Model(network, tokenizer.vocabulary)),
     ):
         for title, search in (
-            ("64 tokens a node, by 4 words", Search()),
-            ("8 tokens a node, by 3 words", Search(max_tokens_per_node=8, recombination_order=3)),
+            ("64 tokens a node, by 4 words", LatticeSearchSettings()),
+            (
+                "8 tokens a node, by 3 words",
+                LatticeSearchSettings(max_tokens_per_node=8, recombination_order=3),
+            ),
             (
                 "8 tokens a node, by 3 words, beam 10",
-                Search(max_tokens_per_node=8, recombination_order=3, beam=10.0),
+                LatticeSearchSettings(max_tokens_per_node=8, recombination_order=3, beam=10.0),
             ),
         ):
             seconds, rescored = timed(
@@ -212,7 +215,7 @@ def main():
     common = sorted({word for text in references for word in text.split()})
     padding = [f"word{i}" for i in range(max(0, options.vocab_size - len(common)))]
     tokenizer = WordTokenizer(Vocabulary([*common, *padding][: options.vocab_size]))
-    speller = Speller(tokenizer)
+    speller = LabelTokenizer(tokenizer)
     heard, random = confusions(lists), np.random.default_rng(0)
     lattices = [
         made_lattice(text.split(), heard, common, random, str(number))

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from models.neural.output.adaptive import AdaptiveSoftmax
 from models.neural.output.softmax import INITIAL_RANGE, Softmax
-from models.neural.output.vectors import ClusteredVectors
+from models.neural.output.vectors import ClusteredEmbedding
 from models.vocabulary import BOS
 from training.neural.losses.adaptive import AdaptiveCrossEntropy
 from training.neural.losses.contrastive import NegativeSampling, NoiseContrastive
@@ -51,7 +51,7 @@ def median_s(step, output, seconds):
 def cases(vocab_size, counts):
     """Each loss with a layer that it trains."""
     softmax = Softmax(WIDTH, vocab_size, shared=None)
-    vectors = ClusteredVectors(vocab_size, WIDTH, cutoffs=CUTOFFS[vocab_size], initial_range=INITIAL_RANGE)
+    vectors = ClusteredEmbedding(vocab_size, WIDTH, cutoffs=CUTOFFS[vocab_size], initial_range=INITIAL_RANGE)
     adaptive = AdaptiveSoftmax(WIDTH, vectors, initial_range=INITIAL_RANGE)
     adaptive.initialise_from_counts(counts)
     sampler = NoiseSampler(noise_weights(counts.numpy(), "unigram"), samples=SAMPLES, seed=1)

@@ -19,14 +19,15 @@ from preparation import needed_data, read_lines
 
 from models.reranking.features import ListFeatures, offsets_of
 from models.reranking.lists import Candidate, CandidateList
-from models.reranking.metrics import Metric, metric_of
+from models.reranking.metrics.choice import make_metric
+from models.reranking.metrics.interface import Metric
 from models.reranking.metrics.significance import paired_bootstrap
-from models.reranking.tuning.cross_fitting import tune
+from models.reranking.tuning.cross_fitting import cross_fit
 from models.reranking.tuning.features import tuning_data
-from models.reranking.tuning.folds import fold_numbers
+from models.reranking.tuning.folds import assign_folds
 from models.reranking.tuning.settings import TuningSettings
-from models.reranking.tuning.steps import finish
-from models.scoring import pad
+from models.reranking.tuning.steps import run_steps
+from models.scoring import pad_sequences
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS, UNK, Vocabulary
 from tests.nbest_data import translated
@@ -60,7 +61,7 @@ def model_features(corpus: Sequence[str], texts: Sequence[str]) -> np.ndarray:
     rows = []
     for begin in range(0, len(texts), BATCH):
         some = texts[begin : begin + BATCH]
-        tokens, lengths = pad([[*ids, EOS] for ids in tokenizer.encode_all(some)])
+        tokens, lengths = pad_sequences([[*ids, EOS] for ids in tokenizer.encode_all(some)])
         scores = model.score(model.initial_state(len(some)), tokens, lengths)
         inside = np.arange(tokens.shape[1]) < lengths[:, None]
         rows.append(
@@ -89,8 +90,8 @@ def computed_features(
 def show(label: str, choice: Choice, best: Choice, statistics: dict[str, np.ndarray]) -> None:
     told = []
     for name, counts in statistics.items():
-        test = paired_bootstrap(metric_of(name), counts[best], counts[choice])
-        score = float(metric_of(name).score(counts[choice].sum(axis=0)))
+        test = paired_bootstrap(make_metric(name), counts[best], counts[choice])
+        score = float(make_metric(name).score(counts[choice].sum(axis=0)))
         told.append(
             f"{name} {score:6.2f} {test.difference:+.2f} [{test.low:+.2f}, {test.high:+.2f}] p = {test.p_value:.3f}"
         )
@@ -112,22 +113,26 @@ def main() -> None:
         CandidateList(str(i), "", tuple(map(Candidate, one.texts)), (one.reference,))
         for i, one in enumerate(translated(folder))
     ]
-    statistics = {name: counts_of(metric_of(name), lists) for name in ("chrf", "bleu")}
+    statistics = {name: counts_of(make_metric(name), lists) for name in ("chrf", "bleu")}
     for name in statistics:
-        print(name, metric_of(name).signature)
+        print(name, make_metric(name).signature)
     begins = offsets_of(lists)[:-1]
     systems = [begins + system for system in range(len(lists[0].candidates))]
-    best = max(systems, key=lambda rows: float(metric_of("chrf").score(statistics["chrf"][rows].sum(axis=0))))
+    best = max(
+        systems, key=lambda rows: float(make_metric("chrf").score(statistics["chrf"][rows].sum(axis=0)))
+    )
     show("best single system (by chrF)", best, best, statistics)
-    folds = fold_numbers(lists, folds=2, seed=0)
+    folds = assign_folds(lists, folds=2, seed=0)
     computed = computed_features(folder, lists, folds, arguments.every)
     for name in statistics:
         for label, features in TUNED.items():
             began = time.process_time()
-            data = finish(
-                tuning_data(lists, computed, metric_of(name), features=features, length_exponents=(0.0, 1.0))
+            data = run_steps(
+                tuning_data(
+                    lists, computed, make_metric(name), features=features, length_exponents=(0.0, 1.0)
+                )
             )
-            outcome = finish(tune(data, folds, TuningSettings()))
+            outcome = run_steps(cross_fit(data, folds, TuningSettings()))
             chosen = begins + data.places[outcome.held_out]
             show(f"{label}; for {name}, {time.process_time() - began:.0f} s", chosen, best, statistics)
 

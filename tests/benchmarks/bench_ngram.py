@@ -31,9 +31,9 @@ from models.checkpoint.load import load_checkpoint
 from models.ngram.arpa.reading import read_arpa
 from models.ngram.arpa.writing import write_arpa
 from models.ngram.build import build_automaton, list_ngrams
-from models.ngram.bulk import score_lines, score_sentences
+from models.ngram.bulk import score_sentence_lines, score_sentences
 from models.ngram.model import NGramModel, NGramState
-from models.ngram.quantised import quantised
+from models.ngram.quantised import quantise_automaton
 from models.tokenizers import Tokenizer
 from models.vocabulary import EOS
 
@@ -211,8 +211,8 @@ def bench_scoring(
             "ids": lambda: model.score_ragged(starts, tokens, begins),
             "ids, 2 threads": lambda: model.score_ragged(starts, tokens, begins, threads=2),
             "ids without </s>": lambda: score_sentences(model, ids, offsets),
-            "lines": lambda: score_lines(model, tokenizer, lines),
-            "lines, 2 threads": lambda: score_lines(model, tokenizer, lines, threads=2),
+            "lines": lambda: score_sentence_lines(model, tokenizer, lines),
+            "lines, 2 threads": lambda: score_sentence_lines(model, tokenizer, lines, threads=2),
             "ids, quantised": lambda: coded.score_ragged(starts, tokens, begins),
             "kenlm full_scores": lambda: exhaust(map(exhaust, map(oracle.full_scores, lines))),
             "kenlm score": lambda: exhaust(map(oracle.score, lines)),
@@ -222,8 +222,8 @@ def bench_scoring(
     print(f"scoring {num_tokens:,} tokens")
     for name, value in seconds.items():
         print(f"  {name:18} {num_tokens / value / 1e6:6.2f} M tokens/s  {baseline / value:5.2f}x full_scores")
-    exact = score_lines(model, tokenizer, lines).log_probs.mean(dtype=np.float64)
-    rounded = score_lines(coded, tokenizer, lines).log_probs.mean(dtype=np.float64)
+    exact = score_sentence_lines(model, tokenizer, lines).log_probs.mean(dtype=np.float64)
+    rounded = score_sentence_lines(coded, tokenizer, lines).log_probs.mean(dtype=np.float64)
     theirs = sum(log10 for line in lines for log10, _, _ in oracle.full_scores(line)) / num_tokens
     print(
         f"  perplexity {math.exp(-exact):.4f}, quantised {math.exp(-rounded):.4f} "
@@ -245,7 +245,7 @@ def main() -> None:
         checkpoint = load_checkpoint(path)
         model = checkpoint.model
         assert isinstance(model, NGramModel)
-        coded = NGramModel(quantised(model.automaton), model.vocabulary, normalised=False)
+        coded = NGramModel(quantise_automaton(model.automaton), model.vocabulary, normalised=False)
         bench_file(path, model, coded, scratch)
         oracle = bench_arpa(model, scratch / "novels.arpa")
         lines = files["test"].read_text(encoding="utf-8").splitlines()

@@ -21,7 +21,7 @@ from preparation import data_folder, leave_out, novels_or_documentation
 
 from models.ngram.device.model import TensorNGramModel
 from models.ngram.model import NGramModel
-from models.scoring import pad
+from models.scoring import pad_sequences
 from models.vocabulary import EOS, Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.estimate import estimate
@@ -59,7 +59,7 @@ def median_seconds(work: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 def bench(cpu: NGramModel, device: TensorNGramModel, texts: list[list[int]], batch: int) -> None:
     """Distributions after, and scores of, as many texts as the batch has rows."""
-    tokens, lengths = pad([[*texts[row % len(texts)], EOS] for row in range(batch)])
+    tokens, lengths = pad_sequences([[*texts[row % len(texts)], EOS] for row in range(batch)])
     start, device_start = cpu.initial_state(batch), device.initial_state(batch)
     middle = lengths // 2
     state, device_state = (

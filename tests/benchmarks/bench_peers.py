@@ -32,9 +32,9 @@ from peers.workloads import FASTAPI, GENERATE, LITSERVE, NEW_TOKENS, OURS, PEERS
 
 from models.checkpoint.local import LocalRegistry
 from service.load.connection import Connection
-from service.load.driver import measure
-from service.load.loads import ClosedLoop, OpenLoop, Terms
-from service.load.summary import summarise
+from service.load.driver import run_load
+from service.load.loads import ClosedLoop, LoadSettings, OpenLoop
+from service.load.summary import summarise_load
 
 TOLERANCE = 1e-4
 """Nats by which a peer's score may differ from ours in float32."""
@@ -49,8 +49,8 @@ def load(server, name, workload, loop, seconds, random):
     """What came of loading one server for some seconds, the others being held."""
     requests = workload.requests(name, int(REQUESTS_PER_S * (seconds + WARMUP_S)), random)
     with server.turn() as target:
-        recording = measure(target, requests, loop, Terms(duration_s=seconds, warmup_s=WARMUP_S))
-    summary = summarise(recording)
+        recording = run_load(target, requests, loop, LoadSettings(duration_s=seconds, warmup_s=WARMUP_S))
+    summary = summarise_load(recording)
     if summary.errors or not summary.valid:
         print(f"  {name}, {loop}: {summary.errors or summary.invalid_because}", flush=True)
     return summary

@@ -18,7 +18,7 @@ from torch.nn import functional
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.scoring import pad
+from models.scoring import pad_sequences
 from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.neural.settings import TrainSettings
@@ -106,7 +106,7 @@ def compare_scoring(model, bare):
     generator = np.random.default_rng(1)
     size = len(model.vocabulary)
     sentences = [generator.integers(3, size, n) for n in generator.integers(5, 40, 128)]
-    tokens, lengths = pad(sentences)
+    tokens, lengths = pad_sequences(sentences)
     batched = len(sentences) / median_seconds(lambda: model.score(model.initial_state(128), tokens, lengths))
 
     def one_by_one():

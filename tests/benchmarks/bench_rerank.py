@@ -27,7 +27,7 @@ from preparation import GRAMOPHONE, QUIET, data_folder, lists_of_variants, train
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
@@ -84,7 +84,7 @@ def publish_lstm(root, words):
     vocabulary = Vocabulary([*words, *(f"<{i}>" for i in range(VOCAB_SIZE - 3 - len(words)))])
     config = NetworkConfig(cell="lstm", layers=LAYERS, embedding_size=HIDDEN, hidden_size=HIDDEN)
     model = NeuralModel(Network(config, VOCAB_SIZE), vocabulary)
-    about = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
+    about = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
     tokenizer = WordTokenizer(vocabulary)
     LocalRegistry(root).publish("lstm", lambda folder: write_checkpoint(folder, model, tokenizer, about))
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from ports import free_port, wait_until_ready
 from preparation import GRAMOPHONE, QUIET, quickstart, registry_at
 
-from service.load.driver import measure
-from service.load.loads import ClosedLoop, Terms
-from service.load.summary import summarise
+from service.load.driver import run_load
+from service.load.loads import ClosedLoop, LoadSettings
+from service.load.summary import summarise_load
 from service.load.target import Request, Target
 
 NO_OP = """
@@ -56,7 +56,9 @@ WORDS = (
 def closed_loop(port, path, bodies, clients, count):
     """What came of so many requests."""
     target, requests = Target.parse(f"http://127.0.0.1:{port}"), [Request(path, body) for body in bodies]
-    summary = summarise(measure(target, requests, ClosedLoop(clients), Terms(num_requests=count)))
+    summary = summarise_load(
+        run_load(target, requests, ClosedLoop(clients), LoadSettings(num_requests=count))
+    )
     assert not summary.errors, summary.errors
     return summary
 

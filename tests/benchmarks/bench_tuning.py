@@ -25,15 +25,15 @@ from models.ngram.build import list_ngrams
 from models.ngram.model import NGramModel
 from models.reranking.features import ListFeatures, offsets_of
 from models.reranking.lists import Candidate, CandidateList
-from models.reranking.metrics import metric_of
+from models.reranking.metrics.choice import make_metric
 from models.reranking.metrics.significance import paired_bootstrap
-from models.reranking.tuning.cross_fitting import tune
+from models.reranking.tuning.cross_fitting import cross_fit
 from models.reranking.tuning.features import TuningData, tuning_data
-from models.reranking.tuning.folds import fold_numbers
-from models.reranking.tuning.problem import Problem, first_greatest
+from models.reranking.tuning.folds import assign_folds
+from models.reranking.tuning.problem import TuningProblem, argmax_by_list
 from models.reranking.tuning.settings import TuningSettings
-from models.reranking.tuning.steps import finish
-from models.scoring import pad
+from models.reranking.tuning.steps import run_steps
+from models.scoring import pad_sequences
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS, UNK, Vocabulary
 from tests.nbest_data import RECOGNISED, recognised
@@ -69,7 +69,7 @@ def own_features(tokenizer: WordTokenizer, model: NGramModel, texts: Sequence[st
     rows = []
     for begin in range(0, len(texts), BATCH):
         some = texts[begin : begin + BATCH]
-        tokens, lengths = pad([[*ids, EOS] for ids in tokenizer.encode_all(some)])
+        tokens, lengths = pad_sequences([[*ids, EOS] for ids in tokenizer.encode_all(some)])
         scores = model.score(model.initial_state(len(some)), tokens, lengths)
         inside = np.arange(tokens.shape[1]) < lengths[:, None]
         unknown = ((tokens == UNK) & inside).sum(axis=1)
@@ -104,7 +104,7 @@ def grid_searched(data: TuningData, peer: np.ndarray, folds: np.ndarray) -> np.n
     words = problem.features[:, problem.names.index("words")]
     grid = list(itertools.product(WEIGHTS, WORD_BONUSES))
     choices = [
-        first_greatest(rank + weight * (peer + bonus * words), problem.offsets) for weight, bonus in grid
+        argmax_by_list(rank + weight * (peer + bonus * words), problem.offsets) for weight, bonus in grid
     ]
     errors = np.array([problem.statistics[choice, 0] for choice in choices])  # [G, N]
     chosen = problem.first_pass().copy()
@@ -114,7 +114,7 @@ def grid_searched(data: TuningData, peer: np.ndarray, folds: np.ndarray) -> np.n
     return chosen
 
 
-def line(label: str, problem: Problem, chosen: np.ndarray) -> str:
+def line(label: str, problem: TuningProblem, chosen: np.ndarray) -> str:
     test = paired_bootstrap(
         problem.metric, problem.statistics[problem.first_pass()], problem.statistics[chosen]
     )
@@ -137,7 +137,7 @@ def worst_half(data: TuningData) -> tuple[float, int]:
             data.counts,
             (),
         )
-        outcome = finish(tune(half, np.arange(len(inside)) % 2, TuningSettings()))
+        outcome = run_steps(cross_fit(half, np.arange(len(inside)) % 2, TuningSettings()))
         rest = data.shapes[outcome.fitted.shape].problem.of(outside)
         lost = max(lost, rest.score(outcome.fitted.chosen(rest)) - rest.score(rest.first_pass()))
         used += outcome.decision == "tuned"
@@ -150,12 +150,14 @@ def compare(folder: Path, name: str, num_folds: int) -> None:
         for i, one in enumerate(recognised(folder, name))
     ]
     settings = TuningSettings(folds=num_folds)
-    folds = fold_numbers(lists, folds=num_folds, seed=settings.seed)
+    folds = assign_folds(lists, folds=num_folds, seed=settings.seed)
     models = scored(lists, folds)
     computed = ListFeatures(("lm", "tokens", "unk", "words"), models.ours, offsets_of(lists))
-    data = finish(tuning_data(lists, computed, metric_of("wer"), length_exponents=settings.length_exponents))
+    data = run_steps(
+        tuning_data(lists, computed, make_metric("wer"), length_exponents=settings.length_exponents)
+    )
     began = time.perf_counter()
-    outcome = finish(tune(data, folds, settings))
+    outcome = run_steps(cross_fit(data, folds, settings))
     took_s = time.perf_counter() - began
     problem = data.problem
     print(
@@ -165,7 +167,7 @@ def compare(folder: Path, name: str, num_folds: int) -> None:
     print(line("first pass", problem, outcome.first))
     print(line("weights tried", problem, outcome.held_out) + f"   {took_s:.1f} s")
     print(f"{'tuned':28} {outcome.tuned:6.2f}   {outcome.decision}")
-    ungated = finish(tune(data, folds, TuningSettings(folds=num_folds, max_p_value=1.0)))
+    ungated = run_steps(cross_fit(data, folds, TuningSettings(folds=num_folds, max_p_value=1.0)))
     print(line("tried, whatever is better", problem, ungated.held_out))
     print(line("KenLM, grid of weights", problem, grid_searched(data, models.kenlm, folds)))
     print(line("oracle", problem, outcome.oracle))

@@ -26,13 +26,13 @@ from ports import free_port, wait_until_ready
 from preparation import GRAMOPHONE, QUIET, data_folder, quickstart, registry_at, train
 
 from service.load.connection import Connection
-from service.load.driver import measure
-from service.load.loads import ClosedLoop, Terms
-from service.load.summary import summarise
+from service.load.driver import run_load
+from service.load.loads import ClosedLoop, LoadSettings
+from service.load.summary import summarise_load
 from service.load.target import Request, Target
-from service.workers.board import Board
-from service.workers.crew import Crew
-from service.workers.homes import Homes
+from service.workers.board import SharedStatus
+from service.workers.crew import WorkerPool
+from service.workers.homes import Affinity
 
 WORDS = (
     "it",
@@ -133,14 +133,16 @@ def warm_up(service, model):
         Request("/v1/score", json.dumps({"texts": [" ".join(WORDS[: 3 + i % 14])], "model": model}).encode())
         for i in range(4000)
     ]
-    measure(service.target, bodies, ClosedLoop(16), Terms(num_requests=400))
+    run_load(service.target, bodies, ClosedLoop(16), LoadSettings(num_requests=400))
     return bodies
 
 
 def per_cpu_second(service, bodies, seconds):
     """Requests per CPU second of each worker under sixteen clients that score a sentence at a time."""
     before, taken = answered(service.port), [cpu_s(pid) for pid in service.pids]
-    summary = summarise(measure(service.target, bodies, ClosedLoop(16), Terms(duration_s=seconds)))
+    summary = summarise_load(
+        run_load(service.target, bodies, ClosedLoop(16), LoadSettings(duration_s=seconds))
+    )
     assert not summary.errors, summary.errors
     taken = [cpu_s(pid) - then_s for pid, then_s in zip(service.pids, taken, strict=True)]
     after = answered(service.port)
@@ -194,7 +196,7 @@ def compare(title, registry, model, seconds):
 def relay_costs(registry):
     """CPU and time that a request takes more when the other worker has accepted it."""
     with running(registry, NOVELS, 2) as service:
-        homes = Homes(Crew(0, 2, "", Board(2), Path(), Path(), -1))
+        homes = Affinity(WorkerPool(0, 2, "", SharedStatus(2), Path(), Path(), -1))
         names = [next(name for name in NAMES if homes.of(_scope(name), b"") == number) for number in (0, 1)]
         # over one connection, of whichever worker: one client's states are at home there, the other's are not
         found = asyncio.run(_both(service, names))

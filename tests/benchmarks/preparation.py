@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from service.load.texts import default_texts, shuffled, variants
+from service.load.texts import candidate_variants, default_texts, shuffled
 from training.corpora.default import read_default_corpus
 from training.progress import Silent
 
@@ -78,7 +78,7 @@ def lists_of_variants():
     """Sentences of Python's documentation, each with four variants of it: in place of a recogniser's lists."""
     texts, choice = shuffled(default_texts(), seed=0), random.Random(0)
     words = " ".join(texts[:200]).split()
-    return [[text, *variants(text, words, 4, choice)] for text in texts]
+    return [[text, *candidate_variants(text, words, 4, choice)] for text in texts]
 
 
 @contextlib.contextmanager

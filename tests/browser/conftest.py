@@ -11,11 +11,11 @@ from playwright.sync_api import sync_playwright
 
 from models.checkpoint import load
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
 from service.app import create_app
-from service.engine.host import LoadState
+from service.engine.hosted import LoadState
 from service.server import listen, make_server
 from service.settings import Settings
 from tests.fakes import FakeModel, fake_vocabulary
@@ -66,7 +66,9 @@ _FLAGS = (
 
 
 def _description():
-    return Description("2026-01-01T00:00:00+00:00", {"valid": {"perplexity": 12.5}}, {}, [[3, 4]], {})
+    return CheckpointDescription(
+        "2026-01-01T00:00:00+00:00", {"valid": {"perplexity": 12.5}}, {}, [[3, 4]], {}
+    )
 
 
 def _publish(registry, name, model, tokenizer):

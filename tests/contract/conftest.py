@@ -7,7 +7,7 @@ import pytest
 
 from models.checkpoint import load
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 from service.settings import Settings
@@ -21,7 +21,7 @@ METRICS = {"valid": {"perplexity": 12.5, "word_perplexity": None}, "corpus": {"l
 
 
 def publish(registry, name, model, tokenizer):
-    description = Description("2026-01-01T00:00:00+00:00", METRICS, {}, [[3, 4]], {})
+    description = CheckpointDescription("2026-01-01T00:00:00+00:00", METRICS, {}, [[3, 4]], {})
     return registry.publish(name, lambda folder: write_checkpoint(folder, model, tokenizer, description))
 
 

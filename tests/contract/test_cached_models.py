@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from service.settings import Settings
 from tests import families
 from tests.servers import running
@@ -18,7 +18,7 @@ PARTS = {
     "unigram cache": ("ngram",),
     "cached mixture": ("mixture by context",),
 }
-ABOUT = Description("2026-01-01T00:00:00+00:00", {"int8": {"cost": 0.0}}, {}, [[3, 4]], {})
+ABOUT = CheckpointDescription("2026-01-01T00:00:00+00:00", {"int8": {"cost": 0.0}}, {}, [[3, 4]], {})
 PROMPT = [5, 9, 5, 2, 1, 0, 7, 9, 5]  # `</s>`, `<s>` and `<unk>` in it, and words that come again
 MODELS = [name.replace(" ", "-") for name in PARTS]
 

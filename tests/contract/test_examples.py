@@ -8,7 +8,7 @@ import pytest
 from fastapi.openapi.models import OpenAPI
 
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from service.routes.openapi import make_document, operations_in
 from service.security.keys import KeyScope, create_key
 from service.settings import Settings
@@ -31,7 +31,9 @@ BINARY = "application/octet-stream"
 
 def publish(registry, name, seed, tokenizer):
     """A model with a card, over pieces of words as the default models have."""
-    description = Description("2026-01-01T00:00:00+00:00", {"valid": {"perplexity": 12.5}}, {}, [[3, 4]], {})
+    description = CheckpointDescription(
+        "2026-01-01T00:00:00+00:00", {"valid": {"perplexity": 12.5}}, {}, [[3, 4]], {}
+    )
 
     def write(folder):
         (folder / "MODEL_CARD.md").write_text(f"# {name}\n")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.ngram.arpa.writing import write_arpa
 from models.ngram.build import list_ngrams
 from models.tokenizers import CharacterTokenizer, WordTokenizer
@@ -49,7 +49,7 @@ def served(tmp_path_factory):
     registry = LocalRegistry(folder / "registry", create=True)
     words = WordTokenizer(Vocabulary(sorted({word for line in SENTENCES for word in line.split()})))
     characters = CharacterTokenizer(Vocabulary([" ", *LETTERS]))
-    about = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
+    about = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
     made = {"words": (trained(words), words), "characters": (trained(characters), characters)}
     for name, (model, tokenizer) in made.items():
         registry.publish(name, lambda at, m=model, t=tokenizer: write_checkpoint(at, m, t, about))

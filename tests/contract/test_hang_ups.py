@@ -6,7 +6,7 @@ import json
 import random
 import time
 
-from service.engine.rows import Rows
+from service.engine.rows import StateView
 
 REQUESTS = 400
 
@@ -68,4 +68,4 @@ def test_nothing_is_left_of_those_who_hang_up(server):
         time.sleep(0.01)
     assert (len(scheduler), scheduler.num_waiting, scheduler.num_tokens) == (0, 0, 0)
     gc.collect()
-    assert not [thing for thing in gc.get_objects() if isinstance(thing, Rows)]
+    assert not [thing for thing in gc.get_objects() if isinstance(thing, StateView)]

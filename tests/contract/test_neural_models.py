@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from service.settings import Settings
 from tests import families
 from tests.servers import running
@@ -18,7 +18,9 @@ def http(tmp_path_factory):
     registry = LocalRegistry(tmp_path_factory.mktemp("networks"), create=True)
     names = {name.replace(" ", "-"): (name, "forward") for name in families.NEURAL}
     for published, (name, direction) in {**names, "backward": ("every option", "backward")}.items():
-        description = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {}, direction=direction)
+        description = CheckpointDescription(
+            "2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {}, direction=direction
+        )
         registry.publish(
             published,
             lambda folder, name=name, about=description: write_checkpoint(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.vocabulary import EOS
 from service.settings import Settings
 from tests import families
@@ -27,7 +27,7 @@ def http(tmp_path_factory):
     """A service with the same text's model read forward and backward."""
     registry = LocalRegistry(tmp_path_factory.mktemp("ngrams"), create=True)
     for name, model in {"forward": families.model("ngram"), "backward": backward_model()}.items():
-        description = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {}, direction=name)
+        description = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {}, direction=name)
         registry.publish(
             name,
             lambda folder, model=model, about=description: write_checkpoint(

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
 from service.security.keys import create_key
 from service.settings import Settings
@@ -34,7 +34,7 @@ def told(fake_family, registry_root):
         (folder / "curve.png").write_bytes(b"\x89PNG")
         (folder / "parts").mkdir()
         (folder / "parts" / "report.html").write_text("<script>1</script>")
-        description = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
+        description = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
         write_checkpoint(folder, FakeModel(tokenizer.vocabulary), tokenizer, description)
 
     registry.publish("mixture", write)

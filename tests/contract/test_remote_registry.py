@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from models.checkpoint.registry import open_registry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
 from service.security.keys import create_key
 from service.settings import Settings
@@ -217,7 +217,7 @@ def test_asking_for_unknown_models_does_not_ask_the_store(store, registry, start
 
 def test_files_for_people_come_from_the_cache(store, registry, started):
     words = WordTokenizer(fake_vocabulary())
-    card = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {"MODEL_CARD.md": b"# Main"})
+    card = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {"MODEL_CARD.md": b"# Main"})
     registry.publish(
         "main", lambda folder: write_checkpoint(folder, FakeModel(words.vocabulary), words, card)
     )

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.scoring import pad
+from models.scoring import pad_sequences
 from models.vocabulary import EOS
 from service.settings import Settings
 from tests import families
@@ -30,7 +30,7 @@ def small_model(*, self_normalised):
 def http(tmp_path_factory):
     """A service with a self-normalised model and one that is not."""
     registry = LocalRegistry(tmp_path_factory.mktemp("modes"), create=True)
-    about = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
+    about = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
     for name in ("pulled", "free"):
         model = small_model(self_normalised=name == "pulled")
         registry.publish(
@@ -54,7 +54,7 @@ def told(http, mode, model="pulled"):
 def test_unnormalised_scores_are_sums_of_logits(http):
     model = small_model(self_normalised=True)
     ids = [[*map(model.vocabulary.id_of, text.split()), EOS] for text in TEXTS]
-    want = model.score_unnormalised(model.initial_state(3), *pad(ids)).sum(1)
+    want = model.score_unnormalised(model.initial_state(3), *pad_sequences(ids)).sum(1)
     assert told(http, "unnormalised") == pytest.approx(want.tolist(), rel=0.02)
     assert told(http, "normalised") != pytest.approx(want.tolist(), rel=0.02)
 

@@ -6,7 +6,7 @@ import pytest
 from models.errors import FormatError, InvalidInputError
 from service.app import create_app
 from service.client import AccessError, Client
-from service.security.access import ROUTES, AccessTable
+from service.security.access import SCOPES_BY_ROUTE, AccessTable
 from service.security.keys import KeyScope, create_key
 from service.settings import Settings
 from tests.raw_http import asked
@@ -57,7 +57,7 @@ def test_no_route_is_outside_the_table(registry):
     app = create_app(settings(registry))
     found = set(paths(app.routes))
     assert {"/v1/score", "/metrics", "/v1/models/{address:path}"} <= found
-    assert found <= set(ROUTES)
+    assert found <= set(SCOPES_BY_ROUTE)
 
 
 def test_a_route_outside_the_table_is_not_served(registry):

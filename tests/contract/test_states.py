@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from service.client import AsyncClient, Client
 from service.settings import Settings
 from tests import families
 from tests.servers import running
 
 PARTS = {"ngram": (), "lstm": (), "mixture": ("ngram", "lstm"), "cache": ("lstm",)}
-ABOUT = Description("2026-01-01T00:00:00+00:00", {"int8": {"cost": 0.0}}, {}, [[3, 4]], {})
+ABOUT = CheckpointDescription("2026-01-01T00:00:00+00:00", {"int8": {"cost": 0.0}}, {}, [[3, 4]], {})
 WORDS = ["w3", "w5", "w9", "w10", "w3", "unheard-of", "w7"]
 V = len(families.WORDS) + 3
 

@@ -11,7 +11,7 @@ import pytest
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.local import LocalRegistry
 from models.tokenizers import WordTokenizer
-from service.engine.host import LoadedModel
+from service.engine.hosted import LoadedModel
 from service.local import asking
 from service.settings import Settings
 from tests.contract.conftest import publish

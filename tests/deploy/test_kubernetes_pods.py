@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from service.server import _CANCEL_AFTER_S
+from service.server import _CANCEL_MARGIN_S
 from service.settings import Settings
 from tests.deploy.manifests import (
     KUBERNETES,
@@ -139,7 +139,7 @@ def test_a_pod_has_the_time_that_it_takes_to_end(overlay):
     drain_s = float(environment(container)["GRAMOPHONE_DRAIN_TIMEOUT_S"])
     probe = container["readinessProbe"]
     assert pause_s >= probe["periodSeconds"]
-    assert pod["terminationGracePeriodSeconds"] > pause_s + drain_s + _CANCEL_AFTER_S + drain_s
+    assert pod["terminationGracePeriodSeconds"] > pause_s + drain_s + _CANCEL_MARGIN_S + drain_s
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -11,7 +11,7 @@ from models.ngram.arpa.reading import read_arpa
 from models.ngram.arpa.writing import write_arpa
 from models.ngram.build import build_automaton, list_ngrams
 from models.ngram.model import NGramModel
-from models.scoring import pad
+from models.scoring import pad_sequences
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS, UNK
 from tests.arpa_files import random_arpa
@@ -27,7 +27,7 @@ def imported(path):
 def scores(model, lines):
     """Natural-log probabilities of every word and `</s>`, and the length of the n-gram each comes from."""
     encoded = [[*ids, EOS] for ids in WordTokenizer(model.vocabulary).encode_all(lines)]
-    tokens, lengths = pad(encoded)
+    tokens, lengths = pad_sequences(encoded)
     inside = np.arange(tokens.shape[1]) < lengths[:, None]
     details = model.score_detailed(model.initial_state(len(lines)), tokens, lengths)
     return details.log_probs[inside], details.orders[inside], tokens[inside]

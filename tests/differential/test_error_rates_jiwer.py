@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.reranking.metrics import metric_of
+from models.reranking.metrics.choice import make_metric
 from tests.nbest_data import RECOGNISED, recognised, translated
 
 texts = st.text("ab é.", max_size=12)
@@ -25,7 +25,7 @@ def rate(name, text, reference):
 @pytest.mark.parametrize("name", ["wer", "cer"])
 @given(texts, texts)
 def test_counts_and_rates_are_those_of_jiwer(name, text, reference):
-    metric = metric_of(name)
+    metric = make_metric(name)
     statistics = metric.statistics([text], [reference])
     assert statistics[0].tolist() == theirs(name, text, reference)
     assert metric.score(statistics)[0] == pytest.approx(rate(name, text, reference))
@@ -33,7 +33,7 @@ def test_counts_and_rates_are_those_of_jiwer(name, text, reference):
 
 def check_corpus(name, lists):
     """All hypotheses: those with the same rank are one system's output."""
-    metric = metric_of(name)
+    metric = make_metric(name)
     totals = sum(metric.statistics(one.texts, [one.reference]) for one in lists)
     references = [one.reference for one in lists]
     for system, ours in enumerate(totals):
@@ -54,7 +54,7 @@ def test_counts_of_translations_are_those_of_jiwer(data_dir):
 
 @pytest.mark.data
 def test_the_first_hypotheses_and_the_best_have_the_rates_that_the_data_is_known_for(data_dir):
-    metric = metric_of("wer")
+    metric = make_metric("wer")
     lists = [metric.statistics(one.texts, [one.reference]) for one in recognised(data_dir, "common-voice")]
     first = metric.score(sum(rows[0] for rows in lists))
     oracle = metric.score(sum(rows[rows[:, 0].argmin()] for rows in lists))

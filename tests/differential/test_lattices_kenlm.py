@@ -6,11 +6,11 @@ import kenlm
 import numpy as np
 import pytest
 
-from models.lattices.paths import candidates_of
+from models.lattices.paths import nbest_candidates
 from models.lattices.rescoring import rescore
-from models.lattices.spelling import Speller
-from models.lattices.token_passing import Search
-from models.lattices.weights import Weights
+from models.lattices.spelling import LabelTokenizer
+from models.lattices.token_passing import LatticeSearchSettings
+from models.lattices.weights import PathWeights
 from models.ngram.arpa.reading import read_arpa
 from models.ngram.build import build_automaton
 from models.ngram.model import NGramModel
@@ -18,7 +18,7 @@ from models.tokenizers import WordTokenizer
 from tests.arpa_files import random_arpa
 from tests.lattices import all_paths, random_lattice, text_of
 
-WEIGHTS = Weights(am=0.1, lm=1.0, words=0.2)
+WEIGHTS = PathWeights(am=0.1, lm=1.0, words=0.2)
 
 
 def kenlm_totals(oracle, lattice):
@@ -40,17 +40,17 @@ def test_the_n_best_lists_are_kenlms(order, tmp_path):
     arpa, oracle = read_arpa(path), kenlm.Model(str(path))
     model = NGramModel(build_automaton(arpa.orders), arpa.vocabulary, normalised=False)
     lattices = [random_lattice(rng, words=[*words[:4], "new"], num_nodes=8, num_arcs=12) for _ in range(20)]
-    search = Search(max_tokens_per_node=100_000)
+    search = LatticeSearchSettings(max_tokens_per_node=100_000)
     rescored = rescore(
         lattices,
         model,
-        Speller(WordTokenizer(arpa.vocabulary)),
+        LabelTokenizer(WordTokenizer(arpa.vocabulary)),
         weights=[WEIGHTS] * len(lattices),
         search=search,
     )
     for one in rescored:
         expected = kenlm_totals(oracle, one.lattice)
-        found = candidates_of(one, 10).candidates
+        found = nbest_candidates(one, 10).candidates
         best = sorted((total for total, _ in expected.values()), reverse=True)[:10]
         assert [expected[candidate.text][0] for candidate in found] == pytest.approx(best, abs=1e-4)
         for candidate in found:

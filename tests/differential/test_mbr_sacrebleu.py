@@ -5,7 +5,7 @@ import pytest
 import sacrebleu
 
 from models.reranking.mbr import expected_utilities
-from models.reranking.metrics import metric_of
+from models.reranking.metrics.choice import make_metric
 from tests.nbest_data import translated
 
 SENTENCE_SCORES = {"chrf": sacrebleu.sentence_chrf, "bleu": sacrebleu.sentence_bleu}
@@ -26,7 +26,7 @@ def test_choosing_by_chrf_reproduces_the_known_gain(data_dir):
     uniform = np.ones(9)
     chosen = [one.texts[expected_utilities(one.texts, uniform, "chrf").argmax()] for one in lists]
     for name, known in (("chrf", 59.46), ("bleu", 34.47)):
-        metric = metric_of(name)
+        metric = make_metric(name)
         rows = [
             metric.statistics([text], [one.reference])[0] for text, one in zip(chosen, lists, strict=True)
         ]

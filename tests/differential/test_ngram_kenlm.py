@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from models.ngram.build import list_ngrams
-from models.scoring import pad
+from models.scoring import pad_sequences
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS, Vocabulary
 from training.corpora.encoded import EncodedCorpus
@@ -44,7 +44,7 @@ def scores_of(model: Estimated, lines: list[str]) -> np.ndarray:
     answer = []
     for begin in range(0, len(lines), BATCH):
         encoded = [[*ids, EOS] for ids in model.tokenizer.encode_all(lines[begin : begin + BATCH])]
-        tokens, lengths = pad(encoded)
+        tokens, lengths = pad_sequences(encoded)
         scores = ngram.score(ngram.initial_state(len(encoded)), tokens, lengths)
         answer.append(scores[np.arange(tokens.shape[1]) < lengths[:, None]])
     return np.concatenate(answer)

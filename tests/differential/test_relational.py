@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.ngram.build import list_ngrams
-from models.ngram.verification import verify
+from models.ngram.verification import verify_automaton
 from tests.relational import assert_same, in_memory, limit_with_room, relational, tokenizer_of
 from training.scale.duckdb_engine import DuckDBEngine
 
@@ -45,7 +45,7 @@ def test_of_any_text_the_model_is_that_of_the_estimator_in_memory(
     with tempfile.TemporaryDirectory() as folder:
         found = relational(engine, Path(folder), lines, **wanted)
         assert_same(found, in_memory(lines, **wanted))
-        verify(found, Path(folder))
+        verify_automaton(found, Path(folder))
 
 
 @pytest.mark.data

@@ -9,8 +9,8 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-from models.reranking.metrics import metric_of
-from models.reranking.metrics.bleu import sentence_score
+from models.reranking.metrics.bleu import sentence_bleu
+from models.reranking.metrics.choice import make_metric
 from models.reranking.metrics.significance import resampled_scores
 from models.reranking.metrics.tokenizer_13a import tokenize_13a
 from tests.nbest_data import translated
@@ -41,23 +41,23 @@ def test_text_is_cut_into_the_same_tokens(text):
 def test_statistics_of_each_segment_are_the_same(name, rows):
     hypotheses, *references = map(list, zip(*rows, strict=True))
     expected = THEIRS[name]()._extract_corpus_statistics(hypotheses, references)
-    ours = totals(metric_of(name), hypotheses, zip(*references, strict=True))
+    ours = totals(make_metric(name), hypotheses, zip(*references, strict=True))
     assert ours.tolist() == expected
 
 
 @given(names, segments)
 def test_corpus_scores_are_the_same(name, rows):
     hypotheses, *references = map(list, zip(*rows, strict=True))
-    metric = metric_of(name, num_references=2)
+    metric = make_metric(name, num_references=2)
     score = metric.score(totals(metric, hypotheses, zip(*references, strict=True)).sum(axis=0))
     assert float(score) == pytest.approx(THEIRS[name]().corpus_score(hypotheses, references).score, abs=1e-9)
 
 
 @given(texts, texts)
 def test_sentence_scores_are_the_same(text, reference):
-    bleu, chrf = metric_of("bleu"), metric_of("chrf")
+    bleu, chrf = make_metric("bleu"), make_metric("chrf")
     ours = (
-        sentence_score(bleu.statistics([text], [reference]))[0],
+        sentence_bleu(bleu.statistics([text], [reference]))[0],
         chrf.score(chrf.statistics([text], [reference]))[0],
     )
     theirs = (
@@ -73,14 +73,14 @@ def test_signatures_are_the_same(name, references):
     theirs = THEIRS[name]()
     second = {1: [], 2: [["a", "b"]], None: [[None, "b"]]}[references]
     theirs.corpus_score(["a", "b"], [["a", "b"], *second])
-    assert metric_of(name, num_references=references).signature == str(theirs.get_signature())
+    assert make_metric(name, num_references=references).signature == str(theirs.get_signature())
 
 
 @pytest.mark.data
 @pytest.mark.parametrize(("name", "known"), [("chrf", 58.67), ("bleu", 33.65)])
 def test_the_best_system_of_a_shared_task_has_the_same_score(name, known, data_dir):
     texts, references = zip(*((one.texts[5], one.reference) for one in translated(data_dir)), strict=True)
-    metric = metric_of(name)
+    metric = make_metric(name)
     ours = float(metric.score(totals(metric, texts, [[one] for one in references]).sum(axis=0)))
     assert ours == pytest.approx(THEIRS[name]().corpus_score(texts, [references]).score, abs=1e-9)
     assert round(ours, 2) == known
@@ -91,7 +91,7 @@ def test_resampled_scores_are_the_same(data_dir):
     lists = translated(data_dir)[:150]
     hypotheses = [[one.texts[system] for one in lists] for system in (0, 1)]
     references = [[one.reference] for one in lists]
-    metric = metric_of("bleu")
+    metric = make_metric("bleu")
     both = np.stack([totals(metric, texts, references) for texts in hypotheses])
     ours = resampled_scores(metric, both, samples=200, seed=12345)
     named = [("a", hypotheses[0]), ("b", hypotheses[1])]

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from models.reranking.lists import Candidate, CandidateList
-from models.reranking.metrics import metric_of
-from models.reranking.tuning.cross_fitting import tune
+from models.reranking.metrics.choice import make_metric
+from models.reranking.tuning.cross_fitting import cross_fit
 from models.reranking.tuning.features import tuning_data
 from models.reranking.tuning.settings import TuningSettings
-from models.reranking.tuning.steps import finish
+from models.reranking.tuning.steps import run_steps
 from tests.nbest_data import RECOGNISED, recognised
 from tests.tuning_problems import words_alone
 
@@ -20,7 +20,7 @@ FEATURES = ("rank", "rank:log", "words", "consensus:wer", "consensus:chrf")
 
 
 def made(lists):
-    return finish(tuning_data(lists, words_alone(lists), metric_of("wer"), features=FEATURES))
+    return run_steps(tuning_data(lists, words_alone(lists), make_metric("wer"), features=FEATURES))
 
 
 @pytest.fixture(scope="module", params=RECOGNISED)
@@ -33,7 +33,7 @@ def lists(request, data_dir):
 def test_the_half_held_out_is_never_worse_than_its_first_pass(lists, seed):
     order = np.random.default_rng(seed).permutation(len(lists))
     inside, outside = ([lists[i] for i in some] for some in (order[::2], order[1::2]))
-    outcome = finish(tune(made(inside), np.arange(len(inside)) % 2, QUICK))
+    outcome = run_steps(cross_fit(made(inside), np.arange(len(inside)) % 2, QUICK))
     rest = made(outside).problem
     lost = rest.score(outcome.fitted.chosen(rest)) - rest.score(rest.first_pass())
     assert lost <= 0.05

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from models.checkpoint import load
 from models.checkpoint.registry import open_registry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import CheckpointError
 from models.tokenizers import WordTokenizer
 from tests.fakes import FakeModel, fake_vocabulary
 
 load.FAMILIES["fake"] = ("tests.fakes", "FakeModel")
-DESCRIPTION = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
+DESCRIPTION = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
 
 
 def publish(registry, seed):

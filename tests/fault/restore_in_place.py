@@ -17,8 +17,8 @@ import httpx
 import numpy as np
 
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.restoring import restore
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.restoring import restore_backup
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
 from tests.processes import running_process
@@ -55,7 +55,7 @@ def large_registry(root):
     tokenizer = WordTokenizer(Vocabulary(WORDS))
     corpus = EncodedCorpus.from_sentences(rows, num_words=200_000, num_bytes=10**6)
     model = estimate(corpus, tokenizer.vocabulary, order=3, progress=Silent()).model
-    description = Description("2026-01-01T00:00:00+00:00", {}, {}, [[5, 6]], {})
+    description = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[5, 6]], {})
     registry = LocalRegistry(root, create=True)
     version = registry.publish(
         "ngram", lambda folder: write_checkpoint(folder, model, tokenizer, description)
@@ -76,7 +76,7 @@ def damage_and_mend(backup, registry):
     path = registry.version("ngram", 1).path / "ngram.bin"
     path.chmod(0o644)
     path.write_bytes(b"")
-    told = restore(LocalRegistry(backup), registry, differing="refuse", progress=lambda *_: None)
+    told = restore_backup(LocalRegistry(backup), registry, differing="refuse", progress=lambda *_: None)
     assert told.restored == ["ngram@1"]
 
 

@@ -10,7 +10,7 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.local import LocalRegistry
 from models.checkpoint.manifest import file_entries, read_manifest, write_manifest
 from models.checkpoint.registry import open_registry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import CheckpointError
 from service.engine.host import ModelHost
 from service.local import asking
@@ -42,7 +42,7 @@ def checkpoints(tmp_path_factory):
 
 def write(folder, name, parts=()):
     card = {"MODEL_CARD.md": b"# m\n", "curve.png": PICTURE}
-    description = Description("2026-01-01T00:00:00+00:00", {}, {"seed": 1}, [[5, 6, 7], [9]], card)
+    description = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {"seed": 1}, [[5, 6, 7], [9]], card)
     write_checkpoint(folder, families.model(name), families.tokenizer(), description, parts=parts)
 
 

@@ -9,12 +9,12 @@ import pytest
 from models.arrays import to_numpy
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.manifest import file_entries, read_manifest, write_manifest
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import CheckpointError, IntegrityError
 from tests import families
 
 FAMILIES = ("ngram", "lstm", "gru", "mixture")
-DESCRIPTION = Description(
+DESCRIPTION = CheckpointDescription(
     created="2026-01-01T00:00:00+00:00",
     metrics={"valid": {"perplexity": 10.0}},
     provenance={"seed": 1},

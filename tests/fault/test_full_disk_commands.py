@@ -17,7 +17,7 @@ from tests.fault.disks import GrowthLimit
 from tests.fault.test_full_disk_registry import write
 from tests.resumable import fit
 from training import publishing
-from training.neural.interruption import Terminated, terminable
+from training.neural.interruption import Terminated, exit_on_sigterm
 from training.neural.resume import StateFile
 from training.progress import Silent
 
@@ -93,7 +93,7 @@ def test_the_parts_of_a_mixture_that_find_no_room_are_told_by_their_place(tmp_pa
     part = tmp_path / "part"
     part.mkdir()
     write(part, "ngram")
-    monkeypatch.setattr(publishing, "_embeds", lambda _: True)
+    monkeypatch.setattr(publishing, "_has_embedded_parts", lambda _: True)
     monkeypatch.setattr(
         publishing, "_part_directory", lambda *_: write(tmp_path / "scratch", "mixture", [part])
     )
@@ -142,7 +142,7 @@ def test_the_state_saved_before_the_disk_was_full_is_gone_on_with(tmp_path):
 
 def test_sigterm_on_a_full_disk_says_why_nothing_was_saved(tmp_path):
     progress = Meddling(3, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with FULL.full(1000), pytest.raises(Terminated) as ended, terminable():
+    with FULL.full(1000), pytest.raises(Terminated) as ended, exit_on_sigterm():
         fit(tmp_path / "state.pt", progress=progress, save_minutes=100)
     assert ended.value.unsaved.startswith("cannot save the training state in ")
     assert "File too large" in ended.value.unsaved

@@ -11,14 +11,16 @@ from models.checkpoint.local import LocalRegistry
 from models.checkpoint.manifest import read_manifest, verify_files
 from models.checkpoint.profiles import ProfileStore
 from models.checkpoint.registry import open_registry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import RegistryError
 from models.reranking.profiles import Profile
 from tests import families
 from tests.fault.disks import KINDS, disk_of_kind
 
 ROOMS = (0, 1000, 4096, 10_000, 20_000, 40_000, 80_000)
-DESCRIPTION = Description("2026-01-01T00:00:00+00:00", {}, {}, [[5, 6, 7], [9]], {"MODEL_CARD.md": b"# m\n"})
+DESCRIPTION = CheckpointDescription(
+    "2026-01-01T00:00:00+00:00", {}, {}, [[5, 6, 7], [9]], {"MODEL_CARD.md": b"# m\n"}
+)
 NAMES = ("ngram", "lstm", "mixture")
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from models.arrays import to_numpy
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.write import Description, write_checkpoint
-from models.shelf import SharedShelf
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.shelf import SharedWeightCache
 from tests import families
 from tests.fault.disks import KINDS, disk_of_kind
 
@@ -29,11 +29,11 @@ def test_weights_that_find_no_room_on_the_shelf_are_this_processs_own(disk, room
     caplog.set_level(logging.WARNING)
     made = {"values": np.arange(30_000, dtype=np.int32)}
     with disk.full(room_bytes):
-        taken = SharedShelf(disk.folder, "key").get_or_make("a", lambda: made)
+        taken = SharedWeightCache(disk.folder, "key").get_or_make("a", lambda: made)
         np.testing.assert_array_equal(taken["values"], made["values"])
     assert disk.refusal in caplog.text
     assert not (disk.folder / "key.a").exists()
-    laid = SharedShelf(disk.folder, "key").get_or_make("a", lambda: made)
+    laid = SharedWeightCache(disk.folder, "key").get_or_make("a", lambda: made)
     np.testing.assert_array_equal(laid["values"], made["values"])
     assert (disk.folder / "key.a").exists()
 
@@ -42,7 +42,7 @@ def test_weights_that_find_no_room_on_the_shelf_are_this_processs_own(disk, room
 def test_a_model_answers_the_same_whether_its_weights_found_room_or_not(disk, tmp_path, precision):
     lstm = tmp_path / "lstm"
     lstm.mkdir()
-    description = Description("2026-01-01T00:00:00+00:00", {}, {}, [[5, 6, 7], [9]], {})
+    description = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[5, 6, 7], [9]], {})
     write_checkpoint(lstm, families.model("lstm"), families.tokenizer(), description)
     answers = []
     for room_bytes in (0, 3000, None):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from models.errors import EngineFailedError
-from models.scoring import pad
+from models.scoring import pad_sequences
 from service.engine.calls import score
-from service.engine.job import Job, result_of
+from service.engine.job import Job, run_to_completion
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from tests import families
 from tests.fakes import FakeModel
@@ -32,7 +32,7 @@ class Outcome:
 
 
 def scoring(model, texts):
-    tokens, lengths = pad(texts)
+    tokens, lengths = pad_sequences(texts)
     return (yield from score(model, model.initial_state(len(texts)), tokens, lengths))
 
 
@@ -51,4 +51,4 @@ def test_only_the_request_with_that_text_fails(place, bulk):
         pass
     assert isinstance(outcomes[1].told, EngineFailedError)
     for texts, outcome in zip(requests[:1] + requests[2:], outcomes[:1] + outcomes[2:], strict=True):
-        np.testing.assert_array_equal(outcome.told, result_of(scoring(model, texts)))
+        np.testing.assert_array_equal(outcome.told, run_to_completion(scoring(model, texts)))

@@ -44,7 +44,7 @@ def kept(registry):
 
 
 def test_a_store_that_stalls_is_not_waited_for_without_end(server, opened, monkeypatch):
-    monkeypatch.setattr(stores, "PATIENCE", QUICK._replace(read_s=0.5))
+    monkeypatch.setattr(stores, "STORE_TIMEOUTS", QUICK._replace(read_s=0.5))
     registry = opened()
     server.fault = stalling("GET")
     began_s = time.monotonic()
@@ -60,7 +60,7 @@ def test_a_store_that_trickles_is_not_waited_for_without_end(server, opened, mon
         return (time.sleep(0.2) or b"x" for _ in range(40))
 
     version = opened().resolve("m")
-    monkeypatch.setattr(stores, "PATIENCE", QUICK._replace(call_s=2.0))
+    monkeypatch.setattr(stores, "STORE_TIMEOUTS", QUICK._replace(call_s=2.0))
     registry = opened()
     server.fault = trickle
     with pytest.raises(RegistryError, match="no answer in time"):
@@ -102,7 +102,7 @@ def test_a_store_that_vanishes_in_the_middle_leaves_nothing_and_can_be_gone_on_w
             return server.pass_on(environ, start_response)
         raise ConnectionResetError
 
-    monkeypatch.setattr(stores, "PATIENCE", QUICK._replace(read_s=0.5))
+    monkeypatch.setattr(stores, "STORE_TIMEOUTS", QUICK._replace(read_s=0.5))
     monkeypatch.setattr(file_system_store, "_CHUNK_BYTES", 4096)
     registry = opened()
     version = registry.resolve("m")
@@ -172,7 +172,7 @@ def test_a_version_is_published_though_the_store_never_says_so(server, opened, m
             time.sleep(2.0)  # longer than anybody waits
         return answer
 
-    monkeypatch.setattr(stores, "PATIENCE", QUICK._replace(read_s=0.5))
+    monkeypatch.setattr(stores, "STORE_TIMEOUTS", QUICK._replace(read_s=0.5))
     registry = opened()
     server.fault = mute
     assert registry.publish("m", write_minimal).number == 2

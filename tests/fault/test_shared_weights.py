@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 
-from models.checkpoint.write import Description, write_checkpoint
-from models.shelf import SharedShelf
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.shelf import SharedWeightCache
 from tests import families
 
 LOAD = """
@@ -80,7 +80,7 @@ def test_processes_map_the_same_files_and_answer_alike(tmp_path):
     checkpoint, shared = tmp_path / "m", tmp_path / "shared"
     checkpoint.mkdir()
     shared.mkdir(mode=0o700)
-    description = Description("2026-01-01T00:00:00+00:00", {}, {}, [[5, 6, 7], [9]], {})
+    description = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[5, 6, 7], [9]], {})
     write_checkpoint(checkpoint, families.model("lstm"), families.tokenizer(), description)
     processes = [started(LOAD, checkpoint, shared) for _ in range(2)]  # at the same time
     (digest, inodes), other = (json.loads(process.stdout.readline()) for process in processes)
@@ -107,6 +107,6 @@ def test_one_that_is_killed_while_it_writes_leaves_nothing_that_counts(tmp_path)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert (tmp_path / ".unfinished").stat().st_size > 5000
-    laid = SharedShelf(tmp_path, "key").get_or_make("a", lambda: {"values": np.ones(5, np.int8)})
+    laid = SharedWeightCache(tmp_path, "key").get_or_make("a", lambda: {"values": np.ones(5, np.int8)})
     assert laid["values"].tolist() == [1] * 5
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "key.a"]

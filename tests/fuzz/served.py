@@ -10,7 +10,7 @@ import httpx
 import torch
 
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
@@ -50,7 +50,7 @@ _CARD = {
     "MODEL_CARD.md": b"# A model",
     "perplexities.png": b"\x89PNG",
 }  # the document's example is the picture
-_ABOUT = Description("2026-01-01T00:00:00+00:00", {"int8": {"cost": 0.0}}, {}, [[3, 4]], _CARD)
+_ABOUT = CheckpointDescription("2026-01-01T00:00:00+00:00", {"int8": {"cost": 0.0}}, {}, [[3, 4]], _CARD)
 _HELD = re.compile(r"^gramophone_(num_requests_\w+|states|states_bytes) (\S+)$", re.MULTILINE)
 _ASKED = re.compile(r"^gramophone_http_requests_total\{.*\} (\S+)$", re.MULTILINE)
 

@@ -21,15 +21,15 @@ from models.checkpoint.manifest import (
     read_manifest,
     write_manifest,
 )
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import InvalidInputError
-from models.tensor_file import map_sealed, write_sealed
+from models.tensor_file import map_hashed_tensors, write_hashed_tensors
 from tests import families
 from tests.damage import any_bytes, damaged, damaged_json
 from tests.parsing import Parser, ParserProcess, fuzz
 from tests.questions import ask_model
 
-DESCRIPTION = Description(
+DESCRIPTION = CheckpointDescription(
     created="2026-01-01T00:00:00+00:00",
     metrics={"valid": {"perplexity": 10.0}, "int8": {"cost": 0.001}},
     provenance={"seed": 1},
@@ -100,7 +100,7 @@ def read_one_manifest(path: Path) -> None:
 def map_shelf(path: Path) -> None:
     """Packed weights as processes share them; a damaged file is never taken."""
     with path.open("rb") as file:
-        for array in map_sealed(file).values():
+        for array in map_hashed_tensors(file).values():
             array.sum()
 
 
@@ -174,7 +174,9 @@ def test_manifests(manifest, data):
 def shelf(process, tmp_path_factory):
     path = tmp_path_factory.mktemp("shelf") / "packed"
     with path.open("w+b") as file:
-        write_sealed(file, {"weights": np.arange(256, dtype=np.uint8), "scales": np.ones(7, np.float32)})
+        write_hashed_tensors(
+            file, {"weights": np.arange(256, dtype=np.uint8), "scales": np.ones(7, np.float32)}
+        )
     return Parser(process, "map_shelf", path, path.read_bytes())
 
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from models.lattices.files import read_lattices, read_symbol_file
 from models.lattices.kaldi import write_kaldi
 from models.lattices.oracle import oracle_path
-from models.lattices.paths import best_paths
+from models.lattices.paths import nbest_paths
 from models.lattices.rescoring import rescore
 from models.lattices.slf import write_slf
-from models.lattices.spelling import Speller
-from models.lattices.token_passing import Search
-from models.lattices.weights import Weights
-from models.lattices.words import NO_WORDS, SymbolTable
-from models.reranking.formats import BadLine
+from models.lattices.spelling import LabelTokenizer
+from models.lattices.token_passing import LatticeSearchSettings
+from models.lattices.weights import PathWeights
+from models.lattices.words import NON_WORD_LABELS, SymbolTable
+from models.reranking.formats.interface import BadLine
 from tests import families
 from tests.damage import any_bytes, damaged
 from tests.lattices import random_lattice
@@ -62,23 +62,23 @@ MEANING = [
 @functools.cache
 def speller():
     """What spells words for the small model."""
-    return Speller(families.tokenizer())
+    return LabelTokenizer(families.tokenizer())
 
 
 def rescore_lattices(path: Path) -> None:
     """What a file of the format that it is called after has, rescored and searched."""
     form = "slf" if path.suffix == ".slf" else "kaldi"
     symbols = read_symbol_file(path.with_name("words.txt")) if path.stem == "numbers" else None
-    read = list(read_lattices(path, form, name=path.name, symbols=symbols, no_words=NO_WORDS))
+    read = list(read_lattices(path, form, name=path.name, symbols=symbols, no_words=NON_WORD_LABELS))
     for bad in read:
         if isinstance(bad, BadLine):
             assert bad.source == path.name
             assert bad.number >= 1
             assert 0 < len(bad.problem) < 1000
     lattices = [one for one in read if not isinstance(one, BadLine)]
-    model, search = families.model("ngram"), Search(max_tokens_per_node=4)
-    for one in rescore(lattices, model, speller(), weights=[Weights()] * len(lattices), search=search):
-        [best] = best_paths(one, 1)
+    model, search = families.model("ngram"), LatticeSearchSettings(max_tokens_per_node=4)
+    for one in rescore(lattices, model, speller(), weights=[PathWeights()] * len(lattices), search=search):
+        [best] = nbest_paths(one, 1)
         assert not np.isnan(best.total)
         assert oracle_path(one.lattice, best.text).errors == 0
         write_slf(one.as_lattice(), io.StringIO())

@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import FormatError
-from models.reranking.formats import FORMAT_NAMES, FORMATS, BadLine, read_bytes, read_lists, to_text
-from models.reranking.formats.summary import summarise
+from models.reranking.formats.interface import BadLine
+from models.reranking.formats.reading import read_bytes, read_lists
+from models.reranking.formats.summary import summarise_lists
+from models.reranking.formats.table import FORMAT_NAMES, FORMATS
+from models.reranking.formats.writing import format_lists
 from models.reranking.lists import Candidate, CandidateList
 from tests.damage import any_bytes, damaged
 from tests.parsing import Parser, ParserProcess, fuzz
@@ -68,15 +71,15 @@ def _check(items, named):
     for one in kept:
         assert one.candidates
         assert all(math.isfinite(value) for c in one.candidates for value in c.features.values())
-    summarise(kept)
-    written = "".join(to_text(kept, "jsonl")).encode()
+    summarise_lists(kept)
+    written = "".join(format_lists(kept, "jsonl")).encode()
     assert list(read_bytes(written, "jsonl")) == [replace(one, continuation=one.continuation) for one in kept]
 
 
 def text_in(form, some):
     """Lists as a file of a format; of those with one list a file, the first."""
     some = [replace(one, name=f"u{place}") for place, one in enumerate(some)]
-    return "".join(to_text(some[: 1 if FORMATS[form].one_list_per_file else None], form)).encode()
+    return "".join(format_lists(some[: 1 if FORMATS[form].one_list_per_file else None], form)).encode()
 
 
 def files_in(form):

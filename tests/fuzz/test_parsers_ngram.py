@@ -18,7 +18,7 @@ from models.ngram.arpa.reading import read_arpa
 from models.ngram.automaton import AUTOMATON_FILE
 from models.ngram.build import build_automaton
 from models.ngram.model import NGramModel
-from models.ngram.quantised import quantised
+from models.ngram.quantised import quantise_automaton
 from models.tensor_file import map_tensors, write_tensors
 from models.vocabulary import CONTROL_TOKENS, Vocabulary
 from tests.arpa_files import SMALL, random_arpa
@@ -83,7 +83,7 @@ def saved(order, *, coded):
         path = Path(folder) / "model.arpa"
         path.write_text(text)
         automaton = build_automaton(read_arpa(path).orders)
-    return (quantised(automaton) if coded else automaton)._asdict()
+    return (quantise_automaton(automaton) if coded else automaton)._asdict()
 
 
 def as_file(arrays):

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from models.checkpoint.calibrations import CalibrationStore
 from models.checkpoint.local import LocalRegistry
 from models.checkpoint.profiles import ProfileStore
-from models.checkpoint.remote.known import Known
+from models.checkpoint.remote.known import CachedCatalogue
 from models.checkpoint.versions import is_name
 from models.errors import InvalidInputError, LanguageModelError
 from service.cli.words import read_dictionary
 from service.load.bodies import read_bodies
-from service.load.texts import read_texts
+from service.load.texts import load_texts
 from service.security.key_store import KeyStore
 from service.security.keys import create_key
 from tests.damage import any_bytes, damaged, damaged_json
@@ -95,7 +95,8 @@ def read_aliases(path: Path) -> None:
 def read_known_versions(path: Path) -> None:
     """What a cache of a remote registry knows: nothing, where its file is damaged."""
     assert all(
-        type(number) is int for number in Known(path.parent.parent, "s3://x").versions(path.parent.name)
+        type(number) is int
+        for number in CachedCatalogue(path.parent.parent, "s3://x").versions(path.parent.name)
     )
 
 
@@ -111,7 +112,7 @@ def read_weighted_words(path: Path) -> None:
 
 def read_bench_texts(path: Path) -> None:
     """Sentences for a load test."""
-    assert all(text.encode().strip() for text in read_texts(path))
+    assert all(text.encode().strip() for text in load_texts(path))
 
 
 def read_bench_bodies(path: Path) -> None:

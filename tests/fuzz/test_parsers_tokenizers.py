@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 
-from models.tokenizers import MODEL_FILE, load_tokenizer
+from models.tokenizers import SPM_FILE, load_tokenizer
 from tests.damage import any_bytes, damaged, damaged_json
 from tests.parsing import Parser, ParserProcess, fuzz
 
@@ -30,7 +30,7 @@ CHARACTERS = {"kind": "char", "tokens": list("the ca,é")}
 def load_and_encode(path: Path) -> None:
     """A tokenizer, and texts there and back."""
     folder = path.parent
-    if path.name == MODEL_FILE:
+    if path.name == SPM_FILE:
         (folder / "tokenizer.json").write_text(json.dumps({"kind": "sentencepiece"}))
     tokenizer = load_tokenizer(folder)
     size = len(tokenizer.vocabulary)
@@ -110,7 +110,7 @@ def process():
 
 @pytest.fixture(scope="module")
 def pieces(process, tmp_path_factory):
-    path = tmp_path_factory.mktemp("pieces") / MODEL_FILE
+    path = tmp_path_factory.mktemp("pieces") / SPM_FILE
     return Parser(process, "load_and_encode", path, learnt("unigram"))
 
 

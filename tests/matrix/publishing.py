@@ -1,7 +1,7 @@
 """The models of some cells in one registry."""
 
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from tests.matrix.cells import CELLS, FLOAT32, Cell
 from tests.matrix.texts import TEXTS, tokenizer
 from tests.matrix.zoo import BACKWARD, PARTS, model
@@ -31,7 +31,7 @@ def publish_all(root, cells) -> LocalRegistry:
 def _publish(registry: LocalRegistry, name: str, cell: Cell, parts):
     direction = "backward" if cell.family in BACKWARD else "forward"
     golden, card = tokenizer(cell.tokens).encode_all(TEXTS), {CARD: f"# {name}\n".encode()}
-    about = Description("2026-01-01T00:00:00+00:00", {}, {}, golden, card, direction=direction)
+    about = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, golden, card, direction=direction)
     whole, tokens = model(cell.family, cell.tokens), tokenizer(cell.tokens)
     version = registry.publish(
         name, lambda folder: write_checkpoint(folder, whole, tokens, about, parts=parts)

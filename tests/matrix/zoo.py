@@ -13,7 +13,7 @@ from models.neural.network import Network
 from tests import families
 from tests.matrix.texts import encoded, tokenizer
 from training.ngram.estimate import estimate
-from training.ngram.smoothing.choice import smoothing_of
+from training.ngram.smoothing.choice import make_smoothing
 from training.ngram.static_mixture import mix_statically
 from training.progress import Silent
 
@@ -30,7 +30,7 @@ SMOOTHINGS = (
 """Each smoothing with code of its own; `add-k` is that of `laplace`."""
 
 NGRAMS = {
-    **{name: {"smoothing": smoothing_of(name)} for name in SMOOTHINGS},
+    **{name: {"smoothing": make_smoothing(name)} for name in SMOOTHINGS},
     "pruned": {"prune": (0, 0, 1), "prune_entropy": 1e-4},
     "quantised": {"quantise": True},
 }

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.completion.personal import START, Bounds, PersonalModel, Sentence
+from models.completion.personal import SENTENCE_START, UserModel, UserModelLimits, WordSequence
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 from service.engine.hosted import LoadedModel
-from service.engine.job import result_of
-from service.engine.looks import Looks
+from service.engine.job import run_to_completion
+from service.engine.looks import NextTokenCache
 from service.schemas.autocomplete import AutocompleteRequest
 from service.use_cases.autocomplete import autocomplete
 from service.use_cases.limits import Limits
@@ -28,7 +28,7 @@ def loaded(tokenizer):
     manifest = SimpleNamespace(vocab_size=len(tokenizer.vocabulary), direction="forward")
     model = FakeModel(tokenizer.vocabulary)
     checkpoint = SimpleNamespace(model=model, tokenizer=tokenizer, manifest=manifest)
-    return LoadedModel("fake@1", checkpoint, next_token_cache=Looks(1 << 20))
+    return LoadedModel("fake@1", checkpoint, next_token_cache=NextTokenCache(1 << 20))
 
 
 OF_WORDS = loaded(WordTokenizer(Vocabulary(WORDS)))
@@ -38,11 +38,13 @@ OF_CHARACTERS = loaded(CharacterTokenizer(Vocabulary("abden .")))
 
 def complete(model, text, user=None, limits=LIMITS, **options):
     command = AutocompleteRequest(text=text, limit=100, **options).command()
-    return result_of(autocomplete(model, command, limits, user=user))
+    return run_to_completion(autocomplete(model, command, limits, user=user))
 
 
 def user_of(sentences):
-    return PersonalModel().updated([Sentence(START, words) for words in sentences], Bounds())
+    return UserModel().updated(
+        [WordSequence(SENTENCE_START, words) for words in sentences], UserModelLimits()
+    )
 
 
 WRITTEN = st.lists(st.sampled_from([*WORDS, "deer", "Anna", "nab"]), max_size=5)

@@ -9,8 +9,8 @@ import torch
 
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
-from models.neural.quantized.model import QuantizedModel
-from models.scoring import consume, pad, score_sequences
+from models.neural.quantized.model import Int8Model
+from models.scoring import pad_sequences, prefill_sequences, score_sequences
 from models.vocabulary import BOS, Vocabulary
 
 SHAPES = {
@@ -38,7 +38,7 @@ def model_of(shape):
     network = Network(NetworkConfig(**SHAPES[shape]), VOCAB_SIZE)
     for parameter in network.parameters():
         torch.nn.init.uniform_(parameter, -0.6, 0.6)
-    return QuantizedModel(network, Vocabulary([f"w{i}" for i in range(VOCAB_SIZE - 3)]))
+    return Int8Model(network, Vocabulary([f"w{i}" for i in range(VOCAB_SIZE - 3)]))
 
 
 @pytest.fixture(params=SHAPES)
@@ -53,7 +53,7 @@ def sentences(count, seed=0):
 
 def scores_of(model, texts):
     """Each text's scores, from one batch."""
-    scores = model.score(model.initial_state(len(texts)), *pad(texts))
+    scores = model.score(model.initial_state(len(texts)), *pad_sequences(texts))
     return [row[: len(text)].tolist() for row, text in zip(scores, texts, strict=True)]
 
 
@@ -78,7 +78,7 @@ def test_scores_are_the_same_alone_and_in_any_batch_in_any_order(model, size):
 @pytest.mark.parametrize("start", ["initial_state", "empty_state"])
 @pytest.mark.parametrize("size", [1, 2, 17, 64])
 def test_whole_sequences_score_as_step_by_step(model, size, start):
-    batch = pad([text[:12] for text in sentences(size, seed=2)])
+    batch = pad_sequences([text[:12] for text in sentences(size, seed=2)])
     state = getattr(model, start)(size)
     stepwise = score_sequences(StepByStep(model), state, *batch)
     assert (model.score(state, *batch) == stepwise).all()
@@ -86,15 +86,17 @@ def test_whole_sequences_score_as_step_by_step(model, size, start):
 
 @pytest.mark.parametrize("size", [1, 3, 64])
 def test_reading_at_once_leaves_the_state_of_reading_step_by_step(model, size):
-    batch = pad([text[:12] for text in sentences(size, seed=3)])
+    batch = pad_sequences([text[:12] for text in sentences(size, seed=3)])
     whole = model.prefill(model.initial_state(size), *batch)
-    stepwise = consume(StepByStep(model), model.initial_state(size), *batch)
+    stepwise = prefill_sequences(StepByStep(model), model.initial_state(size), *batch)
     for got, want in zip(whole.hidden, stepwise.hidden, strict=True):
         assert (got == want).all()
 
 
 def test_distributions_are_the_same_alone_and_in_a_batch(model):
-    state = model.prefill(model.initial_state(17), *pad([text[:9] for text in sentences(17, seed=4)]))
+    state = model.prefill(
+        model.initial_state(17), *pad_sequences([text[:9] for text in sentences(17, seed=4)])
+    )
     together = model.next_log_probs(state)
     for row in range(17):
         assert (model.next_log_probs(state.select(np.array([row])))[0] == together[row]).all()
@@ -122,14 +124,14 @@ def test_a_text_scores_the_same_in_pieces(model):
     state = model.initial_state(1)
     pieces = []
     for start in range(0, len(text), 7):
-        piece = pad([text[start : start + 7]])
+        piece = pad_sequences([text[start : start + 7]])
         pieces += model.score(state, *piece)[0].tolist()
         state = model.prefill(state, *piece)
     assert pieces == whole
 
 
 def test_rows_sum_to_one_without_the_start(model):
-    log_probs = model.next_log_probs(model.prefill(model.initial_state(3), *pad([[4, 5], [], [9]])))
+    log_probs = model.next_log_probs(model.prefill(model.initial_state(3), *pad_sequences([[4, 5], [], [9]])))
     assert np.exp(log_probs, dtype=np.float64).sum(axis=1) == pytest.approx(1, abs=1e-5)
     assert (log_probs[:, BOS] == -np.inf).all()
     assert np.isfinite(np.delete(log_probs, BOS, axis=1)).all()

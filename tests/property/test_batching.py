@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from models.mixture import MixtureModel
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
-from models.neural.quantized.model import QuantizedModel
-from models.scoring import pad, score_sequences
+from models.neural.quantized.model import Int8Model
+from models.scoring import pad_sequences, score_sequences
 from service.engine.calls import consume, next_log_probs, score, step
-from service.engine.job import Job, result_of
+from service.engine.job import Job, run_to_completion
 from service.engine.scheduler import Scheduler, SchedulerLimits
-from service.use_cases.shared_prefixes import score_shared, shared_levels
+from service.use_cases.shared_prefixes import score_shared_prefixes, shared_prefix_levels
 from tests import families
 
 texts = st.lists(st.lists(st.integers(3, 9), min_size=1, max_size=9), min_size=1, max_size=6)
@@ -24,7 +24,7 @@ def int8(layers=2):
     torch.manual_seed(3)
     vocabulary = families.tokenizer().vocabulary
     config = NetworkConfig(cell="lstm", layers=layers, embedding_size=13, hidden_size=17)
-    return QuantizedModel(Network(config, len(vocabulary)), vocabulary)
+    return Int8Model(Network(config, len(vocabulary)), vocabulary)
 
 
 INT8 = int8()
@@ -50,14 +50,14 @@ class Outcome:
 
 
 def scoring(model, some):
-    tokens, lengths = pad(some)
+    tokens, lengths = pad_sequences(some)
     answer = yield from score(model, model.initial_state(len(some)), tokens, lengths)
     return answer
 
 
 def stepping(model, some):
     """Greedy steps of a few rows that change places."""
-    tokens, lengths = pad(some)
+    tokens, lengths = pad_sequences(some)
     state = yield from consume(model, model.initial_state(len(some)), tokens, lengths)
     log_probs = yield from next_log_probs(model, state)
     told = [log_probs.copy()]
@@ -99,7 +99,7 @@ def test_company_changes_no_answer(name, requests):
         [kind(model, some) for kind, some, _ in requests], [bulk for *_, bulk in requests]
     )
     for told, (kind, some, _) in zip(together, requests, strict=True):
-        wanted = result_of(kind(model, some))
+        wanted = run_to_completion(kind(model, some))
         if name in EXACT:
             np.testing.assert_array_equal(told, wanted)
         else:
@@ -115,17 +115,17 @@ def test_company_changes_no_answer(name, requests):
 def test_what_texts_share_is_scored_once_and_the_same(name, some, contexts):
     model = (EXACT | NEAR)[name]
     used, numbers = np.unique(contexts[: len(some)], return_inverse=True)
-    tokens, lengths = pad(some)
-    levels = shared_levels(numbers, tokens, lengths)
+    tokens, lengths = pad_sequences(some)
+    levels = shared_prefix_levels(numbers, tokens, lengths)
     if not levels:
         return
     before = model.advance(model.initial_state(len(used)), used + 5)
-    told = result_of(score_shared(model, before, levels, tokens, lengths))
+    told = run_to_completion(score_shared_prefixes(model, before, levels, tokens, lengths))
     wanted = score_sequences(model, before.select(numbers), tokens, lengths)
     np.testing.assert_allclose(told, wanted, atol=2e-5)
 
 
 def test_equal_texts_are_one_row_a_level():
-    tokens, lengths = pad([[3, 4, 5, 6]] * 10 + [[3, 4, 7, 8]] * 10)
-    levels = shared_levels(np.zeros(20, np.int64), tokens, lengths)
+    tokens, lengths = pad_sequences([[3, 4, 5, 6]] * 10 + [[3, 4, 7, 8]] * 10)
+    levels = shared_prefix_levels(np.zeros(20, np.int64), tokens, lengths)
     assert [len(level.tokens) for level in levels] == [0, 1, 1, 2, 2]

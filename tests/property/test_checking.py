@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.checking.checker import Checker
-from models.checking.settings import CheckOptions, ErrorSettings
+from models.checking.settings import CheckSettings, ErrorSettings
 from service.use_cases.check import CheckCommand, check
 from service.use_cases.limits import Limits
 from tests.checked import check as check_directly
@@ -91,11 +91,11 @@ def test_more_is_wrong_where_more_errors_are_expected(text, rates):
 @settings(max_examples=25, deadline=None)
 @given(text=NATURAL)
 def test_the_engine_is_told_what_is_told_without_it(kind, text):
-    from service.engine.job import result_of
+    from service.engine.job import run_to_completion
     from tests.unit.service.conftest import loaded
 
     model, tokenizer = trigram(kind)
     one = loaded(tokenizer)
     one.checkpoint.model = model
-    checked = result_of(check(one, CheckCommand(text, 0.1, 5, CheckOptions()), LIMITS))
+    checked = run_to_completion(check(one, CheckCommand(text, 0.1, 5, CheckSettings()), LIMITS))
     assert checked.issues == check_directly(model, tokenizer, text, threshold=0.1)

@@ -10,7 +10,7 @@ from training.evaluating.completing.figures import (
     recoverable_letters,
     saved_keys,
 )
-from training.evaluating.completing.looks import Line, Look, TypedLine, Word
+from training.evaluating.completing.looks import CompletionRank, TypedLine, TypingLine, WordSpan
 
 
 @st.composite
@@ -21,10 +21,12 @@ def typed_lines(draw):
         words, looks = [], []
         for _ in range(draw(st.integers(1, 5))):
             ranks = draw(st.lists(st.integers(0, 10), min_size=1, max_size=7))
-            words.append(Word(0, len(ranks), draw(st.booleans()), joined=bool(words) and draw(st.booleans())))
-            looks.append(tuple(Look(rank, 0.5) for rank in ranks))
+            words.append(
+                WordSpan(0, len(ranks), draw(st.booleans()), joined=bool(words) and draw(st.booleans()))
+            )
+            looks.append(tuple(CompletionRank(rank, 0.5) for rank in ranks))
         num_keys = sum(word.num_letters + 1 for word in words)
-        lines.append(TypedLine(Line("", num_keys, tuple(words)), tuple(looks)))
+        lines.append(TypedLine(TypingLine("", num_keys, tuple(words)), tuple(looks)))
     return lines
 
 

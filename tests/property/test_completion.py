@@ -5,8 +5,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from models.completion.search import CompletionSearch, SearchSettings
-from models.completion.spelled import SpelledTokens
+from models.completion.search import CompletionSearch, CompletionSettings
+from models.completion.spelled import TokenTrie
 from models.tokenizers import WordTokenizer
 from tests.completion_pieces import drive
 from tests.fakes import FakeModel, fake_vocabulary
@@ -33,7 +33,7 @@ vocabularies = st.lists(st.sampled_from(PIECES), min_size=1, max_size=6)
 
 
 def searched(model, tokens, spelled, **options):
-    search = CompletionSearch(tokens, spelled.encode(), SearchSettings(**options))
+    search = CompletionSearch(tokens, spelled.encode(), CompletionSettings(**options))
     steps = drive(search, model, model.initial_state(1))
     assert max(steps, default=0) <= options.get("rows_per_step", 16)
     return search
@@ -41,7 +41,7 @@ def searched(model, tokens, spelled, **options):
 
 def made(pieces, seed):
     tokenizer = Pieces(pieces)
-    return Branching(len(tokenizer.token_bytes), seed), SpelledTokens(tokenizer)
+    return Branching(len(tokenizer.token_bytes), seed), TokenTrie(tokenizer)
 
 
 @settings(max_examples=100, deadline=None)
@@ -113,7 +113,7 @@ def test_words_that_are_tokens_have_the_row_renormalised(prefix, seed, ignore_ca
     model = FakeModel(tokenizer.vocabulary, seed=seed)
     state = model.initial_state(1)
     search = CompletionSearch(
-        SpelledTokens(tokenizer), f" {prefix}".encode(), SearchSettings(ignore_case=ignore_case, limit=100)
+        TokenTrie(tokenizer), f" {prefix}".encode(), CompletionSettings(ignore_case=ignore_case, limit=100)
     )
     search.update(state, model.next_log_probs(state))
     assert search.next_step() is None

@@ -5,7 +5,7 @@ import codecs
 import numpy as np
 import pytest
 
-from models.completion.typed import cut
+from models.completion.typed import split_prefix
 from models.vocabulary import EOS
 from tests.completion_pieces import learnt_pieces, piece_model, searched, state_after
 from tests.slow_completion import WORD
@@ -18,7 +18,7 @@ SURE, UNSURE, OTHER = range(3)
 def test_words_are_as_probable_as_their_spellings(kind, text):
     """At least as what surely ends them, but for what was not looked into; at most as what may."""
     search = searched(kind, text, settled=0.0, floor=0.0, max_steps=400)
-    typed = cut(learnt_pieces(kind), text)
+    typed = split_prefix(learnt_pieces(kind), text)
     likeliest = sorted(search.words, key=search.words.get)[-3:]
     for word in likeliest:
         sure, unsure, _ = spelled_masses(kind, typed, word)

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from models.decoding.banned import BannedSequences
-from models.decoding.batch import Batch
-from models.decoding.choosing import choose
+from models.decoding.batch import SequenceBatch
+from models.decoding.choosing import choose_tokens
 from models.decoding.parameters import DecodingParameters
-from models.decoding.ranking import top_of_rows, top_tokens
-from models.decoding.rules import rules_of
+from models.decoding.ranking import top_tokens, top_tokens_of_rows
+from models.decoding.rules import compile_rules
 from models.decoding.stopping import StopBytes, StopStrings, Tail
 from models.vocabulary import EOS
 from tests import slow_decoding
@@ -44,7 +44,7 @@ draws = st.floats(0, 1, exclude_max=True)
 
 def made(given_, count, prompt=()):
     """Rows of one request."""
-    return Batch.of([rules_of(given_, np.array(prompt, np.int64))] * count)
+    return SequenceBatch.of([compile_rules(given_, np.array(prompt, np.int64))] * count)
 
 
 def through(stop, parts):
@@ -94,10 +94,10 @@ def test_branching_texts_stop_where_a_single_one_does(parts, stop):
 def test_the_kernel_chooses_as_the_definition_does(log_probs, given_, prompt, generated, numbers, data):
     """Each row's token is the one in whose share of the slow distribution its number falls."""
     banned = data.draw(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), max_size=3))
-    batch = Batch.of([rules_of(given_, np.array(prompt, np.int64), BannedSequences(banned))] * 3)
+    batch = SequenceBatch.of([compile_rules(given_, np.array(prompt, np.int64), BannedSequences(banned))] * 3)
     for token in generated:
         batch = batch.append(np.full(3, token), np.zeros(3, np.float32))
-    chosen = choose(log_probs, batch.rows(), np.array(numbers))
+    chosen = choose_tokens(log_probs, batch.rows(), np.array(numbers))
     forbidden = [ids[-1] for ids in banned if generated[len(generated) + 1 - len(ids) :] == ids[:-1]]
     for row, token, number in zip(log_probs, chosen.tokens.tolist(), numbers, strict=True):
         scores = slow_decoding.scores(row, given_, prompt=prompt, generated=generated, banned=forbidden)
@@ -114,8 +114,8 @@ def test_the_kernel_chooses_as_the_definition_does(log_probs, given_, prompt, ge
 
 @given(rows, parameters, st.lists(draws, min_size=3, max_size=3), st.integers(0, 2))
 def test_a_row_is_given_the_same_token_whoever_is_beside_it(log_probs, given_, numbers, row):
-    together = choose(log_probs, made(given_, 3).rows(), np.array(numbers))
-    alone = choose(log_probs[row : row + 1], made(given_, 1).rows(), np.array(numbers[row : row + 1]))
+    together = choose_tokens(log_probs, made(given_, 3).rows(), np.array(numbers))
+    alone = choose_tokens(log_probs[row : row + 1], made(given_, 1).rows(), np.array(numbers[row : row + 1]))
     assert (alone.tokens[0], alone.log_probs[0]) == (together.tokens[row], together.log_probs[row])
 
 
@@ -123,7 +123,7 @@ def test_a_row_is_given_the_same_token_whoever_is_beside_it(log_probs, given_, n
 def test_what_the_model_said_is_never_written(log_probs, given_, numbers):
     before = log_probs.copy()
     log_probs.flags.writeable = False
-    choose(log_probs, made(given_, 3, prompt=np.arange(3)).rows(), np.array(numbers))
+    choose_tokens(log_probs, made(given_, 3, prompt=np.arange(3)).rows(), np.array(numbers))
     np.testing.assert_array_equal(log_probs, before)
 
 
@@ -149,7 +149,7 @@ def test_no_banned_sequence_is_ever_completed(sequences, data):
 @given(logits, st.integers(1, 12))
 def test_top_tokens_are_the_head_of_the_sorted_row(log_probs, k):
     k = min(k, log_probs.shape[1])
-    found = top_of_rows(log_probs, k)
+    found = top_tokens_of_rows(log_probs, k)
     for row, ids, top in zip(log_probs, *found, strict=True):
         expected = sorted(range(len(row)), key=lambda i: (-row[i], i))[:k]
         assert ids.tolist() == top_tokens(row, k).ids.tolist() == expected

@@ -6,7 +6,7 @@ import pytest
 from models.arrays import to_numpy
 from models.checkpoint.write import StorableModel
 from models.protocol import LanguageModel
-from models.scoring import consume, pad, score_sequences
+from models.scoring import pad_sequences, prefill_sequences, score_sequences
 from models.vocabulary import BOS, EOS
 from tests import families
 
@@ -21,7 +21,7 @@ def batch():
     """Ragged rows: empty, short, long, with `<unk>` and `</s>` and `<s>` inside."""
     random = np.random.default_rng(3)
     rows = [random.integers(0, 40, n).tolist() for n in (7, 0, 1, 12, 5, 3)]
-    return pad([*rows, [5, EOS, BOS, 6, 0, EOS]])
+    return pad_sequences([*rows, [5, EOS, BOS, 6, 0, EOS]])
 
 
 def stepwise(model, state, ids):
@@ -67,7 +67,7 @@ def test_a_row_scores_the_same_alone_and_in_any_company(model, batch):
 
 def test_reading_a_context_at_once_leaves_the_state_of_reading_it_step_by_step(model, batch):
     tokens, lengths = batch
-    state = consume(model, model.initial_state(len(tokens)), tokens, lengths)
+    state = prefill_sequences(model, model.initial_state(len(tokens)), tokens, lengths)
     after = to_numpy(model.next_log_probs(state))
     for row, (ids, length) in enumerate(zip(tokens, lengths, strict=True)):
         _, single = stepwise(model, model.initial_state(1), ids[:length])
@@ -77,16 +77,16 @@ def test_reading_a_context_at_once_leaves_the_state_of_reading_it_step_by_step(m
 
 def test_score_of_a_whole_is_that_of_its_halves(model):
     ids = [5, 9, 12, 0, 33, 7, EOS]
-    whole = score_sequences(model, model.initial_state(1), *pad([ids]))[0]
-    first = score_sequences(model, model.initial_state(1), *pad([ids[:4]]))[0]
-    state = consume(model, model.initial_state(1), *pad([ids[:4]]))
-    second = score_sequences(model, state, *pad([ids[4:]]))[0]
+    whole = score_sequences(model, model.initial_state(1), *pad_sequences([ids]))[0]
+    first = score_sequences(model, model.initial_state(1), *pad_sequences([ids[:4]]))[0]
+    state = prefill_sequences(model, model.initial_state(1), *pad_sequences([ids[:4]]))
+    second = score_sequences(model, state, *pad_sequences([ids[4:]]))[0]
     assert np.concatenate([first, second]) == pytest.approx(whole, abs=1e-5)
 
 
 def test_states_are_values(model):
     """Advancing, selecting and joining leave a state as it was; rows keep their futures."""
-    state = consume(model, model.initial_state(3), *pad([[5, 6], [7, 8], [9, 4]]))
+    state = prefill_sequences(model, model.initial_state(3), *pad_sequences([[5, 6], [7, 8], [9, 4]]))
     before = to_numpy(model.next_log_probs(state)).copy()
     model.advance(state, np.array([3, 4, 5]))
     picked = state.select(np.array([2, 0, 0]))
@@ -108,7 +108,7 @@ def test_a_batch_of_no_rows_has_no_answers(model):
     state = model.advance(model.initial_state(3).select(none), none)
     assert to_numpy(model.next_log_probs(state)).shape == (0, size)
     assert score_sequences(model, state, np.zeros((0, 4), np.int64), none).shape == (0, 4)
-    assert len(consume(model, state, np.zeros((0, 4), np.int64), none)) == 0
+    assert len(prefill_sequences(model, state, np.zeros((0, 4), np.int64), none)) == 0
 
 
 @pytest.mark.parametrize(
@@ -121,5 +121,5 @@ def test_ids_mean_the_same_however_they_lie_in_memory(model, batch, laid):
     start = model.initial_state(len(tokens))
     expected = score_sequences(model, start, tokens, lengths)
     assert (score_sequences(model, start, laid(tokens), lengths) == expected).all()
-    before, after = (consume(model, start, ids, lengths) for ids in (tokens, laid(tokens)))
+    before, after = (prefill_sequences(model, start, ids, lengths) for ids in (tokens, laid(tokens)))
     assert (to_numpy(model.next_log_probs(after)) == to_numpy(model.next_log_probs(before))).all()

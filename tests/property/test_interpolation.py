@@ -8,7 +8,7 @@ from models.vocabulary import BOS
 from tests import backoff
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.estimate import smooth
-from training.ngram.interpolation import interpolate
+from training.ngram.interpolation import interpolate_models
 from training.progress import Silent
 
 SEEDS = range(12)
@@ -22,7 +22,7 @@ def random_parts(seed):
 
 def mixed(parts, weights, *, suffixes=True):
     return backoff.from_orders(
-        interpolate([backoff.to_orders(part, suffixes=suffixes) for part in parts], weights)
+        interpolate_models([backoff.to_orders(part, suffixes=suffixes) for part in parts], weights)
     )
 
 
@@ -94,15 +94,15 @@ def test_an_order_that_pruning_left_no_part_anything_of_stays_empty():
     pruned = smooth(
         EncodedCorpus.from_sentences([[3, 4], [4, 3]]), 5, order=3, prune=(0, 9), progress=Silent()
     )
-    orders = interpolate([pruned.orders, pruned.orders], [0.5, 0.5])
+    orders = interpolate_models([pruned.orders, pruned.orders], [0.5, 0.5])
     assert [len(ngrams.words) for ngrams, _ in orders] == [5, 0, 0]
     assert np.allclose(orders[0][1].log10_probs, pruned.orders[0][1].log10_probs, atol=1e-6)
 
 
 def test_the_parts_order_does_not_matter():
     parts, weights = random_parts(4)
-    forth = interpolate([backoff.to_orders(p) for p in parts], weights)
-    back = interpolate([backoff.to_orders(p) for p in reversed(parts)], weights[::-1])
+    forth = interpolate_models([backoff.to_orders(p) for p in parts], weights)
+    back = interpolate_models([backoff.to_orders(p) for p in reversed(parts)], weights[::-1])
     for (ngrams, scores), (same_ngrams, same_scores) in zip(forth, back, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(ngrams, same_ngrams, strict=True))
         assert np.allclose(scores.log10_backoffs, same_scores.log10_backoffs, atol=1e-6)
@@ -112,10 +112,10 @@ def test_the_parts_order_does_not_matter():
 def test_weights_must_be_a_distribution_over_the_parts(weights):
     orders = backoff.to_orders(backoff.random_model(1))
     with pytest.raises(InvalidInputError, match="weights"):
-        interpolate([orders, orders], weights)
+        interpolate_models([orders, orders], weights)
 
 
 def test_parts_must_have_vocabularies_of_one_size():
     parts = [backoff.to_orders(backoff.random_model(1, vocab_size=size)) for size in (7, 8)]
     with pytest.raises(VocabularyMismatchError, match=r"\[7, 8\] tokens"):
-        interpolate(parts, [0.5, 0.5])
+        interpolate_models(parts, [0.5, 0.5])

@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from models.lattices.kaldi import read_kaldi, write_kaldi
 from models.lattices.oracle import oracle_path
-from models.lattices.paths import best_paths, candidates_of
+from models.lattices.paths import nbest_candidates, nbest_paths
 from models.lattices.rescoring import rescore
 from models.lattices.slf import read_slf, write_slf
-from models.lattices.spelling import Speller
-from models.lattices.token_passing import Search
-from models.lattices.weights import Weights
-from models.lattices.words import NO_WORDS, SymbolTable
+from models.lattices.spelling import LabelTokenizer
+from models.lattices.token_passing import LatticeSearchSettings
+from models.lattices.weights import PathWeights
+from models.lattices.words import NON_WORD_LABELS, SymbolTable
 from tests import families
 from tests.lattices import all_paths, brute_force, edit_distance, random_lattice, text_of
 
 TOKENIZER = families.tokenizer()
-SPELLER = Speller(TOKENIZER)
+SPELLER = LabelTokenizer(TOKENIZER)
 WORDS = [*families.WORDS[:6], "unheard", "of"]
-EXACT = Search(max_tokens_per_node=1_000_000, recombination_order=None)
+EXACT = LatticeSearchSettings(max_tokens_per_node=1_000_000, recombination_order=None)
 
 some_lattice = st.builds(
     lambda seed, nodes, arcs, silence, words: random_lattice(
@@ -35,7 +35,7 @@ some_lattice = st.builds(
     st.sampled_from([WORDS, WORDS[:2]]),
 )
 some_weights = st.builds(
-    lambda am, old_lm, lm, words, unk: Weights(am=am, old_lm=old_lm, lm=lm, words=words, unk=unk),
+    lambda am, old_lm, lm, words, unk: PathWeights(am=am, old_lm=old_lm, lm=lm, words=words, unk=unk),
     *[st.sampled_from([-0.7, 0.0, 0.3, 1.0, 2.5])] * 5,
 )
 
@@ -46,7 +46,7 @@ some_weights = st.builds(
 def test_the_n_best_strings_are_those_of_all_paths(name, lattice, weights, count):
     model = families.model(name)
     [one] = rescore([lattice], model, SPELLER, weights=[weights], search=EXACT)
-    found = best_paths(one, count)
+    found = nbest_paths(one, count)
     expected = brute_force(lattice, model, TOKENIZER, weights)
     best = sorted((total for total, _ in expected.values()), reverse=True)
     assert [path.total for path in found] == pytest.approx(best[:count], abs=1e-4)
@@ -60,9 +60,9 @@ def test_the_n_best_strings_are_those_of_all_paths(name, lattice, weights, count
 @given(lattice=some_lattice)
 def test_log_probs_are_those_of_the_sentences_scored_whole(name, lattice):
     model = families.model(name)
-    [one] = rescore([lattice], model, SPELLER, weights=[Weights()], search=EXACT)
-    expected = brute_force(lattice, model, TOKENIZER, Weights())
-    for candidate in candidates_of(one, 5).candidates:
+    [one] = rescore([lattice], model, SPELLER, weights=[PathWeights()], search=EXACT)
+    expected = brute_force(lattice, model, TOKENIZER, PathWeights())
+    for candidate in nbest_candidates(one, 5).candidates:
         assert candidate.features["lm"] == pytest.approx(expected[candidate.text][1]["lm"], abs=1e-5)
 
 
@@ -72,8 +72,8 @@ def test_features_add_up_to_the_total(lattice, weights):
     model = families.model("ngram")
     [one] = rescore([lattice], model, SPELLER, weights=[weights], search=EXACT)
     expected = brute_force(lattice, model, TOKENIZER, weights)
-    given_list = candidates_of(one, 5)
-    for candidate, path in zip(given_list.candidates, best_paths(one, 5), strict=True):
+    given_list = nbest_candidates(one, 5)
+    for candidate, path in zip(given_list.candidates, nbest_paths(one, 5), strict=True):
         total = sum(weight * candidate.features[name] for name, weight in weights.as_mapping().items())
         assert total == pytest.approx(path.total, abs=1e-9)
         for name in ("words", "unk"):
@@ -83,13 +83,13 @@ def test_features_add_up_to_the_total(lattice, weights):
 @settings(max_examples=25, deadline=None)
 @given(lattice=some_lattice, beam=st.floats(0, 20), most=st.integers(1, 4))
 def test_a_beam_never_beats_all_paths(lattice, beam, most):
-    model, weights = families.model("ngram"), Weights(am=0.3)
-    search = Search(beam=beam, max_tokens_per_node=most)
+    model, weights = families.model("ngram"), PathWeights(am=0.3)
+    search = LatticeSearchSettings(beam=beam, max_tokens_per_node=most)
     exact, pruned = (
         rescore([lattice], model, SPELLER, weights=[weights], search=which)[0] for which in (EXACT, search)
     )
-    totals = {path.text: path.total for path in best_paths(exact, 10_000)}
-    for path in best_paths(pruned, 3):
+    totals = {path.text: path.total for path in nbest_paths(exact, 10_000)}
+    for path in nbest_paths(pruned, 3):
         assert path.total <= totals[path.text] + 1e-9
 
 
@@ -113,7 +113,7 @@ def paths_of(lattice):
 
 words_of_files = st.lists(
     st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1, max_size=6).filter(
-        lambda word: word not in NO_WORDS and word != "#0" and len(word.split()) == 1
+        lambda word: word not in NON_WORD_LABELS and word != "#0" and len(word.split()) == 1
     ),
     min_size=1,
     max_size=5,

@@ -12,9 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.errors import FormatError, InvalidInputError
-from models.reranking.formats import FORMAT_NAMES, BadLine, read_bytes, read_lists, to_text, write_lists
-from models.reranking.formats.fields import one_line
+from models.reranking.formats.fields import collapse_whitespace
+from models.reranking.formats.interface import BadLine
+from models.reranking.formats.reading import read_bytes, read_lists
 from models.reranking.formats.srilm import BYTELOG
+from models.reranking.formats.table import FORMAT_NAMES
+from models.reranking.formats.writing import format_lists, write_lists
 from models.reranking.lists import Candidate, CandidateList
 
 # all of Unicode, and often what means something in one of the formats; no byte-order mark
@@ -22,8 +25,8 @@ characters = st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff
 any_text = st.text(
     st.one_of(st.sampled_from('ab |=:\t\n\r"\\{}[],()-0\u3000\x85\u2028'), characters), max_size=12
 )
-texts = any_text.map(one_line)
-words = any_text.map(lambda text: one_line(text).replace(" ", "")).filter(bool)
+texts = any_text.map(collapse_whitespace)
+words = any_text.map(lambda text: collapse_whitespace(text).replace(" ", "")).filter(bool)
 numbers = st.floats(-1e12, 1e12)
 names = st.one_of(
     words, st.sampled_from(["lm", "score", "total", "d_0", "d_1", "d_2", "d", "feature_0", "am"])
@@ -50,7 +53,7 @@ def several(one, key=lambda one: one.name):
 
 
 def reread(written, name, **options):
-    return list(read_bytes("".join(to_text(written, name)).encode(), name, **options))
+    return list(read_bytes("".join(format_lists(written, name)).encode(), name, **options))
 
 
 references = st.lists(any_text, max_size=3).map(tuple)
@@ -113,7 +116,7 @@ def test_kaldi_carries_ids_texts_and_features(some):
 
 @given(several(lists(candidates(score=numbers), name=any_text, references=references.map(lambda r: r[:1]))))
 def test_mlm_scoring_carries_ids_scores_and_a_reference(some):
-    some = [replace(one, references=tuple(map(one_line, one.references))) for one in some]
+    some = [replace(one, references=tuple(map(collapse_whitespace, one.references))) for one in some]
     assert reread(some, "mlm-scoring") == some
 
 
@@ -180,7 +183,7 @@ def test_whatever_the_file_errors_are_the_projects(body):
 
 @given(several(lists(candidates()).filter(moses_can_say)), st.data())
 def test_a_bad_line_is_lost_alone(some, data):
-    lines = "".join(to_text(some, "moses")).encode().split(b"\n")
+    lines = "".join(format_lists(some, "moses")).encode().split(b"\n")
     place = data.draw(st.integers(0, len(lines) - 1))
     lines.insert(place, b"no bars \xff")
     items = list(read_bytes(b"\n".join(lines), "moses"))

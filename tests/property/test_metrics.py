@@ -4,16 +4,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.reranking.metrics import METRICS, metric_of
-from models.reranking.metrics.edit_distance import distances
+from models.reranking.metrics.choice import METRIC_NAMES, make_metric
+from models.reranking.metrics.edit_distance import pairwise_distances
 
 sequences = st.text("abc", max_size=12)
 texts = st.lists(st.sampled_from(["a", "b", "c", ".", ",", "it's", "10-3"]), max_size=8).map(" ".join)
-names = st.sampled_from(METRICS)
+names = st.sampled_from(METRIC_NAMES)
 
 
 def distance(a, b):
-    return int(distances([a], [b])[0, 0])
+    return int(pairwise_distances([a], [b])[0, 0])
 
 
 @given(sequences, sequences)
@@ -34,21 +34,21 @@ def test_an_edit_distance_lies_between_the_difference_of_lengths_and_the_longer(
 
 @given(names, texts, st.lists(texts, min_size=1, max_size=3))
 def test_what_is_counted_of_a_text_does_not_depend_on_its_company(name, text, references):
-    metric = metric_of(name)
+    metric = make_metric(name)
     alone = metric.statistics([text], references)[0]
     np.testing.assert_array_equal(metric.statistics(["b c", text, text], references)[1:], [alone, alone])
 
 
 @given(texts, st.lists(texts, min_size=1, max_size=3), texts, st.sampled_from(["wer", "cer"]))
 def test_another_reference_never_adds_errors(text, references, another, name):
-    metric = metric_of(name)
+    metric = make_metric(name)
     (before,), (after,) = (metric.statistics([text], known) for known in (references, [*references, another]))
     assert after[0] <= before[0]
 
 
 @given(texts, st.lists(texts, min_size=1, max_size=3), texts)
 def test_another_reference_never_lowers_chrf(text, references, another):
-    chrf = metric_of("chrf")
+    chrf = make_metric("chrf")
     before, after = (chrf.statistics([text], known) for known in (references, [*references, another]))
     assert chrf.score(after) >= chrf.score(before)
 
@@ -56,6 +56,6 @@ def test_another_reference_never_lowers_chrf(text, references, another):
 @given(texts.filter(bool), st.lists(texts, max_size=2))
 def test_a_text_that_is_a_reference_is_right(text, others):
     references = [*others, text]
-    assert metric_of("wer").statistics([text], references)[0, 0] == 0
-    assert metric_of("cer").statistics([text], references)[0, 0] == 0
-    assert float(metric_of("chrf").score(metric_of("chrf").statistics([text], references))[0]) == 100.0
+    assert make_metric("wer").statistics([text], references)[0, 0] == 0
+    assert make_metric("cer").statistics([text], references)[0, 0] == 0
+    assert float(make_metric("chrf").score(make_metric("chrf").statistics([text], references))[0]) == 100.0

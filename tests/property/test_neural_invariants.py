@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.scoring import consume, pad, score_sequences
+from models.scoring import pad_sequences, prefill_sequences, score_sequences
 from models.vocabulary import BOS, Vocabulary
 
 VOCABULARY = Vocabulary([f"w{i}" for i in range(30)])
@@ -55,14 +55,14 @@ models = st.builds(
     extras=st.booleans(),
 )
 sentence = st.lists(st.integers(0, len(VOCABULARY) - 1).filter(lambda i: i != BOS), max_size=70)
-batches = st.lists(sentence, min_size=1, max_size=6).map(pad)
+batches = st.lists(sentence, min_size=1, max_size=6).map(pad_sequences)
 relaxed = settings(max_examples=25, deadline=None)
 
 
 @relaxed
 @given(models, sentence)
 def test_rows_sum_to_one_without_bos(model, ids):
-    tokens, lengths = pad([ids])
+    tokens, lengths = pad_sequences([ids])
     log_probs = model.next_log_probs(model.prefill(model.initial_state(1), tokens, lengths))
     assert abs(np.exp(log_probs, dtype=np.float64).sum() - 1) < TOLERANCE
     assert log_probs[0, BOS] == -np.inf
@@ -80,7 +80,7 @@ def test_whole_score_equals_step_by_step(model, batch):
 @given(models, batches)
 def test_prefill_equals_step_by_step(model, batch):
     state = model.initial_state(len(batch[1]))
-    stepwise = consume(StepByStep(model), state, *batch)
+    stepwise = prefill_sequences(StepByStep(model), state, *batch)
     for got, want in zip(model.prefill(state, *batch).hidden, stepwise.hidden, strict=True):
         np.testing.assert_allclose(got, want, atol=TOLERANCE)
 
@@ -100,10 +100,10 @@ def test_score_of_a_row_ignores_the_other_rows(model, batch):
 @given(models, sentence, sentence)
 def test_score_of_a_whole_is_the_sum_of_its_parts(model, first, second):
     start = model.initial_state(1)
-    tokens, lengths = pad([first])
+    tokens, lengths = pad_sequences([first])
     middle = model.prefill(start, tokens, lengths)
-    parts = model.score(start, tokens, lengths).sum() + model.score(middle, *pad([second])).sum()
-    assert abs(model.score(start, *pad([first + second])).sum() - parts) < TOLERANCE * (
+    parts = model.score(start, tokens, lengths).sum() + model.score(middle, *pad_sequences([second])).sum()
+    assert abs(model.score(start, *pad_sequences([first + second])).sum() - parts) < TOLERANCE * (
         1 + len(first) + len(second)
     )
 

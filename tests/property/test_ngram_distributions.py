@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.ngram.automaton import Automaton
-from models.ngram.build import NGrams, Weights, build_automaton, list_ngrams
+from models.ngram.build import NGrams, NGramWeights, build_automaton, list_ngrams
 from models.ngram.model import NGramModel, NGramState
-from models.ngram.ranked import RANKED_ARCS
+from models.ngram.ranked import MAX_UNRANKED_ARCS
 from models.vocabulary import Vocabulary
 from tests.backoff import random_model, to_orders
 from training.corpora.encoded import EncodedCorpus
@@ -34,7 +34,7 @@ def large() -> NGramModel:
     rows = [(random.zipf(1.2, size=15) % 300) + 3 for _ in range(3000)]
     model = estimate(EncodedCorpus.from_sentences(rows), LARGE, order=3, progress=Silent()).model
     assert len(model.automaton.ranked_states) > 3
-    assert (np.diff(model.automaton.first_arcs)[1:] < RANKED_ARCS).any()
+    assert (np.diff(model.automaton.first_arcs)[1:] < MAX_UNRANKED_ARCS).any()
     return model
 
 
@@ -109,7 +109,9 @@ def test_a_row_of_next_to_nothing_is_drawn_from_all_the_same():
     """Not a float of single precision could hold these probabilities."""
     probs = np.float32([-np.inf, -np.inf, -50, -50.3, -np.inf, -np.inf, -np.inf])
     zeros = np.zeros(7, np.int32)
-    automaton = build_automaton([(NGrams(np.arange(7, dtype=np.int32), zeros, zeros), Weights(probs, probs))])
+    automaton = build_automaton(
+        [(NGrams(np.arange(7, dtype=np.int32), zeros, zeros), NGramWeights(probs, probs))]
+    )
     model = NGramModel(automaton, SMALL, normalised=False)
     drawn = model.sample(model.initial_state(3000), np.random.default_rng(1))
     shares = 10 ** probs[2:4].astype(float)
@@ -158,7 +160,7 @@ def test_listing_undoes_building(model):
         assert np.array_equal(before, after)
 
 
-def without_suffixes(orders: list[tuple[NGrams, Weights]]) -> Automaton:
+def without_suffixes(orders: list[tuple[NGrams, NGramWeights]]) -> Automaton:
     return build_automaton([(n._replace(suffixes=np.full(len(n.words), -1, np.int32)), w) for n, w in orders])
 
 

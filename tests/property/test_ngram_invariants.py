@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.ngram.model import NGramModel, NGramState
-from models.scoring import pad
+from models.scoring import pad_sequences
 from models.vocabulary import BOS, Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.estimate import estimate
@@ -65,7 +65,7 @@ def test_whole_sequence_equals_step_by_step(model, sequence):
 @given(models(), st.lists(sequences, min_size=1, max_size=20))
 @settings(max_examples=50, deadline=None)
 def test_a_batch_scores_as_its_rows_alone(model, batch):
-    tokens, lengths = pad(batch)
+    tokens, lengths = pad_sequences(batch)
     together = model.score(model.initial_state(len(batch)), tokens, lengths)
     start = model.initial_state(1)
     alone = [model.score(start, tokens[[i]], lengths[[i]])[0] for i in range(len(batch))]

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from models.ngram import threads
-from models.ngram.build import NGrams, Weights, build_automaton, list_ngrams
+from models.ngram.build import NGrams, NGramWeights, build_automaton, list_ngrams
 from models.ngram.model import NGramModel, NGramState
-from models.ngram.quantised import quantised
-from models.ngram.ranked import RANKED_ARCS
-from models.ngram.verification import first_problem
+from models.ngram.quantised import quantise_automaton
+from models.ngram.ranked import MAX_UNRANKED_ARCS
+from models.ngram.verification import find_problem
 from models.vocabulary import BOS, Vocabulary
 
 SEEDS = range(24)
@@ -31,14 +31,14 @@ class Odd:
     def __init__(self, seed):
         self.random = np.random.default_rng(seed)
         large = seed % 10 == 0
-        self.vocab_size = RANKED_ARCS + 12 if large else int(self.random.choice([3, 4, 5, 8]))
+        self.vocab_size = MAX_UNRANKED_ARCS + 12 if large else int(self.random.choice([3, 4, 5, 8]))
         self.order = int(self.random.integers(2, 4) if large else self.random.integers(1, 9))
         self.spelt = [[()], [(w,) for w in range(self.vocab_size)]]
         for _ in range(2, self.order + 1):
             self.spelt.append(self.longer(self.spelt[-1], large=large))
         self.automaton = build_automaton([self.listed(n) for n in range(1, self.order + 1)])
         if seed % 3 == 0:
-            self.automaton = quantised(self.automaton)
+            self.automaton = quantise_automaton(self.automaton)
         self.probs, self.backoffs = {}, {(): 0.0}
         for ngrams, (_, weights) in zip(self.spelt[1:], list_ngrams(self.automaton), strict=True):
             self.probs |= dict(zip(ngrams, weights.log10_probs.tolist(), strict=True))
@@ -54,7 +54,11 @@ class Odd:
         """N-grams one word longer, of some of the contexts."""
         share = 8 / len(contexts) if large else self.random.uniform(0.1, 0.9)
         parents = [c for c in contexts if self.random.random() < share][:150]
-        sizes = [1, 3, RANKED_ARCS, RANKED_ARCS + 1, self.vocab_size] if large else range(1, self.vocab_size)
+        sizes = (
+            [1, 3, MAX_UNRANKED_ARCS, MAX_UNRANKED_ARCS + 1, self.vocab_size]
+            if large
+            else range(1, self.vocab_size)
+        )
         words = (self.random.permutation(self.vocab_size)[: self.random.choice(sizes)] for _ in parents)
         return sorted((*c, int(w)) for c, own in zip(parents, words, strict=True) for w in own)
 
@@ -70,7 +74,7 @@ class Odd:
             [places.get(g[1:], -1) if given else -1 for g in ngrams],
         )
         own = NGrams(*(np.array(column, np.int32) for column in columns))
-        return own, Weights(probs, self.random.choice(BACKOFFS, len(ngrams)))
+        return own, NGramWeights(probs, self.random.choice(BACKOFFS, len(ngrams)))
 
     def chain(self, context):
         """The suffixes of a context that are listed, the longest first; the context may be longer than any."""
@@ -121,14 +125,14 @@ def odd(request):
 
 
 def test_a_file_of_it_would_be_accepted(odd):
-    assert first_problem(odd.automaton) == 0
+    assert find_problem(odd.automaton) == 0
 
 
 def test_distributions_and_their_tops_of_every_size(odd):
     rows = odd.rows()
     assert np.array_equal(odd.model.next_log_probs(odd.state), rows)
     ranked = np.argsort(-rows, axis=1, kind="stable")
-    for k in {*range(1, 9), RANKED_ARCS, odd.vocab_size} & set(range(1, odd.vocab_size + 1)):
+    for k in {*range(1, 9), MAX_UNRANKED_ARCS, odd.vocab_size} & set(range(1, odd.vocab_size + 1)):
         top = odd.model.top_k(odd.state, k)
         assert np.array_equal(top.ids, ranked[:, :k])
         assert np.array_equal(top.log_probs, np.take_along_axis(rows, top.ids, 1))
@@ -150,7 +154,7 @@ def test_walks(odd, monkeypatch):
     assert odd.model.prefill(odd.state, tokens, lengths).ids.tolist() == after or odd.order == 1
     inside = np.arange(9) < lengths[:, None]
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    monkeypatch.setattr(threads, "MIN_TOKENS", 1)
+    monkeypatch.setattr(threads, "MIN_TOKENS_PER_THREAD", 1)
     for count in (1, 3, 50):
         flat = odd.model.score_ragged(odd.state, tokens[inside], offsets, threads=count)
         assert np.array_equal(flat, log_probs[inside])

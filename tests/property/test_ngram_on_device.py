@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.ngram.build import Weights, build_automaton
+from models.ngram.build import NGramWeights, build_automaton
 from models.ngram.device import distributions, sequences
 from models.ngram.device.model import TensorNGramModel, TensorNGramState
 from models.ngram.model import NGramModel, NGramState
-from models.ngram.quantised import quantised
+from models.ngram.quantised import quantise_automaton
 from models.vocabulary import Vocabulary
 from tests.backoff import random_model, to_orders
 from tests.devices import DEVICES
@@ -31,7 +31,7 @@ class Pair:
         orders = to_orders(random_model(seed, vocab_size=self.vocab_size, order=order))
         automaton = build_automaton([self.disturbed(*one) for one in orders] if seed % 2 else orders)
         if seed % 3 == 0:
-            automaton = quantised(automaton)
+            automaton = quantise_automaton(automaton)
         self.cpu = NGramModel(automaton, Vocabulary([f"w{i}" for i in range(self.vocab_size - 3)]))
         self.device = TensorNGramModel(self.cpu, device=device)
         states = np.arange(automaton.num_states, dtype=np.int32)
@@ -44,7 +44,7 @@ class Pair:
         noise = self.random.choice([0, 0, -0.5, 0.25, -np.inf], len(ngrams.words)).astype(np.float32)
         ruled_out = self.random.random(len(ngrams.words)) < 0.1
         probs = np.where(ruled_out, np.float32(-np.inf), weights.log10_probs)
-        return ngrams, Weights(probs, weights.log10_backoffs + noise)
+        return ngrams, NGramWeights(probs, weights.log10_backoffs + noise)
 
     def sequences(self):
         """Rows of all lengths, none included."""
@@ -123,7 +123,7 @@ def test_stretches_of_rows_change_nothing(device, entries, monkeypatch):
     pair = Pair(7, device, order=4)
     whole = [call(pair.device_state) for call in (pair.device.next_log_probs, pair.device.next_states)]
     top = pair.device.top_k(pair.device_state, 3)
-    monkeypatch.setattr(distributions, "ENTRIES", entries)
+    monkeypatch.setattr(distributions, "MAX_MATRIX_ENTRIES", entries)
     for call, expected in zip((pair.device.next_log_probs, pair.device.next_states), whole, strict=True):
         assert torch.equal(call(pair.device_state), expected)
     assert np.array_equal(pair.device.top_k(pair.device_state, 3).ids, top.ids)
@@ -134,7 +134,7 @@ def test_stretches_of_tokens_change_nothing(device, positions, monkeypatch):
     pair = Pair(8, device, order=4)
     tokens, lengths = pair.sequences()
     whole = pair.device.score(pair.device_state, tokens, lengths)
-    monkeypatch.setattr(sequences, "POSITIONS", positions)
+    monkeypatch.setattr(sequences, "MAX_TOKENS_AT_ONCE", positions)
     assert np.array_equal(pair.device.score(pair.device_state, tokens, lengths), whole)
 
 

@@ -4,11 +4,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.scoring import pad, score_sequences
-from service.engine.calls import alone
+from models.scoring import pad_sequences, score_sequences
+from service.engine.calls import run_single
 from service.engine.choices import ScoreChoices
-from service.engine.reads import Read, columns
-from service.engine.shares import fair_shares
+from service.engine.reads import Read, slice_width
+from service.engine.shares import split_budget
 from tests import families
 
 MODEL = families.model("ngram")  # exact, whatever the company
@@ -23,7 +23,7 @@ moves = st.lists(
 
 def read_of(scorer, keep):
     def made(some):
-        tokens, lengths = pad(some)
+        tokens, lengths = pad_sequences(some)
         return Read(MODEL, MODEL.initial_state(len(some)), tokens, lengths, scorer, keep)
 
     return made
@@ -69,7 +69,7 @@ def test_whoever_joins_is_told_what_it_is_told_alone(kind, moves):
     assert not here
     assert not len(pool)
     for call, answer in answers.items():
-        for mine, wanted in zip(flat(answer), flat(alone(call)), strict=True):
+        for mine, wanted in zip(flat(answer), flat(run_single(call)), strict=True):
             np.testing.assert_array_equal(mine, wanted)
 
 
@@ -78,13 +78,13 @@ def test_whoever_joins_is_told_what_it_is_told_alone(kind, moves):
 )
 def test_shares_use_all_the_room_and_no_more(calls, room):
     wanted, left = [min(pair) for pair in calls], [pair[1] for pair in calls]
-    shares = fair_shares(wanted, left, room)
+    shares = split_budget(wanted, left, room)
     assert sum(shares) == min(room, sum(wanted))
     assert all(0 <= share <= most for share, most in zip(shares, wanted, strict=True))
 
 
 @given(left=st.lists(st.integers(1, 300), min_size=1, max_size=40), count=st.integers(1, 500))
 def test_columns_stay_within_the_tokens_of_a_slice(left, count):
-    width = columns(np.array(left), count)
+    width = slice_width(np.array(left), count)
     assert 1 <= width <= max(left)
     assert width == 1 or sum(min(width, length) for length in left) <= count

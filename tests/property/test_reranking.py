@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from models.reranking.lists import Candidate, CandidateList
 from models.reranking.log_linear import LogLinearModel
 from models.reranking.ranking import rank
-from models.scoring import pad, score_sequences
+from models.scoring import pad_sequences, score_sequences
 from service.engine.hosted import LoadedModel
-from service.engine.job import result_of
-from service.use_cases.candidate_features import ScoringOptions, features_of
+from service.engine.job import run_to_completion
+from service.use_cases.candidate_features import ScoringOptions, compute_features
 from service.use_cases.limits import Limits
-from service.use_cases.prefix_tree import score_tree, tree_of
+from service.use_cases.prefix_tree import build_tree, score_tree
 from service.use_cases.rerank import RerankItem, RerankOptions, rerank
 from service.use_cases.scoring_models import ScoringModels
 from tests import families
@@ -39,10 +39,10 @@ lists = st.lists(
 def model_of(name):
     if name != "int8 lstm":
         return families.model(name)
-    from models.neural.quantized.model import QuantizedModel
+    from models.neural.quantized.model import Int8Model
 
     inner = families.model("lstm")
-    return QuantizedModel(inner.network, inner.vocabulary)
+    return Int8Model(inner.network, inner.vocabulary)
 
 
 def loaded(name):
@@ -88,7 +88,7 @@ weights = st.dictionaries(
 def test_every_total_is_the_weighted_sum_of_the_returned_features(some, given_weights, exponent):
     models = ScoringModels((LOADED["ngram"],), extra={"o": LOADED["mixture"]})
     options = RerankOptions(weighting=LogLinearModel(weights=given_weights, length_exponent=exponent))
-    for ranked in result_of(rerank(models, [RerankItem(one) for one in some], options, LIMITS)):
+    for ranked in run_to_completion(rerank(models, [RerankItem(one) for one in some], options, LIMITS)):
         for place, total in enumerate(ranked.totals):
             told = ranked.features(place)
             assert abs(total - sum(w * told[name] for name, w in given_weights.items())) < 1e-6
@@ -99,8 +99,8 @@ def test_every_total_is_the_weighted_sum_of_the_returned_features(some, given_we
 @given(some=lists, bos=st.booleans(), eos=st.booleans())
 def test_features_do_not_depend_on_company(name, some, bos, eos):
     models, options = ScoringModels((LOADED[name],)), ScoringOptions(bos=bos, eos=eos)
-    together = result_of(features_of(models, some, LIMITS, options))
-    alone = [result_of(features_of(models, [one], LIMITS, options)).values for one in some]
+    together = run_to_completion(compute_features(models, some, LIMITS, options))
+    alone = [run_to_completion(compute_features(models, [one], LIMITS, options)).values for one in some]
     atol = 0 if name in EXACT else 2e-5
     np.testing.assert_allclose(together.values, np.concatenate(alone), rtol=0, atol=atol)
 
@@ -114,9 +114,9 @@ def test_features_do_not_depend_on_company(name, some, bos, eos):
 def test_a_tree_of_texts_scores_as_each_alone_does(name, some, contexts):
     model = LOADED[name].model
     used, numbers = np.unique(contexts[: len(some)], return_inverse=True)
-    tokens, lengths = pad(some)
+    tokens, lengths = pad_sequences(some)
     before = model.advance(model.initial_state(len(used)), used + 5)
-    levels = result_of(tree_of(numbers, tokens, lengths))
-    told = result_of(score_tree(model, before, levels, tokens.shape))
+    levels = run_to_completion(build_tree(numbers, tokens, lengths))
+    told = run_to_completion(score_tree(model, before, levels, tokens.shape))
     wanted = score_sequences(model, before.select(numbers), tokens, lengths)
     np.testing.assert_allclose(told, wanted, rtol=0, atol=0 if name in EXACT else 2e-5)

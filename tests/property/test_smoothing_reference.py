@@ -11,7 +11,7 @@ from models.vocabulary import BOS, EOS, Vocabulary
 from tests import slow_smoothing as slow
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.ngram.smoothing.choice import smoothing_of
+from training.ngram.smoothing.choice import make_smoothing
 from training.progress import Silent
 
 CLOSED = Vocabulary(["a", "b", "c"])
@@ -44,7 +44,7 @@ def both(name, texts, *, order, prune=(), vocabulary=VOCABULARY, held_out=None, 
         EncodedCorpus.from_sentences(texts),
         vocabulary,
         order=order,
-        smoothing=smoothing_of(name, **settings_),
+        smoothing=make_smoothing(name, **settings_),
         prune=prune[:order],
         held_out=EncodedCorpus.from_sentences(held_out or texts),
         progress=Silent(),
@@ -122,7 +122,7 @@ def zipfian_texts(seed, *, sentences=400, types=40):
 def test_the_larger_texts_below_do_allow_estimates(name):
     corpus = EncodedCorpus.from_sentences(zipfian_texts(0))
     vocabulary = Vocabulary([f"w{i}" for i in range(42)])
-    result = estimate(corpus, vocabulary, order=4, smoothing=smoothing_of(name), progress=Silent())
+    result = estimate(corpus, vocabulary, order=4, smoothing=make_smoothing(name), progress=Silent())
     assert set(result.fallback_orders) <= {1}
 
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from models.errors import StatesFullError, UnknownStateError
-from service.engine.host import LoadedModel
-from service.engine.states import OVERHEAD_BYTES, KeptState, StateStore
+from service.engine.hosted import LoadedModel
+from service.engine.states import OVERHEAD_BYTES, StateStore, StoredState
 
 MAX_STATES, TTL_S = 6, 10.0
 MAX_BYTES = 5 * OVERHEAD_BYTES
@@ -32,7 +32,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(target=handles, owner=OWNERS, version=VERSIONS, width=st.integers(0, 500), count=st.integers(1, 3))
     def keep(self, owner, version, width, count):
         self.drop_late()
-        states = [KeptState(self.versions[version], np.zeros(width, np.int8)) for _ in range(count)]
+        states = [StoredState(self.versions[version], np.zeros(width, np.int8)) for _ in range(count)]
         size = sum(state.num_bytes for _, state, _ in self.there.values()) + count * states[0].num_bytes
         if len(self.there) + count > MAX_STATES or size > MAX_BYTES:
             with pytest.raises(StatesFullError):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from service.engine.host import LoadedModel
-from service.engine.states import KeptState
+from service.engine.hosted import LoadedModel
+from service.engine.states import StoredState
 from service.use_cases.states import ids_after
 from training.progress import Silent
 from training.tokenizing import TokenizerSettings, learn_tokenizer
@@ -50,7 +50,7 @@ def test_words_one_by_one_have_the_tokens_of_the_whole(kind, words, spaced):
     """Whether they come with the space before them or without."""
     model, ids = loaded(kind), np.zeros(0, dtype=np.int64)
     for place, word in enumerate(words):
-        before = KeptState(model, None, len(ids), int(ids[-1]) if len(ids) else None)
+        before = StoredState(model, None, len(ids), int(ids[-1]) if len(ids) else None)
         ids = np.concatenate([ids, ids_after(before, " " + word if spaced and place else word)])
     assert ids.tolist() == model.tokenizer.encode(" ".join(words))
 
@@ -59,4 +59,4 @@ def test_words_one_by_one_have_the_tokens_of_the_whole(kind, words, spaced):
 def test_nothing_is_no_token(kind):
     model = loaded(kind)
     for last in (None, 4):
-        assert ids_after(KeptState(model, None, 1, last), "").tolist() == []
+        assert ids_after(StoredState(model, None, 1, last), "").tolist() == []

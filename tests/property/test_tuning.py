@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.reranking.tuning.lines import loss_along
-from models.reranking.tuning.problem import first_greatest
-from models.reranking.tuning.scaling import standardised
-from models.reranking.tuning.steps import finish
+from models.reranking.tuning.lines import line_loss
+from models.reranking.tuning.problem import argmax_by_list
+from models.reranking.tuning.scaling import standardise_features
+from models.reranking.tuning.steps import run_steps
 from tests.tuning_problems import problem
 
 
@@ -24,16 +24,16 @@ def problems(draw):
 @given(problems())
 def test_the_loss_along_a_line_is_what_choosing_at_each_place_gives(one):
     values, slopes = np.ascontiguousarray(one.features.T)
-    curve = finish(loss_along(one, values, slopes))
+    curve = run_steps(line_loss(one, values, slopes))
     grid = np.linspace(-20, 20, 401) + 0.013  # between the places where small integers cross
-    brute = [one.score(first_greatest(values + place * slopes, one.offsets)) for place in grid]
+    brute = [one.score(argmax_by_list(values + place * slopes, one.offsets)) for place in grid]
     np.testing.assert_allclose(curve.at(np.arctan(grid)), brute)
 
 
 @given(problems(), st.floats(0.01, 0.5))
 def test_the_best_place_is_as_good_as_any_on_a_grid(one, window):
     values, slopes = np.ascontiguousarray(one.features.T)
-    curve = finish(loss_along(one, values, slopes))
+    curve = run_steps(line_loss(one, values, slopes))
     angle, loss = curve.best(window)
     grid = np.linspace(-np.pi / 2, np.pi / 2, 301)
     assert loss <= curve.smoothed(grid, window).min() + 1e-9
@@ -51,7 +51,7 @@ def test_the_oracle_is_no_worse_than_any_choice(one):
 @settings(max_examples=50)
 @given(problems(), st.tuples(st.floats(0.1, 9), st.floats(-9, -0.1)))
 def test_comparable_features_choose_as_the_features_did(one, weights):
-    scaled, scaling = standardised(one)
+    scaled, scaling = standardise_features(one)
     comparable = np.array(weights) * scaling.deviations
     totals = scaled.features @ comparable
     raw = one.features @ scaling.raw(comparable)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.word_index import WordCounter, WordIndex, measure
+from models.word_index import WordCounter, WordIndex, measure_text
 
 SPACES = [c for c in map(chr, range(sys.maxunicode + 1)) if c.isspace()]
 NEIGHBOURS = [chr(ord(c) + step) for c in SPACES for step in (-1, 1)]
@@ -20,7 +20,7 @@ def test_every_character_separates_words_if_python_says_so():
     offsets = index.encode(lines).offsets
     counts = [len(line.split()) for line in lines]
     assert (offsets[1:] - offsets[:-1]).tolist() == counts
-    assert measure(lines).num_words == sum(counts)
+    assert measure_text(lines).num_words == sum(counts)
 
 
 @given(st.lists(LINE, max_size=6), st.lists(LINE, max_size=3))
@@ -37,7 +37,7 @@ def test_any_words_are_counted_as_python_counts_them(lines):
     counter.add(lines)
     expected = [word for line in lines for word in line.split()]
     assert counter.counts() == {word: expected.count(word) for word in expected}
-    assert measure(lines).num_words == len(expected)
+    assert measure_text(lines).num_words == len(expected)
 
 
 def test_lower_casing_makes_no_white_space():

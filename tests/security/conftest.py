@@ -7,7 +7,7 @@ import pytest
 
 from models.checkpoint import load
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
 from service.security.keys import KeyScope, create_key
 from service.settings import Settings
@@ -42,7 +42,7 @@ def fill(root):
     """A model that works, with a card and a file that is not for people, and one that is damaged."""
     registry = LocalRegistry(root, create=True)
     words = WordTokenizer(fake_vocabulary())
-    description = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
+    description = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
 
     def write(folder):
         (folder / "MODEL_CARD.md").write_text("# A card\n")

@@ -7,7 +7,7 @@ import pytest
 from models.checkpoint.local import LocalRegistry
 from models.checkpoint.profiles import ProfileStore
 from models.checkpoint.remote.memory_store import MemoryStore
-from models.checkpoint.remote.object_store import Patience
+from models.checkpoint.remote.object_store import StoreTimeouts
 from models.checkpoint.remote.registry import RemoteRegistry
 from models.errors import InvalidInputError, LanguageModelError
 from tests.raw_http import asked
@@ -127,7 +127,7 @@ def test_a_name_in_a_body_leads_nowhere_else(client, locked, path, field, rest):
 
 
 def registries(tmp_path):
-    store = MemoryStore(f"memory://{tmp_path.name}", Patience())
+    store = MemoryStore(f"memory://{tmp_path.name}", StoreTimeouts())
     return LocalRegistry(tmp_path / "registry", create=True), RemoteRegistry(store, cache=tmp_path / "cache")
 
 

@@ -11,7 +11,7 @@ from service.app import create_app
 from service.security.keys import KeyScope
 from service.settings import Settings
 from service.workers import private
-from service.workers.relay import PRIVATE, is_private
+from service.workers.relay import PEER_PREFIX, is_from_peer
 from service.workers.supervisor import _socket_folder
 
 INFER, METRICS, ADMIN = KeyScope.INFER, KeyScope.METRICS, KeyScope.ADMIN
@@ -153,13 +153,13 @@ def test_an_upgrade_is_no_way_round(locked, path):
 def test_what_workers_ask_of_one_another_is_behind_no_port(locked):
     """Its paths lead nowhere from outside; `test_workers_remember` asks one of a service of two workers."""
     paths = [
-        value for value in vars(private).values() if isinstance(value, str) and value.startswith(PRIVATE)
+        value for value in vars(private).values() if isinstance(value, str) and value.startswith(PEER_PREFIX)
     ]
     assert len(paths) > 3  # and PRIVATE itself
     assert {asked(locked.url, "GET", path) for path in paths} == {401}
     assert {asked(locked.url, "POST", path, locked.secrets[None]) for path in paths} == {404}
-    assert not is_private({"server": ("127.0.0.1", 8000)})
-    assert is_private({"server": ("/tmp/gramophone-x/0.sock", None)})  # noqa: S108 - as the server says it
+    assert not is_from_peer({"server": ("127.0.0.1", 8000)})
+    assert is_from_peer({"server": ("/tmp/gramophone-x/0.sock", None)})  # noqa: S108 - as the server says it
 
 
 def test_the_sockets_of_workers_lie_where_nobody_else_may_look():

@@ -17,7 +17,8 @@ from models.scoring import score_sequences
 from service.client import Client
 from service.settings import Settings
 from tests.servers import running
-from training.commands import run_evaluate, run_train
+from training.commands.evaluating import run_evaluate
+from training.commands.training import run_train
 
 pytestmark = pytest.mark.long
 NOUNS, PLACES = ("cat", "dog", "owl", "hen", "naïve café"), ("mat", "bed", "sofa", "roof")

@@ -10,7 +10,7 @@ from models.cache import CacheModel
 from models.caching.config import CacheConfig
 from models.caching.history import History
 from models.errors import InvalidInputError, ManifestError
-from models.scoring import consume, pad
+from models.scoring import pad_sequences, prefill_sequences
 from models.vocabulary import BOS, EOS
 from tests.fakes import FakeModel, fake_vocabulary
 from tests.featured import FeaturedModel
@@ -86,21 +86,21 @@ def test_scores_are_what_the_definition_says_far_beyond_window_and_blocks(config
     model, inner = wrapped(config)
     ids = text(700)
     expected = slow_distributions(inner, config, ids)[np.arange(700), ids]
-    scores = model.score(model.initial_state(1), *pad([ids]))
+    scores = model.score(model.initial_state(1), *pad_sequences([ids]))
     assert np.exp(scores[0]) == pytest.approx(expected, abs=1e-6)
 
 
 def test_scores_are_the_same_bits_step_by_step_whole_and_in_pieces(config, monkeypatch):
     model, _ = wrapped(config)
     ids = text(90)
-    whole = model.score(model.initial_state(1), *pad([ids]))[0]
+    whole = model.score(model.initial_state(1), *pad_sequences([ids]))[0]
     state, stepwise = model.initial_state(1), []
     for token in ids:
         stepwise.append(model.next_log_probs(state)[0, token])
         state = model.advance(state, np.array([token]))
-    monkeypatch.setattr("models.cache._STRETCH", 17)
-    monkeypatch.setattr("models.cache._FEATURES", 1)
-    in_pieces = model.score(model.initial_state(2), *pad([ids, ids[:7]]))
+    monkeypatch.setattr("models.cache._SEGMENT_TOKENS", 17)
+    monkeypatch.setattr("models.cache._MAX_FEATURE_VALUES", 1)
+    in_pieces = model.score(model.initial_state(2), *pad_sequences([ids, ids[:7]]))
     assert (whole == stepwise).all()
     assert (whole == in_pieces[0]).all()
 
@@ -111,8 +111,8 @@ def test_a_long_context_is_read_at_once_as_it_is_step_by_step(config, monkeypatc
     expected = model.initial_state(1)
     for token in ids:
         expected = model.advance(expected, np.array([token]))
-    monkeypatch.setattr("models.cache._STRETCH", 16)
-    state = model.prefill(model.initial_state(3), *pad([ids[:9], ids, []]))
+    monkeypatch.setattr("models.cache._SEGMENT_TOKENS", 16)
+    state = model.prefill(model.initial_state(3), *pad_sequences([ids[:9], ids, []]))
     assert (state.histories[1].tokens == expected.histories[0].tokens).all()
     assert (state.histories[1].features == expected.histories[0].features).all()
     assert (model.next_log_probs(state)[1] == model.next_log_probs(expected)[0]).all()
@@ -120,7 +120,7 @@ def test_a_long_context_is_read_at_once_as_it_is_step_by_step(config, monkeypatc
 
 def test_rows_with_windows_of_different_fill_are_picked_and_joined(config):
     model, _ = wrapped(config)
-    state = consume(model, model.initial_state(3), *pad([text(9), [], text(3, seed=1)]))
+    state = prefill_sequences(model, model.initial_state(3), *pad_sequences([text(9), [], text(3, seed=1)]))
     before = model.next_log_probs(state)
     joined = state.select(np.array([2, 1])).concatenate([state, state.select(np.array([0, 0]))])
     assert (model.next_log_probs(joined) == before[[2, 1, 0, 1, 2, 0, 0]]).all()
@@ -128,7 +128,7 @@ def test_rows_with_windows_of_different_fill_are_picked_and_joined(config):
 
 def test_two_continuations_of_one_state_do_not_meet(config):
     model, _ = wrapped(config)
-    state = consume(model, model.initial_state(1), *pad([text(7)]))
+    state = prefill_sequences(model, model.initial_state(1), *pad_sequences([text(7)]))
     one = model.advance(state, np.array([5]))
     other = model.advance(state, np.array([8]))
     again = model.advance(state, np.array([5]))
@@ -147,7 +147,7 @@ def test_with_nothing_remembered_the_wrapped_model_answers(config):
 
 def test_unknown_words_and_ends_are_remembered():
     model, _ = wrapped(CONFIGS[0])
-    state = consume(model, model.initial_state(1), *pad([[0, EOS, BOS]]))
+    state = prefill_sequences(model, model.initial_state(1), *pad_sequences([[0, EOS, BOS]]))
     assert state.histories[0].tokens.tolist() == [0, EOS]
 
 
@@ -174,7 +174,9 @@ def test_features_without_length_are_like_nothing():
     model = CacheModel(inner, CONFIGS[0])
     ids = text(12)
     expected = slow_distributions(model.inner, CONFIGS[0], ids)[np.arange(12), ids]
-    assert np.exp(model.score(model.initial_state(1), *pad([ids]))[0]) == pytest.approx(expected, abs=1e-6)
+    assert np.exp(model.score(model.initial_state(1), *pad_sequences([ids]))[0]) == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
 def test_a_continuous_cache_needs_features():
@@ -185,7 +187,7 @@ def test_a_continuous_cache_needs_features():
 @pytest.mark.parametrize("token", [-1, len(VOCABULARY)])
 def test_tokens_outside_the_vocabulary_are_refused(token):
     model, _ = wrapped(CONFIGS[2])
-    batch = pad([[5, token]])
+    batch = pad_sequences([[5, token]])
     for consumer in (model.score, model.prefill):
         with pytest.raises(InvalidInputError, match="token ids are 0 to 12"):
             consumer(model.initial_state(1), *batch)

@@ -12,7 +12,7 @@ from models.mixture import MixtureModel
 from models.neural.model import NeuralModel
 from models.ngram.device.model import TensorNGramModel
 from models.protocol import feature_size
-from models.scoring import consume, pad, score_sequences
+from models.scoring import pad_sequences, prefill_sequences, score_sequences
 from tests import families
 from tests.devices import DEVICES
 from training.mixture_weights import fit_weights, fit_weights_by_context
@@ -84,7 +84,7 @@ def test_parts_that_answer_in_different_places_are_mixed_on_the_host():
 
 
 def test_sequences_score_the_same_wherever_the_parts_are(mixture_on_device):
-    on_host, batch = families.model("mixture"), pad([[5, 9, 7], [], [0, 38]])
+    on_host, batch = families.model("mixture"), pad_sequences([[5, 9, 7], [], [0, 38]])
     got = score_sequences(mixture_on_device, mixture_on_device.initial_state(3), *batch)
     expected = score_sequences(on_host, on_host.initial_state(3), *batch)
     np.testing.assert_allclose(got, expected, atol=1e-5)
@@ -105,7 +105,9 @@ def by_context():
 
 def test_the_weights_of_a_distribution_are_those_of_the_context_that_the_ngram_model_knows():
     mixture = by_context()
-    state = consume(mixture, mixture.initial_state(3), *pad([[5, 9], [0, 0, 0, 0], [5, 6, 7, 8, 9]]))
+    state = prefill_sequences(
+        mixture, mixture.initial_state(3), *pad_sequences([[5, 9], [0, 0, 0, 0], [5, 6, 7, 8, 9]])
+    )
     lstm, ngram = (
         np.exp(to_numpy(part.next_log_probs(s)), dtype=np.float64)
         for part, s in zip(mixture.parts, state.parts, strict=True)
@@ -121,19 +123,21 @@ def test_a_context_is_the_longest_suffix_that_the_model_tells_from_shorter_ones(
     """Two histories have the same future if and only if they agree in so many last tokens."""
     ngram = families.model("ngram")
     ids = np.random.default_rng(5).integers(3, 40, 30)
-    along = ngram.context_lengths_per_token(ngram.empty_state(1), *pad([ids]))[0]
+    along = ngram.context_lengths_per_token(ngram.empty_state(1), *pad_sequences([ids]))[0]
     for end, length in enumerate(along):
-        short = consume(ngram, ngram.empty_state(1), *pad([ids[end - length : end]]))
-        whole = consume(ngram, ngram.empty_state(1), *pad([ids[:end]]))
+        short = prefill_sequences(ngram, ngram.empty_state(1), *pad_sequences([ids[end - length : end]]))
+        whole = prefill_sequences(ngram, ngram.empty_state(1), *pad_sequences([ids[:end]]))
         assert short.ids == whole.ids
         assert ngram.context_lengths(whole) == length
-        shorter = consume(ngram, ngram.empty_state(1), *pad([ids[end - length + 1 : end]]))
+        shorter = prefill_sequences(
+            ngram, ngram.empty_state(1), *pad_sequences([ids[end - length + 1 : end]])
+        )
         assert length == 0 or shorter.ids != whole.ids
 
 
 @pytest.mark.parametrize("name", ["ngram", "tensor ngram"])
 def test_context_lengths_along_texts_are_those_of_the_states(name):
-    model, batch = families.model(name), pad([[5, 9, 7, 0, 3, 4], [], [6, 7]])
+    model, batch = families.model(name), pad_sequences([[5, 9, 7, 0, 3, 4], [], [6, 7]])
     along = model.context_lengths_per_token(model.initial_state(3), *batch)
     assert (along[1] == 0).all()
     assert (along[2, 2:] == 0).all()
@@ -146,7 +150,7 @@ def test_context_lengths_along_texts_are_those_of_the_states(name):
 def test_a_unigram_model_takes_no_context_into_account():
     model = estimate(families.corpus(), families.tokenizer().vocabulary, order=1, progress=Silent()).model
     assert model.num_context_lengths == 1
-    assert (model.context_lengths_per_token(model.initial_state(1), *pad([[5, 6]])) == 0).all()
+    assert (model.context_lengths_per_token(model.initial_state(1), *pad_sequences([[5, 6]])) == 0).all()
 
 
 def test_weights_by_context_must_be_of_the_lengths_that_a_part_tells_apart():
@@ -170,7 +174,7 @@ def test_a_mixture_has_the_features_of_its_first_part_that_has_any():
 
 @pytest.mark.parametrize("name", ["lstm", "mixture", "mixture by context"])
 def test_features_along_a_text_are_those_of_the_states_and_come_with_the_scores(name):
-    model, batch = families.model(name), pad([[5, 9, 7, 2, 1, 4], [], [6, 7]])
+    model, batch = families.model(name), pad_sequences([[5, 9, 7, 2, 1, 4], [], [6, 7]])
     start = model.initial_state(3)
     both = model.score_with_features(start, *batch)
     assert both.log_probs == pytest.approx(model.score(start, *batch), abs=1e-6)

@@ -12,20 +12,26 @@ import zstandard
 
 from models import packed_files
 from models.errors import FormatError
-from models.packed_files import MAX_EXPANSION, UNPACKING_ERRORS, ExpansionError, unpacked, writing
+from models.packed_files import (
+    DECOMPRESSION_ERRORS,
+    MAX_EXPANSION,
+    ExpansionError,
+    atomic_writer,
+    decompressed,
+)
 
 CONTENT = random.Random(0).randbytes(5000) * 20
 PACKERS = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}
 
 
 def read(data, size=-1):
-    stream = unpacked(io.BufferedReader(io.BytesIO(data)))
+    stream = decompressed(io.BufferedReader(io.BytesIO(data)))
     return b"".join(iter(lambda: stream.read(size), b""))
 
 
 @pytest.mark.parametrize("suffix", ["", *PACKERS])
 def test_what_is_written_is_read(tmp_path, suffix):
-    with writing(tmp_path / f"f{suffix}") as write:
+    with atomic_writer(tmp_path / f"f{suffix}") as write:
         write(CONTENT[:7])
         write(CONTENT[7:])
     data = (tmp_path / f"f{suffix}").read_bytes()
@@ -43,7 +49,7 @@ def test_several_parts_are_one_file(suffix, size):
 @pytest.mark.parametrize("suffix", PACKERS)
 @pytest.mark.parametrize("lost", [1, 30, 3000])
 def test_files_that_were_cut_off_are_seen(suffix, lost):
-    with pytest.raises(UNPACKING_ERRORS):
+    with pytest.raises(DECOMPRESSION_ERRORS):
         read(PACKERS[suffix](CONTENT)[:-lost])
 
 
@@ -51,19 +57,19 @@ def test_files_that_were_cut_off_are_seen(suffix, lost):
 def test_damaged_files_are_seen(suffix):
     packed = bytearray(PACKERS[suffix](CONTENT))
     packed[10:14] = b"\xff\xff\xff\xff"
-    with pytest.raises(UNPACKING_ERRORS):
+    with pytest.raises(DECOMPRESSION_ERRORS):
         read(bytes(packed))
 
 
 def test_a_bomb_is_unpacked_bit_by_bit():
-    stream = unpacked(io.BufferedReader(io.BytesIO(PACKERS[".zst"](b"\0" * (1 << 28)))))
+    stream = decompressed(io.BufferedReader(io.BytesIO(PACKERS[".zst"](b"\0" * (1 << 28)))))
     assert len(stream.read(1000)) == 1000
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
 @pytest.mark.parametrize(("size", "is_text"), [(MAX_EXPANSION // 3, True), (MAX_EXPANSION * 3, False)])
 def test_what_no_text_shrinks_to_is_refused(monkeypatch, suffix, size, is_text):
-    monkeypatch.setattr(packed_files, "_EXPANDS_FREELY_BYTES", 0)
+    monkeypatch.setattr(packed_files, "_UNCHECKED_BYTES", 0)
     packed = PACKERS[suffix](CONTENT[:5000])
     padded = packed + PACKERS[suffix](b"a" * (5000 * size - 5000))
     if is_text:
@@ -74,13 +80,13 @@ def test_what_no_text_shrinks_to_is_refused(monkeypatch, suffix, size, is_text):
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path):
-    with pytest.raises(TypeError), writing(tmp_path / "f.gz") as write:
+    with pytest.raises(TypeError), atomic_writer(tmp_path / "f.gz") as write:
         write("no bytes")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_is_not_written_over(tmp_path):
-    with pytest.raises(FormatError, match="no file"), writing(tmp_path):
+    with pytest.raises(FormatError, match="no file"), atomic_writer(tmp_path):
         pass
 
 
@@ -89,14 +95,14 @@ def test_a_path_that_no_file_can_have_is_refused(tmp_path, name):
     (tmp_path / "f").touch()
     with (
         pytest.raises(FormatError, match=rf"{name}: cannot be written: (Not a dir|File name)"),
-        writing(tmp_path / name),
+        atomic_writer(tmp_path / name),
     ):
         pass
 
 
 def test_a_name_may_be_as_long_as_names_can_be(tmp_path):
     path = tmp_path / ("f" * 255)
-    with writing(path) as write:
+    with atomic_writer(path) as write:
         write(CONTENT)
     assert path.read_bytes() == CONTENT
 
@@ -111,12 +117,12 @@ def test_a_stream_is_not_closed_while_it_is_written_to(tmp_path, monkeypatch):
             done.append("closed")
 
     def interrupted():
-        with writing(tmp_path / "f") as write:
+        with atomic_writer(tmp_path / "f") as write:
             write(CONTENT)
             raise KeyboardInterrupt
 
     done = []
-    monkeypatch.setattr(packed_files, "_packing", lambda *_: Slow())
+    monkeypatch.setattr(packed_files, "_compressor", lambda *_: Slow())
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert done == ["written", "closed"]

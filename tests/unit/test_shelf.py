@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from models.shelf import OwnShelf, SharedShelf
+from models.shelf import PrivateWeightCache, SharedWeightCache
 
 
 def make():
@@ -21,7 +21,7 @@ def refuse():
 
 @pytest.fixture
 def shelf(tmp_path):
-    return SharedShelf(tmp_path, "key")
+    return SharedWeightCache(tmp_path, "key")
 
 
 def same(one, other):
@@ -30,7 +30,7 @@ def same(one, other):
 
 def test_what_was_made_once_is_not_made_again(shelf, tmp_path):
     first = shelf.get_or_make("a", make)
-    again = SharedShelf(tmp_path, "key").get_or_make("a", refuse)
+    again = SharedWeightCache(tmp_path, "key").get_or_make("a", refuse)
     assert same(first, make())
     assert same(again, make())
 
@@ -39,7 +39,7 @@ def test_names_sections_and_keys_keep_arrays_apart(shelf, tmp_path):
     held = [
         part.get_or_make("a", lambda number=number: {"n": np.full(1, number, np.int32)})
         for number, part in enumerate(
-            [shelf, shelf.section("b"), shelf.section("c"), SharedShelf(tmp_path, "other")]
+            [shelf, shelf.section("b"), shelf.section("c"), SharedWeightCache(tmp_path, "other")]
         )
     ]
     assert [int(arrays["n"][0]) for arrays in held] == [0, 1, 2, 3]
@@ -128,5 +128,5 @@ def test_a_file_that_goes_while_it_is_opened_is_made_anew(shelf, monkeypatch):
 
 
 def test_own_memory_keeps_nothing():
-    shelf = OwnShelf().section("a")
+    shelf = PrivateWeightCache().section("a")
     assert shelf.get_or_make("b", make)["values"] is not shelf.get_or_make("b", make)["values"]

@@ -9,9 +9,9 @@ import pytest
 
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from models.word_index import WordCounter, WordIndex, measure
-from models.word_kernels import enter, find
-from models.word_table import WordTable, as_bytes
+from models.word_index import WordCounter, WordIndex, measure_text
+from models.word_kernels import find_word, insert_word
+from models.word_table import WordTable, encode_utf8
 
 LINES = ["the cat  sat", "", " the\n\nÜber naïve cat\u3000", "漢字 cat\x1cthe\x85x"]
 VOCABULARY = Vocabulary(["the", "cat", "naïve", "漢字", "x"])
@@ -38,10 +38,10 @@ def test_words_with_the_same_hash_are_told_apart():
     words, text = WordTable(), np.frombuffer(b"onetwosix", np.uint8)
     hashed = np.uint64(77)
     for number, start in enumerate((0, 3)):
-        found, mixed, slot = find(words.table, text, start, start + 3, hashed)
+        found, mixed, slot = find_word(words.table, text, start, start + 3, hashed)
         assert found == -1
-        enter(words.table, number, text, start, start + 3, np.uint64(mixed), slot)
-    assert [find(words.table, text, start, start + 3, hashed)[0] for start in (0, 3, 6)] == [0, 1, -1]
+        insert_word(words.table, number, text, start, start + 3, np.uint64(mixed), slot)
+    assert [find_word(words.table, text, start, start + 3, hashed)[0] for start in (0, 3, 6)] == [0, 1, -1]
 
 
 def test_counting_grows_with_the_text():
@@ -71,12 +71,12 @@ def test_a_table_grows_and_keeps_its_words():
 def test_half_a_surrogate_pair_is_part_of_a_word():
     ids = WordIndex({"a\ud800": 5}).encode(["a\ud800 a\ud801 a"]).ids
     assert ids.tolist() == [5, 0, 0]
-    assert as_bytes("a\ud800") != as_bytes("a\ud801")
+    assert encode_utf8("a\ud800") != encode_utf8("a\ud801")
 
 
 def test_words_and_bytes_are_those_of_the_lines_without_their_ends():
-    assert measure(LINES) == (sum(len(s.split()) for s in LINES), sum(len(s.encode()) for s in LINES))
-    assert measure([]) == (0, 0)
+    assert measure_text(LINES) == (sum(len(s.split()) for s in LINES), sum(len(s.encode()) for s in LINES))
+    assert measure_text([]) == (0, 0)
 
 
 def test_threads_share_an_index():

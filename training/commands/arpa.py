@@ -12,8 +12,8 @@ from models.errors import InvalidInputError
 from training.console import console_progress
 from training.exporting import export_arpa
 from training.importing import import_arpa
-from training.ngram.shrinking import Shrinking
-from training.notes import notes
+from training.ngram.shrinking import CompressionSettings
+from training.notes import card_notes
 
 
 def run_import_arpa(
@@ -50,7 +50,7 @@ def run_import_arpa(
         registry=store,
         corpus=corpus,
         lowercase=lowercase,
-        shrinking=Shrinking(prune_entropy, quantise=quantize_bits is not None),
+        shrinking=CompressionSettings(prune_entropy, quantise=quantize_bits is not None),
         progress=console_progress(),
     )
     metrics = json.loads(store.read_file(version, "metrics.json"))
@@ -59,7 +59,7 @@ def run_import_arpa(
         "model": version.address,
         "path": store.location_of(version),
         "seconds": seconds,
-        "notes": list(notes(metrics)),
+        "notes": list(card_notes(metrics)),
         **metrics,
     }
 

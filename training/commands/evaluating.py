@@ -8,18 +8,24 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.precision import FLOAT32, check_precision
 from models.checkpoint.registry import Address, open_registry
 from models.errors import InvalidInputError
-from models.packed_files import writing
+from models.packed_files import atomic_writer
 from training.console import console_progress
 from training.corpora.default import read_default_corpus
 from training.corpora.reading import read_corpus, read_lines
-from training.evaluating.checking import DEFAULT_SAMPLE as CHECKED_WORDS
+from training.evaluating.checking import DEFAULT_CHECK_WORDS as CHECKED_WORDS
 from training.evaluating.checking import run_check_task
 from training.evaluating.checking_errors import KINDS, Kind
 from training.evaluating.completing.task import DEFAULT_WORDS, autocomplete_figures
 from training.evaluating.distributions import DEFAULT_SAMPLE
-from training.evaluating.published import OOV_POLICY, Way, check_comparable, comparison, details
+from training.evaluating.published import (
+    OOV_POLICY,
+    EvaluationOptions,
+    check_comparable,
+    compare_models,
+    evaluation_details,
+)
 from training.evaluating.scoring import CONTEXTS, DEFAULT_WINDOW_TOKENS, Context, score_corpus
-from training.evaluation import figures, summary
+from training.evaluation import evaluation_facts, summarise_scores
 from training.notes import overlap_notes
 from training.overlap import overlap_with_files
 from training.progress import Progress
@@ -60,7 +66,7 @@ def run_evaluate(
     Raises:
         LanguageModelError: a model, a file or an option is wrong.
     """
-    way = _way(context, window, sample)
+    way = _evaluation_options(context, window, sample)
     store = open_registry(registry)
     version, other = store.resolve(address), None if against is None else store.resolve(against)
     progress = console_progress()
@@ -85,31 +91,33 @@ def run_evaluate(
     result = {
         "model": version.address,
         "precision": checkpoint.precision,
-        **summary(figures(checkpoint.model, encoded, targets, context=way.context)),
+        **evaluation_facts(summarise_scores(checkpoint.model, encoded, targets, context=way.context)),
         "oov_policy": OOV_POLICY,
     }
     if detail:
-        result["detail"] = details(checkpoint, encoded, targets, way, progress=progress)
+        result["detail"] = evaluation_details(checkpoint, encoded, targets, way, progress=progress)
     if second is not None and other is not None:
-        compared = comparison(checkpoint, second, encoded, targets, way, progress=progress)
+        compared = compare_models(checkpoint, second, encoded, targets, way, progress=progress)
         result["against"] = {"model": other.address, **compared}
     if overlap:
-        result |= _overlap(texts, overlap, unit, progress)
+        result |= _training_overlap(texts, overlap, unit, progress)
     return result
 
 
-def _way(context: str, window: int, sample: int) -> Way:
+def _evaluation_options(context: str, window: int, sample: int) -> EvaluationOptions:
     """How the options say that the text is looked at."""
     for name, value in {"window": window, "sample": sample}.items():
         if value < 1:
             raise InvalidInputError(f"--{name} is {value}, it must be at least 1", parameter=name)
     for known in CONTEXTS:
         if context == known:
-            return Way(known, window, sample)
+            return EvaluationOptions(known, window, sample)
     raise InvalidInputError(f"--context is {context!r}, it can be {', '.join(CONTEXTS)}", parameter="context")
 
 
-def _overlap(texts: Sequence[str], files: Sequence[Path], unit: str, progress: Progress) -> dict[str, Any]:
+def _training_overlap(
+    texts: Sequence[str], files: Sequence[Path], unit: str, progress: Progress
+) -> dict[str, Any]:
     """What of the text is in training files, and a warning if that is too much."""
     sentences = [line for text in texts for line in text.split("\n")]
     found = overlap_with_files(sentences, files, unit=unit, progress=progress).as_facts()
@@ -149,7 +157,7 @@ def run_dynamic_evaluation(
     """
     from training.dynamic_evaluation import SampledEntropies, dynamic_evaluation  # brings in torch
 
-    way = _way("stream", DEFAULT_WINDOW_TOKENS, sample)
+    way = _evaluation_options("stream", DEFAULT_WINDOW_TOKENS, sample)
     if check_precision(precision) not in {"auto", FLOAT32}:
         raise InvalidInputError(
             f"--precision is {precision}, but --dynamic learns by gradients, which need float32",
@@ -169,16 +177,18 @@ def run_dynamic_evaluation(
     result = {
         "model": version.address,
         "precision": checkpoint.precision,
-        **summary(figures(checkpoint.model, encoded, targets, context="stream")),
+        **evaluation_facts(summarise_scores(checkpoint.model, encoded, targets, context="stream")),
         "oov_policy": OOV_POLICY,
         "dynamic": True,
         "notes": ["a copy of the model went on learning from the text as it was scored"],
     }
     if entropies is not None:
         entropy = entropies.mean()
-        result["detail"] = details(checkpoint, encoded, targets, way, entropy=entropy, progress=progress)
+        result["detail"] = evaluation_details(
+            checkpoint, encoded, targets, way, entropy=entropy, progress=progress
+        )
     if overlap:
-        found = _overlap(texts, overlap, unit, progress)
+        found = _training_overlap(texts, overlap, unit, progress)
         result |= {**found, "notes": [*result["notes"], *found["notes"]]}
     return result
 
@@ -234,10 +244,10 @@ def run_evaluate_autocomplete(
     if against:
         result["against"] = {"model": addresses[1].address, **told["against"]}
     if report is not None:
-        from training.report.completing_page import completing_page
+        from training.report.completing_page import autocomplete_page
 
-        with writing(report) as write:
-            write(completing_page(result))
+        with atomic_writer(report) as write:
+            write(autocomplete_page(result))
     return result
 
 

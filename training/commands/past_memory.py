@@ -7,21 +7,21 @@ from typing import Any
 
 from models.checkpoint.registry import Registry
 from training.commands.result import training_result
-from training.neural.interruption import terminable
+from training.neural.interruption import exit_on_sigterm
 from training.progress import Progress
 from training.publishing import publish
 from training.recipe import Recipe
 from training.scale.engines import require_engine
-from training.scale.memory import share_of
-from training.scale.options import ScaleOptions, refuse_unrelational
-from training.scale.training import Job, train_past_memory
+from training.scale.memory import engine_memory_bytes
+from training.scale.options import ScaleOptions, check_relational
+from training.scale.training import EstimationJob, train_out_of_core
 from training.scale.workspace import workspace
 
-_FOLDER = Path(".runs")
-_NAME = "estimation"
+_RUNS_FOLDER = Path(".runs")
+_ESTIMATION_FOLDER = "estimation"
 
 
-def run_past_memory(
+def train_out_of_core_command(
     recipe: Recipe,
     files: Sequence[Sequence[Path]],
     target: tuple[Registry, str],
@@ -46,15 +46,15 @@ def run_past_memory(
     Raises:
         LanguageModelError: bad input, or the registry refused; nothing is half published.
     """
-    refuse_unrelational(recipe, options.engine, name=recipe_name)
+    check_relational(recipe, options.engine, name=recipe_name)
     require_engine(options.engine)
     if options.engine == "duckdb":
-        share_of(options.memory_limit_bytes)  # too small a limit is told before any text is read
+        engine_memory_bytes(options.memory_limit_bytes)  # too small a limit is told before any text is read
     store, name = target
-    folder = options.work_dir or store.work_folder / _FOLDER / name / _NAME
-    with terminable(), workspace(folder) as work:
-        job = Job(Path(recipe_name).stem, recipe, options, work, progress)
-        outcome = train_past_memory(job, files)
+    folder = options.work_dir or store.work_folder / _RUNS_FOLDER / name / _ESTIMATION_FOLDER
+    with exit_on_sigterm(), workspace(folder) as work:
+        job = EstimationJob(Path(recipe_name).stem, recipe, options, work, progress)
+        outcome = train_out_of_core(job, files)
         version = publish(store, name, outcome.trained, outcome.run)
         result = training_result(store, version, outcome.trained, outcome.run, said=outcome.notes)
         work.remove()

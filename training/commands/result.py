@@ -4,14 +4,15 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from models.checkpoint.registry import Registry, Version
-from training.notes import fitted_note, notes, overlap_notes
-from training.publishing import Run
+from models.checkpoint.registry import Registry
+from models.checkpoint.versions import Version
+from training.notes import card_notes, fitted_note, overlap_notes
+from training.publishing import RunContext
 from training.trained import Trained
 
 
 def training_result(
-    store: Registry, version: Version, trained: Trained, run: Run, *, said: Sequence[str]
+    store: Registry, version: Version, trained: Trained, run: RunContext, *, said: Sequence[str]
 ) -> dict[str, Any]:
     """The version's address, directory, notes and held-out figures.
 
@@ -26,7 +27,7 @@ def training_result(
     told = [
         *said,
         *filter(None, [fitted_note(metrics)]),
-        *notes(metrics),
+        *card_notes(metrics),
         *overlap_notes(run.overlap),
     ]
     return {

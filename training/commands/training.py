@@ -7,21 +7,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.checkpoint.load import Checkpoint, load_checkpoint
-from models.checkpoint.registry import Address, Registry, check_name, open_registry
+from models.checkpoint.registry import Address, Registry, open_registry
+from models.checkpoint.versions import check_name
 from models.neural.device import resolve_device
 from training.commands.result import training_result
 from training.console import console_progress
 from training.data import encode_texts, read_fitting_text, read_texts
 from training.mixing import mixture_tokenizer
-from training.neural.agreement import agree_on_command, agree_on_text
-from training.neural.distributed import Processes, joined
-from training.neural.interruption import Terminated, terminable
+from training.neural.agreement import check_same_command, check_same_text
+from training.neural.distributed import Processes, join_processes
+from training.neural.interruption import Terminated, exit_on_sigterm
 from training.overlap import overlaps
-from training.pipeline import networks_of, train, train_along
+from training.pipeline import network_recipes, train, train_as_follower
 from training.progress import SILENT, Progress
-from training.publishing import Run, command_line, publish
+from training.publishing import RunContext, command_line, publish
 from training.recipe import Recipe, load_recipe
-from training.runs import Runs
+from training.runs import ResumableRuns
 from training.scale.options import ScaleOptions
 from training.tokenizing import learn_tokenizer
 
@@ -66,27 +67,32 @@ def run_train(
     title = Path(recipe_name).stem
     if scale is not None:
         target = (open_registry(registry, create=True), name)
-        return _train_past_memory(recipe, (corpus, valid, test), target, scale, recipe_name=recipe_name)
-    networks = networks_of(title, recipe)  # parts that cannot be trained are refused before the text is read
-    with terminable(), joined(resolve_device(device)) as place:
+        return _train_out_of_core(recipe, (corpus, valid, test), target, scale, recipe_name=recipe_name)
+    networks = network_recipes(
+        title, recipe
+    )  # parts that cannot be trained are refused before the text is read
+    with exit_on_sigterm(), join_processes(resolve_device(device)) as place:
         leads = Processes.current().is_leader
         store = open_registry(registry, create=True)
-        runs = Runs(store.work_folder, name, resume=resume)
-        with _explained(runs.resume_hint), runs.locked() if networks and leads else contextlib.nullcontext():
-            runs.notes += agree_on_command(recipe, networks, device=str(place), resume=resume)
+        runs = ResumableRuns(store.work_folder, name, resume=resume)
+        with (
+            _resume_hint(runs.resume_hint),
+            runs.locked() if networks and leads else contextlib.nullcontext(),
+        ):
+            runs.notes += check_same_command(recipe, networks, device=str(place), resume=resume)
             progress = console_progress() if leads else SILENT
             prepared = _prepare(recipe, store, (corpus, valid, test), device=str(place), progress=progress)
-            agree_on_text(prepared.run.texts, prepared.run.tokenizer, prepared.run.encoded)
+            check_same_text(prepared.run.texts, prepared.run.tokenizer, prepared.run.encoded)
             if leads:
                 return _train_and_publish(
                     title, recipe, prepared, (store, name), device=str(place), runs=runs, progress=progress
                 )
             run = prepared.run
-            train_along(title, recipe, run.tokenizer, run.encoded, device=str(place), runs=runs)
+            train_as_follower(title, recipe, run.tokenizer, run.encoded, device=str(place), runs=runs)
             return {}
 
 
-def _train_past_memory(
+def _train_out_of_core(
     recipe: Recipe,
     files: Sequence[Sequence[Path]],
     target: tuple[Registry, str],
@@ -95,22 +101,22 @@ def _train_past_memory(
     recipe_name: str,
 ) -> dict[str, Any]:
     """Estimate n-grams by an engine; of several processes the first one does."""
-    from training.commands.past_memory import run_past_memory
+    from training.commands.past_memory import train_out_of_core_command
 
     how = "the same command goes on from the stages that are finished"
-    with terminable(), joined(resolve_device("cpu")), _explained(lambda: how):
+    with exit_on_sigterm(), join_processes(resolve_device("cpu")), _resume_hint(lambda: how):
         if not Processes.current().is_leader:
             return {}
-        return run_past_memory(
+        return train_out_of_core_command(
             recipe, files, target, options, recipe_name=recipe_name, progress=console_progress()
         )
 
 
 @contextlib.contextmanager
-def _explained(how: Callable[[], str]) -> Iterator[None]:
+def _resume_hint(how: Callable[[], str]) -> Iterator[None]:
     """Say how to go on where SIGTERM ends the command."""
     try:
-        with terminable():
+        with exit_on_sigterm():
             yield
     except Terminated as ended:
         processes = Processes.current()
@@ -122,16 +128,16 @@ def _explained(how: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-class _Prepared(NamedTuple):
+class _PreparedRun(NamedTuple):
     """What is there before training: loaded parts of a mixture, and texts with their tokenizer."""
 
     published: Sequence[Checkpoint]
-    run: Run
+    run: RunContext
 
 
 def _prepare(
     recipe: Recipe, store: Registry, files: Sequence[Sequence[Path]], *, device: str, progress: Progress
-) -> _Prepared:
+) -> _PreparedRun:
     """Load what is published, read the files to learn from, to decide by and to report on, and encode them."""
     place = "cpu" if recipe.mixture.kind == "static" else device  # where the arrays are that it is made of
     published = [
@@ -150,17 +156,17 @@ def _prepare(
         texts.train,
         progress=progress,
     )
-    return _Prepared(published, Run(command_line(), tokenizer, texts, encoded, seen))
+    return _PreparedRun(published, RunContext(command_line(), tokenizer, texts, encoded, seen))
 
 
 def _train_and_publish(
     title: str,
     recipe: Recipe,
-    prepared: _Prepared,
+    prepared: _PreparedRun,
     target: tuple[Registry, str],
     *,
     device: str,
-    runs: Runs,
+    runs: ResumableRuns,
     progress: Progress,
 ) -> dict[str, Any]:
     published, run = prepared

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from models.errors import FormatError, InvalidInputError
-from models.packed_files import UNPACKING_ERRORS, unpacked
+from models.packed_files import DECOMPRESSION_ERRORS, decompressed
 from training.corpora.sentences import paragraphs, split_sentences
 from training.progress import Progress
 
@@ -20,7 +20,7 @@ MAX_LINE_BYTES = 1 << 27
 """Of a text: a longer one would fill memory; text8, one line of 100 MB, may be read."""
 
 _CHUNK_BYTES = 1 << 20
-_ARPA_HEAD = re.compile(rb"(?:\xef\xbb\xbf)?\s*\\data\\\s")
+_ARPA_HEADER = re.compile(rb"(?:\xef\xbb\xbf)?\s*\\data\\\s")
 
 
 class Sentences(Protocol):
@@ -148,7 +148,7 @@ def _check_line(path: Path, pieces: Sequence[bytes], offset: int) -> None:
 
 
 def _decode(path: Path, block: bytes, offset: int) -> str:
-    if offset == 0 and _ARPA_HEAD.match(block):
+    if offset == 0 and _ARPA_HEADER.match(block):
         raise FormatError(
             path, "looks like an ARPA file, not like text", hint="use gramophone models import-arpa"
         )
@@ -174,7 +174,7 @@ def _decode(path: Path, block: bytes, offset: int) -> str:
 def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:
     try:
         with path.open("rb") as raw:
-            stream = unpacked(raw)
+            stream = decompressed(raw)
             seen = 0
             while chunk := stream.read(_CHUNK_BYTES):
                 yield chunk
@@ -186,7 +186,7 @@ def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:
         raise FormatError(path, "there is no such file") from None
     except IsADirectoryError:
         raise FormatError(path, "is a folder", hint="name the files in it") from None
-    except UNPACKING_ERRORS as error:
+    except DECOMPRESSION_ERRORS as error:
         raise FormatError(path, f"is damaged: {error}", hint="compress or download it again") from None
     except OSError as error:
         raise FormatError(path, f"cannot be read: {error.strerror or error}") from None

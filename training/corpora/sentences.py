@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 _CLOSING = "[\"'\u201d\u2019)\\]]*"
 _OPENING = "[\"'\u201c\u2018(\\[]*"
 _BOUNDARY = re.compile(rf"(?<=[.!?]){_CLOSING}(?P<space>\s+)(?={_OPENING}[A-Z0-9])")
-_NOT_AN_END = re.compile(
+_ABBREVIATION_END = re.compile(
     rf"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|vs|etc|e\.g|i\.e|cf|Fig|No|Vol|pp|approx)\.{_CLOSING}$"
 )
 
@@ -39,7 +39,7 @@ def split_sentences(paragraph: str) -> list[str]:
         end = match.start("space")
         # of all that stands before, a run of initials would take the square
         last_word = max(start, paragraph.rfind(" ", start, end))
-        if not _NOT_AN_END.search(paragraph, last_word, end):
+        if not _ABBREVIATION_END.search(paragraph, last_word, end):
             sentences.append(paragraph[start:end])
             start = match.end()
     rest = paragraph[start:].strip()

@@ -10,13 +10,13 @@ from models.arrays import TokenIds
 from models.scoring import perplexity
 from models.vocabulary import EOS, UNK
 from training.corpora.encoded import EncodedCorpus
-from training.evaluating.scoring import Context, Targets
+from training.evaluating.scoring import Context, CorpusScores
 
 _POWERS_OF_TEN = 10 ** np.arange(1, 18)
 _POWERS_OF_TWO = 2 ** np.arange(62)
 
 
-class Group(NamedTuple):
+class TokenGroup(NamedTuple):
     """Some of a text's predicted tokens.
 
     Attributes:
@@ -34,7 +34,7 @@ class Group(NamedTuple):
     perplexity: float | None
 
 
-def by_frequency(targets: Targets, counts: npt.NDArray[np.integer[Any]]) -> list[Group]:
+def by_frequency(targets: CorpusScores, counts: npt.NDArray[np.integer[Any]]) -> list[TokenGroup]:
     """Figures by powers of ten of the tokens' counts; `<unk>` and `</s>` apart.
 
     Args:
@@ -49,10 +49,10 @@ def by_frequency(targets: Targets, counts: npt.NDArray[np.integer[Any]]) -> list
     group = np.where(of_each > 0, 2 + powers, 1)
     group[targets.tokens == UNK] = 0
     group[targets.tokens == EOS] = len(names) - 1
-    return _grouped(targets, group, names)
+    return _token_groups(targets, group, names)
 
 
-def by_position(targets: Targets, positions: TokenIds) -> list[Group]:
+def by_position(targets: CorpusScores, positions: TokenIds) -> list[TokenGroup]:
     """Figures by powers of two of the tokens' positions.
 
     Args:
@@ -61,12 +61,12 @@ def by_position(targets: Targets, positions: TokenIds) -> list[Group]:
     """
     powers = np.searchsorted(_POWERS_OF_TWO, positions)  # 1, 2, 3-4, 5-8, …
     names = [_span(2 ** (k - 1) + 1 if k else 1, 2**k) for k in range(int(powers.max(initial=0)) + 1)]
-    return _grouped(targets, powers, names)
+    return _token_groups(targets, powers, names)
 
 
 def positions_in_sentence(corpus: EncodedCorpus) -> TokenIds:
     """Where each predicted token stands in its sentence, from 1; `</s>` stands last [N]."""
-    return _counted_up(np.diff(corpus.offsets) + 1)
+    return _counting_ranges(np.diff(corpus.offsets) + 1)
 
 
 def positions_since_start(corpus: EncodedCorpus, *, context: Context, window: int) -> TokenIds:
@@ -78,7 +78,7 @@ def positions_since_start(corpus: EncodedCorpus, *, context: Context, window: in
         return positions_in_sentence(corpus)
     if context == "stream":
         return np.arange(1, corpus.num_tokens + 1)
-    return (_counted_up(np.diff(corpus.offsets)) - 1) % window + 1
+    return (_counting_ranges(np.diff(corpus.offsets)) - 1) % window + 1
 
 
 def token_counts(corpus: EncodedCorpus, vocab_size: int) -> npt.NDArray[np.int64]:
@@ -88,12 +88,12 @@ def token_counts(corpus: EncodedCorpus, vocab_size: int) -> npt.NDArray[np.int64
     return counts
 
 
-def _grouped(targets: Targets, group: TokenIds, names: Sequence[str]) -> list[Group]:
+def _token_groups(targets: CorpusScores, group: TokenIds, names: Sequence[str]) -> list[TokenGroup]:
     """Groups that have a token, in the order of their names."""
     tokens = np.bincount(group, minlength=len(names))
     totals = np.bincount(group, targets.log_probs, minlength=len(names))
     return [
-        Group(
+        TokenGroup(
             name=name,
             tokens=count,
             share=count / len(group),
@@ -105,7 +105,7 @@ def _grouped(targets: Targets, group: TokenIds, names: Sequence[str]) -> list[Gr
     ]
 
 
-def _counted_up(lengths: TokenIds) -> TokenIds:
+def _counting_ranges(lengths: TokenIds) -> TokenIds:
     """1, 2, …, n for each length n, one after the other."""
     starts = np.cumsum(lengths) - lengths
     return np.arange(1, int(lengths.sum()) + 1) - np.repeat(starts, lengths)

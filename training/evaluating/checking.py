@@ -15,7 +15,7 @@ import numpy as np
 
 from models.checking.calibration import Calibration, CalibrationPoint
 from models.checking.checker import Checker
-from models.checking.letters import is_letters
+from models.checking.letters import is_alphabetic
 from models.checkpoint.calibrations import CalibrationStore
 from models.checkpoint.load import Checkpoint, load_checkpoint
 from models.checkpoint.registry import Address, open_registry
@@ -23,20 +23,25 @@ from models.errors import InvalidInputError, UnsupportedParameterError
 from models.tokenizers import WordTokenizer
 from training.corpora.default import read_default_corpus
 from training.corpora.reading import Corpus, read_corpus
-from training.evaluating.checking_errors import KINDS, Damager, Kind
-from training.evaluating.checking_figures import Detections, best_threshold, figures_at, joined
-from training.evaluating.checking_lines import Outcome, outcomes
+from training.evaluating.checking_errors import KINDS, ErrorInjector, Kind
+from training.evaluating.checking_figures import (
+    Detections,
+    best_threshold,
+    concatenate_detections,
+    figures_at_threshold,
+)
+from training.evaluating.checking_lines import LineDetections, detect_errors
 from training.evaluating.published import training_counts
 from training.progress import Progress
 
 ERROR_RATE = 0.05
 """The share of words that are made wrong, of those that can be."""
 
-DEFAULT_SAMPLE = 5_000
+DEFAULT_CHECK_WORDS = 5_000
 """Words checked for each kind."""
 
-_LINES_AT_ONCE = 32
-_FEWEST_LINES = 2
+_BATCH_LINES = 32
+_MIN_LINES = 2
 THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 """For which precision and recall are told, and calibrated."""
 
@@ -49,7 +54,7 @@ def run_check_task(
     device: str,
     progress: Progress,
     precision: str = "auto",
-    sample: int = DEFAULT_SAMPLE,
+    sample: int = DEFAULT_CHECK_WORDS,
     seed: int = 0,
     kinds: Sequence[Kind] = KINDS,
     save_calibration: bool = False,
@@ -78,18 +83,18 @@ def run_check_task(
     _check_direction(checkpoint, version.address)
     text = _held_out(corpus, progress)
     random = np.random.default_rng(seed)
-    lines = _sampled(text.sentences, sample, random)
+    lines = _sample_lines(text.sentences, sample, random)
     counts = _word_counts(checkpoint, text.sentences)
     checker = Checker(checkpoint.tokenizer)
     told: dict[str, Any] = {}
     every: list[Detections] = []
     words = 0
     for kind in kinds:
-        damager = Damager(counts, kind=kind, rate=ERROR_RATE, random=random)
-        halves, words = _halves(checkpoint, checker, damager, lines, progress=progress, title=kind)
+        damager = ErrorInjector(counts, kind=kind, rate=ERROR_RATE, random=random)
+        halves, words = _detect_in_halves(checkpoint, checker, damager, lines, progress=progress, title=kind)
         told[kind] = _figures(*halves)
         every += [half.method for half in halves]
-    pooled = joined(every)
+    pooled = concatenate_detections(every)
     if save_calibration:
         found = _calibration(version.address, pooled, kinds, words * len(kinds), text.sha256)
         CalibrationStore(registry).write(found)
@@ -101,7 +106,7 @@ def run_check_task(
         "error_rate": ERROR_RATE,
         "seed": seed,
         "kinds": told,
-        "thresholds": [figures_at(pooled, threshold).as_facts() for threshold in THRESHOLDS],
+        "thresholds": [figures_at_threshold(pooled, threshold).as_facts() for threshold in THRESHOLDS],
         "calibration_saved": save_calibration,
     }
 
@@ -131,7 +136,7 @@ def _held_out(corpus: Sequence[Path], progress: Progress) -> Corpus:
     )
 
 
-def _sampled(sentences: Sequence[str], words: int, random: np.random.Generator) -> list[str]:
+def _sample_lines(sentences: Sequence[str], words: int, random: np.random.Generator) -> list[str]:
     """Lines drawn without repetition until they have so many words between white space; at least two.
 
     Raises:
@@ -139,13 +144,13 @@ def _sampled(sentences: Sequence[str], words: int, random: np.random.Generator) 
     """
     lines: list[str] = []
     for place in random.permutation(len(sentences)).tolist():
-        if words <= 0 and len(lines) >= _FEWEST_LINES:
+        if words <= 0 and len(lines) >= _MIN_LINES:
             break
         lines.append(sentences[place])
         words -= len(sentences[place].split())
-    if len(lines) < _FEWEST_LINES:
+    if len(lines) < _MIN_LINES:
         raise InvalidInputError(
-            f"the text has {len(lines)} line; at least {_FEWEST_LINES} are needed, to choose a threshold on one and "
+            f"the text has {len(lines)} line; at least {_MIN_LINES} are needed, to choose a threshold on one and "
             "tell what it is worth on the other",
             parameter="corpus",
         )
@@ -162,42 +167,43 @@ def _word_counts(checkpoint: Checkpoint, sentences: Sequence[str]) -> Mapping[st
         return {words[i]: int(numbers[i]) for i in tokenizer.vocabulary.ids.values()}
     cutter = Checker(tokenizer).splitter
     return Counter(
-        word.text for line in sentences for word in cutter.sentence(line).words if is_letters(word.text)
+        word.text for line in sentences for word in cutter.sentence(line).words if is_alphabetic(word.text)
     )
 
 
-def _halves(
+def _detect_in_halves(
     checkpoint: Checkpoint,
     checker: Checker,
-    damager: Damager,
+    damager: ErrorInjector,
     lines: Sequence[str],
     *,
     progress: Progress,
     title: str,
-) -> tuple[list[Outcome], int]:
+) -> tuple[list[LineDetections], int]:
     """What is found in the lines with even numbers, and in the others; and how many words there are."""
     progress.start(f"finding {title.replace('_', ' ')} errors", sum(len(line.split()) for line in lines))
-    parts: tuple[list[Outcome], list[Outcome]] = ([], [])
+    parts: tuple[list[LineDetections], list[LineDetections]] = ([], [])
     words = 0
-    for first in range(0, len(lines), _LINES_AT_ONCE):
+    for first in range(0, len(lines), _BATCH_LINES):
         some = [
             damager.inject_errors(checker.splitter.sentence(line))
-            for line in lines[first : first + _LINES_AT_ONCE]
+            for line in lines[first : first + _BATCH_LINES]
         ]
-        for number, outcome in enumerate(outcomes(checkpoint, checker, some), start=first):
+        for number, outcome in enumerate(detect_errors(checkpoint, checker, some), start=first):
             parts[number % 2].append(outcome)
         count = sum(len(line.text.split()) for line in some)
         words += count
         progress.advance(count)
     progress.finish()
-    halves = [Outcome(*map(joined, zip(*part, strict=True))) for part in parts if part]
+    halves = [LineDetections(*map(concatenate_detections, zip(*part, strict=True))) for part in parts if part]
     return halves, words
 
 
-def _figures(chosen_on: Outcome, told_on: Outcome) -> dict[str, Any]:
+def _figures(chosen_on: LineDetections, told_on: LineDetections) -> dict[str, Any]:
     """The figures of one kind, each with the threshold that is best on the other half."""
     method, left_only, surprisal = (
-        figures_at(told, best_threshold(chosen)) for told, chosen in zip(told_on, chosen_on, strict=True)
+        figures_at_threshold(told, best_threshold(chosen))
+        for told, chosen in zip(told_on, chosen_on, strict=True)
     )
     return {
         "errors": len(told_on.method.errors),
@@ -205,7 +211,9 @@ def _figures(chosen_on: Outcome, told_on: Outcome) -> dict[str, Any]:
         "left_only": left_only.as_facts(),
         "surprisal": {**surprisal.as_facts(), "correction_accuracy": None},
         "gain": method.f0_5 / surprisal.f0_5 - 1 if surprisal.f0_5 else None,
-        "at_thresholds": [figures_at(told_on.method, threshold).as_facts() for threshold in THRESHOLDS],
+        "at_thresholds": [
+            figures_at_threshold(told_on.method, threshold).as_facts() for threshold in THRESHOLDS
+        ],
     }
 
 
@@ -223,7 +231,7 @@ def _calibration(
             "be; to calibrate a model, give more lines",
             parameter="corpus",
         )
-    points = [figures_at(pooled, threshold) for threshold in THRESHOLDS]
+    points = [figures_at_threshold(pooled, threshold) for threshold in THRESHOLDS]
     return Calibration(
         model=address,
         kinds=list(kinds),

@@ -10,22 +10,22 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from models.checking.edit_strings import one_edit_from
-from models.checking.letters import is_letters
-from models.checking.lexicon import Lexicon
+from models.checking.edit_strings import one_edit_strings
+from models.checking.letters import is_alphabetic
+from models.checking.lexicon import FuzzyLexicon
 from models.checking.sentences import Sentence, Word
 
 Kind = Literal["real_word", "non_word", "space"]
 KINDS: tuple[Kind, ...] = ("real_word", "non_word", "space")
 
 _TWO_EDITS_SHARE = 0.2
-_FEWEST_LETTERS = 2
+_MIN_LETTERS = 2
 
-Replaced: TypeAlias = tuple[str, int]
+WordReplacement: TypeAlias = tuple[str, int]
 """What stands in the place of a word, and how many words it takes the place of."""
 
 
-class PutError(NamedTuple):
+class InjectedError(NamedTuple):
     """An error in a damaged line.
 
     Attributes:
@@ -39,7 +39,7 @@ class PutError(NamedTuple):
     meant: str
 
 
-class DamagedLine(NamedTuple):
+class CorruptedLine(NamedTuple):
     """A line with errors.
 
     Attributes:
@@ -48,10 +48,10 @@ class DamagedLine(NamedTuple):
     """
 
     text: str
-    errors: tuple[PutError, ...]
+    errors: tuple[InjectedError, ...]
 
 
-class Damager:
+class ErrorInjector:
     """Puts errors of one kind into lines.
 
     Args:
@@ -64,21 +64,21 @@ class Damager:
     def __init__(
         self, counts: Mapping[str, int], *, kind: Kind, rate: float, random: np.random.Generator
     ) -> None:
-        self._words = [word for word in counts if is_letters(word)]
+        self._words = [word for word in counts if is_alphabetic(word)]
         self._counts = np.array([counts[word] for word in self._words], dtype=np.float64)
         self._is_word = frozenset(counts)
-        self._lexicon = Lexicon(self._words)
+        self._lexicon = FuzzyLexicon(self._words)
         self._letters = "".join(
             sorted({letter for word in self._words for letter in word if letter.isalpha()})
         )
         self._rate, self._random = rate, random
-        self._damaged: Callable[[Sequence[Word], int], Replaced | None] = {
+        self._damaged: Callable[[Sequence[Word], int], WordReplacement | None] = {
             "real_word": self._real_word,
             "non_word": self._non_word,
             "space": self._space,
         }[kind]
 
-    def inject_errors(self, sentence: Sentence) -> DamagedLine:
+    def inject_errors(self, sentence: Sentence) -> CorruptedLine:
         """A line with errors in some of its known words; neighbours are never wrong both."""
         text, errors, at = "", [], 0
         words, number = sentence.words, 0
@@ -93,38 +93,38 @@ class Damager:
             new, count = replaced
             end = words[number - 1 + count - 1].end
             text += sentence.text[at : word.start]
-            errors.append(PutError(len(text), len(text) + len(new), sentence.text[word.start : end]))
+            errors.append(InjectedError(len(text), len(text) + len(new), sentence.text[word.start : end]))
             text += new
             at, number = end, number + count  # the next word stays as it is
-        return DamagedLine(text + sentence.text[at:], tuple(errors))
+        return CorruptedLine(text + sentence.text[at:], tuple(errors))
 
-    def _real_word(self, words: Sequence[Word], number: int) -> Replaced | None:
+    def _real_word(self, words: Sequence[Word], number: int) -> WordReplacement | None:
         near = self._lexicon.fuzzy_matches(words[number].text, 1).indices
-        if not near.size or not is_letters(words[number].text):
+        if not near.size or not is_alphabetic(words[number].text):
             return None
         weights = self._counts[near]
         chosen = self._random.choice(near, p=weights / weights.sum())
         return self._words[int(chosen)], 1
 
-    def _non_word(self, words: Sequence[Word], number: int) -> Replaced | None:
+    def _non_word(self, words: Sequence[Word], number: int) -> WordReplacement | None:
         word = words[number].text
-        if len(word) < _FEWEST_LETTERS or not is_letters(word):
+        if len(word) < _MIN_LETTERS or not is_alphabetic(word):
             return None
         for _ in range(1 + (self._random.random() < _TWO_EDITS_SHARE)):
-            strings = one_edit_from(word, self._letters)
+            strings = one_edit_strings(word, self._letters)
             word = strings[self._random.integers(len(strings))]
         return None if word in self._is_word or word == words[number].text else (word, 1)
 
-    def _space(self, words: Sequence[Word], number: int) -> Replaced | None:
+    def _space(self, words: Sequence[Word], number: int) -> WordReplacement | None:
         word = words[number]
-        if not is_letters(word.text):
+        if not is_alphabetic(word.text):
             return None
         if self._random.random() < 0.5:  # noqa: SIM102 - what follows is the other half
-            if number + 1 < len(words) and is_letters(words[number + 1].text):
+            if number + 1 < len(words) and is_alphabetic(words[number + 1].text):
                 following = words[number + 1]
                 if word.end + 1 == following.start and following.known:
                     return word.text + following.text, 2
-        if len(word.text) < 2 * _FEWEST_LETTERS:
+        if len(word.text) < 2 * _MIN_LETTERS:
             return None
-        cut = int(self._random.integers(_FEWEST_LETTERS, len(word.text) - _FEWEST_LETTERS + 1))
+        cut = int(self._random.integers(_MIN_LETTERS, len(word.text) - _MIN_LETTERS + 1))
         return f"{word.text[:cut]} {word.text[cut:]}", 1

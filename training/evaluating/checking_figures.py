@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Numbers = npt.NDArray[np.float64]
+ScoreArray = npt.NDArray[np.float64]
 
 _BETA_SQUARED = 0.25
 """Of F0.5: precision counts twice as much as recall, since people mind false alarms more (Ng et al. 2014)."""
@@ -21,12 +21,12 @@ class Detections(NamedTuple):
         alarms: scores of what was found where no error is [A].
     """
 
-    errors: Numbers
+    errors: ScoreArray
     corrected: npt.NDArray[np.bool_]
-    alarms: Numbers
+    alarms: ScoreArray
 
 
-class Figures(NamedTuple):
+class DetectionFigures(NamedTuple):
     """A method with one threshold.
 
     Attributes:
@@ -48,19 +48,19 @@ class Figures(NamedTuple):
         return self._asdict()
 
 
-def joined(parts: Sequence[Detections]) -> Detections:
+def concatenate_detections(parts: Sequence[Detections]) -> Detections:
     """All of several."""
     return Detections(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def figures_at(found: Detections, threshold: float) -> Figures:
+def figures_at_threshold(found: Detections, threshold: float) -> DetectionFigures:
     """A method's figures with a threshold."""
     hit = found.errors >= threshold
     right, wrong = int(hit.sum()), int((found.alarms >= threshold).sum())
     precision = right / (right + wrong) if right + wrong else 1.0
     recall = right / len(found.errors) if len(found.errors) else 0.0
     accuracy = float(found.corrected[hit].mean()) if right else None
-    return Figures(threshold, precision, recall, f_score(precision, recall), accuracy)
+    return DetectionFigures(threshold, precision, recall, f_score(precision, recall), accuracy)
 
 
 def best_threshold(found: Detections) -> float:

@@ -7,23 +7,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.checking.asking import result_of
+from models.checking.asking import run_calls
 from models.checking.checker import Checker
-from models.checking.settings import CheckOptions, SearchSettings
-from models.checking.verdicts import Issue, issues_of
-from models.checking.weighing import Weighed
+from models.checking.settings import CandidateSettings, CheckSettings
+from models.checking.verdicts import Issue, find_issues
+from models.checking.weighing import RescoredBatch
 from models.checkpoint.load import Checkpoint
-from training.evaluating.checking_errors import DamagedLine
+from training.evaluating.checking_errors import CorruptedLine
 from training.evaluating.checking_figures import Detections
 
-_LEAST = 1e-4
+_MIN_PROBABILITY = 1e-4
 """Issues that are less probable are not looked at."""
 
 _MAX_SUGGESTIONS = 1
-_LEFT_ONLY = SearchSettings(right_tokens=0)
+_LEFT_ONLY = CandidateSettings(right_tokens=0)
 
 
-class Outcome(NamedTuple):
+class LineDetections(NamedTuple):
     """What was made of some lines: by the method, by the same without right context, and by surprisal alone."""
 
     method: Detections
@@ -31,7 +31,9 @@ class Outcome(NamedTuple):
     surprisal: Detections
 
 
-def outcomes(checkpoint: Checkpoint, checker: Checker, lines: Sequence[DamagedLine]) -> Iterator[Outcome]:
+def detect_errors(
+    checkpoint: Checkpoint, checker: Checker, lines: Sequence[CorruptedLine]
+) -> Iterator[LineDetections]:
     """What is found in each line, errors of one being those that were put into it.
 
     Args:
@@ -40,29 +42,35 @@ def outcomes(checkpoint: Checkpoint, checker: Checker, lines: Sequence[DamagedLi
         lines: looked at together.
     """
     text = "\n".join(line.text for line in lines)
-    weighed = _weighed(checkpoint, checker, text, SearchSettings())
+    weighed = _check_line(checkpoint, checker, text, CandidateSettings())
     tokens = checkpoint.tokenizer.vocabulary.tokens
-    surprises = [one for batch in weighed for one in _surprises(batch)]
+    surprises = [one for batch in weighed for one in _surprisal_detections(batch)]
     issues, left_only = (
         [
-            _found(issue)
+            _detection(issue)
             for batch in batches
-            for issue in issues_of(batch, tokens, threshold=_LEAST, max_suggestions=_MAX_SUGGESTIONS)
+            for issue in find_issues(
+                batch, tokens, threshold=_MIN_PROBABILITY, max_suggestions=_MAX_SUGGESTIONS
+            )
         ]
-        for batches in (weighed, _weighed(checkpoint, checker, text, _LEFT_ONLY))
+        for batches in (weighed, _check_line(checkpoint, checker, text, _LEFT_ONLY))
     )
     offset = 0
     for line in lines:
-        yield Outcome(*(_matched(line, offset, found) for found in (issues, left_only, surprises)))
+        yield LineDetections(
+            *(_match_errors(line, offset, found) for found in (issues, left_only, surprises))
+        )
         offset += len(line.text) + 1
 
 
-def _weighed(checkpoint: Checkpoint, checker: Checker, text: str, search: SearchSettings) -> list[Weighed]:
-    works = checker.rescore_all(checkpoint.model, list(checker.sentences(text)), CheckOptions(search=search))
-    return [result_of(checkpoint.model, work) for work in works]
+def _check_line(
+    checkpoint: Checkpoint, checker: Checker, text: str, search: CandidateSettings
+) -> list[RescoredBatch]:
+    works = checker.rescore_all(checkpoint.model, list(checker.sentences(text)), CheckSettings(search=search))
+    return [run_calls(checkpoint.model, work) for work in works]
 
 
-class _Found(NamedTuple):
+class _Detection(NamedTuple):
     """A place in the checked lines, its score, and the first suggestion."""
 
     start: int
@@ -71,19 +79,21 @@ class _Found(NamedTuple):
     first: str = ""
 
 
-def _found(issue: Issue) -> _Found:
+def _detection(issue: Issue) -> _Detection:
     first = issue.suggestions[0].text if issue.suggestions else ""
-    return _Found(issue.start, issue.end, issue.probability, first)
+    return _Detection(issue.start, issue.end, issue.probability, first)
 
 
-def _surprises(weighed: Weighed) -> list[_Found]:
+def _surprisal_detections(weighed: RescoredBatch) -> list[_Detection]:
     """Each word that could be wrong, and its surprisal in bits given what stands before it."""
     bits = (-weighed.word_log_probs / log(2)).tolist()
     slots = weighed.slots[: len(bits)]
-    return [_Found(slot.start, slot.end, b) for slot, b in zip(slots, bits, strict=True) if not slot.exempt]
+    return [
+        _Detection(slot.start, slot.end, b) for slot, b in zip(slots, bits, strict=True) if not slot.exempt
+    ]
 
 
-def _matched(line: DamagedLine, offset: int, found: Sequence[_Found]) -> Detections:
+def _match_errors(line: CorruptedLine, offset: int, found: Sequence[_Detection]) -> Detections:
     """Which errors of a line were found, and what else: anything that overlaps an error is about that error."""
     errors, end = line.errors, offset + len(line.text)
     scores, corrected = [-inf] * len(errors), [False] * len(errors)

@@ -9,15 +9,20 @@ import numpy.typing as npt
 from models.errors import InvalidInputError
 from models.protocol import LanguageModel
 from training.corpora.encoded import EncodedCorpus
-from training.evaluating.distributions import DEFAULT_SAMPLE, Rows, distributions, sampled_places
+from training.evaluating.distributions import (
+    DEFAULT_SAMPLE,
+    LogProbRows,
+    sample_positions,
+    sampled_distributions,
+)
 from training.evaluating.entropy import SampledMean, num_predicted, sampled_mean
-from training.evaluating.scoring import DEFAULT_WINDOW_TOKENS, Context, Targets
+from training.evaluating.scoring import DEFAULT_WINDOW_TOKENS, Context, CorpusScores
 from training.progress import Progress
 
 _TWO_SIDED_95 = 1.959964
 
 
-class Difference(NamedTuple):
+class LogProbDifference(NamedTuple):
     """By how much a model A gives a text a higher log-probability than a model B.
 
     Attributes:
@@ -36,7 +41,9 @@ class Difference(NamedTuple):
     sentences: int
 
 
-def log_prob_difference(a: Targets, b: Targets, corpus: EncodedCorpus, *, context: Context) -> Difference:
+def log_prob_difference(
+    a: CorpusScores, b: CorpusScores, corpus: EncodedCorpus, *, context: Context
+) -> LogProbDifference:
     """The paired difference of two models' log-probabilities of the same tokens.
 
     Both read the same sentences, so what makes a sentence hard for both cancels: the difference is
@@ -54,15 +61,17 @@ def log_prob_difference(a: Targets, b: Targets, corpus: EncodedCorpus, *, contex
     differences = a.log_probs.astype(np.float64) - b.log_probs
     count, sentences = len(differences), len(lengths)
     if not count or not np.isfinite(differences).all():
-        return Difference(None, None, None, None, sentences)
+        return LogProbDifference(None, None, None, None, sentences)
     mean = float(differences.sum()) / count
     if sentences < 2:
-        return Difference(mean, None, None, None, sentences)
+        return LogProbDifference(mean, None, None, None, sentences)
     owners = np.repeat(np.arange(sentences), lengths)
     residuals = np.bincount(owners, differences, minlength=sentences) - mean * lengths
     variance = float(residuals @ residuals) * sentences / (sentences - 1)
     error = math.sqrt(variance) / count
-    return Difference(mean, error, mean - _TWO_SIDED_95 * error, mean + _TWO_SIDED_95 * error, sentences)
+    return LogProbDifference(
+        mean, error, mean - _TWO_SIDED_95 * error, mean + _TWO_SIDED_95 * error, sentences
+    )
 
 
 def mean_divergence(
@@ -95,18 +104,18 @@ def mean_divergence(
             "there is no divergence between them",
             parameter="against",
         )
-    places = sampled_places(num_predicted(corpus, context), sample)
+    places = sample_positions(num_predicted(corpus, context), sample)
     progress.start(f"divergence of the {a.family} from the {b.family}", 2 * len(places))
     of_a, of_b = (
-        distributions(model, corpus, places, context=context, window=window, progress=progress)
+        sampled_distributions(model, corpus, places, context=context, window=window, progress=progress)
         for model in (a, b)
     )
-    divergences = [_divergences(p, q) for p, q in zip(of_a, of_b, strict=True)]
+    divergences = [_row_divergences(p, q) for p, q in zip(of_a, of_b, strict=True)]
     progress.finish()
     return sampled_mean(np.concatenate(divergences) if divergences else np.zeros(0))
 
 
-def _divergences(a: Rows, b: Rows) -> npt.NDArray[np.float64]:
+def _row_divergences(a: LogProbRows, b: LogProbRows) -> npt.NDArray[np.float64]:
     """KL of each row of log-probabilities [n, V], in nats [n]; infinite where only B rules a token out."""
     p = np.exp(a)
     possible = p > 0

@@ -7,7 +7,12 @@ import numpy as np
 
 from models.protocol import LanguageModel
 from training.corpora.encoded import EncodedCorpus
-from training.evaluating.distributions import DEFAULT_SAMPLE, Rows, distributions, sampled_places
+from training.evaluating.distributions import (
+    DEFAULT_SAMPLE,
+    LogProbRows,
+    sample_positions,
+    sampled_distributions,
+)
 from training.evaluating.scoring import DEFAULT_WINDOW_TOKENS, Context
 from training.progress import Progress
 
@@ -49,17 +54,17 @@ def mean_entropy(
         sample: predictions looked at, at most.
         progress: told of predictions.
     """
-    places = sampled_places(num_predicted(corpus, context), sample)
+    places = sample_positions(num_predicted(corpus, context), sample)
     progress.start(f"entropy of the {model.family}", len(places))
-    read = distributions(model, corpus, places, context=context, window=window, progress=progress)
+    read = sampled_distributions(model, corpus, places, context=context, window=window, progress=progress)
     entropies = [entropies_of(rows) for rows in read]
     progress.finish()
     return sampled_mean(np.concatenate(entropies) if entropies else np.zeros(0))
 
 
-def entropies_of(rows: Rows) -> Rows:
+def entropies_of(rows: LogProbRows) -> LogProbRows:
     """The entropy of each distribution in nats [n], of natural-log probabilities [n, V]."""
-    entropies: Rows = -np.sum(np.exp(rows) * np.where(np.isfinite(rows), rows, 0.0), axis=1)
+    entropies: LogProbRows = -np.sum(np.exp(rows) * np.where(np.isfinite(rows), rows, 0.0), axis=1)
     return entropies
 
 
@@ -68,7 +73,7 @@ def num_predicted(corpus: EncodedCorpus, context: Context) -> int:
     return len(corpus.tokens) if context == "document" else corpus.num_tokens
 
 
-def sampled_mean(values: Rows) -> SampledMean:
+def sampled_mean(values: LogProbRows) -> SampledMean:
     """The mean of values in nats [n]."""
     count = len(values)
     if not count or not np.isfinite(values).all():

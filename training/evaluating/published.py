@@ -10,7 +10,7 @@ from models.checkpoint.load import Checkpoint
 from models.errors import InvalidInputError
 from training.corpora.encoded import EncodedCorpus
 from training.evaluating.breakdown import (
-    Group,
+    TokenGroup,
     by_frequency,
     by_position,
     positions_in_sentence,
@@ -19,8 +19,8 @@ from training.evaluating.breakdown import (
 )
 from training.evaluating.comparing import log_prob_difference, mean_divergence
 from training.evaluating.entropy import SampledMean, mean_entropy
-from training.evaluating.scoring import Context, Targets
-from training.evaluation import figures, score_corpus, summary
+from training.evaluating.scoring import Context, CorpusScores, score_corpus
+from training.evaluation import evaluation_facts, summarise_scores
 from training.progress import Progress
 
 OOV_POLICY = (
@@ -31,7 +31,7 @@ COUNTS_FILE = "token_counts.npy"
 """In a checkpoint: how often each token occurs in the training text [V], int64."""
 
 
-class Way(NamedTuple):
+class EvaluationOptions(NamedTuple):
     """How a text is looked at.
 
     Attributes:
@@ -45,11 +45,11 @@ class Way(NamedTuple):
     sample: int
 
 
-def details(
+def evaluation_details(
     checkpoint: Checkpoint,
     corpus: EncodedCorpus,
-    targets: Targets,
-    way: Way,
+    targets: CorpusScores,
+    way: EvaluationOptions,
     *,
     entropy: SampledMean | None = None,
     progress: Progress,
@@ -75,12 +75,12 @@ def details(
     return told
 
 
-def comparison(
+def compare_models(
     a: Checkpoint,
     b: Checkpoint,
     corpus: EncodedCorpus,
-    targets: Targets,
-    way: Way,
+    targets: CorpusScores,
+    way: EvaluationOptions,
     *,
     progress: Progress,
 ) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def comparison(
     difference = log_prob_difference(targets, of_b, corpus, context=way.context)
     divergence = mean_divergence(a.model, b.model, corpus, **way._asdict(), progress=progress)
     return {
-        **summary(figures(b.model, corpus, of_b, context=way.context)),
+        **evaluation_facts(summarise_scores(b.model, corpus, of_b, context=way.context)),
         "difference": difference._asdict(),
         "divergence": divergence._asdict(),
     }
@@ -141,5 +141,5 @@ def training_counts(directory: Path, vocab_size: int) -> npt.NDArray[np.int64] |
     return counts if counts.shape == (vocab_size,) else None
 
 
-def _as_table(groups: list[Group]) -> list[dict[str, Any]]:
+def _as_table(groups: list[TokenGroup]) -> list[dict[str, Any]]:
     return [group._asdict() for group in groups]

@@ -4,14 +4,14 @@ from typing import Any
 
 import numpy as np
 
-from models.checkpoint.precision import MAX_COST, in_int8, int8_problems
+from models.checkpoint.precision import MAX_INT8_COST, int8_problems, to_int8
 from models.protocol import LanguageModel
 from training.corpora.encoded import EncodedCorpus
 from training.evaluating.scoring import Context
 from training.evaluation import evaluate
 from training.progress import Progress
 
-TOKENS = 20_000
+INT8_TOKENS = 20_000
 """Tokens that perplexities are compared on, at most: of so many, the ratio is certain to a few in ten thousand."""
 
 
@@ -26,21 +26,21 @@ def int8_facts(
         it stays in single precision.
     """
     problems = int8_problems(model)
-    rounded = in_int8(model)
+    rounded = to_int8(model)
     if rounded is model or not text.num_sentences:
         return {"int8": {"problems": problems}} if problems else {}
-    some = beginning(text, TOKENS)
+    some = first_sentences(text, INT8_TOKENS)
     single, integers = (
         evaluate(one, some, context=context, progress=progress).perplexity for one in (model, rounded)
     )
     facts = {"tokens": some.num_tokens, "perplexity_float32": single, "perplexity": integers}
     if single and integers:
         cost = integers / single - 1
-        facts |= {"cost": cost, "default": cost <= MAX_COST}
+        facts |= {"cost": cost, "default": cost <= MAX_INT8_COST}
     return {"int8": {**facts, **({"problems": problems} if problems else {})}}
 
 
-def beginning(text: EncodedCorpus, tokens: int) -> EncodedCorpus:
+def first_sentences(text: EncodedCorpus, tokens: int) -> EncodedCorpus:
     """The first sentences, of so many tokens in all or of one sentence; words and bytes are not counted."""
     ends = text.offsets[1:] + np.arange(1, len(text.offsets))
     count = max(1, int(np.searchsorted(ends, tokens, side="right")))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from models.arrays import FloatArray, TokenIds
 from models.ngram.model import NGramModel
 from models.protocol import LanguageModel
-from models.scoring import consume, pad, read_sequences, score_sequences
+from models.scoring import pad_sequences, prefill_sequences, read_sequences, score_sequences
 from models.vocabulary import BOS, EOS
 from training.corpora.encoded import EncodedCorpus
 from training.progress import Progress
@@ -34,7 +34,7 @@ CHUNK_TOKENS = 2_048
 """Tokens of a long text read at once."""
 
 
-class Targets(NamedTuple):
+class CorpusScores(NamedTuple):
     """What a model says of predicted tokens, in the corpus's order.
 
     Attributes:
@@ -55,19 +55,19 @@ def score_corpus(
     context: Context = "sentence",
     window: int = DEFAULT_WINDOW_TOKENS,
     progress: Progress,
-) -> Targets:
+) -> CorpusScores:
     """Log-probabilities of every predicted token of a corpus."""
     progress.start(f"scoring with the {model.family}, {context} context", corpus.num_tokens)
     if context == "sentence":
         targets = _score_sentences(model, corpus, progress)
     else:
-        texts = windows(corpus, window) if context == "document" else iter([_whole(corpus)])
+        texts = windows(corpus, window) if context == "document" else iter([_document(corpus)])
         targets = _score_long(model, texts, progress)
     progress.finish()
     return targets
 
 
-def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress) -> Targets:
+def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress) -> CorpusScores:
     lengths = np.diff(corpus.offsets) + 1  # with </s>
     starts = np.concatenate([[0], np.cumsum(lengths)])
     log_probs = np.zeros(starts[-1], dtype=np.float32)
@@ -85,7 +85,7 @@ def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress:
         if matched is not None and orders is not None:
             matched[places] = orders[inside]
         progress.advance(len(places))
-    return Targets(log_probs, tokens, matched)
+    return CorpusScores(log_probs, tokens, matched)
 
 
 def _score(
@@ -99,12 +99,12 @@ def _score(
     return score_sequences(model, state, tokens, lengths), None
 
 
-def _read_on(
+def _score_and_advance(
     model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds
 ) -> tuple[FloatArray, npt.NDArray[np.integer[Any]] | None, Any]:
     """What `_score` tells, and the state after the tokens."""
     if as_ngram(model) is not None:
-        return *_score(model, state, tokens, lengths), consume(model, state, tokens, lengths)
+        return *_score(model, state, tokens, lengths), prefill_sequences(model, state, tokens, lengths)
     read = read_sequences(model, state, tokens, lengths)
     return read.log_probs, None, read.state
 
@@ -144,33 +144,33 @@ def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[TokenIds, Toke
             yield before, document[start:end]
 
 
-def _whole(corpus: EncodedCorpus) -> tuple[TokenIds, TokenIds]:
+def _document(corpus: EncodedCorpus) -> tuple[TokenIds, TokenIds]:
     before, text = running_text(corpus)
     return np.array([before]), text
 
 
-def read(model: LanguageModel[Any], stretches: Sequence[TokenIds], state: Any) -> Any:
+def read_segments(model: LanguageModel[Any], stretches: Sequence[TokenIds], state: Any) -> Any:
     """The state after one stretch of tokens a row."""
-    tokens, lengths = pad(stretches)
+    tokens, lengths = pad_sequences(stretches)
     for start in range(0, tokens.shape[1], CHUNK_TOKENS):
         chunk = tokens[:, start : start + CHUNK_TOKENS]
-        state = consume(model, state, chunk, np.clip(lengths - start, 0, chunk.shape[1]))
+        state = prefill_sequences(model, state, chunk, np.clip(lengths - start, 0, chunk.shape[1]))
     return state
 
 
 def _score_long(
     model: LanguageModel[Any], texts: Iterator[tuple[TokenIds, TokenIds]], progress: Progress
-) -> Targets:
+) -> CorpusScores:
     """Score texts one after the other, each in chunks with the state carried between them."""
     log_probs: list[npt.NDArray[np.float32]] = []
     matched: list[npt.NDArray[np.integer[Any]]] = []
     targets: list[TokenIds] = []
     for before, text in texts:
-        state = read(model, [before], model.empty_state(1))
+        state = read_segments(model, [before], model.empty_state(1))
         for start in range(0, len(text), CHUNK_TOKENS):
             chunk = text[None, start : start + CHUNK_TOKENS]
             lengths = np.asarray([chunk.shape[1]])
-            scores, orders, state = _read_on(model, state, chunk, lengths)
+            scores, orders, state = _score_and_advance(model, state, chunk, lengths)
             predicted = chunk[0] != BOS
             log_probs.append(scores[0, predicted])
             if orders is not None:
@@ -178,6 +178,6 @@ def _score_long(
             targets.append(chunk[0][predicted])
             progress.advance(int(predicted.sum()))
     if not targets:
-        return Targets(np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int64), None)
+        return CorpusScores(np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int64), None)
     found = np.concatenate(matched) if matched else None
-    return Targets(np.concatenate(log_probs), np.concatenate(targets), found)
+    return CorpusScores(np.concatenate(log_probs), np.concatenate(targets), found)

@@ -15,7 +15,9 @@ from training.neural.resume import own_version, text_hash
 from training.recipe import Recipe
 
 
-def agree_on_command(recipe: Recipe, parts: Mapping[str, Recipe], *, device: str, resume: bool) -> list[str]:
+def check_same_command(
+    recipe: Recipe, parts: Mapping[str, Recipe], *, device: str, resume: bool
+) -> list[str]:
     """Go on only if all processes were started alike; to be asked before any work is done.
 
     Args:
@@ -35,10 +37,14 @@ def agree_on_command(recipe: Recipe, parts: Mapping[str, Recipe], *, device: str
         "the program's version": own_version(),
         "--device": torch.device(device).type,
         "--resume": resume,
-        **_keys("", recipe),
-        **{name: value for title, part in parts.items() for name, value in _keys(f"{title}: ", part).items()},
+        **_recipe_keys("", recipe),
+        **{
+            name: value
+            for title, part in parts.items()
+            for name, value in _recipe_keys(f"{title}: ", part).items()
+        },
     }
-    told = _told(facts, torch=torch.__version__)
+    told = _gather_facts(facts, torch=torch.__version__)
     check_agreement(told)
     versions = {str(other["torch"]) for other in told}
     return [f"the processes have different versions of torch: {', '.join(sorted(versions))}"][
@@ -46,7 +52,7 @@ def agree_on_command(recipe: Recipe, parts: Mapping[str, Recipe], *, device: str
     ]
 
 
-def agree_on_text(texts: Texts, tokenizer: Tokenizer, encoded: EncodedTexts) -> None:
+def check_same_text(texts: Texts, tokenizer: Tokenizer, encoded: EncodedTexts) -> None:
     """Go on only if all processes learn from the same text, in the same tokens.
 
     Raises:
@@ -62,7 +68,7 @@ def agree_on_text(texts: Texts, tokenizer: Tokenizer, encoded: EncodedTexts) -> 
         "the training text in tokens": text_hash(encoded.train),
         "the validation text in tokens": text_hash(encoded.valid),
     }
-    told = _told({name: f"sha256 {value[:12]}" for name, value in hashes.items()})
+    told = _gather_facts({name: f"sha256 {value[:12]}" for name, value in hashes.items()})
     check_agreement(told, shown=1)  # what differs first is why the rest does
 
 
@@ -84,7 +90,7 @@ def check_agreement(told: Sequence[Mapping[str, Any]], *, shown: int = 3) -> Non
             )
 
 
-def _told(facts: Mapping[str, Any], **more: str) -> list[dict[str, Any]]:
+def _gather_facts(facts: Mapping[str, Any], **more: str) -> list[dict[str, Any]]:
     """What each process says of itself, by rank."""
     own = {"machine": socket.gethostname(), "facts": facts, **more}
     return [json.loads(text) for text in Processes.current().gather_texts(json.dumps(own))]
@@ -97,7 +103,7 @@ def _differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator
             yield f"{name} is {found} there and {expected} in process 0"
 
 
-def _keys(prefix: str, recipe: Recipe) -> dict[str, Any]:
+def _recipe_keys(prefix: str, recipe: Recipe) -> dict[str, Any]:
     """A recipe's keys with their values, such as `train.batch_size`."""
     keys: dict[str, Any] = {}
     for name, value in recipe.model_dump(mode="json").items():

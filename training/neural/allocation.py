@@ -4,7 +4,7 @@ import ctypes
 import sys
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
-_NEVER = 2**31 - 1
+_MAX_THRESHOLD = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
@@ -21,4 +21,4 @@ def keep_freed_memory() -> bool:
     tune = getattr(ctypes.CDLL(None), "mallopt", None)
     if tune is None:
         return False
-    return bool(tune(_MMAP_THRESHOLD, _NEVER >> 1)) and bool(tune(_TRIM_THRESHOLD, _NEVER))
+    return bool(tune(_MMAP_THRESHOLD, _MAX_THRESHOLD >> 1)) and bool(tune(_TRIM_THRESHOLD, _MAX_THRESHOLD))

@@ -17,9 +17,9 @@ from models.errors import ProcessLostError
 PATIENCE_S = 300.0
 """How long a process may be silent, or an exchange between processes take, before a process is taken for dead."""
 
-_BEAT_S = 1.0
-_SOON_S = 0.001
-_REMARKABLE_S = 3.5  # of silence, once an exchange has failed: three beats that did not come
+_HEARTBEAT_S = 1.0
+_FIRST_PAUSE_S = 0.001
+_SILENCE_S = 3.5  # of silence, once an exchange has failed: three beats that did not come
 _ADVICE = "start all of them again; with --resume the training goes on from what was saved"
 
 
@@ -35,7 +35,7 @@ class Store(Protocol):
         ...
 
 
-class _Other:
+class _Peer:
     """What was heard of another process.
 
     Attributes:
@@ -63,7 +63,7 @@ class _Other:
         self.barriers, self.exit_reason = told["meetings"], told["farewell"]
 
 
-class Company:
+class PeerMonitor:
     """This process among the others of its run.
 
     Args:
@@ -77,7 +77,7 @@ class Company:
         self._store = store
         self._rank = rank
         self._patience_s = patience_s
-        self._peers = {other: _Other(other) for other in range(count) if other != rank}
+        self._peers = {other: _Peer(other) for other in range(count) if other != rank}
         self._barriers = 0
         self._heartbeats = 0
         self._exit_reason: str | None = None
@@ -95,7 +95,7 @@ class Company:
         """
         self._barriers += 1
         self._wake.set()
-        pause = _SOON_S
+        pause = _FIRST_PAUSE_S
         while late := [other for other in self._peers.values() if other.barriers < self._barriers]:
             ended = [other.name for other in late if other.exit_reason is not None]
             if ended or self._problem(late, silent_s=self._patience_s):
@@ -109,21 +109,21 @@ class Company:
         Args:
             problem: what to tell otherwise.
         """
-        until = time.monotonic() + 2 * _REMARKABLE_S
-        while not (reason := self._problem(self._peers.values(), silent_s=_REMARKABLE_S)):
+        until = time.monotonic() + 2 * _SILENCE_S
+        while not (reason := self._problem(self._peers.values(), silent_s=_SILENCE_S)):
             if time.monotonic() > until:
                 reason = f"an exchange between the processes failed: {problem}"
                 break
-            time.sleep(_BEAT_S / 10)
+            time.sleep(_HEARTBEAT_S / 10)
         return ProcessLostError(f"{reason}; {_ADVICE}")
 
     def leave(self, farewell: str) -> None:
         """Tell the others that this process ends, and why, if it is not as it should."""
         self._exit_reason = farewell
         self._wake.set()
-        self._thread.join(timeout=2 * _BEAT_S)
+        self._thread.join(timeout=2 * _HEARTBEAT_S)
 
-    def _problem(self, others: Iterable[_Other], *, silent_s: float) -> str:
+    def _problem(self, others: Iterable[_Peer], *, silent_s: float) -> str:
         """Who of the others is gone; nothing if nobody is known to be."""
         now = time.monotonic()
         if self._failure:
@@ -139,15 +139,15 @@ class Company:
         return ""
 
     def _run(self) -> None:
-        pause = _BEAT_S
+        pause = _HEARTBEAT_S
         try:
             while self._exit_reason is None:
                 self._publish()
                 self._poll()
                 if self._wake.wait(pause):
                     self._wake.clear()
-                    pause = _SOON_S
-                pause = min(2 * pause, _BEAT_S)
+                    pause = _FIRST_PAUSE_S
+                pause = min(2 * pause, _HEARTBEAT_S)
             self._publish()
         except RuntimeError as error:  # torch's errors of stores are some
             self._failure = str(error).splitlines()[0]

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from models.arrays import TokenIds
-from models.neural.cells.cell import Carried, Cell
+from models.neural.cells.cell import Cell, CellState
 from models.neural.cells.elman import Elman
 from models.neural.cells.gru import GRU
-from models.neural.cells.kernel import KernelCell
+from models.neural.cells.kernel import TorchCell
 from models.neural.cells.lstm import LSTM
 from models.neural.cells.mingru import MinGRU
 from models.neural.network import Network
@@ -24,7 +24,7 @@ LAGS = 64
 """Tokens that gradients are followed back over."""
 
 _ROWS = 32
-_NEARLY_SHUT, _NEARLY_OPEN = 0.1, 0.9
+_NEARLY_CLOSED, _NEARLY_OPEN = 0.1, 0.9
 
 
 class GateSaturation(NamedTuple):
@@ -59,7 +59,7 @@ def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
         The norms by lag [T], lag 0 first.
     """
     carried: list[tuple[Tensor, ...]] = []
-    with _evaluating(network), torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+    with _evaluation_mode(network), torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         hidden = network.initial_hidden(tokens.shape[1])
         hidden = tuple(p.clone().requires_grad_() if p.is_floating_point() else p for p in hidden)
         for token in tokens[:-1]:
@@ -91,7 +91,7 @@ def gate_saturation(network: Network, tokens: Tensor) -> list[GateSaturation]:
     counted = [dict[str, list[Tensor]]() for _ in cells]
     hooks = [cell.register_forward_hook(_collector(own)) for cell, own in zip(cells, counted, strict=True)]
     try:
-        with _evaluating(network), torch.no_grad():
+        with _evaluation_mode(network), torch.no_grad():
             hidden = network.initial_hidden(tokens.shape[1])
             for token in tokens:
                 _, hidden = network(token[None], hidden)
@@ -107,7 +107,7 @@ def gate_saturation(network: Network, tokens: Tensor) -> list[GateSaturation]:
 
 def diagnose(network: Network, text: EncodedCorpus, *, lags: int = LAGS) -> dict[str, Any]:
     """Both, on stretches from all over a text, as facts for metrics.json; none of a text of a few tokens."""
-    stretches = stretches_of(text, length=lags + 1, rows=_ROWS)
+    stretches = sample_segments(text, length=lags + 1, rows=_ROWS)
     if stretches is None:
         return {}
     tokens = torch.as_tensor(stretches, device=next(network.parameters()).device)
@@ -119,7 +119,7 @@ def diagnose(network: Network, text: EncodedCorpus, *, lags: int = LAGS) -> dict
     }
 
 
-def stretches_of(text: EncodedCorpus, *, length: int, rows: int) -> TokenIds | None:
+def sample_segments(text: EncodedCorpus, *, length: int, rows: int) -> TokenIds | None:
     """Stretches [T, B] of running text, evenly spread, the last token of each one that is predicted.
 
     Shorter than asked for where the text is; None where it has no two tokens.
@@ -135,13 +135,13 @@ def stretches_of(text: EncodedCorpus, *, length: int, rows: int) -> TokenIds | N
     return stretches
 
 
-def _gates(cell: Cell, inputs: Tensor, before: Carried, outputs: Tensor) -> dict[str, Tensor]:
+def _gates(cell: Cell, inputs: Tensor, before: CellState, outputs: Tensor) -> dict[str, Tensor]:
     """The values in [0, 1] of each gate of a layer at one token, each [B, H]."""
     if isinstance(cell, LSTM):
-        i, f, _, o = _sums(cell, inputs, before[0], parts=4)
+        i, f, _, o = _gate_inputs(cell, inputs, before[0], parts=4)
         return {"input": i.sigmoid(), "forget": f.sigmoid(), "output": o.sigmoid()}
     if isinstance(cell, GRU):
-        r, z, _ = _sums(cell, inputs, before[0], parts=3)
+        r, z, _ = _gate_inputs(cell, inputs, before[0], parts=3)
         return {"reset": r.sigmoid(), "update": z.sigmoid()}
     if isinstance(cell, MinGRU):
         return {"update": cell.gates(inputs).chunk(2, dim=-1)[0].sigmoid()}
@@ -150,14 +150,14 @@ def _gates(cell: Cell, inputs: Tensor, before: Carried, outputs: Tensor) -> dict
     return {}
 
 
-def _sums(cell: KernelCell, inputs: Tensor, h: Tensor, *, parts: int) -> Sequence[Tensor]:
+def _gate_inputs(cell: TorchCell, inputs: Tensor, h: Tensor, *, parts: int) -> Sequence[Tensor]:
     """What a layer's gates are the sigmoids of."""
     of_inputs, of_hidden, *biases = cell.weights()
     return (linear(inputs, of_inputs, biases[0]) + linear(h, of_hidden, biases[1])).chunk(parts, -1)
 
 
 def _collector(values: dict[str, list[Tensor]]) -> Any:
-    def collect(cell: Cell, given: tuple[Tensor, Carried], result: tuple[Tensor, Carried]) -> None:
+    def collect(cell: Cell, given: tuple[Tensor, CellState], result: tuple[Tensor, CellState]) -> None:
         inputs, before = given
         for name, gate in _gates(cell, inputs[0], before, result[0][0]).items():
             values.setdefault(name, []).append(gate)
@@ -166,12 +166,12 @@ def _collector(values: dict[str, list[Tensor]]) -> Any:
 
 
 def _saturation(layer: int, gate: str, values: Tensor) -> GateSaturation:
-    low, high = (values < _NEARLY_SHUT), (values > _NEARLY_OPEN)
+    low, high = (values < _NEARLY_CLOSED), (values > _NEARLY_OPEN)
     return GateSaturation(layer, gate, float(low.float().mean()), float(high.float().mean()))
 
 
 @contextmanager
-def _evaluating(network: Network) -> Iterator[None]:
+def _evaluation_mode(network: Network) -> Iterator[None]:
     """A network in evaluation mode for a while."""
     was_training = network.training
     network.eval()

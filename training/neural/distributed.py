@@ -18,11 +18,11 @@ from torch.distributed.rendezvous import rendezvous
 from models.errors import InvalidInputError, LanguageModelError, ProcessLostError
 from models.neural.body import Hidden
 from models.neural.dropout import Dropout
-from training.neural.company import PATIENCE_S, Company
+from training.neural.company import PATIENCE_S, PeerMonitor
 from training.neural.interruption import Terminated
 
 
-class Exchanged(NamedTuple):
+class ExchangeResult(NamedTuple):
     """What all processes know after an exchange: the mean loss, the first one's clock, who was asked to end."""
 
     loss: float
@@ -42,7 +42,7 @@ class Processes:
 
     _joined: ClassVar["Processes | None"] = None
 
-    def __init__(self, rank: int = 0, count: int = 1, company: Company | None = None) -> None:
+    def __init__(self, rank: int = 0, count: int = 1, company: PeerMonitor | None = None) -> None:
         self.rank = rank
         self.count = count
         self._monitor = company
@@ -95,7 +95,7 @@ class Processes:
         seconds: float,
         interrupted: bool,
         terminated: bool,
-    ) -> Exchanged:
+    ) -> ExchangeResult:
         """Replace gradients by the sum of all processes' gradients, each times its weight.
 
         Args:
@@ -107,7 +107,7 @@ class Processes:
             terminated: whether it was asked to end and publish nothing.
         """
         if self.count == 1:
-            return Exchanged(loss, seconds, interrupted, terminated)
+            return ExchangeResult(loss, seconds, interrupted, terminated)
         gradients = [p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in parameters]
         told = [weight * loss, seconds if self.is_leader else 0.0, float(interrupted), float(terminated)]
         flat = torch.cat([*(weight * g for g in gradients), gradients[0].new_tensor(told)])
@@ -117,7 +117,7 @@ class Processes:
             loss, seconds, interruptions, terminations = tail.tolist()
         for parameter, gradient in zip(parameters, sums, strict=True):
             parameter.grad = gradient.view_as(parameter)
-        return Exchanged(loss, seconds, interruptions > 0, terminations > 0)
+        return ExchangeResult(loss, seconds, interruptions > 0, terminations > 0)
 
     def broadcast_value(self, value: float) -> float:
         """A number of the first process, which may be busy with it for long."""
@@ -194,7 +194,7 @@ class Processes:
 
 
 @contextmanager
-def joined(device: torch.device, *, patience_s: float = PATIENCE_S) -> Iterator[torch.device]:
+def join_processes(device: torch.device, *, patience_s: float = PATIENCE_S) -> Iterator[torch.device]:
     """Join the processes that torchrun started, and leave them at the end; nothing where it did not.
 
     Args:
@@ -214,10 +214,10 @@ def joined(device: torch.device, *, patience_s: float = PATIENCE_S) -> Iterator[
     patience = timedelta(seconds=patience_s)
     store, rank, count = next(rendezvous("env://", timeout=patience))
     dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=patience)
-    company = Company(store.clone(), rank, count, patience_s=patience_s) if count > 1 else None
+    company = PeerMonitor(store.clone(), rank, count, patience_s=patience_s) if count > 1 else None
     Processes._joined = Processes(rank, count, company)  # noqa: SLF001 - torch's group is as global
     try:
-        with _farewell(company):
+        with _report_exit(company):
             yield device
     finally:
         Processes._joined = None  # noqa: SLF001
@@ -225,7 +225,7 @@ def joined(device: torch.device, *, patience_s: float = PATIENCE_S) -> Iterator[
 
 
 @contextmanager
-def _farewell(company: Company | None) -> Iterator[None]:
+def _report_exit(company: PeerMonitor | None) -> Iterator[None]:
     """Tell the others why this process ends."""
     reason = ""
     try:

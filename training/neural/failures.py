@@ -12,12 +12,12 @@ from models.neural.network import Network
 from models.vocabulary import BOS, Vocabulary
 from training.neural.settings import TrainSettings
 
-_SHOWN = 160
+_MAX_SHOWN_CHARACTERS = 160
 _WORD_START = "▁"  # of SentencePiece
 _CPU_ALLOCATOR = "DefaultCPUAllocator"
 
 
-def divergence(
+def divergence_error(
     step: int, *, loss: float, norm: float, text: str, settings: TrainSettings
 ) -> InvalidInputError:
     """The error of an update whose loss or gradient is not a finite number.
@@ -56,15 +56,15 @@ def worst_row(network: Network, outputs: Tensor, targets: Tensor, vocabulary: Vo
         mean = -float(scores.mean()) if len(scores) else 0.0
         losses.append(mean if np.isfinite(mean) else np.inf)
     network.train(was_training)
-    return text_of(targets[:, int(np.argmax(losses))].tolist(), vocabulary)
+    return display_text(targets[:, int(np.argmax(losses))].tolist(), vocabulary)
 
 
-def text_of(ids: list[int], vocabulary: Vocabulary) -> str:
+def display_text(ids: list[int], vocabulary: Vocabulary) -> str:
     """Tokens as a line to read, cut off where it gets long."""
     tokens = [vocabulary[token] for token in ids]
     pieces = any(_WORD_START in token for token in tokens)
     text = "".join(tokens).replace(_WORD_START, " ").strip() if pieces else " ".join(tokens)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[: _MAX_SHOWN_CHARACTERS - 1] + "…"
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def memory_advice(settings: TrainSettings) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not _is_of_memory(error):
+        if not _is_out_of_memory(error):
             raise
         raise InvalidInputError(
             f"the training ran out of memory: train.batch_size is {settings.batch_size}, try half of it; or lower "
@@ -86,7 +86,7 @@ def memory_advice(settings: TrainSettings) -> Iterator[None]:
         ) from error
 
 
-def _is_of_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
         return True
     return _CPU_ALLOCATOR in str(error)

@@ -4,7 +4,7 @@ from models.neural.dropout import Dropout
 from models.neural.network import Network
 
 
-class GrowingDropout:
+class DropoutSchedule:
     """Shares of dropped values that rise in a straight line over a run (Morerio et al. 2017, "curriculum dropout").
 
     Weights and whole tokens are dropped alike throughout.

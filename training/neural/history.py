@@ -34,7 +34,7 @@ class HistoryRecord(NamedTuple):
     tokens_per_second: float | None = None
 
 
-def record_after(history: Sequence[HistoryRecord], record: HistoryRecord) -> HistoryRecord:
+def with_speed(history: Sequence[HistoryRecord], record: HistoryRecord) -> HistoryRecord:
     """A record with the speed since the last one of a history filled in."""
     last = history[-1] if history else None
     elapsed = record.seconds - (last.seconds if last else 0.0)

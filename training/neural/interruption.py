@@ -55,44 +55,46 @@ class Interruption:
 
 
 @contextmanager
-def interruption() -> Iterator[Interruption]:
-    """Take note of Ctrl-C for a while, and of SIGTERM where a command is `terminable`.
+def catch_interruption() -> Iterator[Interruption]:
+    """Take note of Ctrl-C for a while, and of SIGTERM where a command is `exit_on_sigterm`.
 
     Of nothing where a signal is handled otherwise, or outside the main thread.
     """
     asked = Interruption()
     with (
-        _handled(signal.SIGINT, asked.request, instead_of=signal.default_int_handler),
-        _handled(signal.SIGTERM, asked.terminate, instead_of=_end),
+        _signal_handler(signal.SIGINT, asked.request, instead_of=signal.default_int_handler),
+        _signal_handler(signal.SIGTERM, asked.terminate, instead_of=_raise_terminated),
     ):
         yield asked
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
+def exit_on_sigterm() -> Iterator[None]:
     """Let SIGTERM raise `Terminated` for a while; process 1 of a container would ignore it otherwise.
 
     Also where a library that was interrupted by it, as DuckDB is, raises an error of its own.
     """
-    with _handled(signal.SIGTERM, _end, instead_of=signal.SIG_DFL):
+    with _signal_handler(signal.SIGTERM, _raise_terminated, instead_of=signal.SIG_DFL):
         handler = signal.getsignal(signal.SIGTERM)
         try:
             yield
         except LanguageModelError:
             raise
         except Exception as error:
-            if handler == _end and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            if handler == _raise_terminated and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
                 raise Terminated from error
             raise
 
 
-def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+def _raise_terminated(_number: int, _frame: FrameType | None) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
     raise Terminated
 
 
 @contextmanager
-def _handled(number: signal.Signals, handler: Callable[..., Any], *, instead_of: object) -> Iterator[None]:
+def _signal_handler(
+    number: signal.Signals, handler: Callable[..., Any], *, instead_of: object
+) -> Iterator[None]:
     """Handle a signal for a while, if it is handled as it is said to be."""
     before = signal.getsignal(number)
     if before != instead_of or threading.current_thread() is not threading.main_thread():

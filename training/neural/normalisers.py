@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.neural.model import NeuralModel
-from models.scoring import pad
+from models.scoring import pad_sequences
 from models.vocabulary import EOS
 from training.corpora.encoded import EncodedCorpus
 
@@ -37,7 +37,7 @@ def log_normalisers(model: NeuralModel, corpus: EncodedCorpus) -> LogNormalisers
     offs = []
     for start in range(0, len(chosen), _SENTENCES):
         sentences = [[*corpus.sentence(i).tolist(), EOS] for i in chosen[start : start + _SENTENCES]]
-        tokens, lengths = pad(sentences)
+        tokens, lengths = pad_sequences(sentences)
         state = model.initial_state(len(sentences))
         off = model.score_unnormalised(state, tokens, lengths) - model.score(state, tokens, lengths)
         offs.append(off[np.arange(tokens.shape[1]) < lengths[:, None]])

@@ -6,7 +6,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 from training.neural.settings import TrainSettings
 
 
-def optimizer_of(network: nn.Module, settings: TrainSettings) -> Optimizer:
+def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
     """The optimiser that the settings name, over all parameters.
 
     Weight decay acts on matrices only. Biases, the gains of norms and learned initial states set

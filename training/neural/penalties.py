@@ -36,10 +36,10 @@ class OutputPenalties:
             return
         if self._activation:
             activity = dropped.detach()
-            _on_gradient(dropped, lambda gradient: self._with_activation(gradient, activity))
+            _hook_gradient(dropped, lambda gradient: self._with_activation(gradient, activity))
         if self._slowness and len(outputs) > 1:
             raw = outputs.detach()
-            _on_gradient(outputs, lambda gradient: self._with_slowness(gradient, raw))
+            _hook_gradient(outputs, lambda gradient: self._with_slowness(gradient, raw))
 
     def _with_activation(self, gradient: Tensor, dropped: Tensor) -> Tensor:
         return torch.add(gradient, dropped, alpha=2 * self.scale * self._activation / dropped.numel())
@@ -53,5 +53,5 @@ class OutputPenalties:
         return gradient
 
 
-def _on_gradient(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> None:
+def _hook_gradient(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> None:
     tensor.register_hook(change)  # type: ignore[no-untyped-call]  # torch ships it untyped

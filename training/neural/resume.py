@@ -15,19 +15,19 @@ from typing import Any
 
 import torch
 
-from models.checkpoint.folders import flush
+from models.checkpoint.folders import fsync_path
 from models.errors import FormatError, InvalidInputError, RegistryError
 from models.neural.config import NetworkConfig
 from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.neural.settings import BOUNDS, TrainSettings
 
-FORMAT = 1
+STATE_FORMAT = 1
 """Of the state; one of another format is refused."""
 
 _DIGEST_BYTES = 32
 _DISTRIBUTION = "gramophone-lm"
-_BEGIN_ANEW = "without --resume the training begins anew"
+_RESTART_HINT = "without --resume the training begins anew"
 
 
 class StateFile:
@@ -47,7 +47,7 @@ class StateFile:
             RegistryError: the file system refused; the old file is as it was.
         """
         temporary = self.path.with_name(f"{self.path.name}.tmp")
-        whole = {"format": FORMAT, "version": library_version(), **state}
+        whole = {"format": STATE_FORMAT, "version": library_version(), **state}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             content = io.BytesIO()
@@ -58,7 +58,7 @@ class StateFile:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self.path)
-            flush(self.path.parent)
+            fsync_path(self.path.parent)
         except OSError as error:
             with contextlib.suppress(OSError):  # of a disk that takes no changes any more
                 temporary.unlink()
@@ -84,7 +84,7 @@ class StateFile:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise FormatError(self.path, error.strerror or str(error), hint=_BEGIN_ANEW) from None
+            raise FormatError(self.path, error.strerror or str(error), hint=_RESTART_HINT) from None
 
     def parse(self, content: bytes) -> dict[str, Any]:
         """The state that a file's bytes are, on the CPU.
@@ -94,21 +94,23 @@ class StateFile:
         """
         digest, written = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
         if hashlib.sha256(written).digest() != digest:
-            raise FormatError(self.path, "is no training state, or a damaged one", hint=_BEGIN_ANEW)
+            raise FormatError(self.path, "is no training state, or a damaged one", hint=_RESTART_HINT)
         try:
             state: Any = torch.load(io.BytesIO(written), map_location="cpu", weights_only=True)
             found = state["format"]
         except Exception as error:  # noqa: BLE001 - reading a file that was made to deceive can raise anything
             raise self.format_error(error) from None
-        if found != FORMAT:
-            raise FormatError(self.path, f"has format {found!r:.40}, this is {FORMAT}", hint=_BEGIN_ANEW)
+        if found != STATE_FORMAT:
+            raise FormatError(
+                self.path, f"has format {found!r:.40}, this is {STATE_FORMAT}", hint=_RESTART_HINT
+            )
         return dict(state)
 
     def format_error(self, error: Exception) -> FormatError:
         """The error that says of a whole file that what it holds is no training's state."""
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         return FormatError(
-            self.path, f"does not hold the state of a training: {reason:.200}", hint=_BEGIN_ANEW
+            self.path, f"does not hold the state of a training: {reason:.200}", hint=_RESTART_HINT
         )
 
 
@@ -145,12 +147,12 @@ def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, pla
     others = [told[name] for name in names if name not in bounds]
     if others:
         raise InvalidInputError(
-            f"cannot resume the training in {place}: {'; '.join(others)}; {_BEGIN_ANEW}", parameter="resume"
+            f"cannot resume the training in {place}: {'; '.join(others)}; {_RESTART_HINT}", parameter="resume"
         )
     return [told[name] for name in bounds]
 
 
-def check_like(given: Any, own: Any, place: str) -> None:
+def check_same_structure(given: Any, own: Any, place: str) -> None:
     """See that a part of a saved state is of the same kinds and shapes as a new run's own.
 
     What the new run does not have yet, an empty list or None, is not compared; a tensor may be None.
@@ -180,10 +182,10 @@ def check_like(given: Any, own: Any, place: str) -> None:
             )
     elif isinstance(own, Mapping):
         for name in own.keys() & given.keys():
-            check_like(given[name], own[name], f"{place}.{name}")
+            check_same_structure(given[name], own[name], f"{place}.{name}")
     elif isinstance(own, list) and own:
         for number, (one, other) in enumerate(zip(given, own, strict=True)):
-            check_like(one, other, f"{place}[{number}]")
+            check_same_structure(one, other, f"{place}[{number}]")
 
 
 def text_hash(corpus: EncodedCorpus) -> str:

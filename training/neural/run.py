@@ -12,27 +12,27 @@ from models.neural.config import NetworkConfig
 from models.neural.network import Network
 from models.vocabulary import EOS, Vocabulary
 from training.corpora.encoded import EncodedCorpus
-from training.embeddings import Embeddings, start_embeddings
+from training.embeddings import Embeddings, initialise_embeddings
 from training.neural.averaging import WeightAverage
 from training.neural.best import BestWeights
 from training.neural.distributed import Processes
-from training.neural.growing_dropout import GrowingDropout
+from training.neural.growing_dropout import DropoutSchedule
 from training.neural.history import HistoryRecord
-from training.neural.losses.choice import loss_of
-from training.neural.optimizers import optimizer_of
+from training.neural.losses.choice import make_loss
+from training.neural.optimizers import make_optimizer
 from training.neural.penalties import OutputPenalties
 from training.neural.precision import training_precision
-from training.neural.resume import check_like
+from training.neural.resume import check_same_structure
 from training.neural.schedule import Schedule
 from training.neural.settings import TrainSettings
 from training.neural.stream import Streams
 from training.neural.validation import Validation
 
-ASKED_TO_STOP = ("interrupted", "terminated")
+STOP_REQUESTED = ("interrupted", "terminated")
 """Ends of a run that are not its own: resumed, it goes on."""
 
 
-class Run:
+class TrainingRun:
     """A run's moving parts; see `train_network` for the arguments.
 
     Attributes:
@@ -75,16 +75,16 @@ class Run:
         network = network.model_copy(update={"self_normalised": settings.self_normalises})
         self.network = Network(network, len(vocabulary)).to(device)
         if embeddings is not None:
-            start_embeddings(self.network, embeddings)
+            initialise_embeddings(self.network, embeddings)
         self.processes.divide_dropout(self.network)
-        counts = _counts(train, len(vocabulary))
+        counts = _target_counts(train, len(vocabulary))
         self.network.output.initialise_from_counts(counts)
         self.processes.broadcast_weights(self.network)
-        self.optimizer = optimizer_of(self.network, settings)
+        self.optimizer = make_optimizer(self.network, settings)
         self.average = WeightAverage(self.network, settings)
-        self.dropout = GrowingDropout(self.network, start=settings.dropout_start)
+        self.dropout = DropoutSchedule(self.network, start=settings.dropout_start)
         self.penalties = OutputPenalties(self.network, settings)
-        self.criterion = loss_of(settings, self.network.output, counts.to(device), seed=seed)
+        self.criterion = make_loss(settings, self.network.output, counts.to(device), seed=seed)
         self.precision = training_precision(settings, device)
         self.schedule = Schedule(settings, steps_per_epoch=self.streams.steps_per_epoch, clock=clock)
         self.best = BestWeights(patience=settings.patience)
@@ -105,7 +105,7 @@ class Run:
             "done": self.done,
             "seconds": self.schedule.seconds,
             "loss": self.loss,
-            "stopped": "" if self.stopped in ASKED_TO_STOP else self.stopped,
+            "stopped": "" if self.stopped in STOP_REQUESTED else self.stopped,
             "network": self.network.state_dict(),
             "average": self.average.state(),
             "optimizer": self.optimizer.state_dict(),
@@ -123,12 +123,12 @@ class Run:
             KeyError, TypeError, ValueError: it could not.
         """
         own = self.state()
-        check_like(state, own, "state")
+        check_same_structure(state, own, "state")
         if state["best"]["weights"] is not None:
-            check_like(state["best"]["weights"], dict(own["network"]), "best.weights")
+            check_same_structure(state["best"]["weights"], dict(own["network"]), "best.weights")
         if state["average"]["averages"]:
             parameters = [parameter.data for parameter in self.network.parameters()]
-            check_like(state["average"]["averages"], parameters, "average.averages")
+            check_same_structure(state["average"]["averages"], parameters, "average.averages")
 
     def resume_from(self, state: Mapping[str, Any]) -> None:
         """Become the run that told its state."""
@@ -147,7 +147,7 @@ class Run:
             torch.cuda.set_rng_state(state["generators"]["cuda"], self.device)
 
 
-def _counts(corpus: EncodedCorpus, vocab_size: int) -> Tensor:
+def _target_counts(corpus: EncodedCorpus, vocab_size: int) -> Tensor:
     """How often each token is predicted [V], and once more."""
     counts = np.bincount(corpus.tokens, minlength=vocab_size) + 1.0
     counts[EOS] += corpus.num_sentences

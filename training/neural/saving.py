@@ -6,7 +6,7 @@ from typing import Any
 
 from models.errors import InvalidInputError, RegistryError
 from training.neural.resume import StateFile, changed_bounds, library_version
-from training.neural.run import Run
+from training.neural.run import TrainingRun
 
 
 class Saver:
@@ -21,7 +21,7 @@ class Saver:
         failure: why it could not be saved when that was last tried; empty where it was.
     """
 
-    def __init__(self, run: Run, path: Path | None, identity: Mapping[str, Any]) -> None:
+    def __init__(self, run: TrainingRun, path: Path | None, identity: Mapping[str, Any]) -> None:
         self._run = run
         self._file = None if path is None else StateFile(path)
         self._identity = dict(identity)

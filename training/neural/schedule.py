@@ -7,10 +7,10 @@ from typing import Literal
 
 from training.neural.settings import TrainSettings
 
-Stop = Literal["max_minutes", "max_steps", "epochs"]
+StopReason = Literal["max_minutes", "max_steps", "epochs"]
 
-_CYCLE_FROM = 1 / 25  # of the peak, Smith's usual ratio
-_LEAST = 0.01
+_CYCLE_START = 1 / 25  # of the peak, Smith's usual ratio
+_MIN_RATE_SHARE = 0.01
 
 
 class Schedule:
@@ -51,7 +51,7 @@ class Schedule:
             share = max(share, seconds / (60 * self._settings.max_minutes))
         return min(share, 1.0)
 
-    def reached(self, step: int) -> Stop:
+    def reached(self, step: int) -> StopReason:
         """Which bound ended the run after `step` updates."""
         if step < self._steps:
             return "max_minutes"
@@ -61,9 +61,9 @@ class Schedule:
         """The rate at a share of the run; see `TrainSettings.schedule`."""
         settings, peak = self._settings, self._settings.learning_rate
         if done < settings.warmup:
-            lowest = _CYCLE_FROM if settings.schedule == "one-cycle" else 0.0
+            lowest = _CYCLE_START if settings.schedule == "one-cycle" else 0.0
             risen = done / settings.warmup
-            return peak * max(lowest + (1 - lowest) * risen, _LEAST)
+            return peak * max(lowest + (1 - lowest) * risen, _MIN_RATE_SHARE)
         since = (done - settings.warmup) / (1 - settings.warmup)
         if settings.schedule == "cosine":
             return peak * 0.5 * (1 + math.cos(math.pi * since))
@@ -77,5 +77,5 @@ class Schedule:
         turn = 1 - self._settings.anneal
         if done < turn:
             fallen = (done - self._settings.warmup) / (turn - self._settings.warmup)
-            return 1 - (1 - _CYCLE_FROM) * fallen
-        return _CYCLE_FROM * (1 - done) / (1 - turn) if turn < 1 else _CYCLE_FROM
+            return 1 - (1 - _CYCLE_START) * fallen
+        return _CYCLE_START * (1 - done) / (1 - turn) if turn < 1 else _CYCLE_START

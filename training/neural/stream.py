@@ -10,13 +10,13 @@ from models.arrays import TokenIds
 from models.errors import InvalidInputError
 from training.corpora.encoded import EncodedCorpus
 
-_SPREAD = 5.0  # standard deviation of lengths, in tokens
-_SHARE_OF_HALVES = 0.05
-_MEAN = 1 - _SHARE_OF_HALVES / 2
+_LENGTH_DEVIATION = 5.0  # standard deviation of lengths, in tokens
+_HALF_LENGTH_SHARE = 0.05
+_MEAN = 1 - _HALF_LENGTH_SHARE / 2
 _SHORTEST_VARIABLE = 10  # below it there is nothing to vary
 
 
-class Stretch(NamedTuple):
+class StreamSegment(NamedTuple):
     """What one update learns from.
 
     Attributes:
@@ -69,7 +69,7 @@ class Streams:
             return max(1, int(self._length / (_MEAN * self.bptt_length)))
         return self._length // self.bptt_length
 
-    def segments(self, epochs: int, *, skip: int = 0) -> Iterator[Stretch]:
+    def segments(self, epochs: int, *, skip: int = 0) -> Iterator[StreamSegment]:
         """The stretches of so many passes, in order, from the one after `skip` others."""
         width = self.batch_size * self._length
         first_epoch, first_step = divmod(skip, self.steps_per_epoch)
@@ -81,7 +81,7 @@ class Streams:
             ends = np.cumsum(self._lengths(generator))
             for step in range(first_step if epoch == first_epoch else 0, len(ends)):
                 cut = slice(ends[step - 1] if step else 0, ends[step])
-                yield Stretch(
+                yield StreamSegment(
                     epoch, step == 0, np.ascontiguousarray(inputs[cut]), np.ascontiguousarray(targets[cut])
                 )
 
@@ -90,8 +90,8 @@ class Streams:
         count, mean = self.steps_per_epoch, self.bptt_length
         if not self._variable:
             return np.full(count, mean)
-        halved = generator.random(count) < _SHARE_OF_HALVES
-        spread = min(_SPREAD, mean / 7)
+        halved = generator.random(count) < _HALF_LENGTH_SHARE
+        spread = min(_LENGTH_DEVIATION, mean / 7)
         lengths = generator.normal(np.where(halved, mean / 2, mean), spread)
         lengths = lengths.clip(mean / 2 - 2 * spread, mean + 2 * spread)
         return np.asarray(lengths * min(1.0, self._length / lengths.sum()), dtype=np.int64)

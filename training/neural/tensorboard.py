@@ -9,7 +9,7 @@ from models.errors import InvalidInputError
 from training.neural.history import HistoryRecord
 
 
-class Board:
+class TensorBoardWriter:
     """Writes records into a folder; does nothing without one.
 
     Args:

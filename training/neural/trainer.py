@@ -23,17 +23,17 @@ from training.embeddings import Embeddings
 from training.neural.allocation import keep_freed_memory
 from training.neural.backward import backward
 from training.neural.distributed import Processes
-from training.neural.failures import divergence, memory_advice, worst_row
-from training.neural.history import HistoryRecord, record_after
-from training.neural.interruption import Interruption, Terminated, interruption
+from training.neural.failures import divergence_error, memory_advice, worst_row
+from training.neural.history import HistoryRecord, with_speed
+from training.neural.interruption import Interruption, Terminated, catch_interruption
 from training.neural.optimizers import set_learning_rate
 from training.neural.precision import autocast
 from training.neural.resume import identity_of
-from training.neural.run import Run
+from training.neural.run import TrainingRun
 from training.neural.saving import Saver
 from training.neural.settings import TrainSettings
-from training.neural.stream import Stretch
-from training.neural.tensorboard import Board
+from training.neural.stream import StreamSegment
+from training.neural.tensorboard import TensorBoardWriter
 from training.progress import Progress
 
 _RECORDS_PER_VALIDATION = 10
@@ -116,9 +116,9 @@ def train_network(
     keep_freed_memory()
     Processes.current().barrier()  # the first one may have estimated n-grams for long
     forked = torch.random.fork_rng(devices=[place] if place.type == "cuda" else [])
-    with forked, memory_advice(settings), interruption() as interrupted:
+    with forked, memory_advice(settings), catch_interruption() as interrupted:
         torch.manual_seed(seed)
-        run = Run(
+        run = TrainingRun(
             train,
             valid,
             vocabulary,
@@ -135,8 +135,10 @@ def train_network(
         progress.start(f"training the {network.cell} network", 100.0)
         if run.done:
             progress.advance(100 * run.done)
-        with Board(settings.tensorboard if run.processes.is_leader else "", step=run.step) as board:
-            _until_done(run, saver, interrupted, board, progress)
+        with TensorBoardWriter(
+            settings.tensorboard if run.processes.is_leader else "", step=run.step
+        ) as board:
+            _train_until_stop(run, saver, interrupted, board, progress)
         if board.failure:
             run.notes.append(board.failure)
         progress.finish()
@@ -147,7 +149,9 @@ def train_network(
     return TrainingResult(model, run.history, run.stopped, tuple(run.notes), before)
 
 
-def _until_done(run: Run, saver: Saver, interrupted: Interruption, board: Board, progress: Progress) -> None:
+def _train_until_stop(
+    run: TrainingRun, saver: Saver, interrupted: Interruption, board: TensorBoardWriter, progress: Progress
+) -> None:
     """Update until a bound, patience or the user ends it; the run remembers which."""
     if run.stopped:
         return
@@ -166,7 +170,7 @@ def _until_done(run: Run, saver: Saver, interrupted: Interruption, board: Board,
                 _record(run, stretch.epoch, perplexity, update)
                 board.add(run.history[-1])
             whole = True
-            progress.advance(100 * (run.done - before), _note(run))
+            progress.advance(100 * (run.done - before), _progress_note(run))
             if update.stopped or run.best.exhausted:
                 run.stopped = update.stopped or "patience"
                 break
@@ -180,10 +184,10 @@ def _until_done(run: Run, saver: Saver, interrupted: Interruption, board: Board,
         saver.save()
 
 
-def _update(run: Run, stretch: Stretch, interrupted: Interruption) -> _Update:
+def _update(run: TrainingRun, stretch: StreamSegment, interrupted: Interruption) -> _Update:
     """One step of the optimiser."""
     settings, network = run.settings, run.network
-    _carry(run, first=stretch.first)
+    _detach_hidden(run, first=stretch.first)
     inputs, targets = (
         torch.as_tensor(ids[:, run.rows], device=run.device) for ids in (stretch.inputs, stretch.targets)
     )
@@ -207,7 +211,7 @@ def _update(run: Run, stretch: Stretch, interrupted: Interruption) -> _Update:
     norm = float(nn.utils.clip_grad_norm_(network.parameters(), settings.clip_norm))
     if not (math.isfinite(told.loss) and math.isfinite(norm)):
         text = worst_row(network, outputs, targets, run.vocabulary)
-        raise divergence(run.step + 1, loss=told.loss, norm=norm, text=text, settings=settings)
+        raise divergence_error(run.step + 1, loss=told.loss, norm=norm, text=text, settings=settings)
     rate = run.schedule.learning_rate(run.done) * len(inputs) / run.streams.bptt_length
     set_learning_rate(run.optimizer, rate)
     run.optimizer.step()
@@ -219,14 +223,14 @@ def _update(run: Run, stretch: Stretch, interrupted: Interruption) -> _Update:
     return _Update(rate, norm, min(norm, settings.clip_norm), told.seconds, stopped)
 
 
-def _carry(run: Run, *, first: bool) -> None:
+def _detach_hidden(run: TrainingRun, *, first: bool) -> None:
     """Cut the carried state off from the past; at random, and at an epoch's start, empty it."""
     going_on = 0.0 if first else 1 - run.settings.reset
     kept = torch.bernoulli(torch.full((run.streams.batch_size,), going_on)).bool()[run.rows]
     run.hidden = run.network.detach_and_reset(run.hidden, kept.to(run.device))
 
 
-def _validate(run: Run) -> float:
+def _validate(run: TrainingRun) -> float:
     """Perplexity per token of the validation text, of the averaged weights if there are any."""
     with run.average.applied():
         perplexity = math.nan
@@ -246,7 +250,7 @@ def _crosses(before: float, after: float, marks: int) -> bool:
     return int(before * marks) < int(after * marks)
 
 
-def _record(run: Run, epoch: int, perplexity: float | None, update: _Update) -> None:
+def _record(run: TrainingRun, epoch: int, perplexity: float | None, update: _Update) -> None:
     record = HistoryRecord(
         step=run.step,
         epoch=epoch,
@@ -258,10 +262,10 @@ def _record(run: Run, epoch: int, perplexity: float | None, update: _Update) -> 
         grad_norm=update.norm,
         clipped_norm=update.clipped,
     )
-    run.history.append(record_after(run.history, record))
+    run.history.append(with_speed(run.history, record))
 
 
-def _note(run: Run) -> str:
+def _progress_note(run: TrainingRun) -> str:
     best = "" if math.isinf(run.best.perplexity) else f", valid {run.best.perplexity:.1f}"
     rate = run.tokens / max(run.schedule.seconds, 1e-9)
     return f"perplexity {math.exp(min(run.loss, 50)):.1f}{best}, {rate:,.0f} tokens/s"

@@ -12,8 +12,8 @@ from training.evaluation import evaluate
 from training.neural.settings import TrainSettings
 from training.progress import Silent
 
-_ROWS = 16
-_LEAST_ROW = 256  # tokens: shorter rows would mostly measure how a text begins
+_NUM_ROWS = 16
+_MIN_ROW_TOKENS = 256  # tokens: shorter rows would mostly measure how a text begins
 
 
 class Validation:
@@ -29,8 +29,8 @@ class Validation:
 
     def __init__(self, corpus: EncodedCorpus, settings: TrainSettings) -> None:
         self._stream = settings.validate_context == "stream"
-        self._sentences = sentences_of(corpus, settings.valid_tokens)
-        self._rows = rows_of(corpus, settings.valid_tokens)
+        self._sentences = sample_sentences(corpus, settings.valid_tokens)
+        self._rows = sample_rows(corpus, settings.valid_tokens)
 
     def perplexity(self, model: NeuralModel) -> float:
         """Per token; infinite where a probability is zero or not a number."""
@@ -45,7 +45,7 @@ class Validation:
         return measured if math.isfinite(measured) else math.inf
 
 
-def sentences_of(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
+def sample_sentences(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
     """Sentences from all over a corpus, of about so many tokens to predict, one at least."""
     every = -(-corpus.num_tokens // tokens)
     return EncodedCorpus.from_sentences(
@@ -53,10 +53,10 @@ def sentences_of(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
     )
 
 
-def rows_of(corpus: EncodedCorpus, tokens: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+def sample_rows(corpus: EncodedCorpus, tokens: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
     """Rows of running text [R, T] from all over a corpus, of at most about so many tokens in all."""
     text = corpus.with_boundaries().astype(np.int64)
-    count = max(1, min(_ROWS, min(len(text), tokens) // _LEAST_ROW))
+    count = max(1, min(_NUM_ROWS, min(len(text), tokens) // _MIN_ROW_TOKENS))
     width = max(2, min(len(text), tokens) // count)
     starts = np.linspace(0, len(text) - width, count).astype(np.int64)
     return np.asarray(text[starts[:, None] + np.arange(width)])

@@ -47,12 +47,12 @@ def threshold_problem(prune: Sequence[int], *, order: int) -> str | None:
     return None
 
 
-def listed(counts: npt.NDArray[np.int32], threshold: int, *, order: int) -> BoolArray | None:
+def listed_mask(counts: npt.NDArray[np.int32], threshold: int, *, order: int) -> BoolArray | None:
     """Which n-grams of an order stay [n]; None for all, as with unigrams, which are the vocabulary."""
     return None if order == 1 or threshold == 0 else counts > threshold
 
 
-def list_only(
+def keep_listed(
     ngrams: NGrams, *, kept: BoolArray | None, numbers: npt.NDArray[np.int32] | None
 ) -> tuple[NGrams, npt.NDArray[np.int32] | None]:
     """Drop n-grams and number the rest anew.

@@ -14,7 +14,7 @@ import numpy as np
 
 from models.errors import InvalidInputError
 from models.ngram.build import NGrams
-from models.ngram.threads import side_by_side
+from models.ngram.threads import run_slices
 from models.vocabulary import BOS, EOS
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.sorting import ByteArray, IntArray, SortedText, sort_text
@@ -122,7 +122,7 @@ def _unigrams(text: IntArray, vocab_size: int) -> CountedNGrams:
 
 def _count_order(in_order: SortedText, order: int, shorter: IntArray) -> tuple[CountedNGrams, IntArray]:
     """The n-grams of one order, and the number of the one that starts at each position."""
-    sizes = side_by_side(
+    sizes = run_slices(
         lambda share: _count_distinct(in_order.shared[share], in_order.extents[share], order), in_order.shares
     )
     begins = np.concatenate([[0], np.cumsum(sizes)])
@@ -146,7 +146,7 @@ def _count_order(in_order: SortedText, order: int, shorter: IntArray) -> tuple[C
             numbers,
         )
 
-    side_by_side(list_share, in_order.shares)
+    run_slices(list_share, in_order.shares)
     return CountedNGrams(NGrams(words, prefixes, suffixes), counts), numbers
 
 

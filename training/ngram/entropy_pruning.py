@@ -18,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidInputError
-from models.ngram.build import NGrams, Weights
+from models.ngram.build import NGrams, NGramWeights
 from models.vocabulary import BOS, EOS
-from training.ngram.rows import LEAST_ROOM, Contexts, Orders, Rows, linear
+from training.ngram.rows import MIN_LOWER_MASS, BackoffRows, ContextMasses, Orders, from_log10
 from training.ngram.smoothing.weights import log10
-from training.ngram.trie import FloatArray, Trie, link, lower_probs, suffixes_by_order
+from training.ngram.trie import DoubleArray, Trie, link, lower_probs, suffixes_by_order
 
 
 def prune_by_entropy(
-    orders: Orders, threshold: float, *, history_probs: Sequence[FloatArray] | None = None
-) -> list[tuple[NGrams, Weights]]:
+    orders: Orders, threshold: float, *, history_probs: Sequence[DoubleArray] | None = None
+) -> list[tuple[NGrams, NGramWeights]]:
     """Leave out n-grams whose loss raises the perplexity by a smaller share than the threshold.
 
     Unigrams stay, and so does every n-gram with a longer one that continues it. Kept
@@ -64,13 +64,13 @@ def prune_by_entropy(
     if threshold == 0 or len(orders) == 1:
         return list(orders)
     trie = link([ngrams for ngrams, _ in orders])
-    contexts = _contexts(trie, orders)
-    kept = _kept(orders, contexts, history_probs, threshold)
-    ngrams = _listed(trie, orders, kept)
+    contexts = _context_masses(trie, orders)
+    kept = _kept_masks(orders, contexts, history_probs, threshold)
+    ngrams = _kept_ngrams(trie, orders, kept)
     return list(zip(ngrams, _reweighted(ngrams, orders, contexts, kept), strict=True))
 
 
-def history_frequencies(counts: Sequence[npt.NDArray[np.integer]]) -> list[FloatArray]:
+def history_frequencies(counts: Sequence[npt.NDArray[np.integer]]) -> list[DoubleArray]:
     """How often a word comes after each n-gram, as a share of all words of a text.
 
     A word comes after `<s>` as often as `</s>` comes, whatever count `<s>` itself is given.
@@ -88,17 +88,17 @@ def history_frequencies(counts: Sequence[npt.NDArray[np.integer]]) -> list[Float
     return shares
 
 
-def _chain_rule(orders: Orders) -> list[FloatArray]:
+def _chain_rule(orders: Orders) -> list[DoubleArray]:
     """Each n-gram's probability as a text's beginning; all its prefixes are listed."""
-    first = linear(orders[0][1].log10_probs)
+    first = from_log10(orders[0][1].log10_probs)
     first[BOS] = 1.0
     probs = [first]
     for ngrams, weights in orders[1:-1]:
-        probs.append(probs[-1][ngrams.prefixes] * linear(weights.log10_probs))
+        probs.append(probs[-1][ngrams.prefixes] * from_log10(weights.log10_probs))
     return probs
 
 
-def _check_shapes(orders: Orders, history_probs: Sequence[FloatArray]) -> None:
+def _check_shapes(orders: Orders, history_probs: Sequence[DoubleArray]) -> None:
     expected = [len(ngrams.words) for ngrams, _ in orders[:-1]]
     given = [len(one_order) for one_order in history_probs[: len(expected)]]
     if given != expected:
@@ -108,29 +108,29 @@ def _check_shapes(orders: Orders, history_probs: Sequence[FloatArray]) -> None:
         )
 
 
-def _contexts(trie: Trie, orders: Orders) -> list[Contexts]:
+def _context_masses(trie: Trie, orders: Orders) -> list[ContextMasses]:
     """Of the n-grams of the orders 2, 3, …."""
-    rows = Rows(trie)
+    rows = BackoffRows(trie)
     answer = []
-    left: FloatArray | float = 0.0
+    left: DoubleArray | float = 0.0
     for length, (ngrams, weights) in enumerate(orders, start=1):
         if length > 1:
             answer.append(rows.contexts(ngrams, length))
             left = answer[-1].unlisted
-        rows.add_order(ngrams, length, linear(weights.log10_probs), left=left)
+        rows.add_order(ngrams, length, from_log10(weights.log10_probs), left=left)
         if length < len(orders):  # those of the highest order may be missing
-            rows.set_backoffs(length, linear(weights.log10_backoffs))
+            rows.set_backoffs(length, from_log10(weights.log10_backoffs))
     return answer
 
 
-def _kept(
-    orders: Orders, contexts: Sequence[Contexts], history_probs: Sequence[FloatArray], threshold: float
+def _kept_masks(
+    orders: Orders, contexts: Sequence[ContextMasses], history_probs: Sequence[DoubleArray], threshold: float
 ) -> list[npt.NDArray[np.bool_]]:
     """Which n-grams stay, by order up to the highest that any stay of."""
     kept = [np.ones(len(orders[0][0].words), dtype=np.bool_)]
     for (ngrams, weights), context, history in zip(orders[1:], contexts, history_probs, strict=False):
-        probs = linear(weights.log10_probs)
-        kept.append(_missed(ngrams.prefixes, probs, context, history, threshold))
+        probs = from_log10(weights.log10_probs)
+        kept.append(_reaches_threshold(ngrams.prefixes, probs, context, history, threshold))
     for (ngrams, _), longer, shorter in zip(orders[:0:-1], kept[:0:-1], kept[-2::-1], strict=True):
         shorter[ngrams.prefixes[longer]] = True
     while not kept[-1].any():
@@ -139,11 +139,11 @@ def _kept(
 
 
 @numba.njit(nogil=True, cache=True)
-def _missed(
+def _reaches_threshold(
     prefixes: npt.NDArray[np.int32],
-    probs: FloatArray,
-    contexts: Contexts,
-    history_probs: FloatArray,
+    probs: DoubleArray,
+    contexts: ContextMasses,
+    history_probs: DoubleArray,
     threshold: float,
 ) -> npt.NDArray[np.bool_]:
     """Whether exp(D) − 1 reaches the threshold [n]."""
@@ -163,7 +163,7 @@ def _missed(
     return missed
 
 
-def _listed(trie: Trie, orders: Orders, kept: Sequence[npt.NDArray[np.bool_]]) -> list[NGrams]:
+def _kept_ngrams(trie: Trie, orders: Orders, kept: Sequence[npt.NDArray[np.bool_]]) -> list[NGrams]:
     """The kept n-grams, numbered anew."""
     answer = [orders[0][0]]
     suffixes_of = suffixes_by_order(trie)
@@ -185,32 +185,32 @@ def _listed(trie: Trie, orders: Orders, kept: Sequence[npt.NDArray[np.bool_]]) -
 def _reweighted(
     ngrams: Sequence[NGrams],
     orders: Orders,
-    contexts: Sequence[Contexts],
+    contexts: Sequence[ContextMasses],
     kept: Sequence[npt.NDArray[np.bool_]],
-) -> list[Weights]:
+) -> list[NGramWeights]:
     """The kept probabilities, and back-off weights with which rows sum to what they did."""
-    rows = Rows(trie := link(ngrams))
-    answer: list[Weights] = []
+    rows = BackoffRows(trie := link(ngrams))
+    answer: list[NGramWeights] = []
     for length, ((old, weights), keep) in enumerate(zip(orders, kept, strict=False), start=1):
         if length > 1:
             lower = lower_probs(trie, length, rows.probs, rows.backoffs)
-            probs = linear(weights.log10_probs)
+            probs = from_log10(weights.log10_probs)
             backoffs = _new_backoffs(old.prefixes, keep, probs, contexts[length - 2], lower)
             rows.set_backoffs(length - 1, backoffs := backoffs[kept[length - 2]])
             answer[-1] = answer[-1]._replace(log10_backoffs=log10(backoffs))
         log10_probs = weights.log10_probs[keep]
-        rows.set_probs(length, linear(log10_probs))
-        answer.append(Weights(log10_probs, np.zeros(0, dtype=np.float32)))
+        rows.set_probs(length, from_log10(log10_probs))
+        answer.append(NGramWeights(log10_probs, np.zeros(0, dtype=np.float32)))
     return answer
 
 
 def _new_backoffs(
     prefixes: npt.NDArray[np.int32],
     keep: npt.NDArray[np.bool_],
-    probs: FloatArray,
-    contexts: Contexts,
-    lower: FloatArray,
-) -> FloatArray:
+    probs: DoubleArray,
+    contexts: ContextMasses,
+    lower: DoubleArray,
+) -> DoubleArray:
     """Back-off weights of contexts [m] whose n-grams [n] are kept only in part.
 
     What was left and what there was room for grow by the words that are no longer listed; the
@@ -222,7 +222,7 @@ def _new_backoffs(
     left = contexts.unlisted + np.bincount(prefixes[gone], probs[gone], minlength=size)
     room = contexts.lower_unlisted + np.bincount(prefixes[gone], contexts.lower[gone], minlength=size)
     room += np.bincount(prefixes[keep], contexts.lower[keep] - lower, minlength=size)
-    backoffs: FloatArray = left / np.maximum(room, LEAST_ROOM)
+    backoffs: DoubleArray = left / np.maximum(room, MIN_LOWER_MASS)
     fan_out = np.bincount(prefixes[keep], minlength=size)
     bare = (fan_out == 0) & (np.bincount(prefixes[gone], minlength=size) > 0)
     backoffs[bare] = 1.0  # exactly: it is no context any more

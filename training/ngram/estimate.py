@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from models.ngram.build import build_automaton
 from models.ngram.model import NGramModel
-from models.ngram.quantised import quantised
+from models.ngram.quantised import quantise_automaton
 from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.counting import count_ngrams
@@ -83,7 +83,7 @@ def estimate(
     progress.start("building the automaton", None)
     automaton = build_automaton(smoothed.orders)
     if quantise:
-        automaton = quantised(automaton)
+        automaton = quantise_automaton(automaton)
     progress.finish()
     model = NGramModel(automaton, vocabulary, normalised=not quantise)
     num_ngrams = tuple(len(ngrams.words) for ngrams, _ in smoothed.orders)

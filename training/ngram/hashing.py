@@ -11,7 +11,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from models.word_kernels import HASH_PRIME, HASH_SEED, long_space_at
+from models.word_kernels import HASH_PRIME, HASH_SEED, wide_space_length
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 Offsets: TypeAlias = npt.NDArray[np.int64]
@@ -68,11 +68,11 @@ class HashSet:
 
     def mark_seen(self, hashes: Hashes) -> None:
         """Remember those that are members; others are ignored."""
-        _meet(self._keys, self._met, hashes)
+        _mark_seen(self._keys, self._met, hashes)
 
     def num_seen(self, hashes: Hashes) -> int:
         """How many of some members have been met, one that repeats as often as it stands there."""
-        return int(_count_met(self._keys, self._met, hashes))
+        return int(_count_seen(self._keys, self._met, hashes))
 
 
 @numba.njit(nogil=True, cache=True)
@@ -84,9 +84,9 @@ def _hash_words(text: npt.NDArray[np.uint8], hashes: Hashes, offsets: Offsets) -
         byte = text[place] if place < len(text) else _NEWLINE
         kind = _KINDS[byte]
         if kind in {_PERHAPS_SPACE, _PERHAPS_PUNCTUATION}:
-            width = long_space_at(text, place)
+            width = wide_space_length(text, place)
             kind = _SPACE if width > 0 else 0
-            if kind == 0 and byte == 0xE2 and _is_long_punctuation(text, place):
+            if kind == 0 and byte == 0xE2 and _is_multibyte_punctuation(text, place):
                 place += 3
                 continue
         if kind == _PUNCTUATION:
@@ -98,7 +98,7 @@ def _hash_words(text: npt.NDArray[np.uint8], hashes: Hashes, offsets: Offsets) -
             place += 1
             continue
         if length > 0:
-            hashes[count] = _mixed(value)
+            hashes[count] = _mix_hash(value)
             count += 1
             value, length = HASH_SEED, 0
         if byte == _NEWLINE:
@@ -109,12 +109,12 @@ def _hash_words(text: npt.NDArray[np.uint8], hashes: Hashes, offsets: Offsets) -
 
 
 @numba.njit(nogil=True, cache=True)
-def _is_long_punctuation(text: npt.NDArray[np.uint8], place: int) -> bool:
+def _is_multibyte_punctuation(text: npt.NDArray[np.uint8], place: int) -> bool:
     return place + 2 < len(text) and text[place + 1] == 0x80 and 0x90 <= text[place + 2] <= 0xA7
 
 
 @numba.njit(nogil=True, cache=True, inline="always")
-def _mixed(value: np.uint64) -> np.uint64:
+def _mix_hash(value: np.uint64) -> np.uint64:
     value = (value ^ (value >> _HALF)) * _MIX
     return value ^ (value >> _HALF)
 
@@ -154,7 +154,7 @@ def _hash_lines(words: Hashes, offsets: Offsets, least: int, out: Hashes) -> Non
 def _slot_of(keys: Hashes, key: np.uint64) -> np.int64:
     """Where the key is, or could be entered."""
     mask = len(keys) - 1
-    slot = np.int64(_mixed(key)) & mask
+    slot = np.int64(_mix_hash(key)) & mask
     while keys[slot] != 0 and keys[slot] != key:
         slot = (slot + 1) & mask
     return slot
@@ -168,7 +168,7 @@ def _insert(keys: Hashes, hashes: Hashes) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def _meet(keys: Hashes, met: npt.NDArray[np.bool_], hashes: Hashes) -> None:
+def _mark_seen(keys: Hashes, met: npt.NDArray[np.bool_], hashes: Hashes) -> None:
     for hashed in hashes:
         key = max(hashed, _ONE)
         slot = _slot_of(keys, key)
@@ -177,7 +177,7 @@ def _meet(keys: Hashes, met: npt.NDArray[np.bool_], hashes: Hashes) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def _count_met(keys: Hashes, met: npt.NDArray[np.bool_], hashes: Hashes) -> int:
+def _count_seen(keys: Hashes, met: npt.NDArray[np.bool_], hashes: Hashes) -> int:
     count = 0
     for hashed in hashes:
         count += met[_slot_of(keys, max(hashed, _ONE))]

@@ -18,39 +18,41 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidInputError, VocabularyMismatchError
-from models.ngram.build import NGrams, Weights
-from training.ngram.rows import LEAST_ROOM, Contexts, Orders, Rows, linear
+from models.ngram.build import NGrams, NGramWeights
+from training.ngram.rows import MIN_LOWER_MASS, BackoffRows, ContextMasses, Orders, from_log10
 from training.ngram.smoothing.weights import log10
-from training.ngram.trie import FloatArray, link, lower_probs, suffixes_by_order
+from training.ngram.trie import DoubleArray, link, lower_probs, suffixes_by_order
 
 IntArray: TypeAlias = npt.NDArray[np.int32]
 
 
-class _Union(NamedTuple):
+class _NGramUnion(NamedTuple):
     """All parts' n-grams by order, and the place of each part's n-grams in them, by part and order."""
 
     ngrams: list[NGrams]
     indices: list[list[IntArray]]
 
 
-class _Own(NamedTuple):
+class _PartNGrams(NamedTuple):
     """A part's own n-grams of one order: places in the union, probabilities, back-off weights [n each]."""
 
     indices: IntArray
-    probs: FloatArray
-    backoffs: FloatArray
+    probs: DoubleArray
+    backoffs: DoubleArray
 
 
-class _Answer(NamedTuple):
+class _PartScores(NamedTuple):
     """What a part says of the union's n-grams of one order [n] and of their contexts [m]; see `rows.Contexts`."""
 
-    probs: FloatArray
-    lower: FloatArray
-    lower_unlisted: FloatArray
-    unlisted: FloatArray
+    probs: DoubleArray
+    lower: DoubleArray
+    lower_unlisted: DoubleArray
+    unlisted: DoubleArray
 
 
-def interpolate(parts: Sequence[Orders], weights: Sequence[float]) -> list[tuple[NGrams, Weights]]:
+def interpolate_models(
+    parts: Sequence[Orders], weights: Sequence[float]
+) -> list[tuple[NGrams, NGramWeights]]:
     """Mix back-off models over one vocabulary into one.
 
     For a word that no part lists after h, Σ_i λ_i p_i(w|h) is Σ_i λ_i α_i(h) p_i(w|h'). One back-off
@@ -69,28 +71,28 @@ def interpolate(parts: Sequence[Orders], weights: Sequence[float]) -> list[tuple
         VocabularyMismatchError: the parts' vocabularies differ in size.
     """
     _check(parts, weights)
-    ngrams_by_order, places = _union(parts)
+    ngrams_by_order, places = _unite(parts)
     trie = link(ngrams_by_order)
-    rows = [Rows(trie) for _ in parts]
-    mixture = Rows(trie)
-    answer: list[Weights] = []
+    rows = [BackoffRows(trie) for _ in parts]
+    mixture = BackoffRows(trie)
+    answer: list[NGramWeights] = []
     for length, ngrams in enumerate(ngrams_by_order, start=1):
         answers = [
-            _ask(part_rows, ngrams, length, _own(part, part_places, length))
+            _score_part(part_rows, ngrams, length, _part_ngrams(part, part_places, length))
             for part_rows, part, part_places in zip(rows, parts, places, strict=True)
         ]
-        mixed = _Answer(*(_weighted_sum(weights, column) for column in zip(*answers, strict=True)))
+        mixed = _PartScores(*(_weighted_sum(weights, column) for column in zip(*answers, strict=True)))
         if length > 1:
             lower = lower_probs(trie, length, mixture.probs, mixture.backoffs)
             # the two differ where the mixture itself backs off for a suffix that no part lists
             room = mixed.lower_unlisted + np.bincount(
                 ngrams.prefixes, mixed.lower - lower, minlength=len(mixed.lower_unlisted)
             )
-            backoffs = mixed.unlisted / np.maximum(room, LEAST_ROOM)
+            backoffs = mixed.unlisted / np.maximum(room, MIN_LOWER_MASS)
             mixture.set_backoffs(length - 1, backoffs)
             answer[-1] = answer[-1]._replace(log10_backoffs=log10(backoffs))
         mixture.set_probs(length, mixed.probs)
-        answer.append(Weights(log10(mixed.probs), np.zeros(0, dtype=np.float32)))
+        answer.append(NGramWeights(log10(mixed.probs), np.zeros(0, dtype=np.float32)))
     suffixes = suffixes_by_order(trie)
     linked = [ngrams._replace(suffixes=own) for ngrams, own in zip(ngrams_by_order, suffixes, strict=True)]
     return list(zip(linked, answer, strict=True))
@@ -112,7 +114,7 @@ def _check(parts: Sequence[Orders], weights: Sequence[float]) -> None:
         )
 
 
-def _union(parts: Sequence[Orders]) -> _Union:
+def _unite(parts: Sequence[Orders]) -> _NGramUnion:
     """Merge the parts' n-grams order by order, each as the number of its prefix in the union and its word."""
     vocab_size = len(parts[0][0][0].words)
     ngrams = [parts[0][0][0]]
@@ -122,7 +124,7 @@ def _union(parts: Sequence[Orders]) -> _Union:
             (part[length - 1][0], own) for part, own in zip(parts, places, strict=True) if len(part) >= length
         ]
         keys = [own[-1][n.prefixes].astype(np.int64) * vocab_size + n.words for n, own in longer]
-        merged = _merged(keys)
+        merged = _merge_keys(keys)
         suffixes = np.full(len(merged), -1, dtype=np.int32)
         for (one, own), key in zip(longer, keys, strict=True):
             own.append(np.searchsorted(merged, key).astype(np.int32))
@@ -130,10 +132,10 @@ def _union(parts: Sequence[Orders]) -> _Union:
             suffixes[own[-1][listed]] = own[-2][one.suffixes[listed]]
         prefixes, words = np.divmod(merged, vocab_size)
         ngrams.append(NGrams(words.astype(np.int32), prefixes.astype(np.int32), suffixes))
-    return _Union(ngrams, places)
+    return _NGramUnion(ngrams, places)
 
 
-def _merged(keys: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+def _merge_keys(keys: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     """The different values of several rising lists, rising."""
     together = np.sort(np.concatenate(keys), kind="stable")  # which merges the lists
     is_new = np.ones(len(together), dtype=np.bool_)  # pruning may have left no part anything of this order
@@ -141,22 +143,22 @@ def _merged(keys: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     return together[is_new]
 
 
-def _own(part: Orders, places: Sequence[IntArray], length: int) -> _Own:
+def _part_ngrams(part: Orders, places: Sequence[IntArray], length: int) -> _PartNGrams:
     if length > len(part):
-        return _Own(np.zeros(0, dtype=np.int32), np.zeros(0), np.zeros(0))
+        return _PartNGrams(np.zeros(0, dtype=np.int32), np.zeros(0), np.zeros(0))
     weights = part[length - 1][1]
-    probs = linear(weights.log10_probs)
-    return _Own(
+    probs = from_log10(weights.log10_probs)
+    return _PartNGrams(
         places[length - 1],
         probs,
-        linear(weights.log10_backoffs) if length < len(part) else np.ones(len(probs)),
+        from_log10(weights.log10_backoffs) if length < len(part) else np.ones(len(probs)),
     )
 
 
-def _ask(rows: Rows, ngrams: NGrams, length: int, own: _Own) -> _Answer:
+def _score_part(rows: BackoffRows, ngrams: NGrams, length: int, own: _PartNGrams) -> _PartScores:
     """What a part says of the union's n-grams of one length; it is entered into the part's rows, too."""
     nothing = np.zeros(0)
-    context = Contexts(nothing, nothing, nothing)
+    context = ContextMasses(nothing, nothing, nothing)
     probs = np.zeros(len(ngrams.words))
     if length > 1:
         context = rows.contexts(ngrams, length)
@@ -166,10 +168,10 @@ def _ask(rows: Rows, ngrams: NGrams, length: int, own: _Own) -> _Answer:
     backoffs[own.indices] = own.backoffs
     rows.add_order(ngrams, length, probs, left=context.unlisted if length > 1 else 0.0)
     rows.set_backoffs(length, backoffs)
-    return _Answer(probs, *context)
+    return _PartScores(probs, *context)
 
 
-def _weighted_sum(weights: Sequence[float], values: Sequence[FloatArray]) -> FloatArray:
+def _weighted_sum(weights: Sequence[float], values: Sequence[DoubleArray]) -> DoubleArray:
     total = weights[0] * values[0]
     for weight, one in zip(weights[1:], values[1:], strict=True):
         total += weight * one

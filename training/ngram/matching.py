@@ -31,7 +31,9 @@ class Matches(NamedTuple):
     types: IntArray
 
 
-def match(orders: Iterable[OrderCounts], held_out: EncodedCorpus, *, vocab_size: int) -> Iterator[Matches]:
+def match_counts(
+    orders: Iterable[OrderCounts], held_out: EncodedCorpus, *, vocab_size: int
+) -> Iterator[Matches]:
     """Match every held-out token once with each order.
 
     Args:
@@ -48,7 +50,7 @@ def match(orders: Iterable[OrderCounts], held_out: EncodedCorpus, *, vocab_size:
     contexts = np.zeros_like(text)
     for k, order in enumerate(orders, start=1):
         words, prefixes, _ = order.ngrams
-        numbers = text if k == 1 else _find(words, prefixes, contexts, text)
+        numbers = text if k == 1 else _find_ngrams(words, prefixes, contexts, text)
         yield _matches(order, numbers[predicted], contexts[predicted])
         contexts = np.roll(numbers, 1)  # the first position has none before it, but holds `<s>`
 
@@ -72,7 +74,7 @@ def _values_at(places: IntArray, values: IntArray) -> IntArray:
 
 
 @numba.njit(nogil=True, cache=True)
-def _find(words: IntArray, prefixes: IntArray, contexts: IntArray, text: IntArray) -> IntArray:
+def _find_ngrams(words: IntArray, prefixes: IntArray, contexts: IntArray, text: IntArray) -> IntArray:
     """The number of the n-gram that ends at each position, by bisection; −1 where there is none.
 
     `contexts` holds the number of the n-gram of the order below that ends just before.

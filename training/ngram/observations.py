@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from models.ngram.build import NGrams
 from models.vocabulary import BOS
-from training.ngram.count_pruning import list_only, listed, thresholds_by_order
+from training.ngram.count_pruning import keep_listed, listed_mask, thresholds_by_order
 from training.ngram.counting import CountedNGrams
 
 IntArray: TypeAlias = npt.NDArray[np.int32]
 
-HIGHEST_COUNT = 7
+MAX_COUNT_OF_COUNTS = 7
 """Counts of counts are kept up to this one."""
 
 
@@ -96,8 +96,8 @@ class Observations:
             if contexts is not None:
                 totals, types = totals[contexts], types[contexts]
             num_contexts = len(counts)
-            contexts = listed(occurrences, self.thresholds[k - 1], order=k)
-            ngrams, numbers = list_only(every_ngram, kept=contexts, numbers=numbers)
+            contexts = listed_mask(occurrences, self.thresholds[k - 1], order=k)
+            ngrams, numbers = keep_listed(every_ngram, kept=contexts, numbers=numbers)
             counts = counts if contexts is None else counts[contexts]
             yield OrderCounts(ngrams, counts, totals, types, counts_of_counts)
 
@@ -120,11 +120,11 @@ def _by_context(
 ) -> tuple[IntArray, IntArray, npt.NDArray[np.int64]]:
     """Totals and types by context, and counts of counts, in one pass."""
     totals, types = np.zeros(num_contexts, np.int32), np.zeros(num_contexts, np.int32)
-    counts_of_counts = np.zeros(HIGHEST_COUNT + 1, np.int64)
+    counts_of_counts = np.zeros(MAX_COUNT_OF_COUNTS + 1, np.int64)
     for i in range(len(counts)):
         count = counts[i]
         totals[prefixes[i]] += count
         types[prefixes[i]] += count > 0
-        if count <= HIGHEST_COUNT:
+        if count <= MAX_COUNT_OF_COUNTS:
             counts_of_counts[count] += 1
     return totals, types, counts_of_counts

@@ -12,17 +12,17 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from models.ngram.build import NGrams, Weights
-from training.ngram.trie import FloatArray, Trie, lower_probs
+from models.ngram.build import NGrams, NGramWeights
+from training.ngram.trie import DoubleArray, Trie, lower_probs
 
-Orders: TypeAlias = Sequence[tuple[NGrams, Weights]]
+Orders: TypeAlias = Sequence[tuple[NGrams, NGramWeights]]
 """A back-off model as its n-grams and weights of the orders 1, 2, …."""
 
-LEAST_ROOM = 1e-9
+MIN_LOWER_MASS = 1e-9
 """Less room than this is rounding, as probabilities are stored in single precision."""
 
 
-class Contexts(NamedTuple):
+class ContextMasses(NamedTuple):
     """What the contexts [m] of one order's n-grams [n] do with the words they do not list.
 
     Attributes:
@@ -31,12 +31,12 @@ class Contexts(NamedTuple):
         unlisted: mass of those words after the context itself [m].
     """
 
-    lower: FloatArray
-    lower_unlisted: FloatArray
-    unlisted: FloatArray
+    lower: DoubleArray
+    lower_unlisted: DoubleArray
+    unlisted: DoubleArray
 
 
-class Rows:
+class BackoffRows:
     """Probabilities, back-off weights and row sums of a model, by node below the trie's highest order.
 
     Args:
@@ -50,16 +50,18 @@ class Rows:
         self.backoffs = np.ones(size)
         self.sums = np.ones(size)
 
-    def contexts(self, ngrams: NGrams, length: int) -> Contexts:
+    def contexts(self, ngrams: NGrams, length: int) -> ContextMasses:
         """What follows from the shorter n-grams for those of `length` words, at least 2."""
         nodes = self.trie.nodes(length - 1)
         lower = lower_probs(self.trie, length, self.probs, self.backoffs)
         room = self.sums[self.trie.suffixes[nodes]]
         room -= np.bincount(ngrams.prefixes, lower, minlength=len(room))
-        np.maximum(room, LEAST_ROOM, out=room)
-        return Contexts(lower, room, room * self.backoffs[nodes])
+        np.maximum(room, MIN_LOWER_MASS, out=room)
+        return ContextMasses(lower, room, room * self.backoffs[nodes])
 
-    def add_order(self, ngrams: NGrams, length: int, probs: FloatArray, *, left: FloatArray | float) -> None:
+    def add_order(
+        self, ngrams: NGrams, length: int, probs: DoubleArray, *, left: DoubleArray | float
+    ) -> None:
         """Take in the n-grams of `length` words [n].
 
         Args:
@@ -73,18 +75,18 @@ class Rows:
         self.sums[contexts] = listed + left
         self.set_probs(length, probs)
 
-    def set_probs(self, length: int, probs: FloatArray) -> None:
+    def set_probs(self, length: int, probs: DoubleArray) -> None:
         """The probabilities of n-grams of `length` words [n]; not kept for the highest order."""
         if length < self.trie.order:
             self.probs[self.trie.nodes(length)] = probs
 
-    def set_backoffs(self, length: int, backoffs: FloatArray) -> None:
+    def set_backoffs(self, length: int, backoffs: DoubleArray) -> None:
         """The back-off weights of n-grams of `length` words [n]; not kept for the highest order."""
         if length < self.trie.order:
             self.backoffs[self.trie.nodes(length)] = backoffs
 
 
-def linear(log10: npt.NDArray[np.float32]) -> FloatArray:
+def from_log10(log10: npt.NDArray[np.float32]) -> DoubleArray:
     """Probabilities or weights in double precision from their decimal logarithms."""
-    values: FloatArray = np.power(10.0, log10, dtype=np.float64)
+    values: DoubleArray = np.power(10.0, log10, dtype=np.float64)
     return values

@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 
 from models.ngram.build import NGrams, build_automaton
 from models.ngram.model import NGramModel
-from models.ngram.quantised import quantised
+from models.ngram.quantised import quantise_automaton
 from models.vocabulary import Vocabulary
 from training.ngram.entropy_pruning import prune_by_entropy
 from training.ngram.rows import Orders
 from training.progress import Progress
 
 
-class Shrinking(NamedTuple):
+class CompressionSettings(NamedTuple):
     """What to do to a model that no counts are known of.
 
     Attributes:
@@ -25,10 +25,10 @@ class Shrinking(NamedTuple):
     quantise: bool = False
 
 
-AS_IT_IS = Shrinking()
+NO_COMPRESSION = CompressionSettings()
 
 
-class Shrunk(NamedTuple):
+class CompressedModel(NamedTuple):
     """A model and what was done to it.
 
     Attributes:
@@ -42,14 +42,14 @@ class Shrunk(NamedTuple):
     facts: dict[str, Any]
 
 
-def shrink(
+def compress(
     orders: Orders,
     vocabulary: Vocabulary,
-    shrinking: Shrinking,
+    shrinking: CompressionSettings,
     *,
     normalised: bool = True,
     progress: Progress,
-) -> Shrunk:
+) -> CompressedModel:
     """Build a model of a table's n-grams, with fewer of them and fewer bits if that is wanted.
 
     Args:
@@ -73,7 +73,7 @@ def shrink(
     progress.start("building the model", None)
     automaton = build_automaton(orders)
     if shrinking.quantise:
-        automaton = quantised(automaton)
+        automaton = quantise_automaton(automaton)
     progress.finish()
     model = NGramModel(automaton, vocabulary, normalised=normalised and not shrinking.quantise)
-    return Shrunk(model, [ngrams for ngrams, _ in orders], facts)
+    return CompressedModel(model, [ngrams for ngrams, _ in orders], facts)

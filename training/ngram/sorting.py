@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from models.ngram.threads import side_by_side
+from models.ngram.threads import run_slices
 from models.vocabulary import EOS
 from training.progress import Progress
 
@@ -48,7 +48,7 @@ def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress
         progress: told of as many steps.
     """
     length = len(text) - order
-    bounds, shares = _equal_shares(text[:length], vocab_size)
+    bounds, shares = _equal_partitions(text[:length], vocab_size)
 
     def sort(share: slice) -> IntArray:
         low, high = bounds[share.start], bounds[share.stop]
@@ -61,16 +61,16 @@ def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress
                 progress.advance()
         return positions
 
-    positions = np.concatenate(side_by_side(sort, list(range(len(bounds)))))
+    positions = np.concatenate(run_slices(sort, list(range(len(bounds)))))
     shared, extents = np.empty(length, np.uint8), np.empty(length, np.uint8)
-    side_by_side(
+    run_slices(
         lambda share: _share_prefixes(text, positions, order, share.start, share.stop, shared, extents),
         shares,
     )
     return SortedText(text, positions, shared, extents, shares)
 
 
-def _equal_shares(text: IntArray, vocab_size: int) -> tuple[list[int], list[int]]:
+def _equal_partitions(text: IntArray, vocab_size: int) -> tuple[list[int], list[int]]:
     """First words that part the positions in shares of about the same size, one a core; and where those begin."""
     smaller = np.concatenate([[0], np.cumsum(np.bincount(text, minlength=vocab_size))])
     wanted = np.linspace(0, len(text), (os.cpu_count() or 1) + 1)

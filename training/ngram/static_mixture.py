@@ -9,11 +9,11 @@ from models.ngram.build import build_automaton, list_ngrams
 from models.ngram.model import NGramModel
 from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
-from training.evaluation import score_corpus
+from training.evaluating.scoring import score_corpus
 from training.mixture_weights import fit_weights
-from training.ngram.interpolation import interpolate
-from training.ngram.shrinking import AS_IT_IS, Shrinking, shrink
-from training.ngram.vocabularies import remap, translation
+from training.ngram.interpolation import interpolate_models
+from training.ngram.shrinking import NO_COMPRESSION, CompressionSettings, compress
+from training.ngram.vocabularies import id_translation, remap
 from training.progress import Progress
 
 
@@ -36,7 +36,7 @@ def mix_statically(
     vocabulary: Vocabulary,
     held_out: EncodedCorpus,
     *,
-    shrinking: Shrinking = AS_IT_IS,
+    shrinking: CompressionSettings = NO_COMPRESSION,
     progress: Progress,
 ) -> StaticMixture:
     """Mix n-gram models into one; weights are those that make held-out text most probable.
@@ -51,20 +51,20 @@ def mix_statically(
     Raises:
         InvalidInputError: there is no held-out token, or the model cannot be shrunk so.
     """
-    models = [_over(vocabulary, part) for part in parts]
+    models = [_over_vocabulary(vocabulary, part) for part in parts]
     scores = [score_corpus(model, held_out, progress=progress).log_probs for model in models]
     weights = fit_weights(np.stack(scores, axis=1))
     progress.start("mixing n-grams", None)
-    orders = interpolate([list_ngrams(model.automaton) for model in models], weights)
+    orders = interpolate_models([list_ngrams(model.automaton) for model in models], weights)
     progress.finish()
     normalised = all(part.normalised for part in parts)
-    made = shrink(orders, vocabulary, shrinking, normalised=normalised, progress=progress)
+    made = compress(orders, vocabulary, shrinking, normalised=normalised, progress=progress)
     return StaticMixture(made.model, weights, made.facts)
 
 
-def _over(vocabulary: Vocabulary, part: NGramModel) -> NGramModel:
+def _over_vocabulary(vocabulary: Vocabulary, part: NGramModel) -> NGramModel:
     """The part over the mixture's vocabulary."""
     if part.vocabulary.fingerprint == vocabulary.fingerprint:
         return part
-    orders = remap(list_ngrams(part.automaton), translation(part.vocabulary, vocabulary), len(vocabulary))
+    orders = remap(list_ngrams(part.automaton), id_translation(part.vocabulary, vocabulary), len(vocabulary))
     return NGramModel(build_automaton(orders), vocabulary, normalised=part.normalised)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from models.ngram.build import NGrams
 
-FloatArray: TypeAlias = npt.NDArray[np.float64]
+DoubleArray: TypeAlias = npt.NDArray[np.float64]
 NodeArray: TypeAlias = npt.NDArray[np.uint32]
 
 
@@ -76,7 +76,7 @@ def suffixes_by_order(trie: Trie) -> list[npt.NDArray[np.int32]]:
     return [unigrams, *(np.maximum(one_order, -1).astype(np.int32) for one_order in places)]
 
 
-def lower_probs(trie: Trie, length: int, probs: FloatArray, backoffs: FloatArray) -> FloatArray:
+def lower_probs(trie: Trie, length: int, probs: DoubleArray, backoffs: DoubleArray) -> DoubleArray:
     """What a model says of each n-gram's last word after its context without the first word.
 
     Args:
@@ -128,7 +128,7 @@ def _link_order(trie: Trie, length: int, given: npt.NDArray[np.int32]) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def _lower_probs(trie: Trie, length: int, probs: FloatArray, backoffs: FloatArray) -> FloatArray:
+def _lower_probs(trie: Trie, length: int, probs: DoubleArray, backoffs: DoubleArray) -> DoubleArray:
     """Walk from the shortened context to the one whose word is the n-gram's listed suffix."""
     first = trie.starts[length]
     out = np.empty(trie.starts[length + 1] - first, np.float64)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidInputError
-from models.ngram.build import NGrams, Weights
+from models.ngram.build import NGrams, NGramWeights
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import CONTROL_TOKENS, Vocabulary
 from training.ngram.rows import Orders
@@ -37,33 +37,33 @@ def union_tokenizer(tokenizers: Sequence[tuple[str, Tokenizer]]) -> Tokenizer:
                 "only word tokenizers can be joined: train the parts with one tokenizer",
                 parameter="mixture.models",
             )
-        for key, value in _rules(other).items():
-            if value != _rules(first)[key]:
+        for key, value in _splitting_rules(other).items():
+            if value != _splitting_rules(first)[key]:
                 raise InvalidInputError(
                     f"the tokenizers of {first_name} ({first.kind}) and {name} ({other.kind}) cannot be joined: "
-                    f"{key} is {_rules(first)[key]!r} in one and {value!r} in the other; "
+                    f"{key} is {_splitting_rules(first)[key]!r} in one and {value!r} in the other; "
                     "train the parts with one tokenizer",
                     parameter="mixture.models",
                 )
     words = dict.fromkeys(w for _, t in tokenizers for w in t.vocabulary.tokens[len(CONTROL_TOKENS) :])
     if not isinstance(first, WordTokenizer) or len(words) + len(CONTROL_TOKENS) == len(first.vocabulary):
         return first
-    return WordTokenizer(Vocabulary(words), **_rules(first))
+    return WordTokenizer(Vocabulary(words), **_splitting_rules(first))
 
 
-def _rules(tokenizer: WordTokenizer) -> dict[str, Any]:
+def _splitting_rules(tokenizer: WordTokenizer) -> dict[str, Any]:
     """Everything but the words."""
     return {key: value for key, value in tokenizer.settings().items() if key != "tokens"}
 
 
-def translation(source: Vocabulary, target: Vocabulary) -> IntArray:
+def id_translation(source: Vocabulary, target: Vocabulary) -> IntArray:
     """The target's id of each id of the source [V of the source], int32; `<unk>` for words it does not have."""
     ordinary = (target.id_of(token) for token in source.tokens[len(CONTROL_TOKENS) :])
     control = range(len(CONTROL_TOKENS))
     return np.fromiter((*control, *ordinary), np.int32, len(source))
 
 
-def remap(orders: Orders, ids: IntArray, vocab_size: int) -> list[tuple[NGrams, Weights]]:
+def remap(orders: Orders, ids: IntArray, vocab_size: int) -> list[tuple[NGrams, NGramWeights]]:
     """A back-off model over a larger vocabulary, whose further words have the probability 0 and no n-grams.
 
     After such a word the context is empty.
@@ -81,7 +81,7 @@ def remap(orders: Orders, ids: IntArray, vocab_size: int) -> list[tuple[NGrams, 
         backoffs[ids] = weights.log10_backoffs
     nowhere = np.zeros(vocab_size, dtype=np.int32)
     answer = [
-        (NGrams(np.arange(vocab_size, dtype=np.int32), nowhere, nowhere), Weights(probs, backoffs)),
+        (NGrams(np.arange(vocab_size, dtype=np.int32), nowhere, nowhere), NGramWeights(probs, backoffs)),
     ]
     places = ids  # of the order before: where each of its n-grams is now
     for ngrams, weights in orders[1:]:
@@ -95,5 +95,5 @@ def remap(orders: Orders, ids: IntArray, vocab_size: int) -> list[tuple[NGrams, 
         log10_backoffs = weights.log10_backoffs
         if len(log10_backoffs):
             log10_backoffs = log10_backoffs[rank]
-        answer.append((moved, Weights(weights.log10_probs[rank], log10_backoffs)))
+        answer.append((moved, NGramWeights(weights.log10_probs[rank], log10_backoffs)))
     return answer

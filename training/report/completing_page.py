@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from training.report.drawing import ACCENT, SECOND, THIRD, drawing
-from training.report.html import document, figures, section, table, tiles
+from training.report.drawing import ACCENT, SECOND, THIRD, draw_svg
+from training.report.html import document, figure_grid, section, table, tiles
 from training.report.pictures import Picture
 
 _LISTS = {"top_1": "first of the list", "top_3": "first three"}
-_PLACES = {"next_word": "before a word", "any_letter": "before any letter"}
+_POSITIONS = {"next_word": "before a word", "any_letter": "before any letter"}
 _PHRASES = "phrase_match_"
 _NAMES = {
     "keystroke_savings_top_1": "keystroke savings, one completion shown",
@@ -22,7 +22,7 @@ _NAMES = {
 }
 
 
-def completing_page(result: Mapping[str, Any]) -> bytes:
+def autocomplete_page(result: Mapping[str, Any]) -> bytes:
     """The page's bytes.
 
     Args:
@@ -33,9 +33,9 @@ def completing_page(result: Mapping[str, Any]) -> bytes:
         f"{result['lines']:,} held-out lines; intervals hold a figure with 95 % probability."
     )
     sections = [
-        tiles(_summary(result)),
-        section("Figures", _figures(result)),
-        section("Pictures", figures(_pictures(result))),
+        tiles(_autocomplete_summary(result)),
+        section("Figures", _autocomplete_figures(result)),
+        section("Pictures", figure_grid(_pictures(result))),
         section("Acceptance", _acceptance(result["acceptance"])),
     ]
     heading = f"{result['model']}: autocomplete"
@@ -49,7 +49,7 @@ def _figure_names(figures_told: Mapping[str, Any]) -> dict[str, str]:
     return {**_NAMES, **phrases}
 
 
-def _told(name: str, value: float | None, *, signed: bool = False) -> str:
+def _format_figure(name: str, value: float | None, *, signed: bool = False) -> str:
     """A figure as people read it: shares in per cent, others with three digits."""
     if value is None:
         return "none"
@@ -58,14 +58,14 @@ def _told(name: str, value: float | None, *, signed: bool = False) -> str:
     return f"{value:{sign}.3f}" if plain else f"{100 * value:{sign}.1f} %"
 
 
-def _summary(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _autocomplete_summary(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     told = result["figures"]
     for name in ("keystroke_savings_top_3", "keystroke_savings_top_1", "next_word_recall_top_3"):
-        yield _NAMES[name], _told(name, told[name]["value"])
+        yield _NAMES[name], _format_figure(name, told[name]["value"])
     yield "one keystroke, median", f"{result['keystroke_ms']['p50']:.2f} ms"
 
 
-def _figures(result: Mapping[str, Any]) -> str:
+def _autocomplete_figures(result: Mapping[str, Any]) -> str:
     against = result.get("against")
     heads = ["", result["model"], "95 %"]
     if against:
@@ -73,24 +73,24 @@ def _figures(result: Mapping[str, Any]) -> str:
     rows = []
     for name, label in _figure_names(result["figures"]).items():
         own = result["figures"][name]
-        row = [label, _told(name, own["value"]), _span(name, own)]
+        row = [label, _format_figure(name, own["value"]), _span(name, own)]
         if against:
             gap = against["difference"][name]
-            other = _told(name, against["figures"][name]["value"])
-            row += [other, _told(name, gap["value"], signed=True), _span(name, gap, signed=True)]
+            other = _format_figure(name, against["figures"][name]["value"])
+            row += [other, _format_figure(name, gap["value"], signed=True), _span(name, gap, signed=True)]
         rows.append(row)
     return table(heads, rows)
 
 
 def _span(name: str, figure: Mapping[str, Any], *, signed: bool = False) -> str:
-    return " to ".join(_told(name, figure[end], signed=signed) for end in ("low", "high"))
+    return " to ".join(_format_figure(name, figure[end], signed=signed) for end in ("low", "high"))
 
 
 def _acceptance(told: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     heads = ["share of places where it is shown"]
-    heads += [f"{what}, {where}" for where in _PLACES.values() for what in ("least probable", "right")]
+    heads += [f"{what}, {where}" for where in _POSITIONS.values() for what in ("least probable", "right")]
     rows = []
-    for rows_of_places in zip(*(told[key] for key in _PLACES), strict=True):
+    for rows_of_places in zip(*(told[key] for key in _POSITIONS), strict=True):
         row = [f"{100 * rows_of_places[0]['coverage']:.0f} %"]
         for own in rows_of_places:
             row += [f"{own['threshold']:.3f}", f"{100 * own['precision']:.1f} %"]
@@ -115,16 +115,16 @@ def _recall(models: Sequence[Mapping[str, Any]]) -> Picture:
                     [100 * row[key] for row in told],
                     color=colour,
                     label=None if number else name,
-                    **_stroke(number),
+                    **_line_style(number),
                 )
         axes.set_ylim(0, 103)
         axes.set_xlabel("letters typed")
         axes.set_ylabel("per cent of words")
 
     return Picture(
-        drawing("Words found by letters typed", draw),
+        draw_svg("Words found by letters typed", draw),
         "Of the words that are longer: the share that the list holds after so many letters."
-        + _dashed(models),
+        + _dashed_note(models),
     )
 
 
@@ -133,14 +133,14 @@ def _precision(models: Sequence[Mapping[str, Any]]) -> Picture:
 
     def draw(axes: Any) -> None:
         for number, model in enumerate(models):
-            for (key, name), colour in zip(_PLACES.items(), (ACCENT, SECOND), strict=True):
+            for (key, name), colour in zip(_POSITIONS.items(), (ACCENT, SECOND), strict=True):
                 told = model["acceptance"][key]
                 axes.plot(
                     [100 * row["coverage"] for row in told],
                     [100 * row["precision"] for row in told],
                     color=colour,
                     label=None if number else name,
-                    **_stroke(number),
+                    **_line_style(number),
                 )
         axes.set_xlim(0, 100)
         axes.set_ylim(0, 103)
@@ -148,9 +148,9 @@ def _precision(models: Sequence[Mapping[str, Any]]) -> Picture:
         axes.set_ylabel("per cent right")
 
     return Picture(
-        drawing("Right where it is shown", draw),
+        draw_svg("Right where it is shown", draw),
         "A service that shows its first completion only above some probability shows it at fewer places and "
-        "is right more often; min_probability sets where." + _dashed(models),
+        "is right more often; min_probability sets where." + _dashed_note(models),
     )
 
 
@@ -162,25 +162,25 @@ def _phrases(models: Sequence[Mapping[str, Any]]) -> Picture:
             names = [name for name in model["figures"] if name.startswith(_PHRASES)]
             known = [(n, model["figures"][name]["value"]) for n, name in enumerate(names, start=1)]
             points = [(n, 100 * value) for n, value in known if value is not None]
-            axes.plot(*zip(*points, strict=True), color=colour, **_stroke(number))
+            axes.plot(*zip(*points, strict=True), color=colour, **_line_style(number))
         axes.set_xticks(range(1, 6))
         axes.set_ylim(bottom=0)
         axes.set_xlabel("words of the phrase")
         axes.set_ylabel("per cent right")
 
     return Picture(
-        drawing("Phrases written ahead", draw),
+        draw_svg("Phrases written ahead", draw),
         "The most probable word, then the most probable after it, and so on: how often all of them are what the "
-        "text says next." + _dashed(models),
+        "text says next." + _dashed_note(models),
     )
 
 
-def _dashed(models: Sequence[Mapping[str, Any]]) -> str:
+def _dashed_note(models: Sequence[Mapping[str, Any]]) -> str:
     """Which model is drawn in broken lines, if there is a second one."""
     return f" Dashed: {models[1]['model']}." if len(models) > 1 else ""
 
 
-def _stroke(number: int) -> dict[str, Any]:
+def _line_style(number: int) -> dict[str, Any]:
     """How the first model's curves are drawn, and the second's."""
     style: dict[str, Any] = {"marker": "o", "markersize": 3.0}
     return style | ({"linewidth": 1.6} if number == 0 else {"linewidth": 1.0, "linestyle": "--"})

@@ -22,7 +22,7 @@ _VARIABLES = {
 _SETTINGS: Any = {"svg.fonttype": "none", "font.size": 9.0, "axes.titlesize": 9.5}
 
 
-def drawing(
+def draw_svg(
     title: str, draw: Callable[[Any], None], *, height: float = HEIGHT, along: Literal["x", "y"] = "y"
 ) -> str:
     """An `<svg>` element.

@@ -40,7 +40,7 @@ def tiles(labelled: Iterable[tuple[str, str]]) -> str:
     return f'<div class="tiles">\n{shown}</div>\n' if shown else ""
 
 
-def figures(pictures: Sequence[Picture]) -> str:
+def figure_grid(pictures: Sequence[Picture]) -> str:
     """Pictures with their captions, side by side where there is room."""
     shown = "".join(
         f"<figure>\n{picture.svg}\n<figcaption>{escape(picture.caption)}</figcaption>\n</figure>\n"

@@ -5,7 +5,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from training.neural.history import HistoryRecord
-from training.report.html import document, figures, section, table, tiles
+from training.report.html import document, figure_grid, section, table, tiles
 from training.report.pictures import Picture, gate_picture, gradient_picture, history_pictures
 
 REPORT_FILE = "report.html"
@@ -21,7 +21,7 @@ _FIGURES = {
     "bits_per_byte": ("bits per byte", 3),
 }
 
-_ENDS = {
+_STOP_REASONS = {
     "max_minutes": "its minutes",
     "max_steps": "its updates",
     "epochs": "its epochs",
@@ -57,16 +57,16 @@ def report_page(data: ReportData) -> bytes:
     if diagnostics.get("gate_saturation"):
         inside.append(gate_picture(diagnostics["gate_saturation"]))
     sections = [
-        tiles(_summary(data)),
-        section("Held-out figures", _figures(data.metrics)),
-        section("Training", figures(history_pictures(data.history))),
-        section("Inside the network", figures(inside)),
+        tiles(_training_summary(data)),
+        section("Held-out figures", _training_figures(data.metrics)),
+        section("Training", figure_grid(history_pictures(data.history))),
+        section("Inside the network", figure_grid(inside)),
         section("Recipe", _recipe(data.provenance.get("recipe") or {})),
     ]
     return document(data.name, f"{data.name}: training report", data.introduction, sections)
 
 
-def _summary(data: ReportData) -> Iterator[tuple[str, str]]:
+def _training_summary(data: ReportData) -> Iterator[tuple[str, str]]:
     for split, label in (("valid", "validation"), ("test", "test")):
         if figures := data.metrics.get(split):
             yield f"perplexity per word, {label} text", _number(figures["word_perplexity"], 2)
@@ -78,10 +78,10 @@ def _summary(data: ReportData) -> Iterator[tuple[str, str]]:
         yield "updates", f"{last.step:,}"
         yield "epochs begun", f"{last.epoch + 1:,}"
     if stopped := data.metrics.get("stopped"):
-        yield "ended by", _ENDS.get(stopped, str(stopped))
+        yield "ended by", _STOP_REASONS.get(stopped, str(stopped))
 
 
-def _figures(metrics: Mapping[str, Any]) -> str:
+def _training_figures(metrics: Mapping[str, Any]) -> str:
     splits = {split: metrics[split] for split in ("valid", "test") if metrics.get(split)}
     if not splits:
         return ""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from training.neural.history import HistoryRecord
-from training.report.drawing import ACCENT, HEIGHT, INK, QUIET, SERIES, drawing, plain_log_ticks
+from training.report.drawing import ACCENT, HEIGHT, INK, QUIET, SERIES, draw_svg, plain_log_ticks
 
 
 class Picture(NamedTuple):
@@ -78,7 +78,7 @@ def gradient_picture(norms: Mapping[str, Sequence[float | None]]) -> Picture:
         axes.set_ylabel("gradient norm (log scale)")
 
     return Picture(
-        drawing("How far back the loss reaches", draw),
+        draw_svg("How far back the loss reaches", draw),
         "‖∂L(T) / ∂s(T-k)‖: the gradient of one late loss with respect to what was carried k tokens earlier, "
         "mean over stretches of the validation text. Falling by powers of ten is vanishing, rising exploding.",
     )
@@ -108,11 +108,11 @@ def gate_picture(gates: Sequence[Mapping[str, Any]]) -> Picture:
     height = max(HEIGHT, 1.5 + 0.42 * len(gates))
     if all(gate["gate"] == "|h|" for gate in gates):
         return Picture(
-            drawing("Saturated outputs", draw, height=height, along="x"),
+            draw_svg("Saturated outputs", draw, height=height, along="x"),
             "Absolute outputs of layers with tanh: above 0.9 it is flat and lets hardly any gradient through.",
         )
     return Picture(
-        drawing("Saturated gates", draw, height=height, along="x"),
+        draw_svg("Saturated gates", draw, height=height, along="x"),
         "Values near 0 or 1 let hardly any gradient through. A forget gate often above 0.9 remembers; one "
         "mostly below 0.1 reads single tokens.",
     )
@@ -143,7 +143,7 @@ def _learning_curve(title: str, history: Sequence[HistoryRecord], along: Sequenc
         axes.set_xlabel(label)
         axes.set_ylabel("per token (log scale)")
 
-    return drawing(title, draw)
+    return draw_svg(title, draw)
 
 
 def _curve(
@@ -172,7 +172,7 @@ def _curve(
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.set_xlabel("minutes of training")
 
-    return Picture(drawing(title, draw), caption)
+    return Picture(draw_svg(title, draw), caption)
 
 
 def _field(history: Sequence[HistoryRecord], name: str) -> list[float] | None:

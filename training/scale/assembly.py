@@ -17,17 +17,17 @@ import numpy.typing as npt
 
 from models.errors import FormatError
 from models.ngram.automaton import EXACT_TYPES, Automaton
-from models.ngram.build import check_sizes
+from models.ngram.build import check_ngram_counts
 from models.ngram.linking import link_states
-from models.ngram.ranked import ranked_blocks
+from models.ngram.ranked import rank_arcs_in_blocks
 from training.ngram.smoothing.weights import log10
 from training.progress import Progress
-from training.scale.plan import words
+from training.scale.plan import word_columns
 
 _BATCH = 1 << 17
 
 
-class Sorted(NamedTuple):
+class SortedBatch(NamedTuple):
     """A batch of one order's n-grams, in order.
 
     Attributes:
@@ -54,9 +54,9 @@ def assemble(tables: Sequence[Path], folder: Path, progress: Progress) -> None:
         FormatError: a table is damaged.
     """
     sizes = [_num_rows(table) for table in tables]
-    check_sizes(sizes)
+    check_ngram_counts(sizes)
     progress.start("building the automaton", sum(sizes))
-    building = _Building(folder, sizes)
+    building = _AutomatonBuilder(folder, sizes)
     for k, table in enumerate(tables, start=1):
         for batch in _batches(table, k):
             building.add(k, batch, table)
@@ -71,7 +71,7 @@ def open_automaton(folder: Path) -> Automaton:
     return Automaton(**{name: _map(folder, name, "r") for name in EXACT_TYPES})
 
 
-class _Building:
+class _AutomatonBuilder:
     """The arrays of an automaton that is being filled.
 
     Args:
@@ -92,11 +92,11 @@ class _Building:
         self._last = np.full(len(sizes), -1, np.int32)
         self._path = np.zeros(len(sizes) + 1, np.int64)
 
-    def add(self, k: int, batch: Sorted, table: Path) -> None:
+    def add(self, k: int, batch: SortedBatch, table: Path) -> None:
         """Write the next k-grams; all shorter ones are there."""
         begin, size = self._filled, len(batch.words)
         contexts = np.empty(size, np.int64)
-        bad = _contexts(self._first_arcs, self._words, batch.words, self._last, self._path, contexts)
+        bad = _find_contexts(self._first_arcs, self._words, batch.words, self._last, self._path, contexts)
         if bad >= 0:
             place = begin + bad - int(self._starts[k - 1])
             raise FormatError(
@@ -129,7 +129,7 @@ class _Building:
         for name in ("prob_values", "backoff_values"):
             (self._folder / name).touch()
         ranked_arcs = 0
-        for block in ranked_blocks(self._first_arcs, self._log10_probs):
+        for block in rank_arcs_in_blocks(self._first_arcs, self._log10_probs):
             for name, array in block._asdict().items():
                 _append(self._folder, f"ranked_{name}", array)
             ranked_arcs += len(block.arcs)
@@ -163,19 +163,19 @@ def _num_rows(table: Path) -> int:
     return sum(pq.read_metadata(file).num_rows for file in table.glob("*.parquet"))
 
 
-def _batches(table: Path, k: int) -> Iterator[Sorted]:
+def _batches(table: Path, k: int) -> Iterator[SortedBatch]:
     """A sorted table of k-grams, from its first file to its last."""
     import pyarrow.parquet as pq
 
     for path in sorted(table.glob("*.parquet")):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(_BATCH):
-                columns = [batch[name].to_numpy() for name in words(1, k).split(", ")]
-                yield Sorted(np.stack(columns, axis=1), batch["p"].to_numpy(), batch["g"].to_numpy())
+                columns = [batch[name].to_numpy() for name in word_columns(1, k).split(", ")]
+                yield SortedBatch(np.stack(columns, axis=1), batch["p"].to_numpy(), batch["g"].to_numpy())
 
 
 @numba.njit(nogil=True, cache=True)
-def _contexts(
+def _find_contexts(
     first_arcs: npt.NDArray[np.uint32],
     words: npt.NDArray[np.int32],
     rows: npt.NDArray[np.int32],

@@ -11,7 +11,7 @@ import duckdb
 
 from models.errors import FormatError, InvalidInputError, RegistryError
 from training.progress import Progress
-from training.scale.memory import share_of
+from training.scale.memory import engine_memory_bytes
 from training.scale.plan import Stage
 
 _FILE = "part.parquet"
@@ -20,8 +20,8 @@ _FILE = "part.parquet"
 _ROW_GROUP = 1 << 16
 """Rows that are held at once of a table that is written, by each thread."""
 
-_FULL = "No space left on device"
-_LOOK_EVERY_S = 0.25
+_DISK_FULL = "No space left on device"
+_POLL_INTERVAL_S = 0.25
 
 
 class DuckDBEngine:
@@ -40,7 +40,7 @@ class DuckDBEngine:
         self._limit_bytes = memory_limit_bytes
         self._spill = spill
         config: dict[str, Any] = {
-            "memory_limit": f"{share_of(memory_limit_bytes) // 1024}KiB",
+            "memory_limit": f"{engine_memory_bytes(memory_limit_bytes) // 1024}KiB",
             "temp_directory": str(spill),
             "preserve_insertion_order": False,  # sorted tables stay in order all the same
         }
@@ -80,7 +80,7 @@ class DuckDBEngine:
             except duckdb.OutOfMemoryException as error:
                 raise self._out_of_memory(stage, str(error)) from None
             except duckdb.IOException as error:
-                raise RegistryError(f"cannot write to {folder.parent}: {_refused(error)}") from None
+                raise RegistryError(f"cannot write to {folder.parent}: {_write_error(error)}") from None
             finally:
                 if not running.done():  # Ctrl-C or SIGTERM
                     self._connection.interrupt()
@@ -99,7 +99,7 @@ class DuckDBEngine:
         told = 0.0
         while True:
             try:
-                running.result(timeout=_LOOK_EVERY_S)
+                running.result(timeout=_POLL_INTERVAL_S)
             except StillRunning:
                 done = self._connection.query_progress()
                 if done > told:
@@ -122,9 +122,9 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _refused(error: Exception) -> str:
+def _write_error(error: Exception) -> str:
     """Why a file cannot be written, without the JSON that DuckDB puts around it."""
-    return _FULL if _FULL in str(error) else _first_line(error)
+    return _DISK_FULL if _DISK_FULL in str(error) else _first_line(error)
 
 
 def _first_line(error: Exception) -> str:

@@ -13,7 +13,7 @@ _EXTRAS: dict[EngineName, str] = {"duckdb": "scale", "spark": "spark"}
 """The extra of the distribution that brings each engine."""
 
 
-class Engine(Protocol):
+class QueryEngine(Protocol):
     """Runs SQL over folders of Parquet files."""
 
     def read(self, name: str, folder: Path) -> None:
@@ -56,10 +56,10 @@ def require_engine(engine: EngineName) -> None:
         else:
             import pyspark  # noqa: F401 - likewise
     except ImportError as error:
-        _tell_missing(engine, error)
+        _raise_missing(engine, error)
 
 
-def start_engine(options: ScaleOptions, spill: Path) -> Engine:
+def start_engine(options: ScaleOptions, spill: Path) -> QueryEngine:
     """Start the engine that the options name.
 
     Args:
@@ -79,7 +79,7 @@ def start_engine(options: ScaleOptions, spill: Path) -> Engine:
     return SparkEngine(options.memory_limit_bytes, spill)
 
 
-def _tell_missing(engine: EngineName, error: ImportError) -> NoReturn:
+def _raise_missing(engine: EngineName, error: ImportError) -> NoReturn:
     raise InvalidInputError(
         f"--engine {engine} needs the package {error.name}: pip install 'gramophone-lm[{_EXTRAS[engine]}]'",
         parameter="engine",

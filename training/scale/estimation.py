@@ -6,26 +6,20 @@ from typing import NamedTuple
 
 from training.ngram.count_pruning import thresholds_by_order
 from training.ngram.smoothing.discounts import (
-    FALLBACK,
-    SINGLE_FALLBACK,
+    FALLBACK_DISCOUNTS,
+    SINGLE_FALLBACK_DISCOUNT,
     Discounts,
     modified_discounts,
     single_discount,
 )
 from training.progress import Progress
 from training.recipe import NGramSettings
-from training.scale.engines import Engine
-from training.scale.plan import (
-    PLAN_VERSION,
-    Stage,
-    counting_stages,
-    counts_of_counts,
-    weighting_stages,
-)
-from training.scale.workspace import Workspace, key_of
+from training.scale.engines import QueryEngine
+from training.scale.plan import PLAN_VERSION, Stage, counting_stages, counts_of_counts, estimation_stages
+from training.scale.workspace import Workspace, stage_key
 
 
-class Weighed(NamedTuple):
+class EstimatedTables(NamedTuple):
     """What the plan found, by order from 1.
 
     Attributes:
@@ -41,7 +35,7 @@ class Weighed(NamedTuple):
     fallback_orders: tuple[int, ...]
 
 
-class Plan:
+class PlanRunner:
     """The stages of one estimation, run where they have not been.
 
     Args:
@@ -55,7 +49,7 @@ class Plan:
     def __init__(
         self,
         work: Workspace,
-        start: Callable[[], Engine],
+        start: Callable[[], QueryEngine],
         *,
         engine_name: str,
         keys: dict[str, str],
@@ -67,11 +61,11 @@ class Plan:
         self._keys = keys
         self._progress = progress
 
-    def estimate(self, settings: NGramSettings, vocab_size: int) -> Weighed:
+    def estimate(self, settings: NGramSettings, vocab_size: int) -> EstimatedTables:
         """Count and weigh all n-grams.
 
         Args:
-            settings: how; see `options.refuse_unrelational` for what is possible.
+            settings: how; see `options.check_relational` for what is possible.
             vocab_size: V.
 
         Raises:
@@ -87,25 +81,29 @@ class Plan:
         found = [
             self._discounts(k, three=settings.smoothing == "modified-kneser-ney") for k in range(1, order + 1)
         ]
-        fallback = FALLBACK if settings.smoothing == "modified-kneser-ney" else SINGLE_FALLBACK
+        fallback = (
+            FALLBACK_DISCOUNTS if settings.smoothing == "modified-kneser-ney" else SINGLE_FALLBACK_DISCOUNT
+        )
         discounts = tuple(estimated or fallback for estimated in found)
         for k in range(1, order + 1):
-            for stage in weighting_stages(
+            for stage in estimation_stages(
                 k, threshold=thresholds[k - 1], discounts=discounts[k - 1], vocab_size=vocab_size
             ):
                 self._run(stage)
             for table in (f"counts_{k}", f"shares_{k}", f"probs_{k}"):
                 self._work.drop(table)
         names = [f"sorted_{k}" for k in range(1, order + 1)]
-        return Weighed(
+        return EstimatedTables(
             tuple(self._work.path(name) for name in names),
-            key_of(*(self._keys[name] for name in names)),
+            stage_key(*(self._keys[name] for name in names)),
             discounts,
             tuple(k for k, estimated in enumerate(found, start=1) if estimated is None),
         )
 
     def _run(self, stage: Stage) -> None:
-        key = key_of(PLAN_VERSION, self._engine_name, stage.sql, [self._keys[name] for name in stage.inputs])
+        key = stage_key(
+            PLAN_VERSION, self._engine_name, stage.sql, [self._keys[name] for name in stage.inputs]
+        )
         self._keys[stage.name] = key
 
         def write(folder: Path) -> None:
@@ -128,6 +126,6 @@ class Plan:
             found = {int(a): int(n) for a, n in engine.rows(counts_of_counts(k))}
             return {"counts_of_counts": [0, *(found.get(a, 0) for a in range(1, 5))]}
 
-        key = key_of(counts_of_counts(k), self._keys[table])
+        key = stage_key(counts_of_counts(k), self._keys[table])
         counts = self._work.stage(f"counts_of_counts_{k}", key, count)["counts_of_counts"]
         return modified_discounts(counts) if three else single_discount(counts)

@@ -12,8 +12,8 @@ from models.errors import InvalidInputError
 _RESERVE_BYTES = 64 * 1024**2
 """What an engine takes beside what it counts, at least; and what reading and writing tables takes."""
 
-_COUNTED_SHARE = 0.8
-_LEAST_BYTES = 100 * 1024**2
+_ENGINE_SHARE = 0.8
+_MIN_ENGINE_BYTES = 100 * 1024**2
 """With less, DuckDB cannot sort wide rows."""
 
 _STATUS = Path("/proc/self/status")
@@ -27,23 +27,23 @@ def own_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Hand what was freed back to the system, where its allocator does not do so by itself."""
     gc.collect()
     if sys.platform.startswith("linux") and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)
 
 
-def share_of(limit_bytes: int) -> int:
+def engine_memory_bytes(limit_bytes: int) -> int:
     """What an engine in this process may be told to take, so that all of it stays below a limit.
 
     Raises:
         InvalidInputError: too little is left.
     """
     own = own_memory_bytes()
-    share = int((limit_bytes - own - _RESERVE_BYTES) * _COUNTED_SHARE)
-    if share < _LEAST_BYTES:
-        needed = own + _RESERVE_BYTES + int(_LEAST_BYTES / _COUNTED_SHARE)
+    share = int((limit_bytes - own - _RESERVE_BYTES) * _ENGINE_SHARE)
+    if share < _MIN_ENGINE_BYTES:
+        needed = own + _RESERVE_BYTES + int(_MIN_ENGINE_BYTES / _ENGINE_SHARE)
         raise InvalidInputError(
             f"--memory-limit is {megabytes(limit_bytes)}; text, vocabulary and program take {megabytes(own)}, "
             f"so at least {megabytes(needed)} are needed",

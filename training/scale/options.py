@@ -14,7 +14,7 @@ ENGINES: tuple[str, ...] = ("memory", *get_args(EngineName))
 """What `--engine` can be; `memory` is the estimator that needs no other."""
 
 DEFAULT_LIMIT_BYTES = 2 * 1024**3
-_MOST_BYTES = 1024**5
+_MAX_BYTES = 1024**5
 """More memory than there is; of far more, engines cannot read the number."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
@@ -55,7 +55,7 @@ def scale_options(engine: str, *, memory_limit: str | None, work_dir: Path | Non
     raise InvalidInputError(f"--engine is {engine!r}, it can be {', '.join(ENGINES)}", parameter="engine")
 
 
-def refuse_unrelational(recipe: Recipe, engine: EngineName, *, name: str) -> None:
+def check_relational(recipe: Recipe, engine: EngineName, *, name: str) -> None:
     """Check that a recipe asks for nothing but what the relational plan computes.
 
     Args:
@@ -78,7 +78,7 @@ def refuse_unrelational(recipe: Recipe, engine: EngineName, *, name: str) -> Non
     if recipe.family != "ngram":
         refuse("family", recipe.family, "ngram")
     if settings.smoothing not in WITH_DISCOUNTS:
-        refuse("ngram.smoothing", settings.smoothing, _one_of(WITH_DISCOUNTS))
+        refuse("ngram.smoothing", settings.smoothing, _alternatives(WITH_DISCOUNTS))
     if settings.discounts != "counts":
         refuse("ngram.discounts", settings.discounts, "counts")
     if settings.prune_entropy > 0:
@@ -93,7 +93,7 @@ def _bytes_of(size: str) -> int:
     if found is not None:
         number, prefix, binary = found.groups()
         count = float(number) * (1024 if binary else 1000) ** _POWERS[prefix.upper()]
-    if not 1 <= count <= _MOST_BYTES:
+    if not 1 <= count <= _MAX_BYTES:
         raise InvalidInputError(
             f"--memory-limit is {size!r}, it must be a size such as 500MB or 1.5GiB, 1024TiB at most",
             parameter="memory-limit",
@@ -101,5 +101,5 @@ def _bytes_of(size: str) -> int:
     return int(count)
 
 
-def _one_of(names: Sequence[str]) -> str:
+def _alternatives(names: Sequence[str]) -> str:
     return ", ".join(names[:-1]) + f" or {names[-1]}"

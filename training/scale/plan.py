@@ -46,7 +46,7 @@ class Stage(NamedTuple):
     ordered: bool = False
 
 
-def words(first: int, last: int, table: str = "") -> str:
+def word_columns(first: int, last: int, table: str = "") -> str:
     """The columns `w<first>, …, w<last>`, of a table if there are several."""
     return ", ".join(f"{table}w{i}" for i in range(first, last + 1))
 
@@ -68,7 +68,7 @@ def counts_of_counts(k: int) -> str:
     return f"SELECT a, count(*) AS n FROM counts_{k} WHERE a BETWEEN 1 AND 4 GROUP BY a"
 
 
-def weighting_stages(k: int, *, threshold: int, discounts: Discounts, vocab_size: int) -> list[Stage]:
+def estimation_stages(k: int, *, threshold: int, discounts: Discounts, vocab_size: int) -> list[Stage]:
     """Weigh the k-grams; those of the order below are weighed.
 
     Args:
@@ -80,7 +80,7 @@ def weighting_stages(k: int, *, threshold: int, discounts: Discounts, vocab_size
     joined = _unigram_probs(vocab_size) if k == 1 else _probs(k)
     in_order = Stage(
         f"sorted_{k}",
-        f"SELECT {words(1, k)}, p, g FROM probs_{k} ORDER BY {words(1, k)}",
+        f"SELECT {word_columns(1, k)}, p, g FROM probs_{k} ORDER BY {word_columns(1, k)}",
         (f"probs_{k}",),
         f"sorting {k}-grams",
         ordered=True,
@@ -89,7 +89,7 @@ def weighting_stages(k: int, *, threshold: int, discounts: Discounts, vocab_size
 
 
 def _starts(order: int) -> Stage:
-    every = words(1, order)
+    every = word_columns(1, order)
     return Stage(
         "starts",
         f"SELECT {every}, count(*) AS c FROM windows WHERE w1 = {BOS} GROUP BY {every}",
@@ -101,15 +101,15 @@ def _starts(order: int) -> Stage:
 def _counts(k: int, order: int, *, continuations: bool) -> Stage:
     if k == order:
         sql = (
-            f"SELECT {words(1, k)}, count(*) AS a, count(*) AS c FROM windows "
-            f"WHERE w{k} <> {ABSENT} GROUP BY {words(1, k)}"
+            f"SELECT {word_columns(1, k)}, count(*) AS a, count(*) AS c FROM windows "
+            f"WHERE w{k} <> {ABSENT} GROUP BY {word_columns(1, k)}"
         )
         return Stage(f"counts_{k}", sql, ("windows",), f"counting {k}-grams")
     of_starts = "CAST(sum(c) AS BIGINT)"
     sql = (
         f"{_by_suffix(k, continuations=continuations)} UNION ALL "
-        f"SELECT {words(1, k)}, {of_starts} AS a, {of_starts} AS c FROM starts "
-        f"WHERE w{k} <> {ABSENT} GROUP BY {words(1, k)}"
+        f"SELECT {word_columns(1, k)}, {of_starts} AS a, {of_starts} AS c FROM starts "
+        f"WHERE w{k} <> {ABSENT} GROUP BY {word_columns(1, k)}"
     )
     return Stage(f"counts_{k}", sql, (f"counts_{k + 1}", "starts"), f"counting {k}-grams")
 
@@ -120,7 +120,7 @@ def _by_suffix(k: int, *, continuations: bool) -> str:
     adjusted = "count(*)" if continuations else occurrences
     return (
         f"SELECT {renamed}, {adjusted} AS a, {occurrences} AS c "
-        f"FROM counts_{k + 1} GROUP BY {words(2, k + 1)}"
+        f"FROM counts_{k + 1} GROUP BY {word_columns(2, k + 1)}"
     )
 
 
@@ -144,35 +144,33 @@ def _shares(k: int, threshold: int, discounts: Discounts) -> Stage:
     """
     keeps_all = k == 1 or threshold == 0  # unigrams are the vocabulary
     listed = "TRUE" if keeps_all else f"c > {threshold}"
-    context = f"PARTITION BY {words(1, k - 1)}" if k > 1 else ""
+    context = f"PARTITION BY {word_columns(1, k - 1)}" if k > 1 else ""
 
     def total(value: str, condition: str) -> str:
         return f"CAST(sum(CASE WHEN {condition} THEN {value} ELSE 0 END) OVER ({context}) AS DOUBLE)"
 
-    one, two, more = (_number(discount) for discount in discounts)
+    one, two, more = (_double_literal(discount) for discount in discounts)
     freed = [
         f"{discount} * {total('1', f'{listed} AND {condition}')}"
         for discount, condition in ((one, "a = 1"), (two, "a = 2"), (more, "a > 2"))
     ]
     pruned = [] if keeps_all else [total("a", f"NOT ({listed})")]
     inner = (
-        f"SELECT {words(1, k)}, c, CAST(a AS DOUBLE) AS a, {total('a', 'TRUE')} AS total, "
+        f"SELECT {word_columns(1, k)}, c, CAST(a AS DOUBLE) AS a, {total('a', 'TRUE')} AS total, "
         f"{' + '.join(pruned + freed)} AS freed FROM counts_{k}"
     )
-    discount = (
-        f"CASE WHEN a = 0 THEN {_number(0)} WHEN a = 1 THEN {one} WHEN a = 2 THEN {two} ELSE {more} END"
-    )
+    discount = f"CASE WHEN a = 0 THEN {_double_literal(0)} WHEN a = 1 THEN {one} WHEN a = 2 THEN {two} ELSE {more} END"
     sql = (
-        f"SELECT {words(1, k)}, ({_number(1)} / total) * (a - {discount}) AS own, "
-        f"({_number(1)} / total) * freed AS g FROM ({inner}) x WHERE {listed}"
+        f"SELECT {word_columns(1, k)}, ({_double_literal(1)} / total) * (a - {discount}) AS own, "
+        f"({_double_literal(1)} / total) * freed AS g FROM ({inner}) x WHERE {listed}"
     )
     return Stage(f"shares_{k}", sql, (f"counts_{k}",), f"discounting {k}-grams")
 
 
 def _unigram_probs(vocab_size: int) -> Stage:
     """Interpolated with the uniform distribution over all words but `<s>`."""
-    uniform = _number(1.0 / (vocab_size - 1))
-    sql = f"SELECT w1, CASE WHEN w1 = {BOS} THEN {_number(0)} ELSE own + g * {uniform} END AS p, g FROM shares_1"
+    uniform = _double_literal(1.0 / (vocab_size - 1))
+    sql = f"SELECT w1, CASE WHEN w1 = {BOS} THEN {_double_literal(0)} ELSE own + g * {uniform} END AS p, g FROM shares_1"
     return Stage("probs_1", sql, ("shares_1",), "interpolating words")
 
 
@@ -180,12 +178,12 @@ def _probs(k: int) -> Stage:
     """Interpolated with the (k−1)-gram that the last k − 1 words are."""
     same = " AND ".join(f"x.w{i + 1} = s.w{i}" for i in range(1, k))
     sql = (
-        f"SELECT {words(1, k, 'x.')}, x.own + x.g * s.p AS p, x.g "
+        f"SELECT {word_columns(1, k, 'x.')}, x.own + x.g * s.p AS p, x.g "
         f"FROM shares_{k} x JOIN sorted_{k - 1} s ON {same}"
     )
     return Stage(f"probs_{k}", sql, (f"shares_{k}", f"sorted_{k - 1}"), f"interpolating {k}-grams")
 
 
-def _number(value: float) -> str:
+def _double_literal(value: float) -> str:
     """A DOUBLE literal with all its digits: without an exponent it would be a DECIMAL."""
     return f"{value:.17e}"

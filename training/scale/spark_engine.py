@@ -18,7 +18,7 @@ from models.errors import FormatError, InvalidInputError, RegistryError
 from training.progress import Progress
 from training.scale.plan import Stage
 
-_LEAST_BYTES = 500 * 1024**2
+_MIN_BYTES = 500 * 1024**2
 """Spark refuses a driver of less than 450 MB."""
 
 _SPECIAL = re.compile(r"[\\*?{}\[\]]")
@@ -38,10 +38,10 @@ class SparkEngine:
 
     def __init__(self, memory_limit_bytes: int, spill: Path) -> None:
         self._limit_bytes = memory_limit_bytes
-        if memory_limit_bytes < _LEAST_BYTES:
+        if memory_limit_bytes < _MIN_BYTES:
             raise InvalidInputError(
                 f"--memory-limit is {memory_limit_bytes // 10**6} MB; Spark needs at least "
-                f"{_LEAST_BYTES // 10**6} MB",
+                f"{_MIN_BYTES // 10**6} MB",
                 parameter="memory-limit",
             )
         logging.getLogger("py4j").setLevel(logging.ERROR)
@@ -68,7 +68,7 @@ class SparkEngine:
         """
         files = self._session.read.option("pathGlobFilter", "*.parquet")
         try:
-            files.parquet(_SPECIAL.sub(r"\\\g<0>", _address(folder))).createOrReplaceTempView(name)
+            files.parquet(_SPECIAL.sub(r"\\\g<0>", _hadoop_path(folder))).createOrReplaceTempView(name)
         except PySparkException as error:
             raise FormatError(folder, _first_line(error), hint="remove it and start again") from None
 
@@ -82,7 +82,7 @@ class SparkEngine:
         target = folder / "table"
         try:
             table = self._session.sql(stage.sql)
-            table.write.option("compression", "zstd").parquet(_address(target))
+            table.write.option("compression", "zstd").parquet(_hadoop_path(target))
         except Exception as error:  # noqa: BLE001 - py4j has errors of its own for whatever Java throws
             self._explain(stage, folder, error)
         for file in sorted(target.glob("*.parquet")):
@@ -107,15 +107,15 @@ class SparkEngine:
             ) from None
         if "No space left on device" in said:
             raise RegistryError(f"cannot write to {folder.parent}: No space left on device") from None
-        raise RegistryError(f"Spark failed {stage.purpose}: {_cause(said)}") from None
+        raise RegistryError(f"Spark failed {stage.purpose}: {_root_cause(said)}") from None
 
 
-def _address(folder: Path) -> str:
+def _hadoop_path(folder: Path) -> str:
     """Where a folder is, as Hadoop writes it: a URI, but with every character as it is."""
     return f"file://{folder.absolute()}"
 
 
-def _cause(said: str) -> str:
+def _root_cause(said: str) -> str:
     """What Java says was the first cause: the last that its trace names."""
     lines = [line for line in said.splitlines() if line.startswith((": ", "Caused by: "))]
     return (lines[-1] if lines else said.partition("\n")[0]).removeprefix("Caused by").removeprefix(": ")

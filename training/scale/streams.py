@@ -26,7 +26,7 @@ class FileSentences:
         self._unit = unit
         self._begin = begin
         self._end = end
-        self._stamps = [_stamp(file) for file in files]
+        self._stamps = [_file_stamp(file) for file in files]
 
     def __len__(self) -> int:
         return self._end - self._begin
@@ -40,7 +40,7 @@ class FileSentences:
         every = (s for file in self._files for s in read_sentences(file, unit=self._unit))
         yield from islice(every, self._begin, self._end)
         for file, stamp in zip(self._files, self._stamps, strict=True):
-            if _stamp(file) != stamp:
+            if _file_stamp(file) != stamp:
                 raise FormatError(file, "was changed while it was read", hint="start again")
 
 
@@ -60,7 +60,7 @@ def stream_texts(
     for file in train:
         if file.exists() and not (file.is_file() or file.is_dir()):
             raise FormatError(file, "cannot be read several times", hint="save it as a file first")
-    corpus = _survey(train, unit=unit, progress=progress)
+    corpus = _count_sentences(train, unit=unit, progress=progress)
     if valid:
         held_out = read_corpus(valid, unit=unit, progress=progress)
     else:
@@ -72,7 +72,7 @@ def stream_texts(
     return Texts(corpus, held_out, read_corpus(test, unit=unit, progress=progress) if test else None)
 
 
-def _survey(files: Sequence[Path], *, unit: str, progress: Progress) -> StreamedCorpus:
+def _count_sentences(files: Sequence[Path], *, unit: str, progress: Progress) -> StreamedCorpus:
     """Count the sentences, hash the bytes."""
     digest = hashlib.sha256()
     progress.start("reading text", sum(file.stat().st_size for file in files if file.is_file()))
@@ -82,6 +82,6 @@ def _survey(files: Sequence[Path], *, unit: str, progress: Progress) -> Streamed
     return StreamedCorpus(sentences, digest.hexdigest(), [file.name for file in files])
 
 
-def _stamp(file: Path) -> tuple[int, int, int]:
+def _file_stamp(file: Path) -> tuple[int, int, int]:
     found = file.stat()
     return found.st_mtime_ns, found.st_ino, found.st_size

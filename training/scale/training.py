@@ -14,36 +14,36 @@ from models.tokenizers import Tokenizer, load_tokenizer
 from training.corpora.encoded import EncodedCorpus
 from training.data import EncodedTexts, Texts
 from training.progress import Progress
-from training.publishing import Run, command_line
+from training.publishing import RunContext, command_line
 from training.recipe import Recipe
 from training.scale.assembly import assemble, open_automaton
-from training.scale.engines import Engine, start_engine
-from training.scale.estimation import Plan, Weighed
-from training.scale.memory import give_back
+from training.scale.engines import QueryEngine, start_engine
+from training.scale.estimation import EstimatedTables, PlanRunner
+from training.scale.memory import release_memory
 from training.scale.options import ScaleOptions
 from training.scale.plan import PLAN_VERSION
 from training.scale.streams import stream_texts
-from training.scale.windows import COUNTS_FILE, Reading, write_vocabulary, write_windows
-from training.scale.workspace import Workspace, key_of
-from training.single_models import in_reading_order
+from training.scale.windows import COUNTS_FILE, WindowSettings, write_vocabulary, write_windows
+from training.scale.workspace import Workspace, stage_key
+from training.single_models import in_model_direction
 from training.tokenizing import encode_corpus, learn_tokenizer
 from training.trained import Trained, held_out_figures
 
 
-class Outcome(NamedTuple):
+class OutOfCoreResult(NamedTuple):
     """A model to be published, its run, and what the user should know."""
 
     trained: Trained
-    run: Run
+    run: RunContext
     notes: list[str]
 
 
-class Job(NamedTuple):
+class EstimationJob(NamedTuple):
     """One estimation.
 
     Attributes:
         title: what to call the model.
-        recipe: what to do; see `options.refuse_unrelational`.
+        recipe: what to do; see `options.check_relational`.
         options: the engine and its limits.
         work: where stages are kept.
         progress: told of every stage.
@@ -56,7 +56,7 @@ class Job(NamedTuple):
     progress: Progress
 
 
-def train_past_memory(job: Job, files: Sequence[Sequence[Path]]) -> Outcome:
+def train_out_of_core(job: EstimationJob, files: Sequence[Sequence[Path]]) -> OutOfCoreResult:
     """Estimate by the relational plan; what a stage found before from exactly the same is taken.
 
     The model's arrays are mapped from the workspace.
@@ -73,23 +73,23 @@ def train_past_memory(job: Job, files: Sequence[Sequence[Path]]) -> Outcome:
     texts = stream_texts(*files, unit=job.recipe.corpus.unit, progress=job.progress)
     if not len(texts.train.sentences):
         raise InvalidInputError("the corpus has no sentence; at least 1 is needed", parameter="corpus")
-    source = key_of(
+    source = stage_key(
         PLAN_VERSION, texts.train.sha256, len(texts.train.sentences), job.recipe.corpus.model_dump()
     )
     given = [None if text is None else text.sha256 for text in (texts.valid, texts.test)]
-    job.work.claim(key_of(source, given, job.options.engine, job.recipe.model_dump()))
+    job.work.claim(stage_key(source, given, job.options.engine, job.recipe.model_dump()))
     tokenizer = _tokenizer(job, texts, source)
-    overlap, keys = _tables(job, texts, tokenizer, source, files)
-    give_back()
+    overlap, keys = _write_tables(job, texts, tokenizer, source, files)
+    release_memory()
     began = time.monotonic()
     with _engine(job) as start:
-        plan = Plan(job.work, start, engine_name=job.options.engine, keys=keys, progress=job.progress)
+        plan = PlanRunner(job.work, start, engine_name=job.options.engine, keys=keys, progress=job.progress)
         weighed = plan.estimate(job.recipe.ngram, len(tokenizer.vocabulary))
-    give_back()
-    model = _model(job, weighed, tokenizer)
+    release_memory()
+    model = _assemble_model(job, weighed, tokenizer)
     seconds = time.monotonic() - began
     encoded = _held_out(texts, tokenizer, job.progress)
-    figures = held_out_figures(model, in_reading_order(encoded, job.recipe), progress=job.progress)
+    figures = held_out_figures(model, in_model_direction(encoded, job.recipe), progress=job.progress)
     facts = {
         "ngrams": np.diff(model.automaton.order_starts).tolist(),
         "smoothing": job.recipe.ngram.smoothing,
@@ -99,36 +99,36 @@ def train_past_memory(job: Job, files: Sequence[Sequence[Path]]) -> Outcome:
     }
     trained = Trained(job.title, job.recipe, model, (), facts, figures, seconds)
     counts = np.load(job.work.path("windows") / COUNTS_FILE, allow_pickle=False)
-    run = Run(command_line(), tokenizer, texts, encoded, overlap, counts)
-    return Outcome(trained, run, job.work.notes())
+    run = RunContext(command_line(), tokenizer, texts, encoded, overlap, counts)
+    return OutOfCoreResult(trained, run, job.work.notes())
 
 
-def _tokenizer(job: Job, texts: Texts, source: str) -> Tokenizer:
+def _tokenizer(job: EstimationJob, texts: Texts, source: str) -> Tokenizer:
     settings = job.recipe.tokenizer
 
     def learn(folder: Path) -> None:
         learn_tokenizer(settings, texts.train.sentences, progress=job.progress).save(folder)
 
-    job.work.stage("tokenizer", key_of(source, settings.model_dump()), learn)
+    job.work.stage("tokenizer", stage_key(source, settings.model_dump()), learn)
     return load_tokenizer(job.work.path("tokenizer"))
 
 
-def _tables(
-    job: Job, texts: Texts, tokenizer: Tokenizer, source: str, files: Sequence[Sequence[Path]]
+def _write_tables(
+    job: EstimationJob, texts: Texts, tokenizer: Tokenizer, source: str, files: Sequence[Sequence[Path]]
 ) -> tuple[dict[str, object], dict[str, str]]:
     """Write the text and its words as tables; what of given held-out texts the text has, and the tables' keys."""
     _, valid, test = files
     given = {"valid": texts.valid if valid else None, "test": texts.test if test else None}
     held_out = {name: text for name, text in given.items() if text is not None}
-    reading = Reading(
+    reading = WindowSettings(
         job.recipe.ngram.order,
         job.recipe.reading_direction == "backward",
         {name: text.sentences for name, text in held_out.items()},
     )
     vocab_size = len(tokenizer.vocabulary)
     keys = {
-        "vocabulary": key_of(vocab_size),
-        "windows": key_of(
+        "vocabulary": stage_key(vocab_size),
+        "windows": stage_key(
             source,
             tokenizer.fingerprint,
             reading.order,
@@ -145,10 +145,10 @@ def _tables(
     return found["overlap"], keys
 
 
-def _model(job: Job, weighed: Weighed, tokenizer: Tokenizer) -> NGramModel:
+def _assemble_model(job: EstimationJob, weighed: EstimatedTables, tokenizer: Tokenizer) -> NGramModel:
     job.work.stage(
         "automaton",
-        key_of(PLAN_VERSION, weighed.key),
+        stage_key(PLAN_VERSION, weighed.key),
         lambda folder: assemble(weighed.tables, folder, job.progress),
     )
     automaton = open_automaton(job.work.path("automaton"))
@@ -165,11 +165,11 @@ def _held_out(texts: Texts, tokenizer: Tokenizer, progress: Progress) -> Encoded
 
 
 @contextlib.contextmanager
-def _engine(job: Job) -> Iterator[Callable[[], Engine]]:
+def _engine(job: EstimationJob) -> Iterator[Callable[[], QueryEngine]]:
     """Gives the engine, started when it is first asked for."""
-    started: list[Engine] = []
+    started: list[QueryEngine] = []
 
-    def start() -> Engine:
+    def start() -> QueryEngine:
         if not started:
             started.append(start_engine(job.options, job.work.spill))
         return started[0]

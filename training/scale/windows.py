@@ -23,7 +23,7 @@ from training.tokenizing import batches, encoded_blocks
 COUNTS_FILE = "token_counts.npy"
 
 
-class Reading(NamedTuple):
+class WindowSettings(NamedTuple):
     """How the training text is read.
 
     Attributes:
@@ -38,7 +38,7 @@ class Reading(NamedTuple):
 
 
 def write_windows(
-    folder: Path, tokenizer: Tokenizer, sentences: Sentences, reading: Reading, progress: Progress
+    folder: Path, tokenizer: Tokenizer, sentences: Sentences, reading: WindowSettings, progress: Progress
 ) -> dict[str, Any]:
     """Encode a text and write its windows, in one pass and bounded memory.
 
@@ -63,10 +63,10 @@ def write_windows(
     schema = pa.schema([(f"w{i}", pa.int32()) for i in range(1, reading.order + 1)])
     progress.start("tokenising", len(sentences))
     with pq.ParquetWriter(folder / "part.parquet", schema, compression="zstd", compression_level=1) as file:
-        for block in _counted(batches(sentences), counters, progress):
+        for block in _count_overlaps(batches(sentences), counters, progress):
             (encoded,) = encoded_blocks(tokenizer, [block])
             counts += token_counts(encoded, vocab_size)
-            windows = windows_of(encoded.reversed() if reading.backward else encoded, reading.order)
+            windows = text_windows(encoded.reversed() if reading.backward else encoded, reading.order)
             file.write_table(pa.table(list(windows), schema=schema))
     progress.finish()
     np.save(folder / COUNTS_FILE, counts)
@@ -82,7 +82,7 @@ def write_vocabulary(folder: Path, vocab_size: int) -> None:
     pq.write_table(pa.table({"w1": np.arange(vocab_size, dtype=np.int32)}), folder / "part.parquet")
 
 
-def windows_of(encoded: EncodedCorpus, order: int) -> npt.NDArray[np.int32]:
+def text_windows(encoded: EncodedCorpus, order: int) -> npt.NDArray[np.int32]:
     """The N words from every place on [N, rows], column by column.
 
     Places with fewer words before their sentence ends are there only if the sentence begins there.
@@ -98,7 +98,7 @@ def windows_of(encoded: EncodedCorpus, order: int) -> npt.NDArray[np.int32]:
     return columns[:, wanted]
 
 
-def _counted(
+def _count_overlaps(
     blocks: Iterator[list[str]], counters: Mapping[str, OverlapCounter], progress: Progress
 ) -> Iterator[list[str]]:
     """The same blocks, in which held-out text was looked for."""

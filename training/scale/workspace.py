@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.folders import TEMPORARY, flush_tree, writing
+from models.checkpoint.folders import TEMPORARY_PREFIX, fsync_tree, report_write_errors
 from models.errors import InvalidInputError
-from training.folder_locks import held_alone
+from training.folder_locks import locked_folder
 
-_MARK = "estimation"
-_FACTS = "stage.json"
+_MARKER_FILE = "estimation"
+_FACTS_FILE = "stage.json"
 _STAGE, _SPILL = "stage-", "spill"
 
 
-def key_of(*parts: object) -> str:
+def stage_key(*parts: object) -> str:
     """A hash of what goes into a stage."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -61,8 +61,8 @@ class Workspace:
         Raises:
             RegistryError: the file system refused.
         """
-        mark = self.folder / _MARK
-        with writing(self.folder):
+        mark = self.folder / _MARKER_FILE
+        with report_write_errors(self.folder):
             if mark.read_text(encoding="utf-8") == key:
                 return
             mark.write_text(
@@ -85,24 +85,24 @@ class Workspace:
             RegistryError: the file system refused.
         """
         target = self.path(name)
-        found = _facts_of(target)
+        found = _read_facts(target)
         if found is not None and found["key"] == key:
             self.reused += 1
             return dict(found["facts"])
-        temporary = self.folder / f"{TEMPORARY}{uuid.uuid4().hex}"
-        with writing(self.folder):
+        temporary = self.folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        with report_write_errors(self.folder):
             if target.exists():
                 _discard(target)
             temporary.mkdir()
             facts = dict(write(temporary) or {})
-            (temporary / _FACTS).write_text(json.dumps({"key": key, "facts": facts}), encoding="utf-8")
-            flush_tree(temporary)
+            (temporary / _FACTS_FILE).write_text(json.dumps({"key": key, "facts": facts}), encoding="utf-8")
+            fsync_tree(temporary)
             temporary.rename(target)
         return facts
 
     def drop(self, name: str) -> None:
         """Remove a stage's table, which no other one reads any more; that it was there stays known."""
-        with writing(self.folder):
+        with report_write_errors(self.folder):
             for path in self.path(name).glob("*.parquet"):
                 path.unlink()
 
@@ -121,7 +121,7 @@ class Workspace:
             with contextlib.suppress(OSError):
                 _discard(path)
         shutil.rmtree(self.spill, ignore_errors=True)
-        (self.folder / _MARK).unlink(missing_ok=True)
+        (self.folder / _MARKER_FILE).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -136,22 +136,22 @@ def workspace(folder: Path) -> Iterator[Workspace]:
         f"another process is estimating in {folder}; wait for it, or give another --work-dir",
         parameter="work-dir",
     )
-    with held_alone(folder, busy=busy):
-        with writing(folder):
-            _make_ready(folder)
+    with locked_folder(folder, busy=busy):
+        with report_write_errors(folder):
+            _prepare_folder(folder)
         yield Workspace(folder)
 
 
-def _make_ready(folder: Path) -> None:
+def _prepare_folder(folder: Path) -> None:
     """Mark a folder as one of stages, and clear what a killed process left."""
-    if not (folder / _MARK).exists():
+    if not (folder / _MARKER_FILE).exists():
         if any(folder.iterdir()):
             raise InvalidInputError(
                 f"{folder} is not empty and holds no stages of an estimation; give an empty folder",
                 parameter="work-dir",
             )
-        (folder / _MARK).touch()
-    for left in folder.glob(f"{TEMPORARY}*"):
+        (folder / _MARKER_FILE).touch()
+    for left in folder.glob(f"{TEMPORARY_PREFIX}*"):
         shutil.rmtree(left)
     shutil.rmtree(folder / _SPILL, ignore_errors=True)
     (folder / _SPILL).mkdir()
@@ -159,15 +159,15 @@ def _make_ready(folder: Path) -> None:
 
 def _discard(stage: Path) -> None:
     """Remove a stage by one rename: of one that is half there, the rest would be taken for all of its table."""
-    gone = stage.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+    gone = stage.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
     stage.rename(gone)
     shutil.rmtree(gone)
 
 
-def _facts_of(folder: Path) -> dict[str, Any] | None:
+def _read_facts(folder: Path) -> dict[str, Any] | None:
     """What a stage's file says; None if there is no whole one."""
     try:
-        found = json.loads((folder / _FACTS).read_bytes())
+        found = json.loads((folder / _FACTS_FILE).read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and {"key", "facts"} <= found.keys() else None

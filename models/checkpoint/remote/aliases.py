@@ -8,11 +8,11 @@ from models.checkpoint.remote.object_store import ConditionalStore
 from models.checkpoint.versions import format_aliases, parse_aliases
 from models.errors import ManifestError, RegistryError
 
-_ATTEMPTS = 40
-_PAUSE_S = 0.02
+_MAX_ALIAS_ATTEMPTS = 40
+_ALIAS_RETRY_PAUSE_S = 0.02
 
 
-def change_aliases(
+def update_aliases(
     store: ConditionalStore,
     key: str,
     place: str,
@@ -37,7 +37,7 @@ def change_aliases(
         RegistryError: the store cannot be reached, or others change them without end.
         What `change` raises.
     """
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(_MAX_ALIAS_ATTEMPTS):
         current = store.read(key)
         aliases: dict[str, int] = {}
         if current is not None:
@@ -53,5 +53,5 @@ def change_aliases(
             else store.put_if_match(key, content, current.tag)
         ):
             return aliases
-        time.sleep(_PAUSE_S * random.random() * min(attempt + 1, 10))
-    raise RegistryError(f"{place} was changed by others {_ATTEMPTS} times in a row: try again")
+        time.sleep(_ALIAS_RETRY_PAUSE_S * random.random() * min(attempt + 1, 10))
+    raise RegistryError(f"{place} was changed by others {_MAX_ALIAS_ATTEMPTS} times in a row: try again")

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from models.checkpoint.folders import flush_tree, held, temporary_folder, writing
+from models.checkpoint.folders import fsync_tree, locked_folder, report_write_errors, temporary_folder
 from models.checkpoint.manifest import (
     MANIFEST_FILE,
     FileEntry,
@@ -34,7 +34,7 @@ Download = Callable[[str, FileEntry], Iterator[bytes]]
 """The bytes of a version's file, by its name and what the manifest says of it."""
 
 
-class Cache:
+class DownloadCache:
     """What was fetched from one remote registry.
 
     Args:
@@ -71,9 +71,9 @@ class Cache:
         if self._is_complete(version, raw, manifest):
             return version.path
         model = version.path.parents[1]
-        with writing(model):
+        with report_write_errors(model):
             model.mkdir(parents=True, exist_ok=True)
-            with held(model):  # of several processes that want it, one fetches it
+            with locked_folder(model):  # of several processes that want it, one fetches it
                 if not self._is_complete(version, raw, manifest):
                     self._assemble(version, raw, manifest, download)
         return version.path
@@ -86,9 +86,9 @@ class Cache:
             RegistryError: it cannot be fetched, or there is no room for it.
         """
         path = self._blobs / entry.sha256
-        if _agrees(path, entry):
+        if _matches_entry(path, entry):
             return path
-        with writing(self._blobs), temporary_folder(self._blobs) as folder:
+        with report_write_errors(self._blobs), temporary_folder(self._blobs) as folder:
             temporary = folder / entry.sha256
             digest = hashlib.sha256()
             num_bytes = 0
@@ -115,7 +115,7 @@ class Cache:
     def staging_folder(self, model: str) -> Iterator[Path]:
         """An empty folder to write a new version of a model in; removed at the end, if it was not adopted."""
         versions = self.root / model / "versions"
-        with writing(versions), temporary_folder(versions) as folder:
+        with report_write_errors(versions), temporary_folder(versions) as folder:
             yield folder
 
     def adopt(self, folder: Path, version: Version, manifest: Manifest) -> None:
@@ -147,13 +147,13 @@ class Cache:
                 (new / name).hardlink_to(self.blob(name, entry, download))
             with (new / MANIFEST_FILE).open("xb") as file:
                 file.write(raw)
-            flush_tree(new)
+            fsync_tree(new)
             if version.path.exists():  # damaged, or of a registry that was emptied since
                 version.path.rename(old)
             new.rename(version.path)
 
 
-def _agrees(path: Path, entry: FileEntry) -> bool:
+def _matches_entry(path: Path, entry: FileEntry) -> bool:
     try:
         return path.stat().st_size == entry.bytes and sha256_of(path) == entry.sha256
     except OSError:

@@ -4,22 +4,22 @@ from pathlib import Path
 
 from models.errors import RegistryError
 
-_DEFAULT = Path("~/.cache/gramophone")
-_chosen: list[Path] = []
+_DEFAULT_CACHE_FOLDER = Path("~/.cache/gramophone")
+_chosen_cache_folder: list[Path] = []
 
 
-def use(folder: Path) -> None:
+def set_cache_folder(folder: Path) -> None:
     """Choose the folder for the whole process; the root of the command line does, which reads the environment."""
-    _chosen[:] = [folder]
+    _chosen_cache_folder[:] = [folder]
 
 
-def current(given: Path | None = None) -> Path:
+def cache_folder(given: Path | None = None) -> Path:
     """The folder that is given, else the one that was chosen, else `~/.cache/gramophone`.
 
     Raises:
         RegistryError: the user has no home folder, as in some containers, or there is no such user.
     """
-    folder = given or (_chosen or [_DEFAULT])[0]
+    folder = given or (_chosen_cache_folder or [_DEFAULT_CACHE_FOLDER])[0]
     try:
         return folder.expanduser()
     except RuntimeError:

@@ -5,16 +5,16 @@ from pathlib import Path
 
 from models.checkpoint.manifest import MANIFEST_FILE, FileEntry, Manifest
 from models.checkpoint.remote.cache import Download
-from models.checkpoint.remote.listing import key_of_manifest
+from models.checkpoint.remote.listing import manifest_key
 from models.checkpoint.remote.object_store import ConditionalStore, ObjectStore
 from models.checkpoint.versions import Version
 from models.errors import IntegrityError
 
-BLOBS = ".blobs"
+BLOBS_FOLDER = ".blobs"
 """The folder of contents."""
 
 
-def upload_contents(store: ConditionalStore, folder: Path, manifest: Manifest) -> None:
+def upload_blobs(store: ConditionalStore, folder: Path, manifest: Manifest) -> None:
     """Store the contents of a version's files.
 
     Those that are there already are stored anew: so they are young, and nobody sweeps them away before the manifest
@@ -24,16 +24,16 @@ def upload_contents(store: ConditionalStore, folder: Path, manifest: Manifest) -
         RegistryError: the store cannot be reached.
     """
     for sha256, file in {entry.sha256: file for file, entry in manifest.files.items()}.items():
-        store.upload(f"{BLOBS}/{sha256}", folder / file)
+        store.upload(f"{BLOBS_FOLDER}/{sha256}", folder / file)
 
 
-def download_of(store: ObjectStore, version: Version) -> Download:
+def blob_downloader(store: ObjectStore, version: Version) -> Download:
     """Where the contents of a version's files come from."""
-    folder = key_of_manifest(version).removesuffix(f"/{MANIFEST_FILE}")
+    folder = manifest_key(version).removesuffix(f"/{MANIFEST_FILE}")
 
     def download(name: str, entry: FileEntry) -> Iterator[bytes]:
         # a local registry that was copied as it is has the files beside their manifest
-        for key in (f"{BLOBS}/{entry.sha256}", f"{folder}/{name}"):
+        for key in (f"{BLOBS_FOLDER}/{entry.sha256}", f"{folder}/{name}"):
             try:
                 yield from store.chunks(key, entry.bytes)
             except FileNotFoundError:

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from models.checkpoint.documents import MAX_DOCUMENT_BYTES
-from models.checkpoint.remote.object_store import ObjectStore, writable
+from models.checkpoint.remote.object_store import ObjectStore, require_writable
 from models.errors import RegistryError
 
-_FRESH_S = 5.0
+_CACHE_TTL_S = 5.0
 """For so long what was read is not asked for again."""
 
-_MAX_REMEMBERED = 1000
+_MAX_CACHED_DOCUMENTS = 1000
 
 
-class _Read(NamedTuple):
+class _CachedRead(NamedTuple):
     content: bytes | None
     failure: RegistryError | None
     at_s: float
@@ -26,8 +26,8 @@ class _Read(NamedTuple):
         return self.content
 
 
-class StoreDocuments:
-    """Documents in a folder of an object store, see `models.checkpoint.documents.Documents`.
+class RemoteDocumentStore:
+    """Documents in a folder of an object store, see `models.checkpoint.documents.DocumentStore`.
 
     What was read is remembered for some seconds, as requests ask for it, and for as long as the store cannot be
     reached. Each write is atomic, and the last one stays.
@@ -44,7 +44,7 @@ class StoreDocuments:
         self._store = store
         self._folder = folder
         self._clock = clock
-        self._read: dict[str, _Read] = {}
+        self._read: dict[str, _CachedRead] = {}
         self._lock = threading.Lock()
 
     def display_path(self, name: str) -> str:
@@ -52,11 +52,11 @@ class StoreDocuments:
         return f"{self._store.location}/{self._key(name)}"
 
     def names(self) -> list[str]:
-        """See `Documents`."""
+        """See `DocumentStore`."""
         return [entry.key.removeprefix(f"{self._folder}/") for entry in self._store.entries(self._folder)]
 
     def read(self, name: str) -> bytes | None:
-        """See `Documents`."""
+        """See `DocumentStore`."""
         before = self._read.get(name)
         if before is not None and self._is_fresh(before):
             return before.result()
@@ -73,31 +73,31 @@ class StoreDocuments:
             self._lock.release()
 
     def write(self, name: str, content: bytes) -> None:
-        """See `Documents`."""
-        writable(self._store).put(self._key(name), content)
+        """See `DocumentStore`."""
+        require_writable(self._store).put(self._key(name), content)
         self._forget(name)
 
     def delete(self, name: str) -> bool:
-        """See `Documents`."""
-        store = writable(self._store)
+        """See `DocumentStore`."""
+        store = require_writable(self._store)
         there = store.read(self._key(name)) is not None
         store.delete(self._key(name))
         self._forget(name)
         return there
 
-    def _fetch(self, name: str, before: _Read | None) -> _Read:
+    def _fetch(self, name: str, before: _CachedRead | None) -> _CachedRead:
         try:
             found = self._store.read(self._key(name))
         except RegistryError as error:
             if before is None or before.failure is not None:
-                return _Read(None, error, self._clock())
-            return _Read(before.content, None, self._clock())
+                return _CachedRead(None, error, self._clock())
+            return _CachedRead(before.content, None, self._clock())
         content = None if found is None else found.content[: MAX_DOCUMENT_BYTES + 1]
-        return _Read(content, None, self._clock())
+        return _CachedRead(content, None, self._clock())
 
-    def _remember(self, name: str, read: _Read) -> None:
+    def _remember(self, name: str, read: _CachedRead) -> None:
         self._read.pop(name, None)
-        if len(self._read) >= _MAX_REMEMBERED:  # clients may ask for whatever name they like
+        if len(self._read) >= _MAX_CACHED_DOCUMENTS:  # clients may ask for whatever name they like
             self._read.pop(next(iter(self._read), name), None)  # asked for longest ago
         self._read[name] = read
 
@@ -105,8 +105,8 @@ class StoreDocuments:
         with self._lock:  # whoever is asking was told what was there before, and takes note of it
             self._read.pop(name, None)
 
-    def _is_fresh(self, read: _Read) -> bool:
-        return self._clock() - read.at_s < _FRESH_S
+    def _is_fresh(self, read: _CachedRead) -> bool:
+        return self._clock() - read.at_s < _CACHE_TTL_S
 
     def _key(self, name: str) -> str:
         return f"{self._folder}/{name}"

@@ -11,7 +11,7 @@ from typing import Any
 import fsspec
 from typing_extensions import override
 
-from models.checkpoint.remote.object_store import Entry, ObjectStore, Patience, Tagged
+from models.checkpoint.remote.object_store import ObjectEntry, ObjectStore, StoreTimeouts, TaggedContent
 from models.errors import RegistryError
 
 _CHUNK_BYTES = 8 << 20
@@ -19,7 +19,7 @@ _TAGS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "c
 _TIMES = ("LastModified", "last_modified", "mtime", "created")
 
 
-class FileSystemStore(ObjectStore):
+class FsspecStore(ObjectStore):
     """The files below a URL.
 
     Args:
@@ -33,14 +33,14 @@ class FileSystemStore(ObjectStore):
     failures: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError)
     """What the file system raises where it cannot do what it was asked to."""
 
-    def __init__(self, url: str, patience: Patience) -> None:
+    def __init__(self, url: str, patience: StoreTimeouts) -> None:
         self.location = url.rstrip("/")
         self._timeouts = patience
         self._opened: dict[int, Any] = {}
         self._root = str(self._file_system._strip_protocol(self.location)).rstrip("/")  # noqa: SLF001 - fsspec's own way
 
     @override
-    def entries(self, folder: str = "") -> list[Entry]:
+    def entries(self, folder: str = "") -> list[ObjectEntry]:
         with self._translate_errors("list", folder):
             if folder:
                 return self._found(folder)
@@ -49,13 +49,13 @@ class FileSystemStore(ObjectStore):
             return [entry for name in names if not name.startswith(".") for entry in self._found(name)]
 
     @override
-    def read(self, key: str) -> Tagged | None:
+    def read(self, key: str) -> TaggedContent | None:
         with self._translate_errors("read", key):
             try:
                 content = bytes(self._invoke("cat_file", self._path(key)))
             except FileNotFoundError:
                 return None
-        return Tagged(content, hashlib.sha256(content).hexdigest())
+        return TaggedContent(content, hashlib.sha256(content).hexdigest())
 
     @override
     def chunks(self, key: str, num_bytes: int) -> Iterator[bytes]:
@@ -72,10 +72,10 @@ class FileSystemStore(ObjectStore):
                 raise
             yield chunk
 
-    def _found(self, folder: str) -> list[Entry]:
+    def _found(self, folder: str) -> list[ObjectEntry]:
         found: Mapping[str, Mapping[str, Any]] = self._invoke("find", self._path(folder), detail=True)
         return [
-            Entry(path[len(self._root) + 1 :], _num_bytes(info), _tag(info), _modified_s(info))
+            ObjectEntry(path[len(self._root) + 1 :], _num_bytes(info), _tag(info), _modified_s(info))
             for path, info in found.items()
             if path.startswith(f"{self._root}/")
         ]

@@ -17,7 +17,7 @@ from models.checkpoint.versions import ALIASES_FILE, Version, is_name, parse_ali
 _VERSIONS_FILE = "versions.json"
 
 
-class Known:
+class CachedCatalogue:
     """The versions and aliases last seen: a `Catalogue` that asks nobody.
 
     Args:

@@ -5,11 +5,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from models.checkpoint.manifest import MANIFEST_FILE
-from models.checkpoint.remote.object_store import Entry
-from models.checkpoint.versions import ALIASES_FILE, Version, is_name, is_number
+from models.checkpoint.remote.object_store import ObjectEntry
+from models.checkpoint.versions import ALIASES_FILE, Version, is_name, is_version_number
 
 
-def key_of_manifest(version: Version) -> str:
+def manifest_key(version: Version) -> str:
     """Where a version's manifest is stored."""
     return f"{version.name}/versions/{version.number}/{MANIFEST_FILE}"
 
@@ -21,12 +21,12 @@ class Listing:
         entries: of the whole registry, or of some models.
     """
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        self._manifests: dict[str, dict[int, Entry]] = defaultdict(dict)
-        self._aliases: dict[str, Entry] = {}
+    def __init__(self, entries: Iterable[ObjectEntry]) -> None:
+        self._manifests: dict[str, dict[int, ObjectEntry]] = defaultdict(dict)
+        self._aliases: dict[str, ObjectEntry] = {}
         for entry in entries:
             match entry.key.split("/"):
-                case [name, "versions", number, file] if file == MANIFEST_FILE and is_number(number):
+                case [name, "versions", number, file] if file == MANIFEST_FILE and is_version_number(number):
                     self._manifests[name][int(number)] = entry
                 case [name, file] if file == ALIASES_FILE:
                     self._aliases[name] = entry

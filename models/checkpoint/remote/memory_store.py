@@ -5,17 +5,17 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from models.checkpoint.remote.file_system_store import FileSystemStore
-from models.checkpoint.remote.object_store import ConditionalStore, Entry
+from models.checkpoint.remote.file_system_store import FsspecStore
+from models.checkpoint.remote.object_store import ConditionalStore, ObjectEntry
 
 _lock = threading.RLock()
 
 
-class MemoryStore(FileSystemStore, ConditionalStore):
+class MemoryStore(FsspecStore, ConditionalStore):
     """fsspec's files in memory; a lock of the process makes its conditional writes atomic."""
 
     @override
-    def entries(self, folder: str = "") -> list[Entry]:
+    def entries(self, folder: str = "") -> list[ObjectEntry]:
         with _lock:
             return super().entries(folder) if self._invoke("exists", self._path(folder)) else []
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from models.errors import RegistryError
 
 
-class Patience(NamedTuple):
+class StoreTimeouts(NamedTuple):
     """How long a store is waited for; after that a call has failed.
 
     Attributes:
@@ -30,7 +30,7 @@ class Patience(NamedTuple):
         return self.call_s + num_bytes / self.bytes_per_s
 
 
-class Entry(NamedTuple):
+class ObjectEntry(NamedTuple):
     """An object in a listing.
 
     Attributes:
@@ -46,7 +46,7 @@ class Entry(NamedTuple):
     modified_s: float
 
 
-class Tagged(NamedTuple):
+class TaggedContent(NamedTuple):
     """An object's content, and the tag it had when it was read."""
 
     content: bytes
@@ -65,11 +65,11 @@ class ObjectStore(ABC):
     location: str
 
     @abstractmethod
-    def entries(self, folder: str = "") -> list[Entry]:
+    def entries(self, folder: str = "") -> list[ObjectEntry]:
         """The objects in a folder, at any depth; of the root, those whose first part begins with no dot."""
 
     @abstractmethod
-    def read(self, key: str) -> Tagged | None:
+    def read(self, key: str) -> TaggedContent | None:
         """A small object; None if there is none."""
 
     @abstractmethod
@@ -113,7 +113,7 @@ class ConditionalStore(ObjectStore):
         """Remove an object, if it is there."""
 
 
-def writable(store: ObjectStore) -> ConditionalStore:
+def require_writable(store: ObjectStore) -> ConditionalStore:
     """The store, for writing.
 
     Raises:

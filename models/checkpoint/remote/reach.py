@@ -8,11 +8,11 @@ from models.errors import RegistryError
 
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
-_OUT_OF_REACH_S = 10.0
+_RETRY_AFTER_S = 10.0
 """For so long after a failure questions are answered from what is known, without asking again."""
 
 
-class Reach:
+class CircuitBreaker:
     """Whether a store can be reached, as the last question showed.
 
     Args:
@@ -44,7 +44,7 @@ class Reach:
             RegistryError: the store cannot be reached, and nothing is known.
         """
         failure = self._failure
-        if failure is None or self._clock() - self._failed_s >= _OUT_OF_REACH_S:
+        if failure is None or self._clock() - self._failed_s >= _RETRY_AFTER_S:
             try:
                 answer = ask()
             except RegistryError as error:

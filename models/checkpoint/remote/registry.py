@@ -19,38 +19,32 @@ from pathlib import Path
 from typing_extensions import override
 
 from models.checkpoint.default_name import DEFAULT_FILE, format_default, parse_default
-from models.checkpoint.manifest import (
-    MANIFEST_FILE,
-    Manifest,
-    parse_manifest,
-    read_manifest,
-    verify_files,
-)
+from models.checkpoint.manifest import MANIFEST_FILE, Manifest, parse_manifest, read_manifest, verify_files
 from models.checkpoint.registry import Registry
 from models.checkpoint.remote import cache_folder
-from models.checkpoint.remote.aliases import change_aliases
-from models.checkpoint.remote.cache import Cache
-from models.checkpoint.remote.contents import download_of, upload_contents
-from models.checkpoint.remote.known import Known
-from models.checkpoint.remote.listing import Listing, key_of_manifest
-from models.checkpoint.remote.object_store import ConditionalStore, ObjectStore, writable
-from models.checkpoint.remote.reach import Reach
-from models.checkpoint.remote.sweeping import sweep
-from models.checkpoint.resolving import resolve
+from models.checkpoint.remote.aliases import update_aliases
+from models.checkpoint.remote.cache import DownloadCache
+from models.checkpoint.remote.contents import blob_downloader, upload_blobs
+from models.checkpoint.remote.known import CachedCatalogue
+from models.checkpoint.remote.listing import Listing, manifest_key
+from models.checkpoint.remote.object_store import ConditionalStore, ObjectStore, require_writable
+from models.checkpoint.remote.reach import CircuitBreaker
+from models.checkpoint.remote.sweeping import sweep_blobs
+from models.checkpoint.resolving import resolve_address
 from models.checkpoint.versions import (
     ALIASES_FILE,
     CHAMPION,
-    Stamp,
+    ChangeStamp,
     Version,
     check_alias,
     check_name,
     check_unaliased,
-    no_alias,
     parse_aliases,
+    unknown_alias_error,
 )
 from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
 
-_ATTEMPTS = 1000
+_MAX_NUMBER_ATTEMPTS = 1000
 """At numbers of a new version: more others than ever publish one model at the same time."""
 
 
@@ -70,9 +64,9 @@ class RemoteRegistry(Registry):
         self, store: ObjectStore, *, cache: Path | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
-        self._cache = Cache(cache_folder.current(cache), store.location)
-        self._known = Known(self._cache.root, store.location)
-        self._breaker = Reach(clock)
+        self._cache = DownloadCache(cache_folder.cache_folder(cache), store.location)
+        self._known = CachedCatalogue(self._cache.root, store.location)
+        self._breaker = CircuitBreaker(clock)
 
     def check_writable(self) -> None:
         """Refuse to write to a store that cannot be reached, or that can only be read.
@@ -80,7 +74,7 @@ class RemoteRegistry(Registry):
         Raises:
             RegistryError: it is so.
         """
-        writable(self._store).entries()
+        require_writable(self._store).entries()
 
     @property
     @override
@@ -109,7 +103,7 @@ class RemoteRegistry(Registry):
 
     @override
     def published(self) -> list[Version]:
-        def told(catalogue: Listing | Known) -> list[Version]:
+        def told(catalogue: Listing | CachedCatalogue) -> list[Version]:
             return [
                 self.version(name, number)
                 for name in catalogue.models()
@@ -127,7 +121,7 @@ class RemoteRegistry(Registry):
 
     @override
     def resolve_cached(self, address: str) -> Version:
-        return resolve(self._known, address)
+        return resolve_address(self._known, address)
 
     @override
     def version(self, name: str, number: int) -> Version:
@@ -136,29 +130,29 @@ class RemoteRegistry(Registry):
     @override
     def fetch(self, version: Version) -> Path:
         return self._cache.materialise(
-            version, self._manifest_bytes(version), download_of(self._store, version)
+            version, self._manifest_bytes(version), blob_downloader(self._store, version)
         )
 
     @override
     def manifest(self, version: Version) -> Manifest:
-        return parse_manifest(self._manifest_bytes(version), self._place(key_of_manifest(version)))
+        return parse_manifest(self._manifest_bytes(version), self._place(manifest_key(version)))
 
     @override
     def read_file(self, version: Version, name: str) -> bytes:
         entry = self.manifest(version).files.get(name)
         if entry is None:
             raise ManifestError(f"{version.address} has no file {name}")
-        return self._cache.blob(name, entry, download_of(self._store, version)).read_bytes()
+        return self._cache.blob(name, entry, blob_downloader(self._store, version)).read_bytes()
 
     @override
     def publish(self, name: str, write: Callable[[Path], None]) -> Version:
         check_name(name)
-        store = writable(self._store)
+        store = require_writable(self._store)
         with self._cache.staging_folder(name) as folder:
             write(folder)
             manifest = read_manifest(folder)
             verify_files(folder, manifest)
-            upload_contents(store, folder, manifest)
+            upload_blobs(store, folder, manifest)
             raw = (folder / MANIFEST_FILE).read_bytes()
             self.pin_default(name)
             version = self._take_number(store, name, raw)
@@ -168,10 +162,10 @@ class RemoteRegistry(Registry):
     @override
     def set_alias(self, name: str, alias: str, number: int) -> None:
         check_alias(alias)
-        store = writable(self._store)
+        store = require_writable(self._store)
         self.resolve(f"{name}@{number}")
         key, place = f"{name}/{ALIASES_FILE}", self._place(name, ALIASES_FILE)
-        before = change_aliases(
+        before = update_aliases(
             store, key, place, lambda aliases: {**aliases, alias: number}, replace_damaged=alias == CHAMPION
         )
         if number in self._list_model(name).versions(name):
@@ -182,20 +176,20 @@ class RemoteRegistry(Registry):
             return {**others, alias: before[alias]} if alias in before else others
 
         # somebody deleted it meanwhile, who looks at the aliases after that
-        change_aliases(store, key, place, back)
+        update_aliases(store, key, place, back)
         raise ModelNotFoundError(f"model {name!r} has no version {number}: it was deleted just now")
 
     @override
     def delete_alias(self, name: str, alias: str) -> int:
-        store = writable(self._store)
+        store = require_writable(self._store)
         self.resolve(name)
 
         def without(aliases: dict[str, int]) -> dict[str, int]:
             if alias not in aliases:
-                raise no_alias(name, alias, aliases)
+                raise unknown_alias_error(name, alias, aliases)
             return {other: number for other, number in aliases.items() if other != alias}
 
-        before = change_aliases(store, f"{name}/{ALIASES_FILE}", self._place(name, ALIASES_FILE), without)
+        before = update_aliases(store, f"{name}/{ALIASES_FILE}", self._place(name, ALIASES_FILE), without)
         return before[alias]
 
     @override
@@ -211,14 +205,14 @@ class RemoteRegistry(Registry):
     @override
     def set_default(self, name: str) -> None:
         self.resolve(name)
-        writable(self._store).put(DEFAULT_FILE, format_default(name))
+        require_writable(self._store).put(DEFAULT_FILE, format_default(name))
 
     @override
     def delete(self, name: str, number: int) -> None:
-        store = writable(self._store)
+        store = require_writable(self._store)
         version = self.resolve(f"{name}@{number}")
         check_unaliased(version, self._aliases_now(name))
-        key = key_of_manifest(version)
+        key = manifest_key(version)
         manifest = store.read(key)
         if manifest is None or not store.put_if_match(key, b"", manifest.tag):
             raise ModelNotFoundError(f"{version.address} was deleted by somebody else just now")
@@ -232,10 +226,10 @@ class RemoteRegistry(Registry):
 
     @override
     def sweep(self, *, older_than_s: float) -> int:
-        return sweep(writable(self._store), older_than_s=older_than_s)
+        return sweep_blobs(require_writable(self._store), older_than_s=older_than_s)
 
     @override
-    def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, Stamp]:
+    def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, ChangeStamp]:
         listing = self._list_all()
         self._breaker.reset()
         names = listing.names() if names is None else names
@@ -244,12 +238,12 @@ class RemoteRegistry(Registry):
     def _take_number(self, store: ConditionalStore, name: str, raw: bytes) -> Version:
         """Store a manifest under the first number that nobody else was faster to take."""
         first = 1 + max(self._list_model(name).numbers(name), default=0)
-        for number in range(first, first + _ATTEMPTS):
+        for number in range(first, first + _MAX_NUMBER_ATTEMPTS):
             version = self.version(name, number)
-            if store.put_if_absent(key_of_manifest(version), raw):
+            if store.put_if_absent(manifest_key(version), raw):
                 return version
         raise RegistryError(
-            f"{self.location} refused {_ATTEMPTS} new versions of {name} in a row, {version.number} the last, as if "
+            f"{self.location} refused {_MAX_NUMBER_ATTEMPTS} new versions of {name} in a row, {version.number} the last, as if "
             "each were there already"
         )
 
@@ -283,10 +277,10 @@ class RemoteRegistry(Registry):
 
     def _manifest_bytes(self, version: Version) -> bytes:
         def read() -> bytes:
-            found = self._store.read(key_of_manifest(version))
+            found = self._store.read(manifest_key(version))
             if found is None or not found.content:
                 raise ManifestError(
-                    f"{self._place(key_of_manifest(version))} is missing: never finished, or deleted"
+                    f"{self._place(manifest_key(version))} is missing: never finished, or deleted"
                 )
             return found.content
 

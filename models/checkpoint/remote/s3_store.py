@@ -13,8 +13,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from fsspec.asyn import sync
 from typing_extensions import override
 
-from models.checkpoint.remote.file_system_store import FileSystemStore
-from models.checkpoint.remote.object_store import ConditionalStore, Entry, Tagged
+from models.checkpoint.remote.file_system_store import FsspecStore
+from models.checkpoint.remote.object_store import ConditionalStore, ObjectEntry, TaggedContent
 
 R = TypeVar("R")
 _WRITER = "writer"
@@ -24,28 +24,28 @@ _PAUSE_S = 0.1
 _MAX_SMALL_BYTES = 64 << 20
 
 
-class S3Store(FileSystemStore, ConditionalStore):
+class S3Store(FsspecStore, ConditionalStore):
     """The objects below `s3://bucket/prefix`.
 
     Endpoint, region and keys come from the environment, as botocore and s3fs read it: AWS_ENDPOINT_URL,
     AWS_DEFAULT_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE, roles, FSSPEC_S3_….
     """
 
-    failures = (*FileSystemStore.failures, BotoCoreError, ClientError, aiohttp.ClientError)
+    failures = (*FsspecStore.failures, BotoCoreError, ClientError, aiohttp.ClientError)
 
     @override
-    def entries(self, folder: str = "") -> list[Entry]:
+    def entries(self, folder: str = "") -> list[ObjectEntry]:
         prefix = self._key(f"{folder}/" if folder else "")
         # '/' comes after '.' and before letters and digits: what begins with a dot is not even looked at
         after = {} if folder else {"StartAfter": f"{prefix}/"}
 
-        async def pages() -> list[Entry]:
-            found: list[Entry] = []
+        async def pages() -> list[ObjectEntry]:
+            found: list[ObjectEntry] = []
             more: dict[str, Any] = after
             while True:
                 page = await self._call("list_objects_v2", Prefix=prefix, **more)
                 found += [
-                    Entry(
+                    ObjectEntry(
                         entry["Key"][len(self._prefix) :],
                         entry["Size"],
                         entry["ETag"],
@@ -61,13 +61,13 @@ class S3Store(FileSystemStore, ConditionalStore):
             return self._run_sync(pages)
 
     @override
-    def read(self, key: str) -> Tagged | None:
-        async def whole() -> Tagged:
+    def read(self, key: str) -> TaggedContent | None:
+        async def whole() -> TaggedContent:
             answer = await self._call("get_object", Key=self._key(key))
             try:
                 if answer["ContentLength"] > _MAX_SMALL_BYTES:
                     raise ValueError(f"it has {answer['ContentLength']} bytes, more than {_MAX_SMALL_BYTES}")
-                return Tagged(await answer["Body"].read(), answer["ETag"])
+                return TaggedContent(await answer["Body"].read(), answer["ETag"])
             finally:
                 answer["Body"].close()
 

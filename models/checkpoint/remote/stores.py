@@ -2,10 +2,10 @@
 
 import re
 
-from models.checkpoint.remote.object_store import ObjectStore, Patience
+from models.checkpoint.remote.object_store import ObjectStore, StoreTimeouts
 from models.errors import InvalidInputError, RegistryError
 
-PATIENCE = Patience()
+STORE_TIMEOUTS = StoreTimeouts()
 """How long every store is waited for."""
 
 _FORBIDDEN = re.compile(r"[@?#\s]|::")
@@ -32,7 +32,7 @@ def open_store(url: str) -> ObjectStore:
     if protocol == "memory":
         from models.checkpoint.remote.memory_store import MemoryStore
 
-        return MemoryStore(url, PATIENCE)
+        return MemoryStore(url, STORE_TIMEOUTS)
     if protocol == "s3":
         try:
             from models.checkpoint.remote.s3_store import S3Store
@@ -40,7 +40,7 @@ def open_store(url: str) -> ObjectStore:
             raise RegistryError(
                 f"registries at s3:// need the extra s3: pip install 'gramophone-lm[s3]' ({error})"
             ) from None
-        return S3Store(url, PATIENCE)
-    from models.checkpoint.remote.file_system_store import FileSystemStore
+        return S3Store(url, STORE_TIMEOUTS)
+    from models.checkpoint.remote.file_system_store import FsspecStore
 
-    return FileSystemStore(url, PATIENCE)
+    return FsspecStore(url, STORE_TIMEOUTS)

@@ -3,14 +3,14 @@
 import math
 
 from models.checkpoint.manifest import MANIFEST_FILE, parse_manifest
-from models.checkpoint.remote.contents import BLOBS
+from models.checkpoint.remote.contents import BLOBS_FOLDER
 from models.checkpoint.remote.object_store import ConditionalStore
 
-_CLOCK = f"{BLOBS}/.clock"
+_CLOCK_KEY = f"{BLOBS_FOLDER}/.clock"
 """An empty object, which is there while somebody sweeps."""
 
 
-def sweep(store: ConditionalStore, *, older_than_s: float) -> int:
+def sweep_blobs(store: ConditionalStore, *, older_than_s: float) -> int:
     """Remove contents that are old and that no manifest names.
 
     Whoever publishes stores all contents of a version anew, so those that will be named soon are young; ages are
@@ -28,31 +28,33 @@ def sweep(store: ConditionalStore, *, older_than_s: float) -> int:
         CheckpointError: a manifest is damaged: what it names is not known.
         RegistryError: the store cannot be reached.
     """
-    before_s = _now_s(store) - older_than_s
-    unnamed = _older(store, before_s)
+    before_s = _store_time_s(store) - older_than_s
+    unnamed = _blobs_older_than(store, before_s)
     if unnamed:
-        unnamed -= _named(store)
-    doomed = unnamed & _older(store, before_s) if unnamed else unnamed
+        unnamed -= _referenced_blobs(store)
+    doomed = unnamed & _blobs_older_than(store, before_s) if unnamed else unnamed
     for key in sorted(doomed):
         store.delete(key)
     return len(doomed)
 
 
-def _now_s(store: ConditionalStore) -> float:
+def _store_time_s(store: ConditionalStore) -> float:
     """When the store has taken something just now, in seconds since 1970; long ago if it cannot tell."""
-    store.put(_CLOCK, b"")
-    now_s = next((entry.modified_s for entry in store.entries(BLOBS) if entry.key == _CLOCK), math.inf)
-    store.delete(_CLOCK)
+    store.put(_CLOCK_KEY, b"")
+    now_s = next(
+        (entry.modified_s for entry in store.entries(BLOBS_FOLDER) if entry.key == _CLOCK_KEY), math.inf
+    )
+    store.delete(_CLOCK_KEY)
     return now_s if math.isfinite(now_s) else -math.inf
 
 
-def _older(store: ConditionalStore, before_s: float) -> set[str]:
+def _blobs_older_than(store: ConditionalStore, before_s: float) -> set[str]:
     """The keys of contents that were stored before a time."""
-    old = {entry.key for entry in store.entries(BLOBS) if entry.modified_s < before_s}
-    return old - {_CLOCK}  # somebody else's
+    old = {entry.key for entry in store.entries(BLOBS_FOLDER) if entry.modified_s < before_s}
+    return old - {_CLOCK_KEY}  # somebody else's
 
 
-def _named(store: ConditionalStore) -> set[str]:
+def _referenced_blobs(store: ConditionalStore) -> set[str]:
     """The keys of all contents that a manifest names."""
     named: set[str] = set()
     for entry in store.entries():
@@ -60,5 +62,5 @@ def _named(store: ConditionalStore) -> set[str]:
             found = store.read(entry.key)
             if found is not None and found.content:
                 manifest = parse_manifest(found.content, f"{store.location}/{entry.key}")
-                named |= {f"{BLOBS}/{file.sha256}" for file in manifest.files.values()}
+                named |= {f"{BLOBS_FOLDER}/{file.sha256}" for file in manifest.files.values()}
     return named

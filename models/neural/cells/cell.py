@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from torch import Tensor, nn
 
-Carried: TypeAlias = tuple[Tensor, ...]
+CellState: TypeAlias = tuple[Tensor, ...]
 """What a layer carries from token to token, each [B, H]; the first is its output at the last token."""
 
 
@@ -19,7 +19,7 @@ class Cell(nn.Module, ABC):
     parts: int
 
     @abstractmethod
-    def forward(self, inputs: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
+    def forward(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
         """Read T inputs a row.
 
         Args:
@@ -30,6 +30,6 @@ class Cell(nn.Module, ABC):
             The outputs [T, B, H] and what is carried on.
         """
 
-    def step(self, inputs: Tensor, carried: Carried) -> Carried:
+    def step(self, inputs: Tensor, carried: CellState) -> CellState:
         """Read one input a row, [B, I]; the output is the first part of what is carried on."""
         return self.forward(inputs[None], carried)[1]

@@ -8,7 +8,7 @@ from models.neural.cells.mingru import MinGRU
 from models.neural.config import NetworkConfig
 
 
-def cell_of(config: NetworkConfig, input_size: int) -> Cell:
+def make_cell(config: NetworkConfig, input_size: int) -> Cell:
     """A layer of the configured kind that reads vectors of a size."""
     size = config.hidden_size
     if config.cell == "mingru":

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor, nn
 
-from models.neural.cells.cell import Carried
-from models.neural.cells.kernel import ONE_LAYER, KernelCell
-from models.neural.config import Activation
+from models.neural.cells.cell import CellState
+from models.neural.cells.kernel import SINGLE_LAYER_ARGS, TorchCell
+from models.neural.config import ActivationName
 
 
-class Elman(KernelCell):
+class Elman(TorchCell):
     """h ← f(W x + U h + b).
 
     Carries (h,).
@@ -28,7 +28,7 @@ class Elman(KernelCell):
         input_size: int,
         hidden_size: int,
         *,
-        activation: Activation,
+        activation: ActivationName,
         weight_drop: float,
         orthogonal: bool,
     ) -> None:
@@ -36,17 +36,17 @@ class Elman(KernelCell):
         super().__init__(kernel, weight_drop=weight_drop, orthogonal=orthogonal)
         self.with_tanh = activation == "tanh"
 
-    def forward(self, inputs: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
+    def forward(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
         """Read T inputs a row: [T, B, I] to [T, B, H]."""
         before = carried[0][None]
         if self.drops:
             compute = torch.rnn_tanh if self.with_tanh else torch.rnn_relu
-            outputs, h = compute(inputs, before, self.dropped_weights(), *ONE_LAYER)
+            outputs, h = compute(inputs, before, self.dropped_weights(), *SINGLE_LAYER_ARGS)
         else:
             outputs, h = self.kernel(inputs, before)
         return outputs, (h[0],)
 
-    def step(self, inputs: Tensor, carried: Carried) -> Carried:
+    def step(self, inputs: Tensor, carried: CellState) -> CellState:
         """Read one input a row, [B, I]."""
         compute = torch.rnn_tanh_cell if self.with_tanh else torch.rnn_relu_cell
         return (compute(inputs, carried[0], *self.weights()),)

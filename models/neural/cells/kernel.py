@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from models.neural.cells.cell import Cell
 from models.neural.dropout import drop_weights
 
-ONE_LAYER = (True, 1, 0.0, True, False, False)
+SINGLE_LAYER_ARGS = (True, 1, 0.0, True, False, False)
 """How torch's functions are told of one: biases, layers, dropout, for training, both directions, batch first."""
 
 
-class KernelCell(Cell, ABC):
+class TorchCell(Cell, ABC):
     """A recurrent layer around one of `nn.RNN`, `nn.LSTM` and `nn.GRU`.
 
     Args:

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from models.neural.cells.cell import Carried
-from models.neural.cells.kernel import ONE_LAYER, KernelCell
+from models.neural.cells.cell import CellState
+from models.neural.cells.kernel import SINGLE_LAYER_ARGS, TorchCell
 
 
-class LSTM(KernelCell):
+class LSTM(TorchCell):
     """i, f, o = σ(W x + U h + b), g = tanh(W x + U h + b); c ← f c + i g, h ← o tanh(c).
 
     Carries (h, c). Gates stand in the order i, f, g, o.
@@ -31,16 +31,16 @@ class LSTM(KernelCell):
             nn.init.zeros_(bias)
         nn.init.constant_(self.weights()[2][hidden_size : 2 * hidden_size], forget_bias)
 
-    def forward(self, inputs: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
+    def forward(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
         """Read T inputs a row: [T, B, I] to [T, B, H]."""
         before = [part[None] for part in carried]
         if self.drops:
-            outputs, h, c = torch.lstm(inputs, before, self.dropped_weights(), *ONE_LAYER)
+            outputs, h, c = torch.lstm(inputs, before, self.dropped_weights(), *SINGLE_LAYER_ARGS)
         else:
             outputs, (h, c) = self.kernel(inputs, (before[0], before[1]))
         return outputs, (h[0], c[0])
 
-    def step(self, inputs: Tensor, carried: Carried) -> Carried:
+    def step(self, inputs: Tensor, carried: CellState) -> CellState:
         """Read one input a row, [B, I]."""
         h, c = torch.lstm_cell(inputs, list(carried), *self.weights())
         return h, c

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from models.neural.cells.cell import Carried, Cell
+from models.neural.cells.cell import Cell, CellState
 from models.neural.cells.scan import linear_recurrence
 
 
@@ -24,13 +24,13 @@ class MinGRU(Cell):
         super().__init__()
         self.gates = nn.Linear(input_size, 2 * hidden_size)
 
-    def forward(self, inputs: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
+    def forward(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
         """Read T inputs a row: [T, B, I] to [T, B, H]."""
         decay, drive = self._terms(inputs)
         outputs = linear_recurrence(decay, drive, carried[0].to(decay.dtype))
         return outputs, (outputs[-1],)
 
-    def step(self, inputs: Tensor, carried: Carried) -> Carried:
+    def step(self, inputs: Tensor, carried: CellState) -> CellState:
         """Read one input a row, [B, I]."""
         decay, drive = self._terms(inputs)
         return (torch.addcmul(drive, decay, carried[0]),)

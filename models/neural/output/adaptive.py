@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.neural.output.layer import OutputLayer
-from models.neural.output.vectors import ClusteredVectors
+from models.neural.output.vectors import ClusteredEmbedding
 
 
 class AdaptiveSoftmax(OutputLayer):
@@ -28,7 +28,7 @@ class AdaptiveSoftmax(OutputLayer):
         initial_range: of the values of cluster vectors.
     """
 
-    def __init__(self, width: int, vectors: ClusteredVectors, *, initial_range: float) -> None:
+    def __init__(self, width: int, vectors: ClusteredEmbedding, *, initial_range: float) -> None:
         super().__init__()
         self.vectors = vectors
         tails = len(vectors) - 1

@@ -8,30 +8,32 @@ from models.neural.config import NetworkConfig
 from models.neural.output.adaptive import AdaptiveSoftmax
 from models.neural.output.layer import OutputLayer
 from models.neural.output.softmax import INITIAL_RANGE, Softmax
-from models.neural.output.vectors import ClusteredVectors
+from models.neural.output.vectors import ClusteredEmbedding
 
-Embedding: TypeAlias = nn.Embedding | ClusteredVectors
+TokenEmbedding: TypeAlias = nn.Embedding | ClusteredEmbedding
 
 
-def embedding_of(config: NetworkConfig, vocab_size: int) -> Embedding:
+def make_embedding(config: NetworkConfig, vocab_size: int) -> TokenEmbedding:
     """The configured vectors of tokens that are read; clustered where they are an adaptive softmax's too.
 
     Raises:
         InvalidInputError: the cutoffs do not fit the vocabulary.
     """
     if config.output == "adaptive" and config.tied:
-        return _clustered(config, vocab_size, config.embedding_size)
+        return _make_clustered_embedding(config, vocab_size, config.embedding_size)
     embedding = nn.Embedding(vocab_size, config.embedding_size)
     nn.init.uniform_(embedding.weight, -INITIAL_RANGE, INITIAL_RANGE)
     return embedding
 
 
-def output_of(config: NetworkConfig, embedding: Embedding, *, vocab_size: int, width: int) -> OutputLayer:
+def make_output_layer(
+    config: NetworkConfig, embedding: TokenEmbedding, *, vocab_size: int, width: int
+) -> OutputLayer:
     """The configured output layer.
 
     Args:
         config: the shape.
-        embedding: what `embedding_of` made; its vectors are the output's too if the network is tied.
+        embedding: what `make_embedding` made; its vectors are the output's too if the network is tied.
         vocab_size: V.
         width: of what the layer reads; the embedding's if the network is tied.
 
@@ -39,12 +41,12 @@ def output_of(config: NetworkConfig, embedding: Embedding, *, vocab_size: int, w
         InvalidInputError: the cutoffs do not fit the vocabulary.
     """
     if config.output == "adaptive":
-        tied = isinstance(embedding, ClusteredVectors)
-        vectors = embedding if tied else _clustered(config, vocab_size, width)
-        return AdaptiveSoftmax(width, cast("ClusteredVectors", vectors), initial_range=INITIAL_RANGE)
+        tied = isinstance(embedding, ClusteredEmbedding)
+        vectors = embedding if tied else _make_clustered_embedding(config, vocab_size, width)
+        return AdaptiveSoftmax(width, cast("ClusteredEmbedding", vectors), initial_range=INITIAL_RANGE)
     matrix = cast("nn.Parameter", embedding.weight) if config.tied else None
     return Softmax(width, vocab_size, shared=matrix)
 
 
-def _clustered(config: NetworkConfig, vocab_size: int, width: int) -> ClusteredVectors:
-    return ClusteredVectors(vocab_size, width, cutoffs=config.cutoffs, initial_range=INITIAL_RANGE)
+def _make_clustered_embedding(config: NetworkConfig, vocab_size: int, width: int) -> ClusteredEmbedding:
+    return ClusteredEmbedding(vocab_size, width, cutoffs=config.cutoffs, initial_range=INITIAL_RANGE)

@@ -9,16 +9,16 @@ from torch import Tensor
 
 from models.arrays import FloatArray
 from models.neural.elementary import exp, greater
-from models.neural.threads import share
+from models.neural.threads import run_parts
 
 _LANES = 64
-_LOGITS_A_THREAD = 1 << 20
+_LOGITS_PER_THREAD = 1 << 20
 """Fewer are not worth a thread."""
 
 _LOWEST = np.float32(-3e38)
 
 
-def log_sums(logits: Tensor) -> Tensor:
+def log_sum_exp(logits: Tensor) -> Tensor:
     """The logarithms of the sums of the exponentials of each row [N] of logits [N, V], without a gradient.
 
     On a CPU five times as fast as `torch.logsumexp`, and the same whoever is in the batch.
@@ -27,14 +27,16 @@ def log_sums(logits: Tensor) -> Tensor:
         return torch.logsumexp(logits, dim=-1)
     sums = torch.empty(len(logits))
     values, out = logits.detach().numpy(), sums.numpy()
-    shares = max(1, min(torch.get_num_threads(), logits.numel() // _LOGITS_A_THREAD))
+    shares = max(1, min(torch.get_num_threads(), logits.numel() // _LOGITS_PER_THREAD))
     ends = np.linspace(0, len(out), shares + 1).astype(int).tolist()
-    share(lambda rows: _log_sums(values[rows], out[rows]), [slice(*pair) for pair in pairwise(ends)])
+    run_parts(
+        lambda rows: _log_sum_exp_rows(values[rows], out[rows]), [slice(*pair) for pair in pairwise(ends)]
+    )
     return sums
 
 
 @numba.njit(nogil=True, cache=True)
-def _log_sums(logits: FloatArray, sums: FloatArray) -> None:
+def _log_sum_exp_rows(logits: FloatArray, sums: FloatArray) -> None:
     """Write the logarithm of each row's sum; 64 lanes are summed apart, then by halves."""
     width = logits.shape[1]
     whole = width // _LANES * _LANES

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.neural.output.layer import OutputLayer
-from models.neural.output.log_sums import log_sums
+from models.neural.output.log_sums import log_sum_exp
 from models.vocabulary import BOS
 
 INITIAL_RANGE = 0.1
@@ -46,12 +46,12 @@ class Softmax(OutputLayer):
         logits = self.logits(features)
         if torch.is_grad_enabled() or logits.is_cuda:
             return -functional.cross_entropy(logits, ids, reduction="none")
-        return logits.gather(1, ids[:, None])[:, 0] - log_sums(logits)
+        return logits.gather(1, ids[:, None])[:, 0] - log_sum_exp(logits)
 
     def choice_log_probs(self, features: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
         """Natural-log probabilities [C] of ids [C] after vectors [N, E], by number in `rows` [C]."""
         logits = self.logits(features)
-        return logits[rows, ids] - log_sums(logits)[rows]
+        return logits[rows, ids] - log_sum_exp(logits)[rows]
 
     def target_logits(self, features: Tensor, ids: Tensor) -> Tensor:
         """Unnormalised log-probabilities [N] of ids [N], at the cost of a dot product each."""

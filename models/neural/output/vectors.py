@@ -11,11 +11,11 @@ from models.errors import InvalidInputError
 from models.neural.output.cutoffs import cutoffs_problem
 from models.vocabulary import BOS
 
-DIVISOR = 4
+WIDTH_DIVISOR = 4
 """Each cluster's vectors are so many times narrower than those of the one before."""
 
 
-class ClusteredVectors(nn.Module):
+class ClusteredEmbedding(nn.Module):
     """Tokens in clusters by frequency; vectors of full width in the first, E / 4, E / 16, … in the others.
 
     As input vectors they are widened by their cluster's projection (Baevski and Auli 2019). `<s>`,
@@ -44,7 +44,7 @@ class ClusteredVectors(nn.Module):
             raise InvalidInputError(f"neural.cutoffs: {problem}", parameter="neural.cutoffs")
         self.bounds = (0, *cutoffs, vocab_size)
         sizes = [end - begin for begin, end in zip(self.bounds, self.bounds[1:], strict=False)]
-        widths = [max(1, width // DIVISOR**i) for i in range(len(sizes))]
+        widths = [max(1, width // WIDTH_DIVISOR**i) for i in range(len(sizes))]
         self.tables = nn.ParameterList(
             torch.empty(s, w).uniform_(-initial_range, initial_range)
             for s, w in zip(sizes, widths, strict=True)

@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from models.arrays import FloatArray
-from models.neural.cells.cell import Carried, Cell
+from models.neural.cells.cell import Cell, CellState
 from models.neural.cells.elman import Elman
 from models.neural.cells.gru import GRU
-from models.neural.cells.kernel import KernelCell
+from models.neural.cells.kernel import TorchCell
 from models.neural.cells.lstm import LSTM
-from models.neural.gates import padded_gates
-from models.neural.packed.matrix import PackedMatrix, Packing, multiply, packed_once, write
-from models.neural.quantized.cells import elman, gru, lstm
-from models.neural.threads import share_rows
-from models.shelf import Shelf
+from models.neural.gates import pad_gates
+from models.neural.packed.matrix import PackedMatrix, Packing, load_or_pack, multiply, write
+from models.neural.quantized.cells import elman_step, gru_step, lstm_step
+from models.neural.threads import run_row_slices
+from models.shelf import PackedWeightCache
 
-TOGETHER = 128
+PACKED_INPUTS_PER_PRODUCT = 128
 """Inputs multiplied at once, so that the weights are read once for all of them."""
 
 _MULTIPLE = 64
@@ -38,19 +38,19 @@ class PackedCell(Cell):
         shelf: where packed weights lie.
     """
 
-    def __init__(self, cell: KernelCell, packing: Packing, shelf: Shelf) -> None:
+    def __init__(self, cell: TorchCell, packing: Packing, shelf: PackedWeightCache) -> None:
         super().__init__()
         self.parts = cell.parts
         self.cell = cell
         self.size = cell.kernel.hidden_size
         self._kind, gates = _kind_of(cell)
         of_inputs, of_hidden, *biases = (
-            partial(padded_gates, weight.detach().numpy(), gates, _MULTIPLE) for weight in cell.weights()
+            partial(pad_gates, weight.detach().numpy(), gates, _MULTIPLE) for weight in cell.weights()
         )
-        self._of_inputs = packed_once(shelf, "of_inputs", packing, of_inputs, biases[0])
-        self._of_hidden = packed_once(shelf, "of_hidden", packing, of_hidden, biases[1])
+        self._of_inputs = load_or_pack(shelf, "of_inputs", packing, of_inputs, biases[0])
+        self._of_hidden = load_or_pack(shelf, "of_hidden", packing, of_hidden, biases[1])
 
-    def forward(self, inputs: Tensor, carried: Carried) -> tuple[Tensor, Carried]:
+    def forward(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
         """Read T inputs a row: [T, B, I] to [T, B, H]."""
         vectors = inputs.detach().numpy()
         after = [part.detach().numpy().copy(order="C") for part in carried]
@@ -60,10 +60,10 @@ class PackedCell(Cell):
             some = np.ascontiguousarray(vectors[:, rows])
             outputs[:, rows] = self._read(some, after[0][rows], after[-1][rows])
 
-        share_rows(work, vectors.shape[1])
+        run_row_slices(work, vectors.shape[1])
         return torch.from_numpy(outputs), tuple(torch.from_numpy(part) for part in after)
 
-    def step(self, inputs: Tensor, carried: Carried) -> Carried:
+    def step(self, inputs: Tensor, carried: CellState) -> CellState:
         """Read one input a row, [B, I]."""
         if len(inputs) < self._of_inputs.fewest:
             return self.cell.step(inputs, carried)
@@ -73,15 +73,15 @@ class PackedCell(Cell):
         """The outputs [T, B, H]; what is carried is written over. There is no c but in LSTM layers."""
         steps, batch, _ = inputs.shape
         outputs = np.empty((steps, batch, self.size), np.float32)
-        together = min(steps, max(1, TOGETHER // max(1, batch)))
+        together = min(steps, max(1, PACKED_INPUTS_PER_PRODUCT // max(1, batch)))
         if batch:
             read, fed_back = self._of_inputs.buffer_for(together * batch), self._of_hidden.buffer_for(batch)
             matrices = self._of_inputs, self._of_hidden
-            _run(self._kind, *matrices, inputs, together, read, fed_back, h, c, outputs)
+            _run_recurrent_layer(self._kind, *matrices, inputs, together, read, fed_back, h, c, outputs)
         return outputs
 
 
-def _kind_of(cell: KernelCell) -> tuple[int, int]:
+def _kind_of(cell: TorchCell) -> tuple[int, int]:
     """Which cell it is, and how many gates it has."""
     if isinstance(cell, LSTM):
         return _LSTM, 4
@@ -91,7 +91,7 @@ def _kind_of(cell: KernelCell) -> tuple[int, int]:
 
 
 @numba.njit(nogil=True, cache=True)
-def _run(
+def _run_recurrent_layer(
     kind: int,
     of_inputs: PackedMatrix,
     of_hidden: PackedMatrix,
@@ -131,9 +131,9 @@ def _run(
         multiply(of_hidden, fed_back, batch, u)
         for row in range(batch):
             if kind == _LSTM:
-                lstm(x[place + row], u[row], h[row], c[row])
+                lstm_step(x[place + row], u[row], h[row], c[row])
             elif kind == _GRU:
-                gru(x[place + row], u[row], h[row])
+                gru_step(x[place + row], u[row], h[row])
             else:
-                elman(x[place + row], u[row], h[row], kind == _RECTIFIED_ELMAN)
+                elman_step(x[place + row], u[row], h[row], kind == _RECTIFIED_ELMAN)
         outputs[step] = h

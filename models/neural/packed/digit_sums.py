@@ -10,10 +10,19 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from models.neural.llvm import FLOATS, INTEGERS, WIDTH, WORD, bytes_of, call, codegen, spread
+from models.neural.llvm import (
+    FLOAT_VECTOR,
+    INT64,
+    INT_VECTOR,
+    VECTOR_WIDTH,
+    broadcast,
+    byte_pointer,
+    call_llvm,
+    codegen,
+)
 from models.neural.packed.tiles import DIGITS, ROWS
 
-_BYTES = 4 * WIDTH
+_BYTES = 4 * VECTOR_WIDTH
 
 
 @intrinsic
@@ -40,33 +49,37 @@ def _to_floats(
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        start = partial(bytes_of, context, builder, signature, arguments)
+        start = partial(byte_pointer, context, builder, signature, arguments)
 
         def load(place: Any, offset: int, kind: Any) -> Any:
-            there = builder.gep(place, [ir.Constant(WORD, offset)])
+            there = builder.gep(place, [ir.Constant(INT64, offset)])
             return builder.load(builder.bitcast(there, kind.as_pointer()), align=4)
 
         summed, of_rows, of_columns, added, target = (start(number) for number in (0, 2, 3, 4, 5))
-        weights = [ir.Constant(FLOATS, [2.0 ** (-8 * level)] * WIDTH) for level in range(DIGITS)]
+        weights = [ir.Constant(FLOAT_VECTOR, [2.0 ** (-8 * level)] * VECTOR_WIDTH) for level in range(DIGITS)]
         parts = range(2)
-        columns = [load(of_columns, part * _BYTES, FLOATS) for part in parts]
-        biases = [load(added, part * _BYTES, FLOATS) for part in parts]
+        columns = [load(of_columns, part * _BYTES, FLOAT_VECTOR) for part in parts]
+        biases = [load(added, part * _BYTES, FLOAT_VECTOR) for part in parts]
         with codegen.for_range(builder, arguments[1], intp=arguments[1].type) as loop:
-            row = builder.gep(summed, [builder.mul(loop.index, ir.Constant(WORD, _BYTES))])
-            place = builder.gep(of_rows, [builder.mul(loop.index, ir.Constant(WORD, 4))])
-            scale = spread(builder, builder.load(builder.bitcast(place, ir.FloatType().as_pointer())), FLOATS)
-            skipped = builder.mul(builder.mul(loop.index, arguments[6]), ir.Constant(WORD, 4))
+            row = builder.gep(summed, [builder.mul(loop.index, ir.Constant(INT64, _BYTES))])
+            place = builder.gep(of_rows, [builder.mul(loop.index, ir.Constant(INT64, 4))])
+            scale = broadcast(
+                builder, builder.load(builder.bitcast(place, ir.FloatType().as_pointer())), FLOAT_VECTOR
+            )
+            skipped = builder.mul(builder.mul(loop.index, arguments[6]), ir.Constant(INT64, 4))
             written = builder.gep(target, [skipped])
             for part in parts:
                 levels = [
-                    builder.sitofp(load(row, (part * DIGITS + level) * ROWS * _BYTES, INTEGERS), FLOATS)
+                    builder.sitofp(
+                        load(row, (part * DIGITS + level) * ROWS * _BYTES, INT_VECTOR), FLOAT_VECTOR
+                    )
                     for level in range(DIGITS)
                 ]
-                whole = call(builder, "fma", weights[1], levels[1], levels[0])
-                whole = call(builder, "fma", weights[2], levels[2], whole)
-                product = call(builder, "fma", whole, builder.fmul(scale, columns[part]), biases[part])
-                there = builder.gep(written, [ir.Constant(WORD, part * _BYTES)])
-                builder.store(product, builder.bitcast(there, FLOATS.as_pointer()), align=4)
+                whole = call_llvm(builder, "fma", weights[1], levels[1], levels[0])
+                whole = call_llvm(builder, "fma", weights[2], levels[2], whole)
+                product = call_llvm(builder, "fma", whole, builder.fmul(scale, columns[part]), biases[part])
+                there = builder.gep(written, [ir.Constant(INT64, part * _BYTES)])
+                builder.store(product, builder.bitcast(there, FLOAT_VECTOR.as_pointer()), align=4)
         return context.get_dummy_value()
 
     return types.void(sums, rows, scales, factors, bias, products, stride), generate

@@ -26,7 +26,7 @@ _TINY = np.float32(1e-30)
 _ZERO = np.float32(0)
 
 
-class Digits(NamedTuple):
+class SplitFloats(NamedTuple):
     """N vectors of W numbers.
 
     Attributes:
@@ -38,28 +38,28 @@ class Digits(NamedTuple):
     scales: FloatArray
 
 
-def room_for(count: int, width: int) -> Digits:
+def empty_split_floats(count: int, width: int) -> SplitFloats:
     """Room for vectors of a width; what is in it is 0."""
     tiles, depths = -(-count // ROWS), -(-width // DEPTH)
-    return Digits(aligned(tiles * depths * DIGITS * ROWS * DEPTH), np.zeros(tiles * ROWS, np.float32))
+    return SplitFloats(aligned(tiles * depths * DIGITS * ROWS * DEPTH), np.zeros(tiles * ROWS, np.float32))
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def split(vectors: Any, digits: Any, first: Any) -> None:
+def split_floats(vectors: Any, digits: Any, first: Any) -> None:
     """Write vectors [N, W] as rows, from one on; a vector with a number that is none or infinite becomes such."""
     depths = -(-vectors.shape[1] // DEPTH)
     integers = np.zeros(depths * DEPTH, np.int32)
     for number in range(len(vectors)):
         row = first + number
-        step = _largest(vectors[number]) / LARGEST
+        step = _max_abs(vectors[number]) / LARGEST
         digits.scales[row] = step * HEAVIEST
         _round(vectors[number], greater(step, _TINY), integers)
         start = (row // ROWS * depths * DIGITS * ROWS + row % ROWS) * DEPTH
-        _write(integers, digits.values, start, depths)
+        _write_digits(integers, digits.values, start, depths)
 
 
 @numba.njit(nogil=True, cache=True)
-def _largest(vector: Any) -> Any:
+def _max_abs(vector: Any) -> Any:
     """The largest absolute value; not a number if there is one that is none or infinite."""
     lanes, none = np.zeros(_LANES, np.float32), np.zeros(_LANES, np.float32)
     whole = len(vector) // _LANES * _LANES
@@ -81,7 +81,7 @@ def _round(vector: Any, step: Any, integers: Any) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def _write(integers: Any, values: Any, start: Any, depths: Any) -> None:
+def _write_digits(integers: Any, values: Any, start: Any, depths: Any) -> None:
     """Write the digits of one row, which begins at `start`."""
     for depth in range(depths):
         heavy = start + depth * DIGITS * ROWS * DEPTH

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 
 from models.arrays import FloatArray
-from models.neural.llvm import at
+from models.neural.llvm import pointer_at
 from models.neural.packed.float_products import (
     COLUMNS,
     PARTS_AHEAD,
@@ -20,7 +20,7 @@ from models.tensor_file import Arrays
 LAYOUT = "floats-1"
 """Names what `pack` makes; to be counted up when that changes."""
 
-_LINE = 16  # numbers of a cache line
+_LINE_FLOATS = 16  # numbers of a cache line
 
 
 class FloatMatrix(NamedTuple):
@@ -65,8 +65,8 @@ def pack(matrix: FloatArray, bias: FloatArray, fill: float) -> FloatMatrix:
     """Weights [O, W] and a bias [O], which is `fill` in what is added to O."""
     size, width = matrix.shape
     blocks = -(-size // COLUMNS)
-    memory = np.zeros(blocks * COLUMNS * width + _LINE, np.float32)
-    start = -memory.ctypes.data // 4 % _LINE
+    memory = np.zeros(blocks * COLUMNS * width + _LINE_FLOATS, np.float32)
+    start = -memory.ctypes.data // 4 % _LINE_FLOATS
     values = memory[start : start + blocks * COLUMNS * width]
     padded = np.full(blocks * COLUMNS, fill, np.float32)
     padded[:size] = bias
@@ -129,8 +129,8 @@ def multiply_some(
         start, place = first * width, column + first - begin
         done = passes = 0
         while done < count:
-            bias, there = at(biases, first), at(target, done * stride + place)
-            source = at(inputs, (row + done) * width)
+            bias, there = pointer_at(biases, first), pointer_at(target, done * stride + place)
+            source = pointer_at(inputs, (row + done) * width)
             left, ahead = count - done, start + COLUMNS * width + passes % PARTS_AHEAD * part
             if left >= 6:
                 six_vectors(weights, start, bias, source, width, there, stride, ahead)

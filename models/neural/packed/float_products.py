@@ -14,19 +14,28 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from models.neural.llvm import FLOATS, WIDTH, WORD, bytes_of, call, codegen, fetch_ahead, spread
+from models.neural.llvm import (
+    FLOAT_VECTOR,
+    INT64,
+    VECTOR_WIDTH,
+    broadcast,
+    byte_pointer,
+    call_llvm,
+    codegen,
+    emit_prefetch,
+)
 
 COLUMNS = 64
 """Rows of weights multiplied together, columns of what comes out: four registers."""
 
-WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
+HAS_AVX512 = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
 """Whether this processor has registers of sixteen numbers, and enough of them."""
 
-_REGISTER = 4 * WIDTH  # bytes
-_REGISTERS = COLUMNS // WIDTH
-_LINE = 64  # bytes of a cache line
+_REGISTER = 4 * VECTOR_WIDTH  # bytes
+_REGISTERS = COLUMNS // VECTOR_WIDTH
+_LINE_BYTES = 64  # bytes of a cache line
 
-PARTS_AHEAD = COLUMNS * 4 // _LINE
+PARTS_AHEAD = COLUMNS * 4 // _LINE_BYTES
 """A kernel has a cache line a place fetched ahead: so many of them what another 64 rows of weights take."""
 
 
@@ -46,17 +55,17 @@ def _products_of(count: int) -> Any:
         ahead: Any,
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            data = partial(bytes_of, context, builder, signature, arguments)
+            data = partial(byte_pointer, context, builder, signature, arguments)
 
             def floats(number: Any) -> Any:
-                return builder.mul(number, ir.Constant(WORD, 4))
+                return builder.mul(number, ir.Constant(INT64, 4))
 
             def register(place: Any, number: int) -> Any:
-                there = builder.gep(place, [ir.Constant(WORD, number * _REGISTER)])
-                return builder.bitcast(there, FLOATS.as_pointer())
+                there = builder.gep(place, [ir.Constant(INT64, number * _REGISTER)])
+                return builder.bitcast(there, FLOAT_VECTOR.as_pointer())
 
             def line(place: Any, length: Any, number: int) -> Any:
-                return builder.gep(place, [builder.mul(floats(length), ir.Constant(WORD, number))])
+                return builder.gep(place, [builder.mul(floats(length), ir.Constant(INT64, number))])
 
             first, added = builder.gep(data(0), [floats(arguments[1])]), data(2)
             later = builder.gep(data(0), [floats(arguments[7])])
@@ -64,15 +73,17 @@ def _products_of(count: int) -> Any:
             biases = [builder.load(register(added, part), align=4) for part in range(_REGISTERS)]
             sums = [[codegen.alloca_once_value(builder, bias) for bias in biases] for _ in range(count)]
             with codegen.for_range(builder, arguments[4], intp=arguments[4].type) as loop:
-                here = builder.gep(first, [floats(builder.mul(loop.index, ir.Constant(WORD, COLUMNS)))])
-                fetch_ahead(builder, builder.gep(later, [builder.mul(loop.index, ir.Constant(WORD, _LINE))]))
+                here = builder.gep(first, [floats(builder.mul(loop.index, ir.Constant(INT64, COLUMNS)))])
+                emit_prefetch(
+                    builder, builder.gep(later, [builder.mul(loop.index, ir.Constant(INT64, _LINE_BYTES))])
+                )
                 columns = [builder.load(register(here, part), align=4) for part in range(_REGISTERS)]
                 for number in range(count):
                     place = builder.gep(inputs[number], [floats(loop.index)])
                     value = builder.load(builder.bitcast(place, ir.FloatType().as_pointer()), align=4)
-                    repeated = spread(builder, value, FLOATS)
+                    repeated = broadcast(builder, value, FLOAT_VECTOR)
                     for total, column in zip(sums[number], columns, strict=True):
-                        builder.store(call(builder, "fma", column, repeated, builder.load(total)), total)
+                        builder.store(call_llvm(builder, "fma", column, repeated, builder.load(total)), total)
             for number in range(count):
                 target = line(data(5), arguments[6], number)
                 for part in range(_REGISTERS):

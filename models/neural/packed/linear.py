@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from models.arrays import FloatArray
-from models.neural.packed.matrix import PackedMatrix, Packing, multiply, packed_once, write
-from models.neural.threads import share_rows
-from models.shelf import Shelf
+from models.neural.packed.matrix import PackedMatrix, Packing, load_or_pack, multiply, write
+from models.neural.threads import run_row_slices
+from models.shelf import PackedWeightCache
 
 
 class PackedLinear(nn.Module):
@@ -19,22 +19,22 @@ class PackedLinear(nn.Module):
         shelf: where packed weights lie.
     """
 
-    def __init__(self, layer: nn.Linear, packing: Packing, shelf: Shelf) -> None:
+    def __init__(self, layer: nn.Linear, packing: Packing, shelf: PackedWeightCache) -> None:
         super().__init__()
         self.weight, self.bias = layer.weight, layer.bias
         weight = layer.weight.detach().numpy()
         bias = np.zeros(len(weight), np.float32) if layer.bias is None else layer.bias.detach().numpy()
         self.size = len(weight)
-        self.matrix = packed_once(shelf, "weight", packing, lambda: weight, lambda: bias)
+        self.matrix = load_or_pack(shelf, "weight", packing, lambda: weight, lambda: bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Products [..., O] of inputs [..., I]."""
         vectors = inputs.detach().reshape(-1, inputs.shape[-1]).contiguous().numpy()
-        products = product(self.matrix, vectors)[:, : self.size]
+        products = multiply_vectors(self.matrix, vectors)[:, : self.size]
         return torch.from_numpy(products).view(*inputs.shape[:-1], self.size)
 
 
-def product(matrix: PackedMatrix, vectors: FloatArray) -> FloatArray:
+def multiply_vectors(matrix: PackedMatrix, vectors: FloatArray) -> FloatArray:
     """The products [N, O rounded up] of a matrix with vectors [N, W], and its bias."""
     products = np.empty((len(vectors), matrix.size), np.float32)
 
@@ -44,5 +44,5 @@ def product(matrix: PackedMatrix, vectors: FloatArray) -> FloatArray:
         write(matrix, some, room, 0)
         multiply(matrix, room, len(some), products[rows])
 
-    share_rows(work, len(vectors))
+    run_row_slices(work, len(vectors))
     return products

@@ -7,15 +7,15 @@ import numba
 from numba.extending import overload
 
 from models.arrays import FloatArray
-from models.neural.amx import TILES
+from models.neural.amx import USE_AMX
 from models.neural.packed import digit_matrix, float_matrix
-from models.neural.packed.digit_matrix import DigitMatrix
+from models.neural.packed.digit_matrix import SplitFloatMatrix
 from models.neural.packed.float_matrix import FloatMatrix
-from models.neural.packed.float_products import WIDE
-from models.shelf import Shelf
+from models.neural.packed.float_products import HAS_AVX512
+from models.shelf import PackedWeightCache
 from models.tensor_file import Arrays
 
-PackedMatrix: TypeAlias = DigitMatrix | FloatMatrix
+PackedMatrix: TypeAlias = SplitFloatMatrix | FloatMatrix
 
 
 class Packing(NamedTuple):
@@ -34,18 +34,22 @@ class Packing(NamedTuple):
     of_arrays: Callable[[Arrays], PackedMatrix]
 
 
-DIGITS = Packing(digit_matrix.LAYOUT, digit_matrix.pack, digit_matrix.arrays_of, digit_matrix.of_arrays)
+SPLIT_FLOAT_PACKING = Packing(
+    digit_matrix.LAYOUT, digit_matrix.pack, digit_matrix.arrays_of, digit_matrix.of_arrays
+)
 """Three bytes a weight, for processors that multiply tiles of bytes."""
 
-FLOATS = Packing(float_matrix.LAYOUT, float_matrix.pack, float_matrix.arrays_of, float_matrix.of_arrays)
+FLOAT_PACKING = Packing(
+    float_matrix.LAYOUT, float_matrix.pack, float_matrix.arrays_of, float_matrix.of_arrays
+)
 """Numbers as they are, for those that have wide registers."""
 
-BEST = DIGITS if TILES else FLOATS if WIDE else None
+BEST_PACKING = SPLIT_FLOAT_PACKING if USE_AMX else FLOAT_PACKING if HAS_AVX512 else None
 """How this processor multiplies fastest; None where plain matrices are as good."""
 
 
-def packed_once(
-    shelf: Shelf,
+def load_or_pack(
+    shelf: PackedWeightCache,
     name: str,
     packing: Packing,
     weights: Callable[[], FloatArray],

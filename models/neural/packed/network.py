@@ -10,17 +10,17 @@ from models.neural.cells.lstm import LSTM
 from models.neural.network import Network
 from models.neural.output.softmax import Softmax
 from models.neural.packed.cells import PackedCell
-from models.neural.packed.digit_matrix import LARGEST_WIDTH
+from models.neural.packed.digit_matrix import MAX_SPLIT_WIDTH
 from models.neural.packed.linear import PackedLinear
 from models.neural.packed.matrix import Packing
 from models.neural.packed.softmax import PackedSoftmax
-from models.shelf import OwnShelf, Shelf
+from models.shelf import PackedWeightCache, PrivateWeightCache
 
 _FEWEST = 32
 """Rows of a linear layer that are worth packing."""
 
 
-def packed(network: Network, packing: Packing, shelf: Shelf | None = None) -> Network:
+def pack_network(network: Network, packing: Packing, shelf: PackedWeightCache | None = None) -> Network:
     """A network that computes the same without gradients, as its weights are now.
 
     LSTM, GRU, Elman and linear layers and the full softmax are packed; all else is computed as before. What is
@@ -31,11 +31,11 @@ def packed(network: Network, packing: Packing, shelf: Shelf | None = None) -> Ne
         packing: how; it takes three bytes more a weight, or four.
         shelf: where packed weights lie; None for this process's memory.
     """
-    shelf = (shelf or OwnShelf()).section(packing.layout)
+    shelf = (shelf or PrivateWeightCache()).section(packing.layout)
     counterparts = {
         id(module): counterpart
         for name, module in network.named_modules()
-        if (counterpart := _counterpart(module, packing, shelf.section(name))) is not None
+        if (counterpart := _packed_module(module, packing, shelf.section(name))) is not None
     }
     shared = {id(part): part for part in (*network.parameters(), *network.buffers())}
     served = copy.deepcopy(network, {**shared, **counterparts})
@@ -43,7 +43,7 @@ def packed(network: Network, packing: Packing, shelf: Shelf | None = None) -> Ne
     return served.eval()
 
 
-def _counterpart(module: nn.Module, packing: Packing, shelf: Shelf) -> nn.Module | None:
+def _packed_module(module: nn.Module, packing: Packing, shelf: PackedWeightCache) -> nn.Module | None:
     """What a module becomes; None if it stays."""
     if isinstance(module, (LSTM, GRU, Elman)):
         return PackedCell(module, packing, shelf)
@@ -52,7 +52,7 @@ def _counterpart(module: nn.Module, packing: Packing, shelf: Shelf) -> nn.Module
     if (
         isinstance(module, nn.Linear)
         and module.out_features >= _FEWEST
-        and module.in_features <= LARGEST_WIDTH
+        and module.in_features <= MAX_SPLIT_WIDTH
     ):
         return PackedLinear(module, packing, shelf)
     return None

@@ -10,13 +10,13 @@ from torch import Tensor
 from models.arrays import FloatArray, TokenIds
 from models.neural.output.layer import OutputLayer
 from models.neural.output.softmax import Softmax
-from models.neural.packed.matrix import Packing, multiply_some, packed_once, write
-from models.neural.quantized.dot_products import LANES
-from models.neural.quantized.output import LOWEST, add_exponentials, log_of_sum
-from models.neural.quantized.weighing import weigh_part
-from models.neural.threads import share_rows
-from models.protocol import WEIGHED_TOKENS, Weighed
-from models.shelf import Shelf
+from models.neural.packed.matrix import Packing, load_or_pack, multiply_some, write
+from models.neural.quantized.dot_products import ROW_LANES
+from models.neural.quantized.output import LOWEST_LOGIT, accumulate_exp, log_sum_of_lanes
+from models.neural.quantized.weighing import accumulate_block_sums
+from models.neural.threads import run_row_slices
+from models.protocol import BLOCK_TOKENS, BlockSums
+from models.shelf import PackedWeightCache
 
 _ONE = np.float32(1)
 
@@ -32,12 +32,12 @@ class PackedSoftmax(OutputLayer):
 
     streams_logits = True
 
-    def __init__(self, layer: Softmax, packing: Packing, shelf: Shelf) -> None:
+    def __init__(self, layer: Softmax, packing: Packing, shelf: PackedWeightCache) -> None:
         super().__init__()
         self.layer = layer
         bias = (layer.bias + layer.never_predicted).detach().numpy()
         weight = layer.weight.detach().numpy()
-        self.matrix = packed_once(shelf, "weight", packing, lambda: weight, lambda: bias, fill=-np.inf)
+        self.matrix = load_or_pack(shelf, "weight", packing, lambda: weight, lambda: bias, fill=-np.inf)
 
     def log_probs(self, features: Tensor) -> Tensor:
         """Natural-log probabilities [N, V] after vectors [N, E]; minus infinity for `<s>`."""
@@ -46,9 +46,9 @@ class PackedSoftmax(OutputLayer):
         vectors, log_probs = _array(features), np.empty((len(features), len(self.layer.bias)), np.float32)
 
         def work(rows: slice) -> None:
-            _distribute(self.matrix, self._room(vectors[rows]), self._piece(), log_probs[rows])
+            _write_log_probs(self.matrix, self._room(vectors[rows]), self._piece(), log_probs[rows])
 
-        share_rows(work, len(features))
+        run_row_slices(work, len(features))
         return torch.from_numpy(log_probs)
 
     def target_log_probs(self, features: Tensor, ids: Tensor) -> Tensor:
@@ -63,34 +63,34 @@ class PackedSoftmax(OutputLayer):
         def work(some: slice) -> None:
             bounds = starts[some.start : some.stop + 1]
             cut, room = slice(bounds[0], bounds[-1]), self._room(vectors[some])
-            _choose(self.matrix, room, self._piece(), bounds - bounds[0], chosen[cut], log_probs[cut])
+            _score_choices(self.matrix, room, self._piece(), bounds - bounds[0], chosen[cut], log_probs[cut])
 
-        share_rows(work, len(features))
+        run_row_slices(work, len(features))
         return torch.from_numpy(log_probs)
 
     def target_logits(self, features: Tensor, ids: Tensor) -> Tensor:
         """Unnormalised log-probabilities [N] of ids [N], at the cost of a dot product each."""
         return self.layer.target_logits(features, ids)
 
-    def block_sums(self, features: Tensor, temperatures: FloatArray) -> Weighed:
+    def block_sums(self, features: Tensor, temperatures: FloatArray) -> BlockSums:
         """What the next tokens after vectors [N, E] are drawn by, at temperatures [N]."""
         vectors, count = _array(features), len(features)
         highest, log_sums = np.empty(count, np.float32), np.empty(count, np.float32)
-        sums = np.empty((count, self.matrix.size // WEIGHED_TOKENS), np.float32)
-        first = np.empty((count, WEIGHED_TOKENS), np.float32)
+        sums = np.empty((count, self.matrix.size // BLOCK_TOKENS), np.float32)
+        first = np.empty((count, BLOCK_TOKENS), np.float32)
 
         def work(some: slice) -> None:
             parts = temperatures[some], highest[some], log_sums[some], sums[some], first[some]
-            _weigh(self.matrix, self._room(vectors[some]), self._piece(), *parts)
+            _write_block_sums(self.matrix, self._room(vectors[some]), self._piece(), *parts)
 
-        share_rows(work, count)
-        return Weighed(log_sums, highest, sums, first, vectors)
+        run_row_slices(work, count)
+        return BlockSums(log_sums, highest, sums, first, vectors)
 
     def logits(self, vectors: FloatArray, rows: TokenIds, blocks: TokenIds) -> FloatArray:
         """The logits [N, 64] of blocks of tokens [N] after vectors [M, E] by number [N]."""
-        logits, apart = np.empty((len(rows), WEIGHED_TOKENS), np.float32), self.matrix.apart
+        logits, apart = np.empty((len(rows), BLOCK_TOKENS), np.float32), self.matrix.apart
         room = self.matrix.buffer_for(len(rows) * apart)
-        _logits_of_blocks(self.matrix, room, apart, vectors, rows, blocks, logits)
+        _write_block_logits(self.matrix, room, apart, vectors, rows, blocks, logits)
         return logits
 
     def initialise_from_counts(self, counts: Tensor) -> None:
@@ -111,7 +111,7 @@ def _array(features: Tensor) -> FloatArray:
 
 
 @numba.njit(nogil=True)  # not cached: numba cannot use a generator it has read; it is part of what uses it
-def _pieces(matrix: Any, room: Any, piece: Any, count: Any) -> Any:
+def _logit_blocks(matrix: Any, room: Any, piece: Any, count: Any) -> Any:
     """Compute the logits of N vectors, some of them and some columns at a time.
 
     Args:
@@ -133,41 +133,41 @@ def _pieces(matrix: Any, room: Any, piece: Any, count: Any) -> Any:
 
 
 @numba.njit(nogil=True, cache=True)
-def _choose(matrix: Any, room: Any, piece: Any, starts: Any, ids: Any, log_probs: Any) -> None:
+def _score_choices(matrix: Any, room: Any, piece: Any, starts: Any, ids: Any, log_probs: Any) -> None:
     """Write log-probabilities [C] of ids [C]; those after vector n, of N, are from starts[n] to below starts[n + 1]."""
     count = len(starts) - 1
-    highest, lanes = np.full(count, LOWEST), np.zeros((count, LANES), np.float32)
-    tops = np.empty(LANES, np.float32)
-    for begin, end, row, last in _pieces(matrix, room, piece, count):
+    highest, lanes = np.full(count, LOWEST_LOGIT), np.zeros((count, ROW_LANES), np.float32)
+    tops = np.empty(ROW_LANES, np.float32)
+    for begin, end, row, last in _logit_blocks(matrix, room, piece, count):
         for number in range(row, last):
             logits = piece[number - row, : end - begin]
             for choice in range(starts[number], starts[number + 1]):
                 if begin <= ids[choice] < end:
                     log_probs[choice] = logits[ids[choice] - begin]
-            highest[number] = add_exponentials(logits, highest[number], lanes[number], tops)
+            highest[number] = accumulate_exp(logits, highest[number], lanes[number], tops)
     for number in range(count):
-        log_sum = log_of_sum(lanes[number], highest[number])
+        log_sum = log_sum_of_lanes(lanes[number], highest[number])
         for choice in range(starts[number], starts[number + 1]):
             log_probs[choice] -= log_sum
 
 
 @numba.njit(nogil=True, cache=True)
-def _distribute(matrix: Any, room: Any, piece: Any, log_probs: Any) -> None:
+def _write_log_probs(matrix: Any, room: Any, piece: Any, log_probs: Any) -> None:
     """Write log-probabilities [N, V]."""
     count, num_tokens = log_probs.shape
-    highest, lanes = np.full(count, LOWEST), np.zeros((count, LANES), np.float32)
-    tops = np.empty(LANES, np.float32)
-    for begin, end, row, last in _pieces(matrix, room, piece, count):
+    highest, lanes = np.full(count, LOWEST_LOGIT), np.zeros((count, ROW_LANES), np.float32)
+    tops = np.empty(ROW_LANES, np.float32)
+    for begin, end, row, last in _logit_blocks(matrix, room, piece, count):
         for number in range(row, last):
             logits = piece[number - row, : end - begin]
             log_probs[number, begin:end] = logits[: num_tokens - begin]
-            highest[number] = add_exponentials(logits, highest[number], lanes[number], tops)
+            highest[number] = accumulate_exp(logits, highest[number], lanes[number], tops)
     for number in range(count):
-        log_probs[number] -= log_of_sum(lanes[number], highest[number])
+        log_probs[number] -= log_sum_of_lanes(lanes[number], highest[number])
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def _weigh(
+def _write_block_sums(
     matrix: Any,
     room: Any,
     piece: Any,
@@ -179,23 +179,23 @@ def _weigh(
 ) -> None:
     """Write what `Weighed` has of N vectors."""
     count = len(temperatures)
-    highest[:] = LOWEST
-    lanes, tops = np.zeros((count, LANES), np.float32), np.empty(LANES, np.float32)
-    for begin, end, row, last in _pieces(matrix, room, piece, count):
+    highest[:] = LOWEST_LOGIT
+    lanes, tops = np.zeros((count, ROW_LANES), np.float32), np.empty(ROW_LANES, np.float32)
+    for begin, end, row, last in _logit_blocks(matrix, room, piece, count):
         for number in range(row, last):
             logits, inverse = piece[number - row, : end - begin], _ONE / temperatures[number]
             if begin == 0:
-                first[number] = logits[:LANES]
-            place = begin // LANES
-            highest[number] = weigh_part(
+                first[number] = logits[:ROW_LANES]
+            place = begin // ROW_LANES
+            highest[number] = accumulate_block_sums(
                 logits, place, inverse, highest[number], lanes[number], sums[number], tops
             )
     for number in range(count):
-        log_sums[number] = log_of_sum(lanes[number], highest[number])
+        log_sums[number] = log_sum_of_lanes(lanes[number], highest[number])
 
 
 @numba.njit(nogil=True, cache=True)
-def _logits_of_blocks(
+def _write_block_logits(
     matrix: Any, room: Any, apart: Any, vectors: Any, rows: Any, blocks: Any, logits: Any
 ) -> None:
     """Write the logits [N, 64] of one block of tokens each [N] after vectors by number [N].
@@ -210,6 +210,6 @@ def _logits_of_blocks(
         logits: written.
     """
     for place in range(len(rows)):
-        row, begin = place * apart, blocks[place] * LANES
+        row, begin = place * apart, blocks[place] * ROW_LANES
         write(matrix, vectors[rows[place] : rows[place] + 1], room, row)
-        multiply_some(matrix, room, row, begin, begin + LANES, logits[place : place + 1], 0)
+        multiply_some(matrix, room, row, begin, begin + ROW_LANES, logits[place : place + 1], 0)

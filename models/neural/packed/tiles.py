@@ -17,8 +17,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from models.neural.amx import TILES, instruct
-from models.neural.llvm import WORD, bytes_of, codegen
+from models.neural.amx import USE_AMX, emit_x86
+from models.neural.llvm import INT64, byte_pointer, codegen
 
 ROWS = 16
 """Rows computed together."""
@@ -32,8 +32,8 @@ DEPTH = 64
 DIGITS = 3
 
 _GROUP = 4  # neighbouring places that the instruction takes from a column at once
-_TILE = 1024  # bytes
-_WIDTH = _TILE // ROWS // 4  # columns of a tile of sums
+_TILE_BYTES = 1024  # bytes
+_WIDTH = _TILE_BYTES // ROWS // 4  # columns of a tile of sums
 _TILES = COLUMNS // _WIDTH
 _SUMS = _TILES * DIGITS
 _OF_ROWS, _OF_COLUMNS = _SUMS, _SUMS + 1  # the tiles that hold factors
@@ -72,8 +72,10 @@ def _configure(_typing_context: Any, shapes: Any, rows: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         offset = builder.mul(arguments[1], ir.Constant(arguments[1].type, DEPTH))
-        instruct(
-            builder, "ldtilecfg", builder.gep(bytes_of(context, builder, signature, arguments, 0), [offset])
+        emit_x86(
+            builder,
+            "ldtilecfg",
+            builder.gep(byte_pointer(context, builder, signature, arguments, 0), [offset]),
         )
         return context.get_dummy_value()
 
@@ -85,7 +87,7 @@ def _release(_typing_context: Any) -> Any:
     """Say that tiles are no longer in use, which spares the system saving them."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        instruct(builder, "tilerelease")
+        emit_x86(builder, "tilerelease")
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -99,18 +101,18 @@ def _multiply_tiles(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         def address(position: int, offset: Any) -> Any:
-            return builder.gep(bytes_of(context, builder, signature, arguments, position), [offset])
+            return builder.gep(byte_pointer(context, builder, signature, arguments, position), [offset])
 
         def load(tile: int, start: Any, number: int) -> None:
-            place = builder.gep(start, [ir.Constant(WORD, number * _TILE)])
-            instruct(builder, "tileloadd64", tile, place, ir.Constant(WORD, DEPTH))
+            place = builder.gep(start, [ir.Constant(INT64, number * _TILE_BYTES)])
+            emit_x86(builder, "tileloadd64", tile, place, ir.Constant(INT64, DEPTH))
 
         first, other = address(0, arguments[1]), address(2, arguments[3])
         for tile in range(_SUMS):
-            instruct(builder, "tilezero", tile)
+            emit_x86(builder, "tilezero", tile)
         with codegen.for_range(builder, arguments[4], intp=arguments[4].type) as loop:
-            left = builder.gep(first, [builder.mul(loop.index, ir.Constant(WORD, DIGITS * _TILE))])
-            right = builder.gep(other, [builder.mul(loop.index, ir.Constant(WORD, _SUMS * _TILE))])
+            left = builder.gep(first, [builder.mul(loop.index, ir.Constant(INT64, DIGITS * _TILE_BYTES))])
+            right = builder.gep(other, [builder.mul(loop.index, ir.Constant(INT64, _SUMS * _TILE_BYTES))])
             held: tuple[int, int] | None = None
             for digit, *place in _ORDER:
                 number = place[0] * DIGITS + place[1]
@@ -119,10 +121,10 @@ def _multiply_tiles(
                 if held is None or held[1] != number:
                     load(_OF_COLUMNS, right, number)
                 held = digit, number
-                instruct(builder, "tdpbssd", number + digit, _OF_ROWS, _OF_COLUMNS)
+                emit_x86(builder, "tdpbssd", number + digit, _OF_ROWS, _OF_COLUMNS)
         for tile in range(_SUMS):
-            place = address(5, ir.Constant(WORD, tile * _TILE))
-            instruct(builder, "tilestored64", tile, place, ir.Constant(WORD, DEPTH))
+            place = address(5, ir.Constant(INT64, tile * _TILE_BYTES))
+            emit_x86(builder, "tilestored64", tile, place, ir.Constant(INT64, DEPTH))
         return context.get_dummy_value()
 
     return types.void(rows, row, columns, column, steps, sums), generate
@@ -140,8 +142,10 @@ def _multiply_plainly(rows: Any, row: Any, columns: Any, column: Any, steps: Any
         steps: 64 places each.
         sums: written, int32, [2 parts, 3 levels, 16, 16 columns]: level l is of the digits a and b with a + b = l.
     """
-    left = rows[row : row + steps * DIGITS * _TILE].reshape((steps, DIGITS, ROWS, DEPTH // _GROUP, _GROUP))
-    right = columns[column : column + steps * _SUMS * _TILE]
+    left = rows[row : row + steps * DIGITS * _TILE_BYTES].reshape(
+        (steps, DIGITS, ROWS, DEPTH // _GROUP, _GROUP)
+    )
+    right = columns[column : column + steps * _SUMS * _TILE_BYTES]
     right = right.reshape((steps, _TILES, DIGITS, DEPTH // _GROUP, _WIDTH, _GROUP))
     totals = sums.reshape((_TILES, DIGITS, ROWS, _WIDTH))
     totals[:] = 0
@@ -165,6 +169,6 @@ def _nothing_to_release() -> None:
     """The stand-in of `_release`."""
 
 
-configure: Any = _configure if TILES else _nothing_to_configure
-release: Any = _release if TILES else _nothing_to_release
-multiply_block: Any = _multiply_tiles if TILES else _multiply_plainly
+configure: Any = _configure if USE_AMX else _nothing_to_configure
+release: Any = _release if USE_AMX else _nothing_to_release
+multiply_block: Any = _multiply_tiles if USE_AMX else _multiply_plainly

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
-from models.neural.quantized.norm import Norm, normalise
-from models.neural.quantized.rows import Rows, dequantise, new_rows, quantise_all
-from models.neural.quantized.state import Hidden
+from models.neural.quantized.norm import LayerNormWeights, normalise_rows
+from models.neural.quantized.rows import Int8Rows, dequantise_rows, quantise_rows, zero_int8_rows
+from models.neural.quantized.state import HiddenArrays
 
 
-class Reading(NamedTuple):
+class BodyOutputs(NamedTuple):
     """What reading T tokens a row gives.
 
     Attributes:
@@ -21,15 +21,15 @@ class Reading(NamedTuple):
     """
 
     outputs: FloatArray
-    rows: Rows
-    carried: Hidden
+    rows: Int8Rows
+    carried: HiddenArrays
 
 
-class QuantizedBody(ABC):
+class Int8Body(ABC):
     """Vectors of tokens to vectors from which the next token is predicted."""
 
     @abstractmethod
-    def read(self, vectors: Rows, alive: TokenIds, carried: Hidden) -> Reading:
+    def read(self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays) -> BodyOutputs:
         """Read up to T vectors a row.
 
         Args:
@@ -39,7 +39,7 @@ class QuantizedBody(ABC):
         """
 
 
-class Stretch:
+class Activations:
     """Vectors on their way through layers, [T, B, W]: as integers, and as floats where a layer wants such.
 
     Args:
@@ -48,17 +48,17 @@ class Stretch:
         shape: (T, B, W).
     """
 
-    def __init__(self, rows: Rows | None, floats: FloatArray | None, shape: tuple[int, int, int]) -> None:
+    def __init__(self, rows: Int8Rows | None, floats: FloatArray | None, shape: tuple[int, int, int]) -> None:
         self._rows, self._floats = rows, floats
         self._shape = shape
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> Int8Rows:
         """As integers."""
         if self._rows is None:
             steps, batch, width = self._shape
-            self._rows = new_rows((steps + 1) * batch, width)
-            quantise_all(self.floats.reshape(-1, width), self._rows, batch)
+            self._rows = zero_int8_rows((steps + 1) * batch, width)
+            quantise_rows(self.floats.reshape(-1, width), self._rows, batch)
         return self._rows
 
     @property
@@ -67,24 +67,24 @@ class Stretch:
         if self._floats is None:
             _, batch, width = self._shape
             self._floats = np.empty(self._shape, np.float32)
-            dequantise(self.rows, batch, self._floats.reshape(-1, width))
+            dequantise_rows(self.rows, batch, self._floats.reshape(-1, width))
         return self._floats
 
-    def normalised(self, norm: Norm | None) -> "Stretch":
+    def normalised(self, norm: LayerNormWeights | None) -> "Activations":
         """Each vector normalised; as it is for None."""
         if norm is None:
             return self
         floats = np.empty(self._shape, np.float32)
         width = self._shape[2]
-        normalise(norm, self.floats.reshape(-1, width), floats.reshape(-1, width))
-        return Stretch(None, floats, self._shape)
+        normalise_rows(norm, self.floats.reshape(-1, width), floats.reshape(-1, width))
+        return Activations(None, floats, self._shape)
 
-    def plus(self, other: "Stretch") -> "Stretch":
+    def plus(self, other: "Activations") -> "Activations":
         """The sums with other vectors of the same width."""
-        return Stretch(None, self.floats + other.floats, self._shape)
+        return Activations(None, self.floats + other.floats, self._shape)
 
 
-def lengths_of(alive: TokenIds, batch: int) -> TokenIds:
+def row_lengths(alive: TokenIds, batch: int) -> TokenIds:
     """How many steps each row takes part in [B], from how many rows take part in each step."""
     lengths: Any = np.count_nonzero(alive[:, None] > np.arange(batch), axis=0)
     return np.asarray(lengths, dtype=np.int64)

@@ -8,40 +8,40 @@ from typing import Any
 import numba
 import numpy as np
 
-from models.neural.elementary import fused, greater, sigmoid, tanh
+from models.neural.elementary import fma, greater, sigmoid, tanh
 
 _ZERO, _HALF = np.float32(0), np.float32(0.5)
 
 
 @numba.njit(nogil=True, cache=True)
-def _add(target: Any, values: Any) -> None:
+def _add_in_place(target: Any, values: Any) -> None:
     for place in range(len(target)):
         target[place] += values[place]
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")  # no test of divisors
-def take_sigmoid(values: Any) -> None:
+def sigmoid_in_place(values: Any) -> None:
     """Replace values by their sigmoids."""
     for place in range(len(values)):
         values[place] = sigmoid(values[place])
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def take_tanh(values: Any) -> None:
+def tanh_in_place(values: Any) -> None:
     """Replace values by their hyperbolic tangents."""
     for place in range(len(values)):
         values[place] = tanh(values[place])
 
 
 @numba.njit(nogil=True, cache=True)
-def rectify(values: Any) -> None:
+def relu_in_place(values: Any) -> None:
     """Replace what is below 0 by 0."""
     for place in range(len(values)):
         values[place] = greater(values[place], _ZERO)
 
 
 @numba.njit(nogil=True, cache=True)
-def lstm(x: Any, u: Any, h: Any, c: Any) -> None:
+def lstm_step(x: Any, u: Any, h: Any, c: Any) -> None:
     """Long short-term memory: c ← σ(f) c + σ(i) tanh(g), h ← σ(o) tanh(c).
 
     Args:
@@ -51,52 +51,52 @@ def lstm(x: Any, u: Any, h: Any, c: Any) -> None:
         c: the memory cells [H]; written over.
     """
     size, padded = len(h), len(x) // 4
-    _add(x, u)
-    take_sigmoid(x[: 2 * padded])
-    take_tanh(x[2 * padded : 3 * padded])
-    take_sigmoid(x[3 * padded :])
+    _add_in_place(x, u)
+    sigmoid_in_place(x[: 2 * padded])
+    tanh_in_place(x[2 * padded : 3 * padded])
+    sigmoid_in_place(x[3 * padded :])
     i, f, g, o = x[:size], x[padded : padded + size], x[2 * padded :], x[3 * padded :]
     for unit in range(size):
-        c[unit] = fused(f[unit], c[unit], i[unit] * g[unit])
+        c[unit] = fma(f[unit], c[unit], i[unit] * g[unit])
         h[unit] = c[unit]
-    take_tanh(h)
+    tanh_in_place(h)
     for unit in range(size):
         h[unit] *= o[unit]
 
 
 @numba.njit(nogil=True, cache=True)
-def gru(x: Any, u: Any, h: Any) -> None:
+def gru_step(x: Any, u: Any, h: Any) -> None:
     """Gated recurrent unit: h ← (1 − σ(z)) tanh(n + σ(r) n') + σ(z) h; gates r, z, n; see `lstm`."""
     size, padded = len(h), len(x) // 3
-    _add(x[: 2 * padded], u)
-    take_sigmoid(x[: 2 * padded])
+    _add_in_place(x[: 2 * padded], u)
+    sigmoid_in_place(x[: 2 * padded])
     r, z, n, further = x[:size], x[padded : padded + size], x[2 * padded :], u[2 * padded :]
     for unit in range(size):
-        n[unit] = fused(r[unit], further[unit], n[unit])
-    take_tanh(n)
+        n[unit] = fma(r[unit], further[unit], n[unit])
+    tanh_in_place(n)
     for unit in range(size):
-        h[unit] = fused(z[unit], h[unit] - n[unit], n[unit])
+        h[unit] = fma(z[unit], h[unit] - n[unit], n[unit])
 
 
 @numba.njit(nogil=True, cache=True)
-def elman(x: Any, u: Any, h: Any, rectified: Any) -> None:
+def elman_step(x: Any, u: Any, h: Any, rectified: Any) -> None:
     """Simple recurrent network: h ← tanh(x + u), or the rectified sum; see `lstm`."""
     for unit in range(len(h)):
         h[unit] = x[unit] + u[unit]
     if rectified:
-        rectify(h)
+        relu_in_place(h)
     else:
-        take_tanh(h)
+        tanh_in_place(h)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def mingru(x: Any, h: Any) -> None:
+def mingru_step(x: Any, h: Any) -> None:
     """Minimal gated recurrent unit: h ← h + σ(z) (g(n) − h), g being n + ½ above 0 and σ(n) below; see `lstm`."""
     size, padded = len(h), len(x) // 2
-    take_sigmoid(x[:padded])
+    sigmoid_in_place(x[:padded])
     z, n = x[:size], x[padded : padded + size]
     for unit in range(size):
         low, high = sigmoid(n[unit]), n[unit] + _HALF
         n[unit] = high if n[unit] > _ZERO else low
     for unit in range(size):
-        h[unit] = fused(z[unit], n[unit] - h[unit], h[unit])
+        h[unit] = fma(z[unit], n[unit] - h[unit], h[unit])

@@ -14,54 +14,54 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from models.neural.llvm import INTEGERS, WORD, bytes_of, codegen, spread
+from models.neural.llvm import INT64, INT_VECTOR, broadcast, byte_pointer, codegen
 
-LANES = 64
+ROW_LANES = 64
 """Rows of weights computed together."""
 
-GROUP = 4
+COLUMN_GROUP = 4
 """Neighbouring columns that one instruction multiplies and sums."""
 
-COLUMNS = 64
+COLUMN_MULTIPLE = 64
 """The width of vectors in memory is a multiple of it."""
 
-ZERO = 128
+ZERO_POINT = 128
 """What is added to weights so that they are unsigned, as the instruction wants one of its factors."""
 
-_BYTES = ir.VectorType(ir.IntType(8), LANES)
-_VECTORS = GROUP  # of sums that 64 rows fill
+_BYTE_VECTOR = ir.VectorType(ir.IntType(8), ROW_LANES)
+_SUM_VECTORS = COLUMN_GROUP  # of sums that 64 rows fill
 
 
 def _has_vnni() -> bool:
     return bool(llvmlite.binding.get_host_cpu_features().get("avx512vnni"))
 
 
-VNNI = _has_vnni()
+HAS_VNNI = _has_vnni()
 """Whether this processor multiplies bytes."""
 
 
 def _byte_products(builder: Any, sums: Any, weights: Any, activations: Any) -> Any:
     """Sums plus weights · activations by groups of four, in one instruction."""
-    declared = ir.FunctionType(INTEGERS, [INTEGERS, INTEGERS, INTEGERS])
+    declared = ir.FunctionType(INT_VECTOR, [INT_VECTOR, INT_VECTOR, INT_VECTOR])
     instruction = codegen.get_or_insert_function(builder.module, declared, "llvm.x86.avx512.vpdpbusd.512")
     return builder.call(
-        instruction, [sums, builder.bitcast(weights, INTEGERS), builder.bitcast(activations, INTEGERS)]
+        instruction, [sums, builder.bitcast(weights, INT_VECTOR), builder.bitcast(activations, INT_VECTOR)]
     )
 
 
 def _word_products(builder: Any, sums: Any, weights: Any, activations: Any) -> Any:
     """The same in integers of 32 bits."""
     quads = []
-    for offset in range(GROUP):
-        places = ir.Constant(INTEGERS, list(range(offset, LANES, GROUP)))
-        one = builder.zext(builder.shuffle_vector(weights, weights, places), INTEGERS)
-        other = builder.sext(builder.shuffle_vector(activations, activations, places), INTEGERS)
+    for offset in range(COLUMN_GROUP):
+        places = ir.Constant(INT_VECTOR, list(range(offset, ROW_LANES, COLUMN_GROUP)))
+        one = builder.zext(builder.shuffle_vector(weights, weights, places), INT_VECTOR)
+        other = builder.sext(builder.shuffle_vector(activations, activations, places), INT_VECTOR)
         quads.append(builder.mul(one, other))
     first, second, third, fourth = quads
     return builder.add(sums, builder.add(builder.add(first, second), builder.add(third, fourth)))
 
 
-def _tile(rows: int, multiply: Any) -> Any:
+def _dot_intrinsic(rows: int, multiply: Any) -> Any:
     """An intrinsic that fills [rows, 64] sums."""
 
     @intrinsic
@@ -69,34 +69,39 @@ def _tile(rows: int, multiply: Any) -> Any:
         _typing_context: Any, weights: Any, start: Any, activations: Any, row: Any, groups: Any, sums: Any
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            data = partial(bytes_of, context, builder, signature, arguments)
+            data = partial(byte_pointer, context, builder, signature, arguments)
             index = arguments[4].type
-            width = builder.mul(arguments[4], ir.Constant(index, GROUP))
+            width = builder.mul(arguments[4], ir.Constant(index, COLUMN_GROUP))
             weight = builder.gep(data(0), [arguments[1]])
             first = builder.gep(data(2), [builder.mul(arguments[3], width)])
             totals = [
-                [codegen.alloca_once_value(builder, ir.Constant(INTEGERS, None)) for _ in range(_VECTORS)]
+                [
+                    codegen.alloca_once_value(builder, ir.Constant(INT_VECTOR, None))
+                    for _ in range(_SUM_VECTORS)
+                ]
                 for _ in range(rows)
             ]
             with codegen.for_range(builder, arguments[4], intp=index) as loop:
-                at = builder.gep(weight, [builder.mul(loop.index, ir.Constant(index, LANES * GROUP))])
+                at = builder.gep(
+                    weight, [builder.mul(loop.index, ir.Constant(index, ROW_LANES * COLUMN_GROUP))]
+                )
                 columns = []
-                for number in range(_VECTORS):
-                    place = builder.gep(at, [ir.Constant(WORD, number * LANES)])
-                    columns.append(builder.load(builder.bitcast(place, _BYTES.as_pointer()), align=1))
-                offset = builder.mul(loop.index, ir.Constant(index, GROUP))
+                for number in range(_SUM_VECTORS):
+                    place = builder.gep(at, [ir.Constant(INT64, number * ROW_LANES)])
+                    columns.append(builder.load(builder.bitcast(place, _BYTE_VECTOR.as_pointer()), align=1))
+                offset = builder.mul(loop.index, ir.Constant(index, COLUMN_GROUP))
                 for number in range(rows):
                     skipped = builder.mul(width, ir.Constant(index, number))
                     place = builder.gep(first, [builder.add(skipped, offset)])
                     four = builder.load(builder.bitcast(place, ir.IntType(32).as_pointer()), align=1)
-                    repeated = builder.bitcast(spread(builder, four, INTEGERS), _BYTES)
+                    repeated = builder.bitcast(broadcast(builder, four, INT_VECTOR), _BYTE_VECTOR)
                     for total, column in zip(totals[number], columns, strict=True):
                         builder.store(multiply(builder, builder.load(total), column, repeated), total)
             target = data(5)
-            for number in range(rows * _VECTORS):
-                place = builder.gep(target, [ir.Constant(WORD, number * LANES)])
-                value = builder.load(totals[number // _VECTORS][number % _VECTORS])
-                builder.store(value, builder.bitcast(place, INTEGERS.as_pointer()), align=1)
+            for number in range(rows * _SUM_VECTORS):
+                place = builder.gep(target, [ir.Constant(INT64, number * ROW_LANES)])
+                value = builder.load(totals[number // _SUM_VECTORS][number % _SUM_VECTORS])
+                builder.store(value, builder.bitcast(place, INT_VECTOR.as_pointer()), align=1)
             return context.get_dummy_value()
 
         return types.void(weights, start, activations, row, groups, sums), generate
@@ -104,6 +109,6 @@ def _tile(rows: int, multiply: Any) -> Any:
     return fill
 
 
-_multiply = _byte_products if VNNI else _word_products
-one_row: Any = _tile(1, _multiply)
-four_rows: Any = _tile(4, _multiply)
+_accumulate = _byte_products if HAS_VNNI else _word_products
+dot_one_row: Any = _dot_intrinsic(1, _accumulate)
+dot_four_rows: Any = _dot_intrinsic(4, _accumulate)

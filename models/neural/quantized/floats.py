@@ -10,11 +10,20 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from models.neural.llvm import FLOATS, INTEGERS, WIDTH, WORD, bytes_of, call, codegen, spread
-from models.neural.quantized.dot_products import LANES, ZERO
+from models.neural.llvm import (
+    FLOAT_VECTOR,
+    INT64,
+    INT_VECTOR,
+    VECTOR_WIDTH,
+    broadcast,
+    byte_pointer,
+    call_llvm,
+    codegen,
+)
+from models.neural.quantized.dot_products import ROW_LANES, ZERO_POINT
 
-_FOUR = 4  # bytes of a number
-_VECTORS = range(LANES // WIDTH)
+_FLOAT_BYTES = 4  # bytes of a number
+_VECTOR_RANGE = range(ROW_LANES // VECTOR_WIDTH)
 
 
 @intrinsic
@@ -32,7 +41,7 @@ def _to_floats(
     """Write what sums of 64 rows of weights with some vectors stand for, bias included.
 
     Args:
-        sums: int32 [N, 64]; weights had `ZERO` added to them.
+        sums: int32 [N, 64]; weights had `ZERO_POINT` added to them.
         rows: N.
         totals: of each vector's integers [N], int32.
         scales: of the vectors [N], float32.
@@ -43,35 +52,38 @@ def _to_floats(
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        start = partial(bytes_of, context, builder, signature, arguments)
+        start = partial(byte_pointer, context, builder, signature, arguments)
 
         def scaled(index: Any, factor: int) -> Any:
-            return builder.mul(index, ir.Constant(WORD, factor))
+            return builder.mul(index, ir.Constant(INT64, factor))
 
         def vectors(place: Any, kind: Any) -> list[Any]:
-            places = (builder.gep(place, [ir.Constant(WORD, n * WIDTH * _FOUR)]) for n in _VECTORS)
+            places = (
+                builder.gep(place, [ir.Constant(INT64, n * VECTOR_WIDTH * _FLOAT_BYTES)])
+                for n in _VECTOR_RANGE
+            )
             return [builder.load(builder.bitcast(there, kind.as_pointer()), align=4) for there in places]
 
         def number(place: Any, index: Any, kind: Any) -> Any:
-            there = builder.gep(place, [scaled(index, _FOUR)])
+            there = builder.gep(place, [scaled(index, _FLOAT_BYTES)])
             return builder.load(builder.bitcast(there, kind.as_pointer()), align=4)
 
         summed, totalled, of_vectors, of_weights, added, target = (start(n) for n in (0, 2, 3, 4, 5, 6))
-        columns, biases = vectors(of_weights, FLOATS), vectors(added, FLOATS)
+        columns, biases = vectors(of_weights, FLOAT_VECTOR), vectors(added, FLOAT_VECTOR)
         with codegen.for_range(builder, arguments[1], intp=arguments[1].type) as loop:
             total = number(totalled, loop.index, ir.IntType(32))
-            less = spread(builder, builder.mul(total, ir.Constant(ir.IntType(32), ZERO)), INTEGERS)
-            scale = spread(builder, number(of_vectors, loop.index, ir.FloatType()), FLOATS)
-            row = vectors(builder.gep(summed, [scaled(loop.index, LANES * _FOUR)]), INTEGERS)
-            written = builder.gep(target, [scaled(builder.mul(loop.index, arguments[7]), _FOUR)])
-            for n in _VECTORS:
-                whole = builder.sitofp(builder.sub(row[n], less), FLOATS)
-                product = call(builder, "fma", whole, builder.fmul(scale, columns[n]), biases[n])
-                there = builder.gep(written, [ir.Constant(WORD, n * WIDTH * _FOUR)])
-                builder.store(product, builder.bitcast(there, FLOATS.as_pointer()), align=4)
+            less = broadcast(builder, builder.mul(total, ir.Constant(ir.IntType(32), ZERO_POINT)), INT_VECTOR)
+            scale = broadcast(builder, number(of_vectors, loop.index, ir.FloatType()), FLOAT_VECTOR)
+            row = vectors(builder.gep(summed, [scaled(loop.index, ROW_LANES * _FLOAT_BYTES)]), INT_VECTOR)
+            written = builder.gep(target, [scaled(builder.mul(loop.index, arguments[7]), _FLOAT_BYTES)])
+            for n in _VECTOR_RANGE:
+                whole = builder.sitofp(builder.sub(row[n], less), FLOAT_VECTOR)
+                product = call_llvm(builder, "fma", whole, builder.fmul(scale, columns[n]), biases[n])
+                there = builder.gep(written, [ir.Constant(INT64, n * VECTOR_WIDTH * _FLOAT_BYTES)])
+                builder.store(product, builder.bitcast(there, FLOAT_VECTOR.as_pointer()), align=4)
         return context.get_dummy_value()
 
     return types.void(sums, rows, totals, scales, factors, bias, products, stride), generate
 
 
-to_floats: Any = _to_floats  # called without the typing context
+dequantise_sums: Any = _to_floats  # called without the typing context

@@ -6,17 +6,24 @@ import numba
 import numpy as np
 
 from models.arrays import FloatArray
-from models.neural.quantized.cells import elman, gru, lstm, mingru, rectify, take_tanh
-from models.neural.quantized.matrix import APART, PackedMatrix, multiply
-from models.neural.quantized.rows import quantise
+from models.neural.quantized.cells import (
+    elman_step,
+    gru_step,
+    lstm_step,
+    mingru_step,
+    relu_in_place,
+    tanh_in_place,
+)
+from models.neural.quantized.matrix import ROW_PADDING, Int8Matrix, multiply_rows
+from models.neural.quantized.rows import quantise_row
 
-TOGETHER = 32
+INPUTS_PER_PRODUCT = 32
 """Inputs multiplied at once, so that the weights are read once for all of them."""
 
-LSTM, GRU, ELMAN, RECTIFIED_ELMAN, MINGRU = range(5)
+LSTM_KIND, GRU_KIND, ELMAN_KIND, RELU_ELMAN_KIND, MINGRU_KIND = range(5)
 
 
-class Layer(NamedTuple):
+class RecurrentLayer(NamedTuple):
     """One recurrent layer's weights. G gates of P rows each, P being H rounded up to a multiple of 64.
 
     Attributes:
@@ -27,17 +34,17 @@ class Layer(NamedTuple):
     """
 
     kind: int
-    of_inputs: PackedMatrix
-    of_hidden: PackedMatrix
+    of_inputs: Int8Matrix
+    of_hidden: Int8Matrix
     biases: FloatArray
 
 
 @numba.njit(nogil=True, cache=True)
-def run_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, outputs: Any, rows: Any) -> None:
+def run_recurrent_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, outputs: Any, rows: Any) -> None:
     """Read T inputs a row.
 
     Args:
-        layer: a `Layer`.
+        layer: a `RecurrentLayer`.
         inputs: `Rows` [(T + 1) * B], those of a step side by side, after B that are not read.
         alive: how many rows, the first ones, take part in each step [T], descending.
         h: outputs so far [B, H]; written over.
@@ -47,33 +54,33 @@ def run_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, outputs: Any,
     """
     batch = len(h)
     width = layer.biases.shape[1]
-    together = max(1, TOGETHER // max(1, batch))
-    x = np.empty((min(together, len(alive)) * batch, width + APART), np.float32)
-    u = np.empty((batch, width + APART), np.float32)
+    together = max(1, INPUTS_PER_PRODUCT // max(1, batch))
+    x = np.empty((min(together, len(alive)) * batch, width + ROW_PADDING), np.float32)
+    u = np.empty((batch, width + ROW_PADDING), np.float32)
     for row in range(batch):
-        quantise(h[row], rows, row)
+        quantise_row(h[row], rows, row)
     for step in range(len(alive)):
         place = step % together * batch
         if place == 0:
             end = min(step + together, len(alive)) - 1
             count = (end - step) * batch + alive[end]
-            multiply(layer.of_inputs, layer.biases[0], inputs, (step + 1) * batch, count, x)
-        multiply(layer.of_hidden, layer.biases[1], rows, step * batch, alive[step], u)
+            multiply_rows(layer.of_inputs, layer.biases[0], inputs, (step + 1) * batch, count, x)
+        multiply_rows(layer.of_hidden, layer.biases[1], rows, step * batch, alive[step], u)
         for row in range(alive[step]):
-            if layer.kind == LSTM:
-                lstm(x[place + row, :width], u[row, :width], h[row], c[row])
-            elif layer.kind == GRU:
-                gru(x[place + row, :width], u[row, :width], h[row])
-            elif layer.kind == MINGRU:
-                mingru(x[place + row, :width], h[row])
+            if layer.kind == LSTM_KIND:
+                lstm_step(x[place + row, :width], u[row, :width], h[row], c[row])
+            elif layer.kind == GRU_KIND:
+                gru_step(x[place + row, :width], u[row, :width], h[row])
+            elif layer.kind == MINGRU_KIND:
+                mingru_step(x[place + row, :width], h[row])
             else:
-                elman(x[place + row, :width], u[row, :width], h[row], layer.kind == RECTIFIED_ELMAN)
+                elman_step(x[place + row, :width], u[row, :width], h[row], layer.kind == RELU_ELMAN_KIND)
             outputs[step, row] = h[row]
-            quantise(h[row], rows, (step + 1) * batch + row)
+            quantise_row(h[row], rows, (step + 1) * batch + row)
 
 
 @numba.njit(nogil=True, cache=True)
-def run_dense(matrix: Any, bias: Any, inputs: Any, first: Any, rectified: Any, outputs: Any) -> None:
+def run_dense_layer(matrix: Any, bias: Any, inputs: Any, first: Any, rectified: Any, outputs: Any) -> None:
     """Outputs [N, H] of a layer f(W x + b), f being the hyperbolic tangent or the rectifier.
 
     Args:
@@ -85,14 +92,14 @@ def run_dense(matrix: Any, bias: Any, inputs: Any, first: Any, rectified: Any, o
         outputs: written, [N, H].
     """
     size = outputs.shape[1]
-    sums = np.empty((TOGETHER, len(bias)), np.float32)
-    for start in range(0, len(outputs), TOGETHER):
-        count = min(TOGETHER, len(outputs) - start)
-        multiply(matrix, bias, inputs, first + start, count, sums)
+    sums = np.empty((INPUTS_PER_PRODUCT, len(bias)), np.float32)
+    for start in range(0, len(outputs), INPUTS_PER_PRODUCT):
+        count = min(INPUTS_PER_PRODUCT, len(outputs) - start)
+        multiply_rows(matrix, bias, inputs, first + start, count, sums)
         for row in range(count):
             output = outputs[start + row]
             output[:] = sums[row, :size]
             if rectified:
-                rectify(output)
+                relu_in_place(output)
             else:
-                take_tanh(output)
+                tanh_in_place(output)

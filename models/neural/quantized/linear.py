@@ -6,12 +6,12 @@ import numpy as np
 from torch import nn
 
 from models.arrays import FloatArray
-from models.neural.quantized.dot_products import LANES
-from models.neural.quantized.matrix import PackedMatrix, packed_once
-from models.shelf import Shelf
+from models.neural.quantized.dot_products import ROW_LANES
+from models.neural.quantized.matrix import Int8Matrix, load_or_quantise
+from models.shelf import PackedWeightCache
 
 
-class Linear(NamedTuple):
+class Int8Linear(NamedTuple):
     """W x + b.
 
     Attributes:
@@ -20,12 +20,12 @@ class Linear(NamedTuple):
         size: O.
     """
 
-    matrix: PackedMatrix
+    matrix: Int8Matrix
     bias: FloatArray
     size: int
 
 
-def linear_of(layer: nn.Linear, shelf: Shelf, name: str) -> Linear:
+def quantise_linear(layer: nn.Linear, shelf: PackedWeightCache, name: str) -> Int8Linear:
     """A layer, its weights rounded.
 
     Args:
@@ -34,11 +34,11 @@ def linear_of(layer: nn.Linear, shelf: Shelf, name: str) -> Linear:
         name: under which they lie there.
     """
     weight, bias = (part.detach().cpu().numpy() for part in (layer.weight, layer.bias))
-    return Linear(packed_once(shelf, name, lambda: weight), padded_bias(bias, fill=0.0), len(bias))
+    return Int8Linear(load_or_quantise(shelf, name, lambda: weight), pad_bias(bias, fill=0.0), len(bias))
 
 
-def padded_bias(bias: FloatArray, *, fill: float) -> FloatArray:
+def pad_bias(bias: FloatArray, *, fill: float) -> FloatArray:
     """A bias [O] with `fill` added to it until O is a multiple of 64."""
-    padded = np.full(-(-len(bias) // LANES) * LANES, fill, np.float32)
+    padded = np.full(-(-len(bias) // ROW_LANES) * ROW_LANES, fill, np.float32)
     padded[: len(bias)] = bias
     return padded

@@ -12,36 +12,35 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray
-from models.neural.amx import TILES
-from models.neural.elementary import fused
-from models.neural.llvm import at
+from models.neural.amx import USE_AMX
+from models.neural.elementary import fma
+from models.neural.llvm import pointer_at
 from models.neural.quantized.dot_products import (
-    COLUMNS,
-    GROUP,
-    LANES,
-    ZERO,
-    four_rows,
-    one_row,
+    COLUMN_GROUP,
+    COLUMN_MULTIPLE,
+    ROW_LANES,
+    ZERO_POINT,
+    dot_four_rows,
+    dot_one_row,
 )
-from models.neural.quantized.floats import to_floats
-from models.neural.quantized.rows import LIMIT
-from models.neural.quantized.tiles import ROWS as TILE_ROWS
-from models.neural.quantized.tiles import begin_tiles, end_tiles, sixteen_rows
-from models.shelf import Shelf
+from models.neural.quantized.floats import dequantise_sums
+from models.neural.quantized.rows import MAX_INT8
+from models.neural.quantized.tiles import TILE_ROWS, configure_tiles, dot_sixteen_rows, release_tiles
+from models.shelf import PackedWeightCache
 from models.tensor_file import Arrays
 
-LAYOUT = "int8-1"
+INT8_LAYOUT = "int8-1"
 """Names what `pack` makes; to be counted up when that changes."""
 
 _ALIGNMENT = 64  # bytes: a cache line
-APART = 16
+ROW_PADDING = 16
 """Floats between rows of products, as rows a power of two apart would drive one another out of the cache."""
 
-_FEWEST = 5
+_MIN_TILE_ROWS = 5
 """Rows that are worth a tile."""
 
 
-class PackedMatrix(NamedTuple):
+class Int8Matrix(NamedTuple):
     """O rows of K weights as the products read them.
 
     Attributes:
@@ -55,33 +54,35 @@ class PackedMatrix(NamedTuple):
     tiled: bool
 
 
-def pack(matrix: FloatArray) -> PackedMatrix:
+def quantise_matrix(matrix: FloatArray) -> Int8Matrix:
     """Round the weights [O, K] of every row to 255 steps, symmetric about 0."""
     rows, columns = matrix.shape
-    blocks, groups = -(-rows // LANES), -(-columns // COLUMNS) * (COLUMNS // GROUP)
-    scales = np.zeros(blocks * LANES, np.float32)
-    weights = _aligned(blocks, groups * LANES * GROUP)
-    for block, start in enumerate(range(0, rows, LANES)):  # nothing as large as the matrix is made
-        some = matrix[start : start + LANES]
-        steps = np.abs(some).max(axis=1, initial=0.0) / LIMIT
+    blocks, groups = -(-rows // ROW_LANES), -(-columns // COLUMN_MULTIPLE) * (COLUMN_MULTIPLE // COLUMN_GROUP)
+    scales = np.zeros(blocks * ROW_LANES, np.float32)
+    weights = _aligned_empty(blocks, groups * ROW_LANES * COLUMN_GROUP)
+    for block, start in enumerate(range(0, rows, ROW_LANES)):  # nothing as large as the matrix is made
+        some = matrix[start : start + ROW_LANES]
+        steps = np.abs(some).max(axis=1, initial=0.0) / MAX_INT8
         scales[start : start + len(some)] = steps
-        integers = np.full((LANES, groups * GROUP), ZERO, np.uint8)
-        integers[: len(some), :columns] = np.rint(some / np.maximum(steps, np.float32(1e-30))[:, None]) + ZERO
-        weights[block] = integers.reshape(LANES, groups, GROUP).transpose(1, 0, 2).reshape(-1)
-    return PackedMatrix(weights, scales, TILES)
+        integers = np.full((ROW_LANES, groups * COLUMN_GROUP), ZERO_POINT, np.uint8)
+        integers[: len(some), :columns] = (
+            np.rint(some / np.maximum(steps, np.float32(1e-30))[:, None]) + ZERO_POINT
+        )
+        weights[block] = integers.reshape(ROW_LANES, groups, COLUMN_GROUP).transpose(1, 0, 2).reshape(-1)
+    return Int8Matrix(weights, scales, USE_AMX)
 
 
-def packed_once(shelf: Shelf, name: str, matrix: Callable[[], FloatArray]) -> PackedMatrix:
+def load_or_quantise(shelf: PackedWeightCache, name: str, matrix: Callable[[], FloatArray]) -> Int8Matrix:
     """What `pack` makes of a matrix, from the shelf if it lies there; then the matrix is not asked for."""
-    arrays = shelf.get_or_make(name, lambda: _arrays(pack(matrix())))
-    return PackedMatrix(arrays["weights"], arrays["scales"], TILES)
+    arrays = shelf.get_or_make(name, lambda: _to_arrays(quantise_matrix(matrix())))
+    return Int8Matrix(arrays["weights"], arrays["scales"], USE_AMX)
 
 
-def _arrays(packed: PackedMatrix) -> Arrays:
+def _to_arrays(packed: Int8Matrix) -> Arrays:
     return {"weights": packed.weights, "scales": packed.scales}
 
 
-def _aligned(rows: int, width: int) -> npt.NDArray[np.uint8]:
+def _aligned_empty(rows: int, width: int) -> npt.NDArray[np.uint8]:
     """An array that starts where a cache line starts: no read of 64 bytes then touches two."""
     memory = np.empty(rows * width + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
@@ -89,7 +90,7 @@ def _aligned(rows: int, width: int) -> npt.NDArray[np.uint8]:
 
 
 @numba.njit(nogil=True, cache=True)
-def multiply(matrix: Any, bias: Any, rows: Any, first: Any, count: Any, products: Any) -> None:
+def multiply_rows(matrix: Any, bias: Any, rows: Any, first: Any, count: Any, products: Any) -> None:
     """The products of a matrix with some rows of activations, and a bias.
 
     Args:
@@ -100,11 +101,11 @@ def multiply(matrix: Any, bias: Any, rows: Any, first: Any, count: Any, products
         count: how many of them.
         products: written, [count, O rounded up], float32.
     """
-    multiply_some(matrix, bias, rows, first, count, 0, len(matrix.weights), products, 0)
+    multiply_blocks(matrix, bias, rows, first, count, 0, len(matrix.weights), products, 0)
 
 
 @numba.njit(nogil=True, cache=True)
-def multiply_some(
+def multiply_blocks(
     matrix: Any,
     bias: Any,
     rows: Any,
@@ -117,80 +118,80 @@ def multiply_some(
 ) -> None:
     """What `multiply` computes, of some blocks of 64 rows of the matrix alone, written from a column on."""
     values, totals, scales, factors = rows.values, rows.sums, rows.scales, matrix.scales
-    groups = values.shape[1] // GROUP
-    sums = np.empty(TILE_ROWS * LANES, np.int32)
+    groups = values.shape[1] // COLUMN_GROUP
+    sums = np.empty(TILE_ROWS * ROW_LANES, np.int32)
     stride, target = products.shape[1], products.reshape(-1)
-    weights, tiled = matrix.weights.reshape(-1), matrix.tiled and count >= _FEWEST
+    weights, tiled = matrix.weights.reshape(-1), matrix.tiled and count >= _MIN_TILE_ROWS
     if tiled:
-        begin_tiles()
+        configure_tiles()
     for block in range(begin, end):
-        start, lane = block * groups * LANES * GROUP, block * LANES
+        start, lane = block * groups * ROW_LANES * COLUMN_GROUP, block * ROW_LANES
         done = 0
         while done < count:
             row, left = first + done, count - done
-            if tiled and left >= _FEWEST:
-                sixteen_rows(weights, start, values, row, groups, sums)
+            if tiled and left >= _MIN_TILE_ROWS:
+                dot_sixteen_rows(weights, start, values, row, groups, sums)
                 together = TILE_ROWS
             elif left == 1:
-                one_row(weights, start, values, row, groups, sums)
+                dot_one_row(weights, start, values, row, groups, sums)
                 together = 1
             else:
-                four_rows(weights, start, values, row, groups, sums)
+                dot_four_rows(weights, start, values, row, groups, sums)
                 together = 4
-            to_floats(
+            dequantise_sums(
                 sums,
                 min(together, left),
-                at(totals, row),
-                at(scales, row),
-                at(factors, lane),
-                at(bias, lane),
-                at(target, done * stride + column + lane - begin * LANES),
+                pointer_at(totals, row),
+                pointer_at(scales, row),
+                pointer_at(factors, lane),
+                pointer_at(bias, lane),
+                pointer_at(target, done * stride + column + lane - begin * ROW_LANES),
                 stride,
             )
             done += together
     if tiled:
-        end_tiles()
+        release_tiles()
 
 
 @numba.njit(nogil=True, cache=True)
-def gather(matrix: Any, size: Any, ids: Any, rows: Any, first: Any) -> Any:
+def gather_rows(matrix: Any, size: Any, ids: Any, rows: Any, first: Any) -> Any:
     """Write given rows of a matrix, ids [N], from a row on: an embedding's look-up.
 
     Returns:
         The first id that is not in [0, size), or 0 if all are.
     """
-    groups = rows.values.shape[1] // GROUP
+    groups = rows.values.shape[1] // COLUMN_GROUP
     weights = matrix.weights
     for number in range(len(ids)):
         row, token = first + number, ids[number]
         if not 0 <= token < size:
             return token
-        block, lane = token // LANES, token % LANES
-        place = lane * GROUP
+        block, lane = token // ROW_LANES, token % ROW_LANES
+        place = lane * COLUMN_GROUP
         total = np.int32(0)
         for group in range(groups):
-            for column in range(GROUP):
-                value = np.int32(weights[block, place + column]) - np.int32(ZERO)
-                rows.values[row, group * GROUP + column] = value
+            for column in range(COLUMN_GROUP):
+                value = np.int32(weights[block, place + column]) - np.int32(ZERO_POINT)
+                rows.values[row, group * COLUMN_GROUP + column] = value
                 total += value
-            place += LANES * GROUP
+            place += ROW_LANES * COLUMN_GROUP
         rows.scales[row] = matrix.scales[token]
         rows.sums[row] = total
     return 0
 
 
 @numba.njit(nogil=True, cache=True)
-def multiply_one_each(matrix: Any, bias: Any, rows: Any, ids: Any, products: Any) -> None:
+def multiply_row_pairs(matrix: Any, bias: Any, rows: Any, ids: Any, products: Any) -> None:
     """What `multiply` gives for one row of the matrix for each row of activations, ids [N]; written into [N]."""
-    groups = rows.values.shape[1] // GROUP
+    groups = rows.values.shape[1] // COLUMN_GROUP
     for row in range(len(ids)):
-        block, lane = ids[row] // LANES, ids[row] % LANES
-        place = lane * GROUP
+        block, lane = ids[row] // ROW_LANES, ids[row] % ROW_LANES
+        place = lane * COLUMN_GROUP
         total = np.int32(0)
         for group in range(groups):
-            for column in range(GROUP):
-                weight = np.int32(matrix.weights[block, place + column]) - np.int32(ZERO)
-                total += weight * np.int32(rows.values[row, group * GROUP + column])
-            place += LANES * GROUP
+            for column in range(COLUMN_GROUP):
+                weight = np.int32(matrix.weights[block, place + column]) - np.int32(ZERO_POINT)
+                total += weight * np.int32(rows.values[row, group * COLUMN_GROUP + column])
+            place += ROW_LANES * COLUMN_GROUP
         scale = rows.scales[row] * matrix.scales[ids[row]]
-        products[row] = fused(np.float32(np.int32(total)), scale, bias[ids[row]])
+        products[row] = fma(np.float32(np.int32(total)), scale, bias[ids[row]])

@@ -6,18 +6,18 @@ import numba
 import numpy as np
 
 from models.neural.elementary import exp, greater
-from models.neural.quantized.dot_products import LANES
-from models.neural.quantized.lanes import add_exponentials_in_lanes, highest_in_lanes
-from models.neural.quantized.matrix import APART, multiply_some
+from models.neural.quantized.dot_products import ROW_LANES
+from models.neural.quantized.lanes import add_exp_in_lanes, max_in_lanes
+from models.neural.quantized.matrix import ROW_PADDING, multiply_blocks
 
-LOWEST = np.float32(-3e38)
+LOWEST_LOGIT = np.float32(-3e38)
 
-BLOCKS = 16
+BLOCKS_PER_PASS = 16
 """Of 64 tokens, computed together: their logits stay in the cache until they are summed."""
 
 
 @numba.njit(nogil=True, cache=True)
-def score_rows(matrix: Any, bias: Any, rows: Any, first: Any, logits: Any, log_sums: Any) -> None:
+def write_logits(matrix: Any, bias: Any, rows: Any, first: Any, logits: Any, log_sums: Any) -> None:
     """Logits of some rows and the logarithms of the sums of their exponentials.
 
     Args:
@@ -29,40 +29,40 @@ def score_rows(matrix: Any, bias: Any, rows: Any, first: Any, logits: Any, log_s
         log_sums: written, [N].
     """
     count = len(logits)
-    highest, lanes = np.full(count, LOWEST), np.zeros((count, LANES), np.float32)
-    tops = np.empty(LANES, np.float32)
-    for begin in range(0, len(matrix.weights), BLOCKS):
-        end = min(begin + BLOCKS, len(matrix.weights))
-        multiply_some(matrix, bias, rows, first, count, begin, end, logits, begin * LANES)
+    highest, lanes = np.full(count, LOWEST_LOGIT), np.zeros((count, ROW_LANES), np.float32)
+    tops = np.empty(ROW_LANES, np.float32)
+    for begin in range(0, len(matrix.weights), BLOCKS_PER_PASS):
+        end = min(begin + BLOCKS_PER_PASS, len(matrix.weights))
+        multiply_blocks(matrix, bias, rows, first, count, begin, end, logits, begin * ROW_LANES)
         for row in range(count):
-            part = logits[row, begin * LANES : end * LANES]
-            highest[row] = add_exponentials(part, highest[row], lanes[row], tops)
+            part = logits[row, begin * ROW_LANES : end * ROW_LANES]
+            highest[row] = accumulate_exp(part, highest[row], lanes[row], tops)
     for row in range(count):
-        log_sums[row] = log_of_sum(lanes[row], highest[row])
+        log_sums[row] = log_sum_of_lanes(lanes[row], highest[row])
 
 
 @numba.njit(nogil=True, cache=True)
-def score_tokens(matrix: Any, bias: Any, rows: Any, first: Any, ids: Any, log_probs: Any) -> None:
-    """Write the log-probabilities of given tokens, ids [N], after rows from one on, into [N]; see `score_rows`."""
+def score_targets(matrix: Any, bias: Any, rows: Any, first: Any, ids: Any, log_probs: Any) -> None:
+    """Write the log-probabilities of given tokens, ids [N], after rows from one on, into [N]; see `write_logits`."""
     count = len(ids)
-    highest, lanes = np.full(count, LOWEST), np.zeros((count, LANES), np.float32)
-    tops = np.empty(LANES, np.float32)
-    logits = np.empty((count, BLOCKS * LANES + APART), np.float32)
-    for begin in range(0, len(matrix.weights), BLOCKS):
-        end = min(begin + BLOCKS, len(matrix.weights))
-        size = (end - begin) * LANES
-        multiply_some(matrix, bias, rows, first, count, begin, end, logits, 0)
+    highest, lanes = np.full(count, LOWEST_LOGIT), np.zeros((count, ROW_LANES), np.float32)
+    tops = np.empty(ROW_LANES, np.float32)
+    logits = np.empty((count, BLOCKS_PER_PASS * ROW_LANES + ROW_PADDING), np.float32)
+    for begin in range(0, len(matrix.weights), BLOCKS_PER_PASS):
+        end = min(begin + BLOCKS_PER_PASS, len(matrix.weights))
+        size = (end - begin) * ROW_LANES
+        multiply_blocks(matrix, bias, rows, first, count, begin, end, logits, 0)
         for row in range(count):
-            highest[row] = add_exponentials(logits[row, :size], highest[row], lanes[row], tops)
-            place = ids[row] - begin * LANES
+            highest[row] = accumulate_exp(logits[row, :size], highest[row], lanes[row], tops)
+            place = ids[row] - begin * ROW_LANES
             if 0 <= place < size:
                 log_probs[row] = logits[row, place]
     for row in range(count):
-        log_probs[row] -= log_of_sum(lanes[row], highest[row])
+        log_probs[row] -= log_sum_of_lanes(lanes[row], highest[row])
 
 
 @numba.njit(nogil=True, cache=True)
-def add_exponentials(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
+def accumulate_exp(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
     """Add the exponentials of logits, as many as a multiple of 64, less the highest so far, to sums in 64 lanes.
 
     The sum depends on the pieces in which a row is given: a caller always gives the same. `tops` is scratch.
@@ -70,21 +70,21 @@ def add_exponentials(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
     Returns:
         The highest now; what was in the lanes was made less in proportion.
     """
-    found = highest_of(logits, highest, tops)
+    found = max_logit(logits, highest, tops)
     if found > highest:
         shrink = exp(highest - found)
-        for lane in range(LANES):
+        for lane in range(ROW_LANES):
             lanes[lane] *= shrink
-    add_exponentials_in_lanes(logits, len(logits), found, lanes)
+    add_exp_in_lanes(logits, len(logits), found, lanes)
     return found
 
 
 @numba.njit(nogil=True, cache=True)
-def highest_of(logits: Any, highest: Any, tops: Any) -> Any:
+def max_logit(logits: Any, highest: Any, tops: Any) -> Any:
     """The highest of logits, as many as a multiple of 64, and one more; `tops` [64] is scratch."""
-    for lane in range(LANES):
+    for lane in range(ROW_LANES):
         tops[lane] = highest
-    highest_in_lanes(logits, len(logits), tops)
+    max_in_lanes(logits, len(logits), tops)
     for lane in range(32):  # constants: the compiler leaves no loop
         tops[lane] = greater(tops[lane], tops[lane + 32])
     for lane in range(16):
@@ -97,7 +97,7 @@ def highest_of(logits: Any, highest: Any, tops: Any) -> Any:
 
 
 @numba.njit(nogil=True, cache=True)
-def sum_of_lanes(lanes: Any) -> Any:
+def sum_lanes(lanes: Any) -> Any:
     """The sum of 64 numbers, which are added by halves, however wide the machine computes; they are written over."""
     for lane in range(32):
         lanes[lane] += lanes[lane + 32]
@@ -111,9 +111,9 @@ def sum_of_lanes(lanes: Any) -> Any:
 
 
 @numba.njit(nogil=True, cache=True)
-def log_of_sum(lanes: Any, highest: Any) -> Any:
+def log_sum_of_lanes(lanes: Any, highest: Any) -> Any:
     """The logarithm of a sum in 64 lanes, which are written over."""
-    return np.log(sum_of_lanes(lanes)) + highest
+    return np.log(sum_lanes(lanes)) + highest
 
 
 @numba.njit(nogil=True, cache=True)

@@ -9,19 +9,19 @@ import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
 
-Hidden: TypeAlias = tuple[npt.NDArray[Any], ...]
+HiddenArrays: TypeAlias = tuple[npt.NDArray[Any], ...]
 """Arrays whose dimension 1 is the batch; the first is the body's last output [1, B, W], float32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class QuantizedState:
+class Int8State:
     """What is carried of B texts.
 
     Attributes:
         hidden: in single precision, as `NeuralState` carries it.
     """
 
-    hidden: Hidden
+    hidden: HiddenArrays
 
     def __len__(self) -> int:
         return int(self.hidden[0].shape[1])
@@ -32,11 +32,11 @@ class QuantizedState:
         top: FloatArray = self.hidden[0][0]
         return top
 
-    def select(self, rows: TokenIds | slice) -> "QuantizedState":
+    def select(self, rows: TokenIds | slice) -> "Int8State":
         """Rows `rows[0], rows[1], …`, copied, which may repeat; or a stretch of them, as it is."""
-        return QuantizedState(tuple(part[:, rows] for part in self.hidden))
+        return Int8State(tuple(part[:, rows] for part in self.hidden))
 
-    def concatenate(self, others: Sequence["QuantizedState"]) -> "QuantizedState":
+    def concatenate(self, others: Sequence["Int8State"]) -> "Int8State":
         """This state's rows, then those of each of `others`."""
         columns = zip(self.hidden, *(other.hidden for other in others), strict=True)
-        return QuantizedState(tuple(np.concatenate(parts, axis=1) for parts in columns))
+        return Int8State(tuple(np.concatenate(parts, axis=1) for parts in columns))

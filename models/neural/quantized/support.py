@@ -2,10 +2,10 @@
 
 from models.neural.config import NetworkConfig
 
-LARGEST_WIDTH = 1 << 17
+MAX_INT8_WIDTH = 1 << 17
 """Of what a layer reads, so that no sum of products of bytes leaves 32 bits."""
 
-_NO_MATTER = frozenset(
+_IRRELEVANT_FIELDS = frozenset(
     {
         "cell",
         "layers",
@@ -36,13 +36,13 @@ _NO_MATTER = frozenset(
 """Fields of the configuration that do not decide."""
 
 
-def unsupported(config: NetworkConfig) -> str | None:
+def unsupported_reason(config: NetworkConfig) -> str | None:
     """Why a network cannot be computed in integers; None if it can."""
     for name, field in NetworkConfig.model_fields.items():
         value = getattr(config, name)
-        if name not in _NO_MATTER and value != field.default:
+        if name not in _IRRELEVANT_FIELDS and value != field.default:
             return f"int8 knows no {name} = {value!r}"
     width = max(config.layer_inputs)
-    if width > LARGEST_WIDTH:
-        return f"int8 knows no layer that reads more than {LARGEST_WIDTH} numbers, given {width}"
+    if width > MAX_INT8_WIDTH:
+        return f"int8 knows no layer that reads more than {MAX_INT8_WIDTH} numbers, given {width}"
     return None

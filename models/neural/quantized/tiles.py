@@ -10,11 +10,11 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from models.neural.amx import KNOWN, instruct
-from models.neural.llvm import BYTE, BYTES, WORD, bytes_of, codegen
-from models.neural.quantized.dot_products import COLUMNS, GROUP, LANES
+from models.neural.amx import HAS_AMX, emit_x86
+from models.neural.llvm import BYTE, BYTE_POINTER, INT64, byte_pointer, codegen
+from models.neural.quantized.dot_products import COLUMN_GROUP, COLUMN_MULTIPLE, ROW_LANES
 
-ROWS = 16
+TILE_ROWS = 16
 """Vectors multiplied together."""
 
 _SUMS = (0, 1, 2, 3)
@@ -22,19 +22,19 @@ _ROWS_TILE = 4
 _WEIGHTS = (5, 6, 7, 5)
 _CONFIGURATION = bytearray(64)  # palette 1; eight tiles of 64 bytes a line and 16 lines
 _CONFIGURATION[0] = 1
-_CONFIGURATION[16:32] = COLUMNS.to_bytes(2, "little") * 8
-_CONFIGURATION[48:56] = bytes([ROWS] * 8)
+_CONFIGURATION[16:32] = COLUMN_MULTIPLE.to_bytes(2, "little") * 8
+_CONFIGURATION[48:56] = bytes([TILE_ROWS] * 8)
 
 
 @intrinsic
 def _begin_tiles(_typing_context: Any) -> Any:
-    """Say how large tiles are; to be called before `sixteen_rows`."""
+    """Say how large tiles are; to be called before `dot_sixteen_rows`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        if KNOWN:
+        if HAS_AMX:
             value = ir.Constant(ir.ArrayType(BYTE, len(_CONFIGURATION)), _CONFIGURATION)
             place = codegen.alloca_once_value(builder, value)
-            instruct(builder, "ldtilecfg", builder.bitcast(place, BYTES))
+            emit_x86(builder, "ldtilecfg", builder.bitcast(place, BYTE_POINTER))
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -45,15 +45,15 @@ def _end_tiles(_typing_context: Any) -> Any:
     """Give the tiles back, so that the system need not keep them for a thread."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        if KNOWN:
-            instruct(builder, "tilerelease")
+        if HAS_AMX:
+            emit_x86(builder, "tilerelease")
         return context.get_dummy_value()
 
     return types.void(), generate
 
 
 @intrinsic
-def _sixteen_rows(  # as `dot_products.four_rows`
+def _sixteen_rows(  # as `dot_products.dot_four_rows`
     _typing_context: Any,
     weights: Any,
     start: Any,
@@ -65,37 +65,37 @@ def _sixteen_rows(  # as `dot_products.four_rows`
     """Fill [16, 64] sums."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if not KNOWN:
+        if not HAS_AMX:
             return context.get_dummy_value()
 
-        data = partial(bytes_of, context, builder, signature, arguments)
+        data = partial(byte_pointer, context, builder, signature, arguments)
 
         def number(value: int) -> Any:
-            return ir.Constant(WORD, value)
+            return ir.Constant(INT64, value)
 
-        width = builder.mul(arguments[4], number(GROUP))
+        width = builder.mul(arguments[4], number(COLUMN_GROUP))
         weight = builder.gep(data(0), [arguments[1]])
         first = builder.gep(data(2), [builder.mul(arguments[3], width)])
         for tile in _SUMS:
-            instruct(builder, "tilezero", tile)
-        steps = builder.udiv(width, number(COLUMNS))
-        with codegen.for_range(builder, steps, intp=WORD) as loop:
-            column = builder.mul(loop.index, number(COLUMNS))
-            instruct(builder, "tileloadd64", _ROWS_TILE, builder.gep(first, [column]), width)
-            at = builder.gep(weight, [builder.mul(column, number(LANES))])
+            emit_x86(builder, "tilezero", tile)
+        steps = builder.udiv(width, number(COLUMN_MULTIPLE))
+        with codegen.for_range(builder, steps, intp=INT64) as loop:
+            column = builder.mul(loop.index, number(COLUMN_MULTIPLE))
+            emit_x86(builder, "tileloadd64", _ROWS_TILE, builder.gep(first, [column]), width)
+            at = builder.gep(weight, [builder.mul(column, number(ROW_LANES))])
             for tile, source in zip(_SUMS, _WEIGHTS, strict=True):
-                place = builder.gep(at, [number(tile * COLUMNS)])
-                instruct(builder, "tileloadd64", source, place, number(LANES * GROUP))
-                instruct(builder, "tdpbsud", tile, _ROWS_TILE, source)
+                place = builder.gep(at, [number(tile * COLUMN_MULTIPLE)])
+                emit_x86(builder, "tileloadd64", source, place, number(ROW_LANES * COLUMN_GROUP))
+                emit_x86(builder, "tdpbsud", tile, _ROWS_TILE, source)
         target = data(5)
         for tile in _SUMS:
-            place = builder.gep(target, [number(tile * COLUMNS)])
-            instruct(builder, "tilestored64", tile, place, number(LANES * GROUP))
+            place = builder.gep(target, [number(tile * COLUMN_MULTIPLE)])
+            emit_x86(builder, "tilestored64", tile, place, number(ROW_LANES * COLUMN_GROUP))
         return context.get_dummy_value()
 
     return types.void(weights, start, activations, row, groups, sums), generate
 
 
-begin_tiles: Any = _begin_tiles  # called without the typing context
-end_tiles: Any = _end_tiles
-sixteen_rows: Any = _sixteen_rows
+configure_tiles: Any = _begin_tiles  # called without the typing context
+release_tiles: Any = _end_tiles
+dot_sixteen_rows: Any = _sixteen_rows

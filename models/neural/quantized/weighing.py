@@ -6,16 +6,16 @@ import numba
 import numpy as np
 
 from models.neural.elementary import exp
-from models.neural.quantized.dot_products import LANES
-from models.neural.quantized.lanes import weigh_in_lanes
-from models.neural.quantized.matrix import APART, multiply_some
-from models.neural.quantized.output import BLOCKS, LOWEST, highest_of, log_of_sum
+from models.neural.quantized.dot_products import ROW_LANES
+from models.neural.quantized.lanes import block_sums_in_lanes
+from models.neural.quantized.matrix import ROW_PADDING, multiply_blocks
+from models.neural.quantized.output import BLOCKS_PER_PASS, LOWEST_LOGIT, log_sum_of_lanes, max_logit
 
 _ONE = np.float32(1)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def weigh_rows(
+def write_block_sums(
     matrix: Any,
     bias: Any,
     rows: Any,
@@ -40,24 +40,26 @@ def weigh_rows(
         first: written, the logits of the first block [N, 64].
     """
     count = len(temperatures)
-    highest[:] = LOWEST
-    lanes, scratch = np.zeros((count, LANES), np.float32), np.empty(LANES, np.float32)
-    logits = np.empty((count, BLOCKS * LANES + APART), np.float32)
-    for begin in range(0, len(matrix.weights), BLOCKS):
-        end = min(begin + BLOCKS, len(matrix.weights))
-        multiply_some(matrix, bias, rows, start, count, begin, end, logits, 0)
+    highest[:] = LOWEST_LOGIT
+    lanes, scratch = np.zeros((count, ROW_LANES), np.float32), np.empty(ROW_LANES, np.float32)
+    logits = np.empty((count, BLOCKS_PER_PASS * ROW_LANES + ROW_PADDING), np.float32)
+    for begin in range(0, len(matrix.weights), BLOCKS_PER_PASS):
+        end = min(begin + BLOCKS_PER_PASS, len(matrix.weights))
+        multiply_blocks(matrix, bias, rows, start, count, begin, end, logits, 0)
         if begin == 0:
-            first[:] = logits[:, :LANES]
+            first[:] = logits[:, :ROW_LANES]
         for row in range(count):
-            part = logits[row, : (end - begin) * LANES]
+            part = logits[row, : (end - begin) * ROW_LANES]
             inverse = _ONE / temperatures[row]
-            highest[row] = weigh_part(part, begin, inverse, highest[row], lanes[row], sums[row], scratch)
+            highest[row] = accumulate_block_sums(
+                part, begin, inverse, highest[row], lanes[row], sums[row], scratch
+            )
     for row in range(count):
-        log_sums[row] = log_of_sum(lanes[row], highest[row])
+        log_sums[row] = log_sum_of_lanes(lanes[row], highest[row])
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def weigh_part(
+def accumulate_block_sums(
     logits: Any, begin: Any, inverse: Any, highest: Any, lanes: Any, sums: Any, scratch: Any
 ) -> Any:
     """Weigh some more of a row's logits.
@@ -74,23 +76,25 @@ def weigh_part(
     Returns:
         The highest logit now.
     """
-    found = highest_of(logits, highest, scratch)
+    found = max_logit(logits, highest, scratch)
     if found > highest:
-        _shrink(lanes, exp(highest - found))
-        _shrink(sums[:begin], exp((highest - found) * inverse))
-    weigh_in_lanes(logits, len(logits), found, inverse, lanes, sums[begin : begin + len(logits) // LANES])
+        _scale(lanes, exp(highest - found))
+        _scale(sums[:begin], exp((highest - found) * inverse))
+    block_sums_in_lanes(
+        logits, len(logits), found, inverse, lanes, sums[begin : begin + len(logits) // ROW_LANES]
+    )
     return found
 
 
 @numba.njit(nogil=True, cache=True)
-def logits_of_blocks(matrix: Any, bias: Any, rows: Any, numbers: Any, blocks: Any, logits: Any) -> None:
+def write_block_logits(matrix: Any, bias: Any, rows: Any, numbers: Any, blocks: Any, logits: Any) -> None:
     """Write the logits [N, 64] of one block of tokens each [N] after rows by number [N]."""
     for place in range(len(numbers)):
         block = blocks[place]
-        multiply_some(matrix, bias, rows, numbers[place], 1, block, block + 1, logits[place : place + 1], 0)
+        multiply_blocks(matrix, bias, rows, numbers[place], 1, block, block + 1, logits[place : place + 1], 0)
 
 
 @numba.njit(nogil=True, cache=True)
-def _shrink(values: Any, factor: Any) -> None:
+def _scale(values: Any, factor: Any) -> None:
     for place in range(len(values)):
         values[place] *= factor

@@ -24,9 +24,9 @@ MAX_NUMBER_BYTES = 32
 _POWERS = np.array([float(f"1e{exponent}") for exponent in range(64)])
 _MARGIN = 2.0**-49
 _MOST_DIGITS = 19  # of a decimal that fits 64 bits
-_LONGEST = 400  # characters of a number: more is no number anybody wrote on purpose
+_MAX_NUMBER_LENGTH = 400  # characters of a number: more is no number anybody wrote on purpose
 _DECIMAL = re.compile(rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-_WORDS = {b"inf": math.inf, b"infinity": math.inf, b"nan": math.nan}
+_NAMED_NUMBERS = {b"inf": math.inf, b"infinity": math.inf, b"nan": math.nan}
 _MOST_ZEROS = 6  # a number so far from 1 is written with an exponent
 _INF = (np.uint8(ord("i")), np.uint8(ord("n")), np.uint8(ord("f")))
 _MINUS, _PLUS, _POINT, _ZERO, _NINE, _E, _SMALL_E = (np.uint8(c) for c in b"-+.09Ee")
@@ -105,11 +105,11 @@ def _read_exponent(text: ByteArray, start: int, end: int) -> tuple[Int, bool]:
 
 def nearest_float(field: bytes) -> np.float32 | None:
     """The float nearest to any decimal, infinity or NaN; None if it is no number."""
-    if len(field) > _LONGEST:
+    if len(field) > _MAX_NUMBER_LENGTH:
         return None
     if not _DECIMAL.fullmatch(field):
         sign, name = (field[:1], field[1:]) if field[:1] in {b"+", b"-"} else (b"", field)
-        value = _WORDS.get(name.lower())
+        value = _NAMED_NUMBERS.get(name.lower())
         return None if value is None else np.float32(-value if sign == b"-" else value)
     near = float(field)
     if near == 0 or not 1e-46 < abs(near) < 3.5e38:

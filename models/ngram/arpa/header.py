@@ -4,20 +4,20 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from models.ngram.arpa.source import ArpaSource, shown
+from models.ngram.arpa.source import ArpaSource, quote_bytes
 
-MAX_ORDER = 20
+MAX_ARPA_ORDER = 20
 MAX_COUNT = 2**31 - 1
-MARK = "# gramophone:"
+COMMENT_MARK = "# gramophone:"
 """Begins a comment that says how this file writes what ARPA has no way to say."""
 
-LOG_ZERO = "log-zero"
+LOG_ZERO_OPTION = "log-zero"
 """In that comment: the back-off weight that stands for minus infinity."""
 
-BACKWARD = ("direction", "backward")
+BACKWARD_OPTION = ("direction", "backward")
 """In that comment: words are predicted from those after them."""
 
-DATA, END = b"\\data\\", b"\\end\\"
+DATA_HEADING, END_HEADING = b"\\data\\", b"\\end\\"
 _IARPA = b"iARPA"  # looks like ARPA from the next line on, but its numbers mean something else
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MOST_COMMENT_BYTES = 1 << 20
@@ -25,7 +25,7 @@ _COUNT = re.compile(rb"ngram\s+(\d{1,30})\s*=\s*(\d{1,30})")
 _OPTION = re.compile(r"(\S+?)=(\S+)")
 
 
-class Header(NamedTuple):
+class ArpaHeader(NamedTuple):
     """What the head of a file says.
 
     Attributes:
@@ -42,7 +42,7 @@ def section_heading(order: int) -> bytes:
     return b"\\%d-grams:" % order
 
 
-def read_header(source: ArpaSource) -> Header:
+def read_header(source: ArpaSource) -> ArpaHeader:
     """Read up to the heading of the unigrams, which is used up.
 
     Raises:
@@ -59,7 +59,8 @@ def read_header(source: ArpaSource) -> Header:
         match = _COUNT.fullmatch(text)
         if match is None:
             source.fail(
-                f"{shown(text)} stands where a line such as ngram 1=1000 or \\1-grams: is due", line=line
+                f"{quote_bytes(text)} stands where a line such as ngram 1=1000 or \\1-grams: is due",
+                line=line,
             )
         counts.append(_checked_count(source, line, len(counts) + 1, *map(int, match.groups())))
     if not counts:
@@ -67,7 +68,7 @@ def read_header(source: ArpaSource) -> Header:
             "no line such as ngram 1=1000 says how many n-grams of which orders there are",
             line=source.line - 1,
         )
-    return Header(tuple(counts), options)
+    return ArpaHeader(tuple(counts), options)
 
 
 def _find_data(source: ArpaSource) -> dict[str, str]:
@@ -78,17 +79,17 @@ def _find_data(source: ArpaSource) -> dict[str, str]:
         if text is None or text == _IARPA or passed > _MOST_COMMENT_BYTES:
             source.refuse()
         text = text.removeprefix(_BYTE_ORDER_MARK)
-        if text == DATA:
+        if text == DATA_HEADING:
             return options
-        if text.startswith(MARK.encode()):
-            options = dict(_OPTION.findall(text.decode("utf-8", "replace").removeprefix(MARK)))
+        if text.startswith(COMMENT_MARK.encode()):
+            options = dict(_OPTION.findall(text.decode("utf-8", "replace").removeprefix(COMMENT_MARK)))
         passed += len(text) + 1
 
 
 def _checked_count(source: ArpaSource, line: int, expected: int, order: int, count: int) -> int:
-    if order > MAX_ORDER:
+    if order > MAX_ARPA_ORDER:
         source.fail(
-            f"the file has n-grams of order {order}, orders up to {MAX_ORDER} are supported", line=line
+            f"the file has n-grams of order {order}, orders up to {MAX_ARPA_ORDER} are supported", line=line
         )
     if order != expected:
         source.fail(f"order {order} is listed where order {expected} is due", line=line)

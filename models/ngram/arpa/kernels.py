@@ -11,28 +11,36 @@ import numpy as np
 import numpy.typing as npt
 
 from models.ngram.arpa.decimals import Int, read_number
-from models.word_kernels import HASH_PRIME, HASH_SEED, ByteArray, Table, enter, find, has_room
+from models.word_kernels import (
+    HASH_PRIME,
+    HASH_SEED,
+    ByteArray,
+    WordHashTable,
+    find_word,
+    has_capacity,
+    insert_word,
+)
 
 IntArray: TypeAlias = npt.NDArray[np.int32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 
 # why a kernel stopped: nothing is wrong up to FULL
 BLOCK_ENDS, SECTION_ENDS, FULL = 0, 1, 2
-TOO_FEW_WORDS, TOO_MANY_FIELDS, UNKNOWN_WORD, NO_PREFIX, LISTED_BEFORE, POSITIVE = 3, 4, 5, 6, 7, 8
+TOO_FEW_WORDS, TOO_MANY_FIELDS, UNKNOWN_WORD, NO_PREFIX, DUPLICATE, POSITIVE_LOG_PROB = 3, 4, 5, 6, 7, 8
 
 PROB, BACKOFF = 0, 1
-MOST_POSITIVE = 1e-6
+MAX_LOG_PROB = 1e-6
 """A log-probability so little above 0 is a rounding error."""
 
-_ORDINARY, _BLANK, _END = 0, 1, 2
-_KINDS = np.zeros(256, dtype=np.uint8)
+_ORDINARY, _BLANK, _END_OF_LINE = 0, 1, 2
+_BYTE_KINDS = np.zeros(256, dtype=np.uint8)
 """Of each byte: part of a field, or between fields, or the end of a line."""
-_KINDS[list(b" \t\r")] = _BLANK
-_KINDS[ord("\n")] = _END
+_BYTE_KINDS[list(b" \t\r")] = _BLANK
+_BYTE_KINDS[ord("\n")] = _END_OF_LINE
 _LINE_END, _BACKSLASH = ord("\n"), ord("\\")
 
 
-class Rows(NamedTuple):
+class NGramRows(NamedTuple):
     """The n-grams of one section as they come; the arrays have room for more.
 
     Attributes:
@@ -50,7 +58,7 @@ class Rows(NamedTuple):
     lines: npt.NDArray[np.int64]
 
 
-class Trie(NamedTuple):
+class PrefixTrie(NamedTuple):
     """The n-grams of the orders before, so that prefixes are found.
 
     Nodes are numbered by order: V unigrams, then all bigrams in order, ….
@@ -69,7 +77,7 @@ class Trie(NamedTuple):
     first_node: int
 
 
-class Stop(NamedTuple):
+class ParseStop(NamedTuple):
     """Where and why a kernel stopped.
 
     Attributes:
@@ -92,18 +100,18 @@ class Stop(NamedTuple):
 
 
 @numba.njit(nogil=True, cache=True)
-def read_rows(
+def read_ngrams(
     text: ByteArray,
     place: int,
     line: int,
-    rows: Rows,
+    rows: NGramRows,
     count: int,
     order: int,
-    table: Table,
+    table: WordHashTable,
     ids: IntArray,
-    trie: Trie,
+    trie: PrefixTrie,
     hard: npt.NDArray[np.int64],
-) -> Stop:
+) -> ParseStop:
     """Read lines of n-grams of one order; the word of a unigram in row i is entered as number i.
 
     Args:
@@ -134,8 +142,8 @@ def read_rows(
             break
         end = _field_end(text, field)
         prob, num_hard = _read_weight(text, field, end, count, PROB, hard, num_hard)
-        if prob > MOST_POSITIVE:
-            code = POSITIVE
+        if prob > MAX_LOG_PROB:
+            code = POSITIVE_LOG_PROB
             break
         if order == 1:
             code, field, end, node, word = _read_new_word(text, end, count, table)
@@ -143,7 +151,7 @@ def read_rows(
             code, field, end, node, word = _read_words(text, end, order, table, ids, trie)
         if code != BLOCK_ENDS:
             break
-        field, backoff, num_hard, lacking = _read_rest(text, end, count, hard, num_hard)
+        field, backoff, num_hard, lacking = _read_backoff(text, end, count, hard, num_hard)
         if text[field] != _LINE_END:
             code = TOO_MANY_FIELDS
             break
@@ -156,28 +164,30 @@ def read_rows(
         count += 1
         line += 1
         place = field + 1
-    return Stop(code, field, place, line, count, num_hard, missing)
+    return ParseStop(code, field, place, line, count, num_hard, missing)
 
 
 @numba.njit(nogil=True, cache=True)
-def _read_new_word(text: ByteArray, place: int, number: int, table: Table) -> tuple[int, int, int, Int, Int]:
+def _read_new_word(
+    text: ByteArray, place: int, number: int, table: WordHashTable
+) -> tuple[int, int, int, Int, Int]:
     """The word of a unigram, which is entered into the table; returns what `_read_words` does."""
     start = _field_start(text, place)
     if text[start] == _LINE_END:
         return TOO_FEW_WORDS, start, start, np.int64(0), np.int64(number)
-    end, hashed = _hashed_field(text, start)
-    known, mixed, slot = find(table, text, start, end, hashed)
+    end, hashed = _hash_field(text, start)
+    known, mixed, slot = find_word(table, text, start, end, hashed)
     if known >= 0:
-        return LISTED_BEFORE, start, end, np.int64(0), np.int64(number)
-    if not has_room(table, number, end - start):
+        return DUPLICATE, start, end, np.int64(0), np.int64(number)
+    if not has_capacity(table, number, end - start):
         return FULL, start, end, np.int64(0), np.int64(number)
-    enter(table, number, text, start, end, mixed, slot)
+    insert_word(table, number, text, start, end, mixed, slot)
     return BLOCK_ENDS, start, end, np.int64(0), np.int64(number)
 
 
 @numba.njit(nogil=True, cache=True)
 def _read_words(
-    text: ByteArray, place: int, order: int, table: Table, ids: IntArray, trie: Trie
+    text: ByteArray, place: int, order: int, table: WordHashTable, ids: IntArray, trie: PrefixTrie
 ) -> tuple[int, int, int, Int, Int]:
     """The words of one n-gram.
 
@@ -190,14 +200,14 @@ def _read_words(
         start = _field_start(text, end)
         if text[start] == _LINE_END:
             return TOO_FEW_WORDS, start, start, node, word
-        end, hashed = _hashed_field(text, start)
-        number, _, _ = find(table, text, start, end, hashed)
+        end, hashed = _hash_field(text, start)
+        number, _, _ = find_word(table, text, start, end, hashed)
         if number < 0:
             return UNKNOWN_WORD, start, end, node, word
         if position == 1:
             node = word
         elif position > 1:
-            child = _child(trie, node, word)
+            child = _find_child(trie, node, word)
             if child < 0:
                 return NO_PREFIX, start, end, node, word
             node = child
@@ -206,7 +216,7 @@ def _read_words(
 
 
 @numba.njit(nogil=True, cache=True)
-def _child(trie: Trie, node: Int, word: Int) -> Int:
+def _find_child(trie: PrefixTrie, node: Int, word: Int) -> Int:
     """The node that continues another by a word, found by bisection; or −1."""
     begin, end = trie.first_children[node], trie.first_children[node + 1]
     last = end
@@ -220,7 +230,7 @@ def _child(trie: Trie, node: Int, word: Int) -> Int:
 
 
 @numba.njit(nogil=True, cache=True)
-def _read_rest(
+def _read_backoff(
     text: ByteArray, place: int, row: int, hard: npt.NDArray[np.int64], num_hard: int
 ) -> tuple[int, np.float32, int, int]:
     """What follows the words of a line: a back-off weight, or nothing.
@@ -258,7 +268,7 @@ def _read_weight(
 @numba.njit(nogil=True, cache=True)
 def _field_start(text: ByteArray, place: int) -> int:
     """The next byte that is no blank; a block ends with a line end, so there is one."""
-    while _KINDS[text[place]] == _BLANK:
+    while _BYTE_KINDS[text[place]] == _BLANK:
         place += 1
     return place
 
@@ -266,16 +276,16 @@ def _field_start(text: ByteArray, place: int) -> int:
 @numba.njit(nogil=True, cache=True)
 def _field_end(text: ByteArray, place: int) -> int:
     """The place after a field that starts here."""
-    while _KINDS[text[place]] == _ORDINARY:
+    while _BYTE_KINDS[text[place]] == _ORDINARY:
         place += 1
     return place
 
 
 @numba.njit(nogil=True, cache=True)
-def _hashed_field(text: ByteArray, place: int) -> tuple[int, np.uint64]:
+def _hash_field(text: ByteArray, place: int) -> tuple[int, np.uint64]:
     """The place after a field that starts here, and its hash."""
     value = HASH_SEED
-    while _KINDS[text[place]] == _ORDINARY:
+    while _BYTE_KINDS[text[place]] == _ORDINARY:
         value = (value ^ np.uint64(text[place])) * HASH_PRIME
         place += 1
     return place, value

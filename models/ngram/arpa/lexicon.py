@@ -7,12 +7,12 @@ import numpy.typing as npt
 
 from models.errors import FormatError
 from models.ngram.arpa.source import ArpaSource
-from models.ngram.arpa.words import CONTROL_IDS, unescape
+from models.ngram.arpa.words import CONTROL_IDS, unescape_word
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.word_table import WordTable
 
 
-class Lexicon(NamedTuple):
+class ArpaLexicon(NamedTuple):
     """The words of a file.
 
     Attributes:
@@ -28,7 +28,7 @@ class Lexicon(NamedTuple):
 
 def read_lexicon(
     source: ArpaSource, words: WordTable, lines: npt.NDArray[np.int64], *, escaped: bool
-) -> Lexicon:
+) -> ArpaLexicon:
     """Give every word its id; `<unk>` and `<UNK>` are entered into the table if they are missing.
 
     Args:
@@ -45,7 +45,7 @@ def read_lexicon(
     controls: dict[int, int] = {}  # the line of each id that was met
     for number, spelled in enumerate(words.all_words()):
         line = int(lines[number])
-        word = _decoded(source, spelled, line)
+        word = _decode_word(source, spelled, line)
         control = CONTROL_IDS.get(word)
         if control is not None:
             if control in controls:
@@ -57,7 +57,7 @@ def read_lexicon(
             ids[number] = control
             continue
         if escaped:
-            plain = unescape(word)
+            plain = unescape_word(word)
             if plain is None:
                 source.fail(f"{word!r} is not escaped as the file says its words are", line=line)
             word = plain
@@ -74,10 +74,10 @@ def read_lexicon(
         if control == UNK:
             words.add(word.encode())
     added = np.full(words.size - len(ids), UNK, dtype=np.int32)
-    return Lexicon(Vocabulary(ordinary), np.concatenate([ids, added]), UNK in controls)
+    return ArpaLexicon(Vocabulary(ordinary), np.concatenate([ids, added]), UNK in controls)
 
 
-def _decoded(source: ArpaSource, spelled: bytes, line: int) -> str:
+def _decode_word(source: ArpaSource, spelled: bytes, line: int) -> str:
     if 0 in spelled:
         source.fail("the word has a NUL byte", line=line, hint="the file is damaged, or no text")
     try:

@@ -13,14 +13,21 @@ import numpy as np
 
 from models.errors import FormatError
 from models.ngram.arpa.decimals import nearest_float
-from models.ngram.arpa.header import BACKWARD, END, LOG_ZERO, Header, read_header, section_heading
-from models.ngram.arpa.kernels import Rows, Trie
-from models.ngram.arpa.lexicon import Lexicon, read_lexicon
-from models.ngram.arpa.sections import Section
-from models.ngram.arpa.sorting import grown_trie, sort_rows
-from models.ngram.arpa.source import ArpaSource, shown
-from models.ngram.arpa.words import ESCAPES
-from models.ngram.build import NGrams, Weights
+from models.ngram.arpa.header import (
+    BACKWARD_OPTION,
+    END_HEADING,
+    LOG_ZERO_OPTION,
+    ArpaHeader,
+    read_header,
+    section_heading,
+)
+from models.ngram.arpa.kernels import NGramRows, PrefixTrie
+from models.ngram.arpa.lexicon import ArpaLexicon, read_lexicon
+from models.ngram.arpa.sections import ArpaSection
+from models.ngram.arpa.sorting import extend_trie, sort_rows
+from models.ngram.arpa.source import ArpaSource, quote_bytes
+from models.ngram.arpa.words import ESCAPED_OPTION
+from models.ngram.build import NGrams, NGramWeights
 from models.vocabulary import BOS, Vocabulary
 from models.word_table import WordTable
 
@@ -62,7 +69,7 @@ class ArpaModel(NamedTuple):
     """
 
     vocabulary: Vocabulary
-    orders: list[tuple[NGrams, Weights]]
+    orders: list[tuple[NGrams, NGramWeights]]
     report: ArpaReport
 
 
@@ -83,31 +90,31 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
         header = read_header(source)
         log_zero = _log_zero(path, header)
         words = WordTable()
-        trie = Trie(np.zeros(0, np.int32), np.zeros(1, np.int64), 0, 0)
-        section = Section(source, order=1, declared=header.counts[0])
+        trie = PrefixTrie(np.zeros(0, np.int32), np.zeros(1, np.int64), 0, 0)
+        section = ArpaSection(source, order=1, declared=header.counts[0])
         section.read(words, trie.words, trie)
         order_of_model = len(header.counts)
         if order_of_model > 1:
             section.check_backoffs(highest=order_of_model)
-        escaped = ESCAPES in header.options.items()
+        escaped = ESCAPED_OPTION in header.options.items()
         lexicon = read_lexicon(source, words, section.rows.lines, escaped=escaped)
         size = len(lexicon.vocabulary)
-        orders = [_unigrams(section.rows, lexicon)]
+        orders = [_make_unigrams(section.rows, lexicon)]
         missing = [section.missing_backoffs]
         trie = trie._replace(vocab_size=size)
         for order, declared in enumerate(header.counts[1:], start=2):
-            _pass_heading(source, section_heading(order))
-            section = Section(source, order=order, declared=declared)
+            _expect_heading(source, section_heading(order))
+            section = ArpaSection(source, order=order, declared=declared)
             section.read(words, lexicon.ids, trie)
             num_prefixes = len(orders[-1][0].words)
-            orders.append(_sorted(section, num_prefixes=num_prefixes, vocab_size=size))
+            orders.append(_sort_section(section, num_prefixes=num_prefixes, vocab_size=size))
             missing.append(section.missing_backoffs)
             if order < order_of_model:
                 section.check_backoffs(highest=order_of_model)
-                trie = grown_trie(trie, orders[-1][0], num_prefixes=num_prefixes)
-        _pass_heading(source, END)
+                trie = extend_trie(trie, orders[-1][0], num_prefixes=num_prefixes)
+        _expect_heading(source, END_HEADING)
         source.drain()
-    ignored_starts = sum(_mend(ngrams, weights, log_zero) for ngrams, weights in orders) - 1
+    ignored_starts = sum(_normalise_weights(ngrams, weights, log_zero) for ngrams, weights in orders) - 1
     highest = orders[-1][1].log10_backoffs
     report = ArpaReport(
         sha256=source.sha256,
@@ -117,34 +124,34 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
         ignored_starts=ignored_starts,
         split_words=sum(len(word.split()) != 1 for word in lexicon.vocabulary.ids),
         escaped=escaped,
-        backward=BACKWARD in header.options.items(),
+        backward=BACKWARD_OPTION in header.options.items(),
     )
     highest[:] = 0
     return ArpaModel(lexicon.vocabulary, orders, report)
 
 
-def _log_zero(path: Path, header: Header) -> np.float32 | None:
+def _log_zero(path: Path, header: ArpaHeader) -> np.float32 | None:
     """The back-off weight that stands for minus infinity in the file; None if none does."""
-    if LOG_ZERO not in header.options:
+    if LOG_ZERO_OPTION not in header.options:
         return None
-    value = nearest_float(header.options[LOG_ZERO].encode())
+    value = nearest_float(header.options[LOG_ZERO_OPTION].encode())
     if value is None or not value < 0:
         raise FormatError(
             path,
-            f"{LOG_ZERO} is {header.options[LOG_ZERO]!r:.80} in its comment, it must be a number below 0",
+            f"{LOG_ZERO_OPTION} is {header.options[LOG_ZERO_OPTION]!r:.80} in its comment, it must be a number below 0",
         )
     return value
 
 
-def _pass_heading(source: ArpaSource, expected: bytes) -> None:
+def _expect_heading(source: ArpaSource, expected: bytes) -> None:
     while (text := source.read_line()) != expected:
         if text is None:
             source.fail_ended(expected.decode())
         if text:
-            source.fail(f"{shown(text)} stands where {expected.decode()} is due", line=source.line - 1)
+            source.fail(f"{quote_bytes(text)} stands where {expected.decode()} is due", line=source.line - 1)
 
 
-def _unigrams(rows: Rows, lexicon: Lexicon) -> tuple[NGrams, Weights]:
+def _make_unigrams(rows: NGramRows, lexicon: ArpaLexicon) -> tuple[NGrams, NGramWeights]:
     """One unigram for each id; rows are in the order of the file."""
     size = len(lexicon.vocabulary)
     ids = lexicon.ids[: len(rows.words)]
@@ -154,10 +161,12 @@ def _unigrams(rows: Rows, lexicon: Lexicon) -> tuple[NGrams, Weights]:
     log10_backoffs[ids] = rows.log10_backoffs
     log10_probs[BOS] = -np.inf
     nowhere = np.zeros(size, dtype=np.int32)
-    return NGrams(np.arange(size, dtype=np.int32), nowhere, nowhere), Weights(log10_probs, log10_backoffs)
+    return NGrams(np.arange(size, dtype=np.int32), nowhere, nowhere), NGramWeights(
+        log10_probs, log10_backoffs
+    )
 
 
-def _sorted(section: Section, *, num_prefixes: int, vocab_size: int) -> tuple[NGrams, Weights]:
+def _sort_section(section: ArpaSection, *, num_prefixes: int, vocab_size: int) -> tuple[NGrams, NGramWeights]:
     """The n-grams of a section in the order of their words."""
     prefixes, words, log10_probs, log10_backoffs, lines = section.rows
     order, twin = sort_rows(prefixes, words, num_prefixes=num_prefixes, vocab_size=vocab_size)
@@ -167,10 +176,10 @@ def _sorted(section: Section, *, num_prefixes: int, vocab_size: int) -> tuple[NG
         prefixes, words = prefixes[order], words[order]
         log10_probs, log10_backoffs = log10_probs[order], log10_backoffs[order]
     unknown = np.full(len(words), -1, dtype=np.int32)
-    return NGrams(words, prefixes, unknown), Weights(log10_probs, log10_backoffs)
+    return NGrams(words, prefixes, unknown), NGramWeights(log10_probs, log10_backoffs)
 
 
-def _mend(ngrams: NGrams, weights: Weights, log_zero: np.float32 | None) -> int:
+def _normalise_weights(ngrams: NGrams, weights: NGramWeights, log_zero: np.float32 | None) -> int:
     """What files write instead of what they mean: in place, how many n-grams predicted `<s>`."""
     log10_probs, log10_backoffs = weights
     np.minimum(log10_probs, 0, out=log10_probs)  # rounding errors

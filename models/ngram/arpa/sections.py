@@ -10,17 +10,17 @@ import numpy as np
 
 from models.ngram.arpa import kernels
 from models.ngram.arpa.decimals import nearest_float
-from models.ngram.arpa.kernels import IntArray, Rows, Stop, Trie
-from models.ngram.arpa.source import ArpaSource, shown
-from models.ngram.verification import MAX_LOG10_CHARGE
+from models.ngram.arpa.kernels import IntArray, NGramRows, ParseStop, PrefixTrie
+from models.ngram.arpa.source import ArpaSource, quote_bytes
+from models.ngram.verification import MAX_LOG10_BACKOFF
 from models.word_table import WordTable
 
-_FIRST_ROWS = 1 << 16
-_MOST_HARD = 256
+_INITIAL_ROWS = 1 << 16
+_MAX_HARD_NUMBERS = 256
 _COUNTS_HINT = "correct its head, or make the file again"
 
 
-class Section:
+class ArpaSection:
     """The n-grams of one order, read line by line.
 
     Args:
@@ -42,9 +42,9 @@ class Section:
         self._order = order
         self._declared = declared
         self._count = 0
-        self._hard = np.zeros((_MOST_HARD, 4), dtype=np.int64)
-        room = min(declared, _FIRST_ROWS)
-        self.rows = Rows(
+        self._hard = np.zeros((_MAX_HARD_NUMBERS, 4), dtype=np.int64)
+        room = min(declared, _INITIAL_ROWS)
+        self.rows = NGramRows(
             prefixes=np.zeros(room, dtype=np.int32),
             words=np.zeros(room, dtype=np.int32),
             log10_probs=np.zeros(room, dtype=np.float32),
@@ -52,7 +52,7 @@ class Section:
             lines=np.zeros(room, dtype=np.int64),
         )
 
-    def read(self, words: WordTable, ids: IntArray, trie: Trie) -> None:
+    def read(self, words: WordTable, ids: IntArray, trie: PrefixTrie) -> None:
         """Read the section.
 
         Args:
@@ -62,7 +62,7 @@ class Section:
         """
         source, order = self._source, self._order
         while True:
-            stop = kernels.read_rows(
+            stop = kernels.read_ngrams(
                 source.block,
                 source.offset,
                 source.line,
@@ -97,7 +97,7 @@ class Section:
         Args:
             highest: the order of the longest n-grams.
         """
-        most = MAX_LOG10_CHARGE // max(highest - 1, 1)
+        most = MAX_LOG10_BACKOFF // max(highest - 1, 1)
         row = int(self.rows.log10_backoffs.argmax()) if len(self.rows.log10_backoffs) else -1
         if row >= 0 and self.rows.log10_backoffs[row] > most:
             self._source.fail(
@@ -128,7 +128,7 @@ class Section:
         if self._order == 1:
             words.grow(len(self._source.block))  # no word is longer
 
-    def _read_hard_numbers(self, stop: Stop) -> None:
+    def _read_hard_numbers(self, stop: ParseStop) -> None:
         """Fill in the numbers that the kernel has left, and refuse those that cannot be."""
         block = self._source.block
         for row, column, start, end in self._hard[: stop.num_hard].tolist():
@@ -138,42 +138,42 @@ class Section:
             name = "log-probability" if column == kernels.PROB else "back-off weight"
             if value is None:
                 self._source.fail(
-                    f"{shown(field)} stands where a {name} is due", line=line, hint=self._layout()
+                    f"{quote_bytes(field)} stands where a {name} is due", line=line, hint=self._layout()
                 )
             if np.isnan(value):
-                self._source.fail(f"the {name} is not a number: {shown(field)}", line=line)
+                self._source.fail(f"the {name} is not a number: {quote_bytes(field)}", line=line)
             if column == kernels.PROB:
-                if value > kernels.MOST_POSITIVE:
+                if value > kernels.MAX_LOG_PROB:
                     self._fail_positive(field, line)
                 self.rows.log10_probs[row] = value
             else:
                 if value == np.inf:
-                    self._source.fail(f"the {name} is infinite: {shown(field)}", line=line)
+                    self._source.fail(f"the {name} is infinite: {quote_bytes(field)}", line=line)
                 self.rows.log10_backoffs[row] = value
 
-    def _refuse(self, stop: Stop, words: WordTable) -> NoReturn:
+    def _refuse(self, stop: ParseStop, words: WordTable) -> NoReturn:
         """Say what is wrong in the line that the kernel stopped at."""
         field = self._source.field_at(stop.field)
-        if stop.code == kernels.POSITIVE:
+        if stop.code == kernels.POSITIVE_LOG_PROB:
             self._fail_positive(field, stop.line)
-        if stop.code == kernels.LISTED_BEFORE:
+        if stop.code == kernels.DUPLICATE:
             self.fail_duplicate(int(self.rows.lines[words.add(field)]), stop.line)
         if stop.code == kernels.NO_PREFIX:
             prefix = self._source.fields_at(stop.offset)[1 : self._order]
-            problem = f"{shown(b' '.join(prefix))} is not listed among the {self._order - 1}-grams"
+            problem = f"{quote_bytes(b' '.join(prefix))} is not listed among the {self._order - 1}-grams"
             hint = "all but the last word of an n-gram must be listed, too, with the back-off weight"
         elif stop.code == kernels.UNKNOWN_WORD:
-            problem, hint = f"the word {shown(field)} is not listed among the 1-grams", self._layout()
+            problem, hint = f"the word {quote_bytes(field)} is not listed among the 1-grams", self._layout()
         elif stop.code == kernels.TOO_FEW_WORDS:
             problem = "there is no word" if self._order == 1 else f"there are fewer than {self._order} words"
             hint = self._layout()
         else:
-            problem, hint = f"{shown(field)} is one field too many", self._layout()
+            problem, hint = f"{quote_bytes(field)} is one field too many", self._layout()
         self._source.fail(problem, hint=hint)
 
     def _fail_positive(self, field: bytes, line: int) -> NoReturn:
         self._source.fail(
-            f"the log-probability {shown(field)} is above 0: no probability is above 1", line=line
+            f"the log-probability {quote_bytes(field)} is above 0: no probability is above 1", line=line
         )
 
     def _layout(self) -> str:

@@ -5,11 +5,11 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from models.ngram.arpa.kernels import IntArray, Trie
+from models.ngram.arpa.kernels import IntArray, PrefixTrie
 from models.ngram.build import NGrams
 
 
-class Sorting(NamedTuple):
+class RowOrder(NamedTuple):
     """How rows must be taken to be in lexicographic order.
 
     Attributes:
@@ -21,21 +21,21 @@ class Sorting(NamedTuple):
     duplicate: int
 
 
-def sort_rows(prefixes: IntArray, words: IntArray, *, num_prefixes: int, vocab_size: int) -> Sorting:
+def sort_rows(prefixes: IntArray, words: IntArray, *, num_prefixes: int, vocab_size: int) -> RowOrder:
     """Sort n-grams of one order, given by prefix and last word [n]."""
-    if _first_not_above(prefixes, words) == len(words):
-        return Sorting(None, -1)
-    by_word = _stably_sorted(words, np.arange(len(words), dtype=np.int32), vocab_size)
-    order = _stably_sorted(prefixes, by_word, num_prefixes)
-    return Sorting(order, _first_twin(prefixes, words, order))
+    if _first_out_of_order(prefixes, words) == len(words):
+        return RowOrder(None, -1)
+    by_word = _counting_sort(words, np.arange(len(words), dtype=np.int32), vocab_size)
+    order = _counting_sort(prefixes, by_word, num_prefixes)
+    return RowOrder(order, _first_duplicate(prefixes, words, order))
 
 
-def grown_trie(trie: Trie, ngrams: NGrams, *, num_prefixes: int) -> Trie:
+def extend_trie(trie: PrefixTrie, ngrams: NGrams, *, num_prefixes: int) -> PrefixTrie:
     """A trie with the n-grams of the next order as children of its last nodes."""
     fan_outs = np.bincount(ngrams.prefixes, minlength=num_prefixes)
     ends = np.cumsum(fan_outs)
     ends += trie.first_children[-1]
-    return Trie(
+    return PrefixTrie(
         np.concatenate([trie.words, ngrams.words]),
         np.concatenate([trie.first_children, ends]),
         trie.vocab_size,
@@ -44,7 +44,7 @@ def grown_trie(trie: Trie, ngrams: NGrams, *, num_prefixes: int) -> Trie:
 
 
 @numba.njit(nogil=True, cache=True)
-def _first_not_above(prefixes: IntArray, words: IntArray) -> int:
+def _first_out_of_order(prefixes: IntArray, words: IntArray) -> int:
     """The first row that does not come after the one before; n if all do."""
     for row in range(1, len(words)):
         if prefixes[row] < prefixes[row - 1] or (
@@ -55,7 +55,7 @@ def _first_not_above(prefixes: IntArray, words: IntArray) -> int:
 
 
 @numba.njit(nogil=True, cache=True)
-def _stably_sorted(keys: IntArray, rows: IntArray, num_keys: int) -> IntArray:
+def _counting_sort(keys: IntArray, rows: IntArray, num_keys: int) -> IntArray:
     """Rows in the order of their keys, those of equal keys as they were: one pass of a radix sort."""
     places = np.zeros(num_keys + 1, np.int64)
     for key in keys:
@@ -71,7 +71,7 @@ def _stably_sorted(keys: IntArray, rows: IntArray, num_keys: int) -> IntArray:
 
 
 @numba.njit(nogil=True, cache=True)
-def _first_twin(prefixes: IntArray, words: IntArray, order: IntArray) -> int:
+def _first_duplicate(prefixes: IntArray, words: IntArray, order: IntArray) -> int:
     """The first place in the order whose row equals the one before; −1 if there is none."""
     for place in range(1, len(order)):
         row, before = order[place], order[place - 1]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import FormatError
-from models.packed_files import UNPACKING_ERRORS, unpacked
+from models.packed_files import DECOMPRESSION_ERRORS, decompressed
 
 BLOCK_BYTES = 1 << 22
 MAX_LINE_BYTES = 1 << 20
@@ -24,7 +24,7 @@ _MAGIC_BYTES = 64
 
 _DAMAGED_HINT = "compress or download it again"
 _FIELD = re.compile(rb"[^ \t\r\n]+")
-_KNOWN = {
+_KNOWN_FORMATS = {
     b"mmap lm http://kheafield.com/code": "it is a binary file of KenLM; give the ARPA file that it was built from",
     b"SRILM_BINARY_NGRAM": "it is a binary file of SRILM; ngram -lm FILE -write-lm ARPA makes an ARPA file of it",
     b"blmt": "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
@@ -149,7 +149,9 @@ class ArpaSource:
             raise FormatError(self.path, "is empty (0 bytes)", hint="give an ARPA file")
         if not self._first_bytes:
             raise FormatError(self.path, "is damaged: nothing can be unpacked", hint=_DAMAGED_HINT)
-        known = (hint for magic, hint in _KNOWN.items() if self._first_bytes.lstrip().startswith(magic))
+        known = (
+            hint for magic, hint in _KNOWN_FORMATS.items() if self._first_bytes.lstrip().startswith(magic)
+        )
         hint = next(known, "an ARPA file begins with the line \\data\\, perhaps after comments")
         raise FormatError(self.path, "is no ARPA file", hint=hint)
 
@@ -160,7 +162,7 @@ class ArpaSource:
     def _read(self) -> bytes:
         try:
             chunk = self._next.result()
-        except UNPACKING_ERRORS as error:
+        except DECOMPRESSION_ERRORS as error:
             raise FormatError(self.path, f"is damaged: {error}", hint=_DAMAGED_HINT) from None
         except OSError as error:
             raise FormatError(self.path, f"cannot be read: {error.strerror or error}") from None
@@ -176,7 +178,7 @@ class ArpaSource:
     def _next_chunk(self) -> bytes:
         """Called in the thread, so that whatever is wrong with the file is met where its chunks are awaited."""
         if self._stream is None:
-            self._stream = unpacked(cast("BufferedReader", self._file))
+            self._stream = decompressed(cast("BufferedReader", self._file))
         return self._stream.read(BLOCK_BYTES)
 
 
@@ -204,6 +206,6 @@ class _HashedFile:
         self._raw.close()
 
 
-def shown(text: bytes) -> str:
+def quote_bytes(text: bytes) -> str:
     """The beginning of some bytes of a file, as messages quote it."""
     return repr(text[:80].decode("utf-8", "backslashreplace"))

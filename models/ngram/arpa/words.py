@@ -14,7 +14,7 @@ from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK
 CONTROL_IDS = {"<unk>": UNK, "<UNK>": UNK, "<s>": BOS, "</s>": EOS}
 """What the control tokens are called in ARPA files."""
 
-ESCAPES = ("escapes", "percent")
+ESCAPED_OPTION = ("escapes", "percent")
 """The option in the comment of a file whose words are escaped."""
 
 _SPECIAL = re.compile(r"[\x00-\x20\x7f%]")
@@ -22,7 +22,7 @@ _ESCAPED = re.compile(r"%([0-9A-F]{2})")
 _NEEDS_ESCAPE = re.compile(r"[\x00-\x20\x7f]")
 
 
-def escaped(tokens: Sequence[str]) -> tuple[Sequence[str], int]:
+def escape_tokens(tokens: Sequence[str]) -> tuple[Sequence[str], int]:
     """The tokens of a vocabulary as they are written, and how many cannot be written as they are.
 
     If none is such, all are written as they are.
@@ -33,7 +33,7 @@ def escaped(tokens: Sequence[str]) -> tuple[Sequence[str], int]:
     return (*CONTROL_TOKENS, *map(_escape, tokens[len(CONTROL_TOKENS) :])), special
 
 
-def unescape(word: str) -> str | None:
+def unescape_word(word: str) -> str | None:
     """The word that was written so; None if none is."""
     if word == "%":
         return ""

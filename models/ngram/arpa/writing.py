@@ -20,10 +20,17 @@ import numpy as np
 import numpy.typing as npt
 
 from models.ngram.arpa.decimals import MAX_NUMBER_BYTES, write_number
-from models.ngram.arpa.header import BACKWARD, DATA, END, LOG_ZERO, MARK, section_heading
-from models.ngram.arpa.words import ESCAPES, escaped
-from models.ngram.build import NGrams, Weights
-from models.packed_files import writing
+from models.ngram.arpa.header import (
+    BACKWARD_OPTION,
+    COMMENT_MARK,
+    DATA_HEADING,
+    END_HEADING,
+    LOG_ZERO_OPTION,
+    section_heading,
+)
+from models.ngram.arpa.words import ESCAPED_OPTION, escape_tokens
+from models.ngram.build import NGrams, NGramWeights
+from models.packed_files import atomic_writer
 from models.vocabulary import BOS, Vocabulary
 
 _START_LOG10 = -99.0
@@ -31,7 +38,7 @@ _CHUNK = 1 << 16
 _TAB, _LINE_END, _SPACE = (np.uint8(c) for c in b"\t\n ")
 
 
-class ArpaWritten(NamedTuple):
+class ArpaWriteReport(NamedTuple):
     """What was written.
 
     Attributes:
@@ -64,11 +71,11 @@ class _Lines(NamedTuple):
 def write_arpa(
     path: Path,
     vocabulary: Vocabulary,
-    orders: Sequence[tuple[NGrams, Weights]],
+    orders: Sequence[tuple[NGrams, NGramWeights]],
     *,
     backward: bool = False,
     on_write: Callable[[int], None] = lambda _: None,
-) -> ArpaWritten:
+) -> ArpaWriteReport:
     """Write a back-off model; the file appears under its name when it is whole.
 
     Args:
@@ -81,34 +88,38 @@ def write_arpa(
     Raises:
         FormatError: the file cannot be written.
     """
-    tokens, num_escaped = escaped(vocabulary.tokens)
+    tokens, num_escaped = escape_tokens(vocabulary.tokens)
     words = [token.encode() for token in tokens]
     starts = np.zeros(len(words) + 1, dtype=np.int64)
     np.cumsum([len(word) for word in words], out=starts[1:])
     spelling = np.frombuffer(b"".join(words), dtype=np.uint8)
     counts = tuple(len(ngrams.words) for ngrams, _ in orders)
     log_zero = _log_zero([weights.log10_backoffs for _, weights in orders[:-1]])
-    with writing(path) as write:
-        write(_head(counts, _options(words_escaped=num_escaped > 0, log_zero=log_zero, backward=backward)))
+    with atomic_writer(path) as write:
+        write(
+            _format_header(
+                counts, _options(words_escaped=num_escaped > 0, log_zero=log_zero, backward=backward)
+            )
+        )
         for order in range(1, len(orders) + 1):
             write(b"\n" + section_heading(order) + b"\n")
             for lines in _chunks(orders, order, log_zero):
-                write(_formatted(lines, spelling, starts))
+                write(_format_lines(lines, spelling, starts))
                 on_write(len(lines.log10_probs))
-        write(b"\n" + END + b"\n")
-    return ArpaWritten(counts, num_escaped, log_zero)
+        write(b"\n" + END_HEADING + b"\n")
+    return ArpaWriteReport(counts, num_escaped, log_zero)
 
 
 def _options(*, words_escaped: bool, log_zero: np.float32 | None, backward: bool) -> dict[str, str]:
     """What the file's comment says."""
-    options = dict([ESCAPES] * words_escaped + [BACKWARD] * backward)
-    return options if log_zero is None else {**options, LOG_ZERO: f"{log_zero:g}"}
+    options = dict([ESCAPED_OPTION] * words_escaped + [BACKWARD_OPTION] * backward)
+    return options if log_zero is None else {**options, LOG_ZERO_OPTION: f"{log_zero:g}"}
 
 
-def _head(counts: Sequence[int], options: Mapping[str, str]) -> bytes:
-    comment = " ".join([MARK, *map("=".join, options.items())])
+def _format_header(counts: Sequence[int], options: Mapping[str, str]) -> bytes:
+    comment = " ".join([COMMENT_MARK, *map("=".join, options.items())])
     sizes = [f"ngram {order}={count}" for order, count in enumerate(counts, start=1)]
-    return "\n".join([*([comment] if options else []), DATA.decode(), *sizes, ""]).encode()
+    return "\n".join([*([comment] if options else []), DATA_HEADING.decode(), *sizes, ""]).encode()
 
 
 def _log_zero(log10_backoffs: Sequence[npt.NDArray[np.float32]]) -> np.float32 | None:
@@ -120,7 +131,7 @@ def _log_zero(log10_backoffs: Sequence[npt.NDArray[np.float32]]) -> np.float32 |
 
 
 def _chunks(
-    orders: Sequence[tuple[NGrams, Weights]], order: int, log_zero: np.float32 | None
+    orders: Sequence[tuple[NGrams, NGramWeights]], order: int, log_zero: np.float32 | None
 ) -> Iterator[_Lines]:
     """The n-grams of one order, some at a time."""
     ngrams, (log10_probs, log10_backoffs) = orders[order - 1]
@@ -142,7 +153,7 @@ def _chunks(
         yield _Lines(words, probs, backoffs, with_backoff)
 
 
-def _words_of(orders: Sequence[tuple[NGrams, Weights]], here: slice) -> npt.NDArray[np.int32]:
+def _words_of(orders: Sequence[tuple[NGrams, NGramWeights]], here: slice) -> npt.NDArray[np.int32]:
     """The ids of the words of some n-grams of the last order [order, n]."""
     words = []
     rows: slice | npt.NDArray[np.int32] = here
@@ -152,7 +163,7 @@ def _words_of(orders: Sequence[tuple[NGrams, Weights]], here: slice) -> npt.NDAr
     return np.stack(words[::-1])
 
 
-def _formatted(lines: _Lines, spelling: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> bytes:
+def _format_lines(lines: _Lines, spelling: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> bytes:
     """The lines as bytes."""
     num_bytes = int(np.diff(starts)[lines.words].sum())
     room = num_bytes + lines.words.size + len(lines.log10_probs) * (2 * MAX_NUMBER_BYTES + 2)

@@ -18,7 +18,7 @@ from models.ngram.automaton import LN_10
 from models.ngram.device.tensors import TensorAutomaton
 from models.ngram.device.walking import suffix_chain
 
-ENTRIES = 1 << 24
+MAX_MATRIX_ENTRIES = 1 << 24
 """Entries of [B, V] computed at once, in at most some hundred MiB beyond the result; see `_ARC_ENTRIES`."""
 
 _ARC_ENTRIES = 4
@@ -45,7 +45,7 @@ class _Contexts(NamedTuple):
     host_counts: npt.NDArray[np.int64]
 
 
-def log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
+def all_log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
     """Natural-log probabilities [B, V], float32, of every word in states [B]."""
     contexts = _contexts(automaton, ids, num_states=automaton.num_states)
     unigrams = automaton.log10_probs[: automaton.vocab_size].double() * LN_10
@@ -56,9 +56,9 @@ def log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
         return (own + charged[:, rows].reshape(-1)[owners]).float()
 
     out = torch.empty((len(ids), automaton.vocab_size), dtype=torch.float32, device=automaton.device)
-    for rows in _stretches(contexts, automaton.vocab_size):
+    for rows in _row_slices(contexts, automaton.vocab_size):
         torch.add(unigrams, contexts.root_log_backoffs[rows, None], out=out[rows])
-        _overwrite(automaton, contexts, rows, out[rows], score)
+        _scatter_arcs(automaton, contexts, rows, out[rows], score)
     return out
 
 
@@ -73,22 +73,22 @@ def next_states(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
         return automaton.minimal[arcs + 1]
 
     out = torch.zeros((len(ids), automaton.vocab_size), dtype=torch.int32, device=automaton.device)
-    for rows in _stretches(contexts, automaton.vocab_size):
+    for rows in _row_slices(contexts, automaton.vocab_size):
         if automaton.order > 1:
             out[rows] = automaton.minimal[1 : automaton.vocab_size + 1]
-        _overwrite(automaton, contexts, rows, out[rows], lead)
+        _scatter_arcs(automaton, contexts, rows, out[rows], lead)
     return out
 
 
-def top_k(automaton: TensorAutomaton, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def top_k_of_states(automaton: TensorAutomaton, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k most probable words [B, k] in states [B] and their log-probabilities; equal ones in order of id."""
-    size = max(1, ENTRIES // automaton.vocab_size)
+    size = max(1, MAX_MATRIX_ENTRIES // automaton.vocab_size)
     begins = range(0, max(len(ids), 1), size)
-    parts = [_ranked(log_probs(automaton, ids[begin : begin + size]), k) for begin in begins]
+    parts = [_exact_top_k(all_log_probs(automaton, ids[begin : begin + size]), k) for begin in begins]
     return torch.cat([words for words, _ in parts]), torch.cat([values for _, values in parts])
 
 
-def _ranked(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _exact_top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest entries of each row of [B, V]; torch's own order of equal ones is left open."""
     width = values.shape[1]
     bits = (values + 0.0).view(torch.int32)  # −0 and 0 are one number
@@ -110,17 +110,17 @@ def _contexts(automaton: TensorAutomaton, ids: Tensor, *, num_states: int) -> _C
     return _Contexts(states, charged[:-1].flip(0), charged[-1], begins, counts, counts.cpu().numpy())
 
 
-def _stretches(contexts: _Contexts, vocab_size: int) -> Iterator[slice]:
-    """Rows in runs that together take about `ENTRIES` entries."""
+def _row_slices(contexts: _Contexts, vocab_size: int) -> Iterator[slice]:
+    """Rows in runs that together take about `MAX_MATRIX_ENTRIES` entries."""
     ends = np.cumsum(vocab_size + _ARC_ENTRIES * contexts.host_counts.sum(axis=0))
     begin, done = 0, 0
     while begin < len(ends):
-        end = max(begin + 1, int(np.searchsorted(ends, done + ENTRIES, side="right")))
+        end = max(begin + 1, int(np.searchsorted(ends, done + MAX_MATRIX_ENTRIES, side="right")))
         yield slice(begin, end)
         begin, done = end, int(ends[end - 1])
 
 
-def _overwrite(
+def _scatter_arcs(
     automaton: TensorAutomaton,
     contexts: _Contexts,
     rows: slice,

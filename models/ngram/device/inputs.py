@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from models.arrays import TokenIds
-from models.ngram.inputs import check_one_per_row, outside_vocabulary
+from models.ngram.inputs import check_one_per_row, unknown_id_error
 
 Ids: TypeAlias = TokenIds | Tensor
 """Token ids or row numbers in NumPy, or in torch on the model's device."""
 
 
-class Sequences(NamedTuple):
+class UnpaddedTokens(NamedTuple):
     """Tokens of B rows without padding, on the host.
 
     Attributes:
@@ -28,7 +28,7 @@ class Sequences(NamedTuple):
     rows: TokenIds
 
 
-def on_device(ids: Ids, device: torch.device) -> Tensor:
+def to_device(ids: Ids, device: torch.device) -> Tensor:
     """Ids or row numbers, of any shape, as int64 on the device."""
     if isinstance(ids, Tensor):
         return ids.to(device, torch.int64)
@@ -36,7 +36,7 @@ def on_device(ids: Ids, device: torch.device) -> Tensor:
     return torch.from_numpy(own).to(device)
 
 
-def one_per_row(tokens: Ids, rows: int, vocab_size: int, device: torch.device) -> Tensor:
+def check_token_per_row(tokens: Ids, rows: int, vocab_size: int, device: torch.device) -> Tensor:
     """One token for each row [B], int64, on the device.
 
     To look at ids that are on a device already, the host has to wait for it.
@@ -49,11 +49,11 @@ def one_per_row(tokens: Ids, rows: int, vocab_size: int, device: torch.device) -
     check_one_per_row(tuple(tokens.shape), rows)
     outside = (tokens < 0) | (tokens >= vocab_size)
     if outside.any():
-        _refuse(_on_host(tokens), _on_host(outside), vocab_size)
-    return on_device(tokens, device)
+        _refuse(_to_host(tokens), _to_host(outside), vocab_size)
+    return to_device(tokens, device)
 
 
-def unpadded(tokens: TokenIds, counts: npt.NDArray[np.bool_], vocab_size: int) -> Sequences:
+def unpad(tokens: TokenIds, counts: npt.NDArray[np.bool_], vocab_size: int) -> UnpaddedTokens:
     """The tokens that count, of [B, T]; those of a row lie side by side.
 
     Raises:
@@ -64,13 +64,13 @@ def unpadded(tokens: TokenIds, counts: npt.NDArray[np.bool_], vocab_size: int) -
         _refuse(tokens, outside, vocab_size)
     lengths = counts.sum(axis=1)
     rows = np.flatnonzero(lengths)
-    return Sequences(tokens[counts], np.cumsum(lengths[rows]) - lengths[rows], rows)
+    return UnpaddedTokens(tokens[counts], np.cumsum(lengths[rows]) - lengths[rows], rows)
 
 
-def _on_host(array: npt.NDArray[Any] | Tensor) -> npt.NDArray[Any]:
+def _to_host(array: npt.NDArray[Any] | Tensor) -> npt.NDArray[Any]:
     return array.cpu().numpy() if isinstance(array, Tensor) else array
 
 
 def _refuse(tokens: TokenIds, outside: npt.NDArray[np.bool_], vocab_size: int) -> NoReturn:
     """Name the first token that is outside the vocabulary."""
-    raise outside_vocabulary(tokens, int(outside.argmax()), vocab_size)
+    raise unknown_id_error(tokens, int(outside.argmax()), vocab_size)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from models.arrays import FloatArray, TokenIds
 from models.ngram.device import distributions, sequences, walking
-from models.ngram.device.inputs import Ids, on_device, one_per_row, unpadded
+from models.ngram.device.inputs import Ids, check_token_per_row, to_device, unpad
 from models.ngram.device.tensors import to_tensors
 from models.ngram.inputs import check_k, check_shapes
 from models.ngram.model import NGramModel, NGramScores, NGramState
@@ -35,7 +35,7 @@ class TensorNGramState:
     @torch.inference_mode()
     def select(self, rows: Ids) -> "TensorNGramState":
         """A state with rows `rows[0], rows[1], …` of this one; rows may repeat."""
-        return TensorNGramState(self.ids[on_device(rows, self.ids.device)])
+        return TensorNGramState(self.ids[to_device(rows, self.ids.device)])
 
     @torch.inference_mode()
     def concatenate(self, others: Sequence["TensorNGramState"]) -> "TensorNGramState":
@@ -108,8 +108,8 @@ class TensorNGramModel:
         Raises:
             InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
         """
-        words = one_per_row(tokens, len(state), len(self.vocabulary), self.device)
-        return TensorNGramState(walking.advance(self._automaton, state.ids, words))
+        words = check_token_per_row(tokens, len(state), len(self.vocabulary), self.device)
+        return TensorNGramState(walking.advance_contexts(self._automaton, state.ids, words))
 
     @torch.inference_mode()
     def next_log_probs(self, state: TensorNGramState) -> Tensor:
@@ -117,7 +117,7 @@ class TensorNGramModel:
 
         Memory beyond the result is bounded, however many rows there are.
         """
-        return distributions.log_probs(self._automaton, state.ids)
+        return distributions.all_log_probs(self._automaton, state.ids)
 
     @torch.inference_mode()
     def next_states(self, state: TensorNGramState) -> Tensor:
@@ -139,7 +139,7 @@ class TensorNGramModel:
             InvalidInputError: k is not in [1, V].
         """
         check_k(k, len(self.vocabulary))
-        words, log_probs = distributions.top_k(self._automaton, state.ids, k)
+        words, log_probs = distributions.top_k_of_states(self._automaton, state.ids, k)
         return TopTokens(words.cpu().numpy(), log_probs.cpu().numpy())
 
     def score(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
@@ -168,8 +168,8 @@ class TensorNGramModel:
         tokens, lengths = np.asarray(tokens), np.asarray(lengths)
         check_shapes(tokens, lengths, len(state))
         counts = np.arange(tokens.shape[1]) < lengths[:, None]
-        texts = unpadded(tokens, counts, len(self.vocabulary))
-        log_probs, orders, log_backoffs = sequences.score(self._automaton, state.ids, texts)
+        texts = unpad(tokens, counts, len(self.vocabulary))
+        log_probs, orders, log_backoffs = sequences.score_unpadded(self._automaton, state.ids, texts)
         scores = NGramScores(
             np.zeros(tokens.shape, dtype=np.float32),
             np.zeros(tokens.shape, dtype=np.uint8),
@@ -192,8 +192,8 @@ class TensorNGramModel:
         tokens, lengths = np.asarray(tokens), np.asarray(lengths)
         check_shapes(tokens, lengths, len(state))
         left = lengths[:, None] - np.arange(tokens.shape[1])  # of each row's tokens, from each on
-        texts = unpadded(tokens, (left >= 1) & (left < self.order), len(self.vocabulary))
-        return TensorNGramState(sequences.state_after(self._automaton, state.ids, texts))
+        texts = unpad(tokens, (left >= 1) & (left < self.order), len(self.vocabulary))
+        return TensorNGramState(sequences.prefill_unpadded(self._automaton, state.ids, texts))
 
     @property
     def num_context_lengths(self) -> int:
@@ -202,13 +202,13 @@ class TensorNGramModel:
 
     def context_lengths(self, state: TensorNGramState) -> npt.NDArray[np.int64]:
         """How many of the last tokens each row's future depends on [B]; looked up on the host."""
-        return self.cpu_model.context_lengths(_on_host(state))
+        return self.cpu_model.context_lengths(_to_host_state(state))
 
     def context_lengths_per_token(
         self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds
     ) -> npt.NDArray[np.int64]:
         """The same before each of tokens [B, T], of which row b has lengths[b]; 0 past a row's length."""
-        return self.cpu_model.context_lengths_per_token(_on_host(state), tokens, lengths)
+        return self.cpu_model.context_lengths_per_token(_to_host_state(state), tokens, lengths)
 
     def save(self, directory: Path) -> None:
         """Write config.json and the automaton, as the model on the CPU does."""
@@ -219,5 +219,5 @@ class TensorNGramModel:
         return TensorNGramState(torch.full((batch,), number, dtype=torch.int32, device=self.device))
 
 
-def _on_host(state: TensorNGramState) -> NGramState:
+def _to_host_state(state: TensorNGramState) -> NGramState:
     return NGramState(state.ids.cpu().numpy())

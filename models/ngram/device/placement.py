@@ -10,10 +10,10 @@ from models.ngram.model import NGramModel
 _log = logging.getLogger(__name__)
 
 
-def on_device_if_it_fits(model: NGramModel, device: str | torch.device) -> TensorNGramModel | NGramModel:
+def move_if_it_fits(model: NGramModel, device: str | torch.device) -> TensorNGramModel | NGramModel:
     """The model on a device; itself, with a line in the log, where the device lacks memory or fails."""
     try:
-        return _tried(model, device)
+        return _move_and_try(model, device)
     except (torch.OutOfMemoryError, torch.AcceleratorError) as error:
         reason = str(error).partition("\n")[0]
     torch.cuda.empty_cache()
@@ -26,7 +26,7 @@ def on_device_if_it_fits(model: NGramModel, device: str | torch.device) -> Tenso
     return model
 
 
-def _tried(model: NGramModel, device: str | torch.device) -> TensorNGramModel:
+def _move_and_try(model: NGramModel, device: str | torch.device) -> TensorNGramModel:
     """The model on a device, with one answer given: that takes memory of its own."""
     moved = TensorNGramModel(model, device=device)
     moved.next_log_probs(moved.initial_state(1))

@@ -68,16 +68,18 @@ def to_tensors(automaton: Automaton, device: torch.device) -> TensorAutomaton:
     """
     states, arcs, vocab_size = automaton.num_states, automaton.num_arcs, automaton.vocab_size
     wide = torch.int64 if arcs >= 2**31 else torch.int32
-    first_arcs = _copied(states + 1, wide, device, lambda part: automaton.first_arcs[part].astype(np.int64))
-    suffixes = _copied(states, torch.int32, device, lambda part: automaton.suffixes[part].copy())
-    backoffs = _copied(
+    first_arcs = _copy_in_blocks(
+        states + 1, wide, device, lambda part: automaton.first_arcs[part].astype(np.int64)
+    )
+    suffixes = _copy_in_blocks(states, torch.int32, device, lambda part: automaton.suffixes[part].copy())
+    backoffs = _copy_in_blocks(
         states,
         torch.float32,
         device,
         lambda part: _decoded(automaton.log10_backoffs[part], automaton.backoff_values),
     )
     backoffs[0] = 0
-    probs = _copied(
+    probs = _copy_in_blocks(
         arcs, torch.float32, device, lambda part: _decoded(automaton.log10_probs[part], automaton.prob_values)
     )
     state_starts = automaton.order_starts[:-1] + 1
@@ -89,13 +91,13 @@ def to_tensors(automaton: Automaton, device: torch.device) -> TensorAutomaton:
         keys=_keys(automaton, first_arcs),
         first_arcs=first_arcs,
         suffixes=suffixes,
-        minimal=_minimal(first_arcs, suffixes, backoffs, [*state_starts.tolist(), states]),
+        minimal=_minimal_states(first_arcs, suffixes, backoffs, [*state_starts.tolist(), states]),
         log10_probs=torch.cat([probs, probs.new_zeros(1)]),
         log10_backoffs=backoffs,
     )
 
 
-def _copied(
+def _copy_in_blocks(
     length: int, dtype: torch.dtype, device: torch.device, read: Callable[[slice], npt.NDArray[Any]]
 ) -> Tensor:
     """What `read` makes of one stretch after the other, as one tensor [length]."""
@@ -112,7 +114,7 @@ def _decoded(values: npt.NDArray[Any], table: npt.NDArray[np.float32]) -> npt.ND
     return decoded
 
 
-def _whole_words(words: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+def _word_ids(words: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
     """Word ids [n], also where they are given as three bytes each [n, 3]; a copy."""
     if words.ndim == 1:
         return words.astype(np.int32)
@@ -123,14 +125,18 @@ def _whole_words(words: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
 
 def _keys(automaton: Automaton, first_arcs: Tensor) -> Tensor:
     device = first_arcs.device
-    words = _copied(automaton.num_arcs, torch.int32, device, lambda part: _whole_words(automaton.words[part]))
+    words = _copy_in_blocks(
+        automaton.num_arcs, torch.int32, device, lambda part: _word_ids(automaton.words[part])
+    )
     keys = torch.full((automaton.num_arcs + 1,), _NO_KEY, dtype=torch.int64, device=device)
     owners = torch.repeat_interleave(first_arcs.diff().long(), output_size=automaton.num_arcs)
     keys[:-1] = owners.mul_(automaton.vocab_size).add_(words)
     return keys
 
 
-def _minimal(first_arcs: Tensor, suffixes: Tensor, backoffs: Tensor, state_starts: list[int]) -> Tensor:
+def _minimal_states(
+    first_arcs: Tensor, suffixes: Tensor, backoffs: Tensor, state_starts: list[int]
+) -> Tensor:
     """As `access.minimal`, for all states: those of one length at once, since links lead to shorter ones."""
     minimal = torch.arange(len(suffixes), dtype=torch.int32, device=suffixes.device)
     says_nothing = (first_arcs.diff() == 0) & (backoffs == 0)

@@ -14,7 +14,7 @@ from models.ngram.automaton import LN_10
 from models.ngram.device.tensors import TensorAutomaton
 
 
-class Reading(NamedTuple):
+class ScoredTokens(NamedTuple):
     """What a model says of N tokens that it read.
 
     Attributes:
@@ -38,28 +38,30 @@ def suffix_chain(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
     return torch.stack(chain)
 
 
-def find(automaton: TensorAutomaton, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+def find_arcs(automaton: TensorAutomaton, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
     """The arcs that read the words in the states, and whether there are such; else any number up to A."""
     wanted = (states * automaton.vocab_size + words).contiguous()
     arcs = torch.searchsorted(automaton.keys, wanted)
     return arcs, automaton.keys[arcs] == wanted
 
 
-def advance(automaton: TensorAutomaton, ids: Tensor, words: Tensor) -> Tensor:
+def advance_contexts(automaton: TensorAutomaton, ids: Tensor, words: Tensor) -> Tensor:
     """The minimal states [B], int32, after one word each [B]."""
-    arcs, found = find(automaton, suffix_chain(automaton, ids), words)
+    arcs, found = find_arcs(automaton, suffix_chain(automaton, ids), words)
     found &= arcs + 1 < automaton.num_states
-    return automaton.minimal[_longest(torch.where(found, arcs + 1, 0))]
+    return automaton.minimal[_longest_state(torch.where(found, arcs + 1, 0))]
 
 
-def by_length(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
+def suffixes_by_length(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
     """The states [B] and their suffixes, at their lengths [order, B], int64; 0 where there is none."""
     chain = suffix_chain(automaton, ids)
     lengths = torch.bucketize(chain, automaton.state_starts, right=True)
     return torch.zeros_like(chain).scatter_(0, lengths, chain)
 
 
-def read(automaton: TensorAutomaton, tokens: Tensor, starts: Tensor, before: Tensor) -> Reading:
+def score_contexts(
+    automaton: TensorAutomaton, tokens: Tensor, starts: Tensor, before: Tensor
+) -> ScoredTokens:
     """Score tokens of R sequences that lie one after the other, each given those before it.
 
     Args:
@@ -76,20 +78,20 @@ def read(automaton: TensorAutomaton, tokens: Tensor, starts: Tensor, before: Ten
     for length in range(1, automaton.order):
         states.append(torch.where(found, arcs + 1, 0))
         contexts = states[-1].roll(1).index_copy_(0, starts, before[length])
-        arcs, found = find(automaton, contexts, tokens)
+        arcs, found = find_arcs(automaton, contexts, tokens)
         found &= contexts > 0
         charged = automaton.log10_backoffs[contexts].double() * LN_10
         probs = torch.where(found, automaton.log10_probs[arcs].double() * LN_10, probs)
         backoffs = torch.where(found, 0.0, backoffs + charged)
         orders = torch.where(found, length + 1, orders)
-    return Reading((probs + backoffs).float(), orders, backoffs.float(), torch.stack(states))
+    return ScoredTokens((probs + backoffs).float(), orders, backoffs.float(), torch.stack(states))
 
 
-def final_states(automaton: TensorAutomaton, reading: Reading, ends: Tensor) -> Tensor:
+def final_states(automaton: TensorAutomaton, reading: ScoredTokens, ends: Tensor) -> Tensor:
     """The minimal states, int32, after the tokens at some places."""
-    return automaton.minimal[_longest(reading.states[:, ends])]
+    return automaton.minimal[_longest_state(reading.states[:, ends])]
 
 
-def _longest(states: Tensor) -> Tensor:
+def _longest_state(states: Tensor) -> Tensor:
     """The longest of the states along the first axis: the longer, the larger is its number."""
     return states.amax(0)

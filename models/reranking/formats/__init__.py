@@ -8,22 +8,22 @@ is written as one space. What a format has no place for is left out (`Format.dro
 change is refused.
 """
 
-from models.reranking.formats.interface import BadLine, Format, Item, ReferenceLayout
+from models.reranking.formats.interface import BadLine, Format, ListOrBadLine, ReferenceLayout
 from models.reranking.formats.reading import read_bytes, read_lists
-from models.reranking.formats.table import FORMAT_NAMES, FORMATS, format_called, format_of_media_type
-from models.reranking.formats.writing import to_text, write_lists
+from models.reranking.formats.table import FORMAT_NAMES, FORMATS, format_by_name, format_name_of_media_type
+from models.reranking.formats.writing import format_lists, write_lists
 
 __all__ = [
     "FORMATS",
     "FORMAT_NAMES",
     "BadLine",
     "Format",
-    "Item",
+    "ListOrBadLine",
     "ReferenceLayout",
-    "format_called",
-    "format_of_media_type",
+    "format_by_name",
+    "format_name_of_media_type",
     "read_bytes",
     "read_lists",
-    "to_text",
+    "format_lists",
     "write_lists",
 ]

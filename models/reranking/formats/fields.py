@@ -9,52 +9,52 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from models.errors import InvalidInputError
-from models.reranking.formats.interface import BadLine, Lines
+from models.reranking.formats.interface import BadLine, SourceLines
 from models.reranking.lists import CandidateList
 
 T = TypeVar("T")
 
-SPACE = " \t\r\n\f\v"
+ASCII_WHITESPACE = " \t\r\n\f\v"
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _SHOWN_CHARACTERS = 40
 _LARGEST = 1e300
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """What stands between white space."""
-    line = one_line(text)
+    line = collapse_whitespace(text)
     return line.split(" ") if line else []
 
 
-def one_line(text: str) -> str:
+def collapse_whitespace(text: str) -> str:
     """A text with one space for every run of white space, and none around it."""
     # bytes are split at ASCII's white space alone, and faster than by a regular expression
     return b" ".join(text.encode(errors="surrogatepass").split()).decode(errors="surrogatepass")
 
 
-def has_space(text: str) -> bool:
+def has_whitespace(text: str) -> bool:
     """Whether there is white space in a text, or the text is empty, so that it could not be one field."""
-    return not text or any(character in text for character in SPACE)
+    return not text or any(character in text for character in ASCII_WHITESPACE)
 
 
-def is_number(text: str) -> bool:
+def is_decimal_number(text: str) -> bool:
     """Whether a text is a decimal number; `nan` and `inf` are none."""
     return _NUMBER.fullmatch(text) is not None
 
 
-def number_of(text: str, what: str) -> float:
+def parse_number(text: str, what: str) -> float:
     """A text as a finite number, of which some millions can be added up.
 
     Raises:
         InvalidInputError: it is none; the message begins with `what`.
     """
-    value = float(text) if is_number(text) else math.nan
+    value = float(text) if is_decimal_number(text) else math.nan
     if not abs(value) <= _LARGEST:
-        raise InvalidInputError(f"{what} is {shortened(text)!r}; it must be a finite number")
+        raise InvalidInputError(f"{what} is {shorten(text)!r}; it must be a finite number")
     return value
 
 
-def shown(value: float) -> str:
+def format_number(value: float) -> str:
     """A number as text that reads back as the same number.
 
     Raises:
@@ -65,12 +65,12 @@ def shown(value: float) -> str:
     return repr(float(value))
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """The beginning of a text, for messages."""
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
 
 
-def parsed(lines: Lines, parse: Callable[[str], T]) -> Iterator[tuple[int, T] | BadLine]:
+def parse_lines(lines: SourceLines, parse: Callable[[str], T]) -> Iterator[tuple[int, T] | BadLine]:
     """What a function makes of each line, with the line's number.
 
     Args:
@@ -87,7 +87,7 @@ def parsed(lines: Lines, parse: Callable[[str], T]) -> Iterator[tuple[int, T] | 
             yield lines.bad(line.number, str(error))
 
 
-def named(lists: Iterable[CandidateList]) -> Iterator[tuple[str, CandidateList]]:
+def named_lists(lists: Iterable[CandidateList]) -> Iterator[tuple[str, CandidateList]]:
     """Lists with names to write: their own, or else their places, from 0.
 
     Raises:
@@ -96,13 +96,11 @@ def named(lists: Iterable[CandidateList]) -> Iterator[tuple[str, CandidateList]]
     before = None
     for place, one in enumerate(lists):
         name = str(place) if one.name is None else one.name
-        if has_space(name):
+        if has_whitespace(name):
             raise InvalidInputError(
-                f"lists[{place}].id is {shortened(name)!r}; this format's ids have no white space"
+                f"lists[{place}].id is {shorten(name)!r}; this format's ids have no white space"
             )
         if name == before:
-            raise InvalidInputError(
-                f"lists[{place}].id is {shortened(name)!r}, as that of the list before it"
-            )
+            raise InvalidInputError(f"lists[{place}].id is {shorten(name)!r}, as that of the list before it")
         yield name, one
         before = name

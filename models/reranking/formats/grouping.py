@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable, Iterator
 
-from models.reranking.formats.interface import MAX_CANDIDATES, BadLine, Item, Lines
+from models.reranking.formats.interface import MAX_LIST_CANDIDATES, BadLine, ListOrBadLine, SourceLines
 from models.reranking.lists import Candidate, CandidateList
 
-Row = tuple[str, int, Candidate]
+CandidateRow = tuple[str, int, Candidate]
 """The id of the list that a candidate belongs to, its place there as far as the line says it, the candidate."""
 
 
-def grouped(rows: Iterable[tuple[int, Row] | BadLine], lines: Lines) -> Iterator[Item]:
+def group_candidates(
+    rows: Iterable[tuple[int, CandidateRow] | BadLine], lines: SourceLines
+) -> Iterator[ListOrBadLine]:
     """Lists of candidates with the same id in a row; a list is closed when the id changes.
 
     Args:
@@ -24,17 +26,17 @@ def grouped(rows: Iterable[tuple[int, Row] | BadLine], lines: Lines) -> Iterator
             continue
         number, (row_name, place, candidate) = row
         if members and row_name != name:
-            yield _closed(name, members)
+            yield _close_list(name, members)
             members = []
         name = row_name
-        if len(members) < MAX_CANDIDATES:
+        if len(members) < MAX_LIST_CANDIDATES:
             members.append((place, candidate))
         else:
-            yield lines.bad(number, f"list {name!r} has more than {MAX_CANDIDATES:,} candidates")
+            yield lines.bad(number, f"list {name!r} has more than {MAX_LIST_CANDIDATES:,} candidates")
     if members:
-        yield _closed(name, members)
+        yield _close_list(name, members)
 
 
-def _closed(name: str, members: list[tuple[int, Candidate]]) -> CandidateList:
+def _close_list(name: str, members: list[tuple[int, Candidate]]) -> CandidateList:
     members.sort(key=lambda member: member[0])
     return CandidateList(name, "", tuple(candidate for _, candidate in members))

@@ -11,25 +11,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from models.errors import InvalidInputError
-from models.reranking.formats.fields import SPACE, shortened, shown
+from models.reranking.formats.fields import ASCII_WHITESPACE, format_number, shorten
 from models.reranking.formats.interface import (
-    MAX_CANDIDATES,
     MAX_DOCUMENT_LINE_BYTES,
+    MAX_LIST_CANDIDATES,
     BadLine,
     Format,
-    Item,
-    Lines,
+    ListOrBadLine,
     ReadOptions,
+    SourceLines,
 )
-from models.reranking.formats.json_elements import Element, elements
+from models.reranking.formats.json_elements import JsonElement, iter_elements
 from models.reranking.formats.json_values import (
-    Object,
-    dumped,
-    list_in,
-    load_object,
-    name_in,
-    number_in,
-    text_of,
+    JsonObject,
+    dump_json,
+    id_value,
+    list_value,
+    number_value,
+    parse_json_object,
+    string_value,
 )
 from models.reranking.lists import Candidate, CandidateList
 
@@ -38,9 +38,9 @@ _KEY_OF_FEATURE = {feature: key for key, feature in _FEATURE_OF_KEY.items()}
 _OWN_KEYS = frozenset({"id", "input", "output"})
 
 
-def read(lines: Lines, options: ReadOptions) -> Iterator[Item]:  # noqa: ARG001 - nothing to say
+def read(lines: SourceLines, options: ReadOptions) -> Iterator[ListOrBadLine]:  # noqa: ARG001 - nothing to say
     """An object a list, without copies."""
-    for element in elements(lines, "["):
+    for element in iter_elements(lines, "["):
         if isinstance(element, BadLine):
             yield element
             continue
@@ -50,12 +50,12 @@ def read(lines: Lines, options: ReadOptions) -> Iterator[Item]:  # noqa: ARG001 
             yield lines.bad(element.number, str(error), loses_list=True)
 
 
-def _list(element: Element) -> CandidateList:
-    value = load_object(element.text)
-    hypotheses = list_in(value.get("input"), "input")
-    if len(hypotheses) > MAX_CANDIDATES:
-        raise InvalidInputError(f"input has {len(hypotheses):,} members; {MAX_CANDIDATES:,} are allowed")
-    texts = [text_of(text, f"input[{i}]").strip(SPACE) for i, text in enumerate(hypotheses)]
+def _list(element: JsonElement) -> CandidateList:
+    value = parse_json_object(element.text)
+    hypotheses = list_value(value.get("input"), "input")
+    if len(hypotheses) > MAX_LIST_CANDIDATES:
+        raise InvalidInputError(f"input has {len(hypotheses):,} members; {MAX_LIST_CANDIDATES:,} are allowed")
+    texts = [string_value(text, f"input[{i}]").strip(ASCII_WHITESPACE) for i, text in enumerate(hypotheses)]
     columns = _columns(value, len(texts))
     first: dict[str, Candidate] = {}
     for place, text in enumerate(texts):
@@ -63,8 +63,8 @@ def _list(element: Element) -> CandidateList:
             features = {name: column[place] for name, column in columns.items() if column[place] is not None}
             first[text] = Candidate(text, features)
     output = value.get("output")
-    references = () if output is None else (text_of(output, "output").strip(SPACE),)
-    return CandidateList(name_in(value.get("id"), "id"), "", tuple(first.values()), references)
+    references = () if output is None else (string_value(output, "output").strip(ASCII_WHITESPACE),)
+    return CandidateList(id_value(value.get("id"), "id"), "", tuple(first.values()), references)
 
 
 def _columns(value: Mapping[str, Any], size: int) -> dict[str, list[Any]]:
@@ -73,15 +73,13 @@ def _columns(value: Mapping[str, Any], size: int) -> dict[str, list[Any]]:
     for key, numbers in value.items():
         if key in _OWN_KEYS or not _is_column(numbers):
             continue
-        name = _FEATURE_OF_KEY.get(key, text_of(key, "the name of a list of scores"))
+        name = _FEATURE_OF_KEY.get(key, string_value(key, "the name of a list of scores"))
         if name in columns:
             raise InvalidInputError(f"there are two lists of scores for {name}")
         if len(numbers) != size:
-            raise InvalidInputError(
-                f"{shortened(key)} has {len(numbers)} scores, but input {size} hypotheses"
-            )
+            raise InvalidInputError(f"{shorten(key)} has {len(numbers)} scores, but input {size} hypotheses")
         columns[name] = [
-            None if number is None else number_in(number, f"{shortened(key)}[{i}]")
+            None if number is None else number_value(number, f"{shorten(key)}[{i}]")
             for i, number in enumerate(numbers)
         ]
     return columns
@@ -99,7 +97,7 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
     """
     yield "["
     for place, one in enumerate(lists):
-        value: Object = {} if one.name is None else {"id": one.name}
+        value: JsonObject = {} if one.name is None else {"id": one.name}
         value["input"] = [candidate.text for candidate in one.candidates]
         if one.references:
             value["output"] = one.references[0]
@@ -107,13 +105,13 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
             key = _KEY_OF_FEATURE.get(feature, feature)
             if key in value or key in _OWN_KEYS or feature in _FEATURE_OF_KEY:
                 raise InvalidInputError(
-                    f"a feature is called {shortened(feature)!r}, which this format cannot say"
+                    f"a feature is called {shorten(feature)!r}, which this format cannot say"
                 )
             value[key] = [
-                float(shown(candidate.features[feature])) if feature in candidate.features else None
+                float(format_number(candidate.features[feature])) if feature in candidate.features else None
                 for candidate in one.candidates
             ]
-        yield f"{',' if place else ''}\n{dumped(value)}"
+        yield f"{',' if place else ''}\n{dump_json(value)}"
     yield "\n]\n"
 
 

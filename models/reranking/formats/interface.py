@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Literal, NamedTuple
 
-from models.packed_files import PACKED_SUFFIXES
+from models.packed_files import COMPRESSED_SUFFIXES
 from models.reranking.lists import CandidateList
 
-MAX_CANDIDATES = 100_000
+MAX_LIST_CANDIDATES = 100_000
 """Candidates of one list, at most: a file without ids would otherwise fill the memory."""
-MAX_LINE_BYTES = 1 << 20
+MAX_CANDIDATE_LINE_BYTES = 1 << 20
 """One candidate on a line."""
 MAX_LIST_BYTES = 1 << 26
 """One list in JSON."""
@@ -20,7 +20,7 @@ MAX_DOCUMENT_LINE_BYTES = 1 << 28
 ReferenceLayout = Literal["lines", "tab", "utterance", "trn", "manifest"]
 
 
-class Line(NamedTuple):
+class TextLine(NamedTuple):
     """A line without its end.
 
     Attributes:
@@ -51,21 +51,21 @@ class BadLine(NamedTuple):
         return f"{self.source}:{self.number}: {self.problem}"
 
 
-Item = CandidateList | BadLine
+ListOrBadLine = CandidateList | BadLine
 
 
-class Lines:
+class SourceLines:
     """The lines of one source, to be gone through once; blank ones are left out.
 
     Attributes:
         source: the file's name, or what a stream is called.
     """
 
-    def __init__(self, source: str, lines: Iterable[Line | BadLine]) -> None:
+    def __init__(self, source: str, lines: Iterable[TextLine | BadLine]) -> None:
         self.source = source
         self._lines = iter(lines)
 
-    def __iter__(self) -> Iterator[Line | BadLine]:
+    def __iter__(self) -> Iterator[TextLine | BadLine]:
         return self._lines
 
     def bad(self, number: int, problem: str, *, loses_list: bool = False) -> BadLine:
@@ -76,7 +76,7 @@ class Lines:
     def list_name(self) -> str:
         """What the list of a file is called that holds one: the file's name, without the ending of a packed one."""
         path = PurePath(self.source)
-        return path.stem if path.suffix in PACKED_SUFFIXES else path.name
+        return path.stem if path.suffix in COMPRESSED_SUFFIXES else path.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class ReadOptions:
     """
 
     beam_size: int | None = None
-    scores: Mapping[str, Lines] = field(default_factory=dict)
+    scores: Mapping[str, SourceLines] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class Format:
     """
 
     name: str
-    read: Callable[[Lines, ReadOptions], Iterator[Item]]
+    read: Callable[[SourceLines, ReadOptions], Iterator[ListOrBadLine]]
     write: Callable[[Iterable[CandidateList]], Iterator[str]]
     features: frozenset[str] | None = None
     custom_feature_names: bool = False
@@ -124,7 +124,7 @@ class Format:
     max_references: int | None = 0
     separate_score_files: bool = False
     one_list_per_file: bool = False
-    max_line_bytes: int = MAX_LINE_BYTES
+    max_line_bytes: int = MAX_CANDIDATE_LINE_BYTES
     yields_undecodable: bool = False
     numbered: bool = False
     reference_layout: ReferenceLayout = "lines"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from models.reranking.formats.interface import MAX_LIST_BYTES, BadLine, Line, Lines
+from models.reranking.formats.interface import MAX_LIST_BYTES, BadLine, SourceLines, TextLine
 
 # What has no meaning for the structure, whole strings included, then a bracket, the beginning
 # of a string that does not end, or the line's end. Possessive: linear whatever the line.
@@ -20,7 +20,7 @@ _BEFORE = {
 _CLOSING = {"[": "]", "{": "}"}
 
 
-class Element(NamedTuple):
+class JsonElement(NamedTuple):
     """A member of the document.
 
     Attributes:
@@ -34,7 +34,7 @@ class Element(NamedTuple):
     text: str
 
 
-def elements(lines: Lines, outer: str) -> Iterator[Element | BadLine]:
+def iter_elements(lines: SourceLines, outer: str) -> Iterator[JsonElement | BadLine]:
     """The objects that a document has as its members.
 
     Args:
@@ -57,7 +57,7 @@ def elements(lines: Lines, outer: str) -> Iterator[Element | BadLine]:
 class _Scanner:
     """Where in the document the last line has led."""
 
-    def __init__(self, lines: Lines, outer: str) -> None:
+    def __init__(self, lines: SourceLines, outer: str) -> None:
         self.depth = 0
         self.ended = False
         self._lines, self._outer = lines, outer
@@ -72,7 +72,7 @@ class _Scanner:
         lost, self._lost = self.depth > 1 and not self._lost, self.depth > 1
         return lost
 
-    def scan(self, line: Line) -> Iterator[Element | BadLine]:
+    def scan(self, line: TextLine) -> Iterator[JsonElement | BadLine]:
         """The members that end on a line."""
         text, start, place = line.text + "\n", 0, 0
         while place < len(text):
@@ -126,14 +126,14 @@ class _Scanner:
                 number, "a member of the document is no object, or its name is wrong", loses_list=True
             )
 
-    def _close(self) -> Iterator[Element | BadLine]:
+    def _close(self) -> Iterator[JsonElement | BadLine]:
         too_long, text = self._size > MAX_LIST_BYTES, self._take()
         if too_long:
             yield self._lines.bad(
                 self._begun_on, f"the list is longer than {MAX_LIST_BYTES:,} bytes", loses_list=not self._lost
             )
         elif not self._lost:
-            yield Element(self._begun_on, self._key, text)
+            yield JsonElement(self._begun_on, self._key, text)
         self._lost = False
 
     def _end(self, number: int, before: str, bracket: str) -> Iterator[BadLine]:

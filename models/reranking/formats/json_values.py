@@ -6,44 +6,44 @@ from typing import Any, NoReturn
 
 from models.errors import InvalidInputError
 
-Object = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
-def load(text: str) -> Any:
+def parse_json_value(text: str) -> Any:
     """A value in JSON.
 
     Raises:
         InvalidInputError: it is not JSON; NaN and infinities are none.
     """
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_reject_constant)
     except RecursionError:
         raise InvalidInputError("it is nested too deeply") from None
     except ValueError as error:  # not JSON, or a number of thousands of digits
         raise InvalidInputError(f"it is not JSON: {error}") from None
 
 
-def load_object(text: str) -> Object:
+def parse_json_object(text: str) -> JsonObject:
     """An object in JSON.
 
     Raises:
         InvalidInputError: it is none.
     """
-    return object_in(load(text), "it")
+    return object_value(parse_json_value(text), "it")
 
 
-def _refuse(constant: str) -> NoReturn:
+def _reject_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number in JSON")
 
 
-def text_of(value: Any, field: str) -> str:
+def string_value(value: Any, field: str) -> str:
     """A string that UTF-8 can say.
 
     Raises:
         InvalidInputError: it is none; the message begins with the field.
     """
     if not isinstance(value, str):
-        raise InvalidInputError(f"{field} is {_kind(value)}, but must be a string")
+        raise InvalidInputError(f"{field} is {_kind_name(value)}, but must be a string")
     if not value.isascii():
         try:
             value.encode()
@@ -54,14 +54,14 @@ def text_of(value: Any, field: str) -> str:
     return value
 
 
-def number_in(value: Any, field: str) -> float:
+def number_value(value: Any, field: str) -> float:
     """A finite number.
 
     Raises:
         InvalidInputError: it is none; the message begins with the field.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidInputError(f"{field} is {_kind(value)}, but must be a number")
+        raise InvalidInputError(f"{field} is {_kind_name(value)}, but must be a number")
     try:
         number = float(value)
     except OverflowError:
@@ -71,29 +71,29 @@ def number_in(value: Any, field: str) -> float:
     return number
 
 
-def list_in(value: Any, field: str) -> list[Any]:
+def list_value(value: Any, field: str) -> list[Any]:
     """A list with something in it.
 
     Raises:
         InvalidInputError: it is none; the message begins with the field.
     """
     if not isinstance(value, list) or not value:
-        raise InvalidInputError(f"{field} is {_kind(value)}, but must be a list with something in it")
+        raise InvalidInputError(f"{field} is {_kind_name(value)}, but must be a list with something in it")
     return value
 
 
-def object_in(value: Any, field: str) -> Object:
+def object_value(value: Any, field: str) -> JsonObject:
     """An object.
 
     Raises:
         InvalidInputError: it is none; the message begins with the field.
     """
     if not isinstance(value, dict):
-        raise InvalidInputError(f"{field} is {_kind(value)}, but must be an object")
+        raise InvalidInputError(f"{field} is {_kind_name(value)}, but must be an object")
     return value
 
 
-def name_in(value: Any, field: str) -> str | None:
+def id_value(value: Any, field: str) -> str | None:
     """An id: a string, a whole number as a string, or None.
 
     Raises:
@@ -101,15 +101,15 @@ def name_in(value: Any, field: str) -> str | None:
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    return None if value is None else text_of(value, field)
+    return None if value is None else string_value(value, field)
 
 
-def dumped(value: Any) -> str:
+def dump_json(value: Any) -> str:
     """A value as JSON on one line."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _kind(value: Any) -> str:
+def _kind_name(value: Any) -> str:
     if value is None:
         return "missing or null"
     if value == []:

@@ -10,68 +10,72 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from models.errors import InvalidInputError
-from models.reranking.formats.fields import parsed
+from models.reranking.formats.fields import parse_lines
 from models.reranking.formats.interface import (
-    MAX_CANDIDATES,
     MAX_LIST_BYTES,
+    MAX_LIST_CANDIDATES,
     BadLine,
     Format,
-    Item,
-    Lines,
+    ListOrBadLine,
     ReadOptions,
+    SourceLines,
 )
 from models.reranking.formats.json_values import (
-    Object,
-    dumped,
-    list_in,
-    load_object,
-    name_in,
-    number_in,
-    object_in,
-    text_of,
+    JsonObject,
+    dump_json,
+    id_value,
+    list_value,
+    number_value,
+    object_value,
+    parse_json_object,
+    string_value,
 )
 from models.reranking.lists import Candidate, CandidateList
 
 
-def read(lines: Lines, options: ReadOptions) -> Iterator[Item]:  # noqa: ARG001 - nothing to say
+def read(lines: SourceLines, options: ReadOptions) -> Iterator[ListOrBadLine]:  # noqa: ARG001 - nothing to say
     """A list a line."""
-    for row in parsed(lines, _list):
+    for row in parse_lines(lines, _list):
         yield row._replace(loses_list=True) if isinstance(row, BadLine) else row[1]
 
 
 def _list(line: str) -> CandidateList:
-    value = load_object(line)
-    candidates = list_in(value.get("candidates"), "candidates")
-    if len(candidates) > MAX_CANDIDATES:
-        raise InvalidInputError(f"candidates has {len(candidates):,} members; {MAX_CANDIDATES:,} are allowed")
+    value = parse_json_object(line)
+    candidates = list_value(value.get("candidates"), "candidates")
+    if len(candidates) > MAX_LIST_CANDIDATES:
+        raise InvalidInputError(
+            f"candidates has {len(candidates):,} members; {MAX_LIST_CANDIDATES:,} are allowed"
+        )
     continuation = value.get("continuation")
     return CandidateList(
-        name_in(value.get("id"), "id"),
-        text_of(value.get("context", ""), "context"),
+        id_value(value.get("id"), "id"),
+        string_value(value.get("context", ""), "context"),
         tuple(_candidate(candidate, f"candidates[{i}]") for i, candidate in enumerate(candidates)),
         _references(value),
-        None if continuation is None else text_of(continuation, "continuation"),
+        None if continuation is None else string_value(continuation, "continuation"),
     )
 
 
 def _candidate(value: Any, field: str) -> Candidate:
-    candidate = object_in(value, field)
-    features = object_in(candidate.get("features", {}), f"{field}.features")
+    candidate = object_value(value, field)
+    features = object_value(candidate.get("features", {}), f"{field}.features")
     return Candidate(
-        text_of(candidate.get("text"), f"{field}.text"),
+        string_value(candidate.get("text"), f"{field}.text"),
         {
-            text_of(name, f"a name in {field}.features"): number_in(number, f"{field}.features.{name}")
+            string_value(name, f"a name in {field}.features"): number_value(
+                number, f"{field}.features.{name}"
+            )
             for name, number in features.items()
         },
     )
 
 
-def _references(value: Object) -> tuple[str, ...]:
+def _references(value: JsonObject) -> tuple[str, ...]:
     if value.get("references"):
-        several = list_in(value["references"], "references")
-        return tuple(text_of(text, f"references[{i}]") for i, text in enumerate(several))
+        several = list_value(value["references"], "references")
+        return tuple(string_value(text, f"references[{i}]") for i, text in enumerate(several))
     reference = value.get("reference")
-    return () if reference is None else (text_of(reference, "reference"),)
+    return () if reference is None else (string_value(reference, "reference"),)
 
 
 def write(lists: Iterable[CandidateList]) -> Iterator[str]:
@@ -81,7 +85,7 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
         InvalidInputError: a feature is not finite.
     """
     for place, one in enumerate(lists):
-        value: Object = {} if one.name is None else {"id": one.name}
+        value: JsonObject = {} if one.name is None else {"id": one.name}
         if one.context:
             value["context"] = one.context
         value["candidates"] = [
@@ -95,7 +99,7 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
         if one.continuation is not None:
             value["continuation"] = one.continuation
         try:
-            yield dumped(value) + "\n"
+            yield dump_json(value) + "\n"
         except ValueError:
             raise InvalidInputError(f"lists[{place}] has a feature that is not finite") from None
 

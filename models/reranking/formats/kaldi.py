@@ -16,9 +16,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from models.errors import InvalidInputError
-from models.reranking.formats.fields import named, number_of, one_line, parsed, shortened, shown, words_of
-from models.reranking.formats.grouping import Row, grouped
-from models.reranking.formats.interface import BadLine, Format, Item, Lines, ReadOptions
+from models.reranking.formats.fields import (
+    collapse_whitespace,
+    format_number,
+    named_lists,
+    parse_lines,
+    parse_number,
+    shorten,
+    split_words,
+)
+from models.reranking.formats.grouping import CandidateRow, group_candidates
+from models.reranking.formats.interface import BadLine, Format, ListOrBadLine, ReadOptions, SourceLines
 from models.reranking.lists import Candidate, CandidateList
 
 WORD_FILES = ("words_text", "text")
@@ -33,7 +41,7 @@ SCORE_FILES = {
 """Archives of costs in a folder, and the features that they become; `lmwt.withlm` is a sum of others."""
 
 _OTHER_FEATURE = re.compile(r"score\.([A-Za-z0-9_.:*+-]{1,100})")
-_PLACE = re.compile(r"[0-9]{1,9}")
+_RANK = re.compile(r"[0-9]{1,9}")
 
 
 def feature_of_file(file: str) -> str | None:
@@ -52,19 +60,21 @@ def file_of_feature(feature: str) -> str:
     file = next(known, f"score.{feature}")
     if feature_of_file(file) != feature:
         raise InvalidInputError(
-            f"a feature is called {shortened(feature)!r}, which cannot be the name of a file"
+            f"a feature is called {shorten(feature)!r}, which cannot be the name of a file"
         )
     return file
 
 
-def read(lines: Lines, options: ReadOptions) -> Iterator[Item]:
+def read(lines: SourceLines, options: ReadOptions) -> Iterator[ListOrBadLine]:
     """Lists of lines with the same utterance; a hypothesis without one of the scores is left out."""
-    archives = {feature: _Costs(scores) for feature, scores in options.scores.items()}
-    return grouped(_rows(lines, archives), lines)
+    archives = {feature: _CostArchive(scores) for feature, scores in options.scores.items()}
+    return group_candidates(_rows(lines, archives), lines)
 
 
-def _rows(lines: Lines, archives: Mapping[str, "_Costs"]) -> Iterator[tuple[int, Row] | BadLine]:
-    for row in parsed(lines, _row):
+def _rows(
+    lines: SourceLines, archives: Mapping[str, "_CostArchive"]
+) -> Iterator[tuple[int, CandidateRow] | BadLine]:
+    for row in parse_lines(lines, _row):
         if isinstance(row, BadLine):
             yield row
             continue
@@ -82,21 +92,21 @@ def _rows(lines: Lines, archives: Mapping[str, "_Costs"]) -> Iterator[tuple[int,
 
 
 def _row(line: str) -> tuple[str, int, str]:
-    key, *words = words_of(line)
+    key, *words = split_words(line)
     utterance, dash, place = key.rpartition("-")
-    if not (dash and utterance and _PLACE.fullmatch(place)):
+    if not (dash and utterance and _RANK.fullmatch(place)):
         raise InvalidInputError(
-            f"begins with {shortened(key)!r}, but must begin with an utterance and a number, as utt-1"
+            f"begins with {shorten(key)!r}, but must begin with an utterance and a number, as utt-1"
         )
     return utterance, int(place), " ".join(words)
 
 
-class _Costs:
+class _CostArchive:
     """An archive of costs, read as far as they were asked for."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: SourceLines) -> None:
         self.source = lines.source
-        self._rows = parsed(lines, _cost)
+        self._rows = parse_lines(lines, _cost)
         self._waiting: dict[str, float] = {}
         self._bad: list[BadLine] = []
 
@@ -121,13 +131,13 @@ class _Costs:
 
 
 def _cost(line: str) -> tuple[str, float]:
-    fields = [field for field in words_of(line) if field not in {"[", "]"}]
+    fields = [field for field in split_words(line) if field not in {"[", "]"}]
     if len(fields) < 2:
-        raise InvalidInputError(f"{shortened(fields[0]) if fields else 'a line of brackets'} has no cost")
+        raise InvalidInputError(f"{shorten(fields[0]) if fields else 'a line of brackets'} has no cost")
     key, *costs = fields
     utterance, dash, place = key.rpartition("-")
-    normal = f"{utterance}-{int(place)}" if dash and _PLACE.fullmatch(place) else key
-    return normal, sum(number_of(cost, "a cost") for cost in costs)
+    normal = f"{utterance}-{int(place)}" if dash and _RANK.fullmatch(place) else key
+    return normal, sum(parse_number(cost, "a cost") for cost in costs)
 
 
 def write(lists: Iterable[CandidateList]) -> Iterator[str]:
@@ -136,14 +146,14 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
     Raises:
         InvalidInputError: an id could not be read back.
     """
-    for name, one in named(lists):
+    for name, one in named_lists(lists):
         yield from word_lines(name, one)
 
 
 def word_lines(name: str, one: CandidateList) -> Iterator[str]:
     """The words of one list's candidates."""
     for place, candidate in enumerate(one.candidates, start=1):
-        yield f"{name}-{place} {one_line(candidate.text)}".rstrip(" ") + "\n"
+        yield f"{name}-{place} {collapse_whitespace(candidate.text)}".rstrip(" ") + "\n"
 
 
 def cost_lines(name: str, one: CandidateList, feature: str) -> Iterator[str]:
@@ -157,7 +167,7 @@ def cost_lines(name: str, one: CandidateList, feature: str) -> Iterator[str]:
             raise InvalidInputError(
                 f"{name}-{place} has no {feature!r}, but others have: its archive needs it"
             )
-        yield f"{name}-{place} {shown(0.0 - candidate.features[feature])}\n"
+        yield f"{name}-{place} {format_number(0.0 - candidate.features[feature])}\n"
 
 
 FORMAT = Format(

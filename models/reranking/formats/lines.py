@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from models.errors import FormatError
-from models.packed_files import UNPACKING_ERRORS, unpacked
-from models.reranking.formats.fields import SPACE
-from models.reranking.formats.interface import BadLine, Line
+from models.packed_files import DECOMPRESSION_ERRORS, decompressed
+from models.reranking.formats.fields import ASCII_WHITESPACE
+from models.reranking.formats.interface import BadLine, TextLine
 
 _BLOCK_BYTES = 1 << 20
 
@@ -30,20 +30,20 @@ def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
     try:
         if isinstance(source, Path):
             with source.open("rb") as raw:
-                yield from _blocks(unpacked(raw))
+                yield from _blocks(decompressed(raw))
         elif isinstance(source, BufferedReader):
-            yield from _blocks(unpacked(source))
+            yield from _blocks(decompressed(source))
         else:
             buffered = BufferedReader(cast("Any", source))
             try:
-                yield from _blocks(unpacked(buffered))
+                yield from _blocks(decompressed(buffered))
             finally:
                 buffered.detach()  # else the caller's stream would be closed with it
     except FileNotFoundError:
         raise FormatError(name, "there is no such file") from None
     except IsADirectoryError:
         raise FormatError(name, "is a folder") from None
-    except UNPACKING_ERRORS as error:
+    except DECOMPRESSION_ERRORS as error:
         raise FormatError(name, f"is damaged: {error}", hint="compress or download it again") from None
     except OSError as error:
         raise FormatError(name, f"cannot be read: {error.strerror or error}") from None
@@ -56,7 +56,7 @@ def _blocks(stream: BinaryIO) -> Iterator[bytes]:
 
 def split_lines(
     blocks: Iterable[bytes], source: str, *, max_line_bytes: int, keep_bad_text: bool = False
-) -> Iterator[Line | BadLine]:
+) -> Iterator[TextLine | BadLine]:
     r"""Lines without their ends (`\n` or `\r\n`); blank ones are counted, but left out.
 
     Args:
@@ -80,8 +80,8 @@ def split_lines(
         if number == 1:
             text = text.removeprefix("\ufeff")  # a byte-order mark is no part of the text
         text = text.removesuffix("\r")
-        if text.strip(SPACE):
-            yield Line(number, text)
+        if text.strip(ASCII_WHITESPACE):
+            yield TextLine(number, text)
 
 
 def _raw_lines(blocks: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:

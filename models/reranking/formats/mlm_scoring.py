@@ -10,34 +10,34 @@ import re
 from collections.abc import Iterable, Iterator
 
 from models.errors import InvalidInputError
-from models.reranking.formats.fields import SPACE, shortened, shown
+from models.reranking.formats.fields import ASCII_WHITESPACE, format_number, shorten
 from models.reranking.formats.interface import (
-    MAX_CANDIDATES,
     MAX_DOCUMENT_LINE_BYTES,
+    MAX_LIST_CANDIDATES,
     BadLine,
     Format,
-    Item,
-    Lines,
+    ListOrBadLine,
     ReadOptions,
+    SourceLines,
 )
-from models.reranking.formats.json_elements import Element, elements
+from models.reranking.formats.json_elements import JsonElement, iter_elements
 from models.reranking.formats.json_values import (
-    Object,
-    dumped,
-    load,
-    load_object,
-    number_in,
-    object_in,
-    text_of,
+    JsonObject,
+    dump_json,
+    number_value,
+    object_value,
+    parse_json_object,
+    parse_json_value,
+    string_value,
 )
 from models.reranking.lists import Candidate, CandidateList
 
 _HYPOTHESIS = re.compile(r"hyp_([0-9]{1,9})")
 
 
-def read(lines: Lines, options: ReadOptions) -> Iterator[Item]:  # noqa: ARG001 - nothing to say
+def read(lines: SourceLines, options: ReadOptions) -> Iterator[ListOrBadLine]:  # noqa: ARG001 - nothing to say
     """An utterance a list; a hypothesis that is wrong is lost alone."""
-    for element in elements(lines, "{"):
+    for element in iter_elements(lines, "{"):
         if isinstance(element, BadLine):
             yield element
             continue
@@ -53,33 +53,33 @@ def read(lines: Lines, options: ReadOptions) -> Iterator[Item]:  # noqa: ARG001 
             yield one
 
 
-def _list(element: Element, problems: list[str]) -> CandidateList | None:
-    name = text_of(load(element.key or ""), "an utterance's name")
-    value = load_object(element.text)
+def _list(element: JsonElement, problems: list[str]) -> CandidateList | None:
+    name = string_value(parse_json_value(element.key or ""), "an utterance's name")
+    value = parse_json_object(element.text)
     numbered = sorted((int(match[1]), key) for key in value if (match := _HYPOTHESIS.fullmatch(key)))
     candidates = []
-    for _, key in numbered[:MAX_CANDIDATES]:
+    for _, key in numbered[:MAX_LIST_CANDIDATES]:
         try:
             candidates.append(
-                _candidate(object_in(value[key], f"{shortened(name)}.{key}"), f"{shortened(name)}.{key}")
+                _candidate(object_value(value[key], f"{shorten(name)}.{key}"), f"{shorten(name)}.{key}")
             )
         except InvalidInputError as error:
             problems.append(str(error))
     if not numbered:
-        raise InvalidInputError(f"{shortened(name)} has no hyp_1")
-    if len(numbered) > MAX_CANDIDATES:
-        problems.append(f"{shortened(name)} has more than {MAX_CANDIDATES:,} hypotheses")
-    references = (_stripped(value["ref"], f"{shortened(name)}.ref"),) if value.get("ref") is not None else ()
+        raise InvalidInputError(f"{shorten(name)} has no hyp_1")
+    if len(numbered) > MAX_LIST_CANDIDATES:
+        problems.append(f"{shorten(name)} has more than {MAX_LIST_CANDIDATES:,} hypotheses")
+    references = (_stripped(value["ref"], f"{shorten(name)}.ref"),) if value.get("ref") is not None else ()
     return CandidateList(name, "", tuple(candidates), references) if candidates else None
 
 
-def _candidate(value: Object, field: str) -> Candidate:
-    score = number_in(value.get("score"), f"{field}.score")
+def _candidate(value: JsonObject, field: str) -> Candidate:
+    score = number_value(value.get("score"), f"{field}.score")
     return Candidate(_stripped(value.get("text"), f"{field}.text"), {"score": score})
 
 
 def _stripped(value: object, field: str) -> str:
-    return text_of(value, field).strip(SPACE)
+    return string_value(value, field).strip(ASCII_WHITESPACE)
 
 
 def write(lists: Iterable[CandidateList]) -> Iterator[str]:
@@ -93,15 +93,15 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
     for place, one in enumerate(lists):
         name = str(place) if one.name is None else one.name
         if name in names:
-            raise InvalidInputError(f"lists[{place}].id is {shortened(name)!r}, as that of a list before it")
+            raise InvalidInputError(f"lists[{place}].id is {shorten(name)!r}, as that of a list before it")
         names.add(name)
-        value: Object = {
-            f"hyp_{number}": {"score": float(shown(c.features.get("score", 0.0))), "text": c.text}
+        value: JsonObject = {
+            f"hyp_{number}": {"score": float(format_number(c.features.get("score", 0.0))), "text": c.text}
             for number, c in enumerate(one.candidates, start=1)
         }
         if one.references:
             value["ref"] = one.references[0]
-        yield f"{',' if place else ''}\n{dumped(name)}: {dumped(value)}"
+        yield f"{',' if place else ''}\n{dump_json(name)}: {dump_json(value)}"
     yield "\n}\n"
 
 

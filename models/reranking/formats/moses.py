@@ -18,19 +18,19 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from models.errors import InvalidInputError
 from models.reranking.formats.fields import (
-    SPACE,
-    has_space,
-    is_number,
-    named,
-    number_of,
-    one_line,
-    parsed,
-    shortened,
-    shown,
-    words_of,
+    ASCII_WHITESPACE,
+    collapse_whitespace,
+    format_number,
+    has_whitespace,
+    is_decimal_number,
+    named_lists,
+    parse_lines,
+    parse_number,
+    shorten,
+    split_words,
 )
-from models.reranking.formats.grouping import Row, grouped
-from models.reranking.formats.interface import Format, Item, Lines, ReadOptions
+from models.reranking.formats.grouping import CandidateRow, group_candidates
+from models.reranking.formats.interface import Format, ListOrBadLine, ReadOptions, SourceLines
 from models.reranking.lists import Candidate, CandidateList
 
 _BAR = "|||"
@@ -39,31 +39,31 @@ _UNNAMED = "feature"
 _SCORE, _TOTAL = "score", "total"
 
 
-def read(lines: Lines, options: ReadOptions) -> Iterator[Item]:  # noqa: ARG001 - nothing to say
+def read(lines: SourceLines, options: ReadOptions) -> Iterator[ListOrBadLine]:  # noqa: ARG001 - nothing to say
     """Lists of lines with the same id."""
-    return grouped(parsed(lines, _row), lines)
+    return group_candidates(parse_lines(lines, _row), lines)
 
 
-def _row(line: str) -> Row:
-    fields = [field.strip(SPACE) for field in line.split(_BAR)]
+def _row(line: str) -> CandidateRow:
+    fields = [field.strip(ASCII_WHITESPACE) for field in line.split(_BAR)]
     if len(fields) < 2:
         raise InvalidInputError(
             f"there is no {_BAR} in it; a line is 'id ||| hypothesis ||| name= value … ||| total'"
         )
     name, text, *scores = fields
-    if has_space(name):
-        raise InvalidInputError(f"the id is {shortened(name)!r}; it must be one word")
+    if has_whitespace(name):
+        raise InvalidInputError(f"the id is {shorten(name)!r}; it must be one word")
     return name, 0, Candidate(text, _features(scores))
 
 
 def _features(fields: list[str]) -> dict[str, float]:
-    tokens = [words_of(field) for field in fields]
+    tokens = [split_words(field) for field in fields]
     start = next((place for place, some in enumerate(tokens) if _is_labelled(some)), 0)
     if len(fields) == 1 and len(tokens[0]) == 1 and not _is_labelled(tokens[0]):
-        return {_SCORE: number_of(fields[0], "the total")}
+        return {_SCORE: parse_number(fields[0], "the total")}
     features = _values(tokens[start]) if fields else {}
     if len(fields) > start + 1 and fields[start + 1]:
-        total = number_of(fields[start + 1], "the total")
+        total = parse_number(fields[start + 1], "the total")
         features[_TOTAL if _SCORE in features else _SCORE] = total
     return features
 
@@ -78,7 +78,7 @@ def _label(token: str) -> tuple[str | None, str]:
     if len(token) > 1 and token[-1] in "=:":
         return token[:-1], ""
     name, _, value = token.rpartition("=")
-    return (name, value) if name and not name[0].isdigit() and is_number(value) else (None, "")
+    return (name, value) if name and not name[0].isdigit() and is_decimal_number(value) else (None, "")
 
 
 def _values(tokens: list[str]) -> dict[str, float]:
@@ -88,15 +88,15 @@ def _values(tokens: list[str]) -> dict[str, float]:
         label, value = _label(token)
         if label is not None:
             if label in by_label:
-                raise InvalidInputError(f"the feature {shortened(label)!r} is there twice")
+                raise InvalidInputError(f"the feature {shorten(label)!r} is there twice")
             current = label
-            by_label[label] = [number_of(value, label)] if value else []
+            by_label[label] = [parse_number(value, label)] if value else []
         else:
-            by_label.setdefault(current, []).append(number_of(token, current or "a feature"))
+            by_label.setdefault(current, []).append(parse_number(token, current or "a feature"))
     features: dict[str, float] = {}
     for label, values in by_label.items():
         if not values:
-            raise InvalidInputError(f"the feature {shortened(str(label))!r} has no value")
+            raise InvalidInputError(f"the feature {shorten(str(label))!r} has no value")
         one = label is not None and len(values) == 1
         names = [str(label)] if one else [f"{label or _UNNAMED}_{i}" for i in range(len(values))]
         features.update(zip(names, values, strict=True))
@@ -111,7 +111,7 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
     Raises:
         InvalidInputError: an id, text or feature's name could not be read back.
     """
-    for name, one in named(lists):
+    for name, one in named_lists(lists):
         if _BAR in name:
             raise InvalidInputError(f"list {name!r}: its id has {_BAR} in it, which separates fields")
         for candidate in one.candidates:
@@ -121,16 +121,16 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
 def _text(text: str, name: str) -> str:
     if _BAR in text:
         raise InvalidInputError(f"list {name!r}: a text has {_BAR} in it, which separates fields")
-    return one_line(text)
+    return collapse_whitespace(text)
 
 
 def _scores(features: Mapping[str, float]) -> str:
     total = _TOTAL if _TOTAL in features and _SCORE in features else _SCORE
     labelled = " ".join(
-        f"{label}= {' '.join(shown(value) for value in values)}"
+        f"{label}= {' '.join(format_number(value) for value in values)}"
         for label, values in _labels({name: v for name, v in features.items() if name != total}).items()
     )
-    return f"{labelled} ||| {shown(features[total])}" if total in features else labelled
+    return f"{labelled} ||| {format_number(features[total])}" if total in features else labelled
 
 
 def _labels(features: Mapping[str, float]) -> dict[str, list[float]]:
@@ -145,8 +145,8 @@ def _labels(features: Mapping[str, float]) -> dict[str, list[float]]:
         elif name.endswith("_0") and (base := name.removesuffix("_0")) in runs:
             labels[base] = runs[base]
     for label in labels:
-        if has_space(label) or _BAR in label or label == _WORD_SCORES:
-            raise InvalidInputError(f"a feature is called {shortened(label)!r}, which this format cannot say")
+        if has_whitespace(label) or _BAR in label or label == _WORD_SCORES:
+            raise InvalidInputError(f"a feature is called {shorten(label)!r}, which this format cannot say")
     return labels
 
 

@@ -10,24 +10,37 @@ ngram_lm/eval_beamsearch_ngram_ctc.py, which writes the file.
 from collections.abc import Iterable, Iterator
 
 from models.errors import InvalidInputError
-from models.reranking.formats.fields import SPACE, number_of, one_line, parsed, shown
-from models.reranking.formats.interface import MAX_CANDIDATES, BadLine, Format, Item, Lines, ReadOptions
+from models.reranking.formats.fields import (
+    ASCII_WHITESPACE,
+    collapse_whitespace,
+    format_number,
+    parse_lines,
+    parse_number,
+)
+from models.reranking.formats.interface import (
+    MAX_LIST_CANDIDATES,
+    BadLine,
+    Format,
+    ListOrBadLine,
+    ReadOptions,
+    SourceLines,
+)
 from models.reranking.lists import Candidate, CandidateList
 
 
-def read(lines: Lines, options: ReadOptions) -> Iterator[Item]:
+def read(lines: SourceLines, options: ReadOptions) -> Iterator[ListOrBadLine]:
     """Lists of as many lines as the beam is wide; a bad line is a candidate less in its list.
 
     Raises:
         InvalidInputError: the beam's size is not given.
     """
-    if options.beam_size is None or not 1 <= options.beam_size <= MAX_CANDIDATES:
+    if options.beam_size is None or not 1 <= options.beam_size <= MAX_LIST_CANDIDATES:
         raise InvalidInputError(
-            f"beam_size is {options.beam_size}; format nemo needs it, from 1 to {MAX_CANDIDATES:,}",
+            f"beam_size is {options.beam_size}; format nemo needs it, from 1 to {MAX_LIST_CANDIDATES:,}",
             parameter="beam_size",
         )
     candidates, seen, number = list[Candidate](), 0, 0
-    for row in parsed(lines, _candidate):
+    for row in parse_lines(lines, _candidate):
         if isinstance(row, BadLine):
             yield row._replace(loses_list=not candidates and seen == options.beam_size - 1)
             number = row.number
@@ -50,7 +63,9 @@ def _candidate(line: str) -> Candidate:
     text, tab, score = line.rpartition("\t")
     if not tab:
         raise InvalidInputError("there is no tab in it; a line is a text, a tab and a score")
-    return Candidate(text.strip(SPACE), {"score": number_of(score.strip(SPACE), "the score")})
+    return Candidate(
+        text.strip(ASCII_WHITESPACE), {"score": parse_number(score.strip(ASCII_WHITESPACE), "the score")}
+    )
 
 
 def write(lists: Iterable[CandidateList]) -> Iterator[str]:
@@ -68,7 +83,7 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
                 "in format nemo all lists have the same number"
             )
         for candidate in one.candidates:
-            yield f"{one_line(candidate.text)}\t{shown(candidate.features.get('score', 0.0))}\n"
+            yield f"{collapse_whitespace(candidate.text)}\t{format_number(candidate.features.get('score', 0.0))}\n"
 
 
 FORMAT = Format(

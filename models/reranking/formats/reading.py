@@ -8,12 +8,19 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 from models.errors import FormatError, InvalidInputError
-from models.packed_files import PACKED_SUFFIXES
+from models.packed_files import COMPRESSED_SUFFIXES
 from models.reranking.formats import kaldi
-from models.reranking.formats.interface import BadLine, Format, Item, Lines, ReadOptions, ReferenceLayout
+from models.reranking.formats.interface import (
+    BadLine,
+    Format,
+    ListOrBadLine,
+    ReadOptions,
+    ReferenceLayout,
+    SourceLines,
+)
 from models.reranking.formats.lines import read_blocks, split_lines
-from models.reranking.formats.references import References, with_references
-from models.reranking.formats.table import format_called, format_of_folder, format_of_head
+from models.reranking.formats.references import References, attach_references
+from models.reranking.formats.table import detect_folder_format, detect_format, format_by_name
 from models.reranking.lists import CandidateList
 
 _HEAD_BYTES = 1 << 16
@@ -30,7 +37,7 @@ def read_lists(
     scores: Mapping[str, Path] = _NO_SCORES,
     reserved: Callable[[str], bool] | None = None,
     source_name: str | None = None,
-) -> Iterator[Item]:
+) -> Iterator[ListOrBadLine]:
     """Lists as they come, and what could not be read between them; nothing is opened before the first is asked for.
 
     Args:
@@ -50,20 +57,20 @@ def read_lists(
     """
     name = source_name or (str(source) if isinstance(source, Path) else "<stream>")
     if isinstance(source, Path) and source.is_dir():
-        form = format_called(format_name) if format_name else format_of_folder(source)
+        form = format_by_name(format_name) if format_name else detect_folder_format(source)
         items = _read_folder(source, form, _options(form, beam_size, scores))
     else:
         blocks = read_blocks(source, name)
         head, blocks = _head(blocks)
-        form = format_called(format_name) if format_name else format_of_head(head, name)
+        form = format_by_name(format_name) if format_name else detect_format(head, name)
         items = form.read(_lines_of(blocks, name, form), _options(form, beam_size, scores))
     if references:
         usual, numbered = form.reference_layout, form.numbered
         files = [
             References(path, layout=reference_layout, usual=usual, numbered=numbered) for path in references
         ]
-        items = with_references(items, files)
-    yield from items if reserved is None or form.custom_feature_names else _renamed(items, reserved)
+        items = attach_references(items, files)
+    yield from items if reserved is None or form.custom_feature_names else _rename_reserved(items, reserved)
 
 
 def read_bytes(
@@ -73,15 +80,15 @@ def read_bytes(
     source_name: str = "body",
     beam_size: int | None = None,
     reserved: Callable[[str], bool] | None = None,
-) -> Iterator[Item]:
+) -> Iterator[ListOrBadLine]:
     """Lists from memory; nothing is unpacked.
 
     Raises:
         InvalidInputError: an option is wrong, or does not belong to the format.
     """
-    form = format_called(format_name)
+    form = format_by_name(format_name)
     items = form.read(_lines_of([body], source_name, form), _options(form, beam_size, _NO_SCORES))
-    return items if reserved is None or form.custom_feature_names else _renamed(items, reserved)
+    return items if reserved is None or form.custom_feature_names else _rename_reserved(items, reserved)
 
 
 def _head(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
@@ -107,16 +114,16 @@ def _options(form: Format, beam_size: int | None, scores: Mapping[str, Path]) ->
     )
 
 
-def _file_lines(path: Path, form: Format) -> Lines:
+def _file_lines(path: Path, form: Format) -> SourceLines:
     return _lines_of(read_blocks(path, str(path)), str(path), form)
 
 
-def _lines_of(blocks: Iterable[bytes], name: str, form: Format) -> Lines:
+def _lines_of(blocks: Iterable[bytes], name: str, form: Format) -> SourceLines:
     limit, keep = form.max_line_bytes, form.yields_undecodable
-    return Lines(name, split_lines(blocks, name, max_line_bytes=limit, keep_bad_text=keep))
+    return SourceLines(name, split_lines(blocks, name, max_line_bytes=limit, keep_bad_text=keep))
 
 
-def _read_folder(folder: Path, form: Format, options: ReadOptions) -> Iterator[Item]:
+def _read_folder(folder: Path, form: Format, options: ReadOptions) -> Iterator[ListOrBadLine]:
     if form.separate_score_files:
         return form.read(*_kaldi_folder(folder, form, options))
     if form.one_list_per_file:
@@ -129,7 +136,7 @@ def _read_folder(folder: Path, form: Format, options: ReadOptions) -> Iterator[I
     )
 
 
-def _kaldi_folder(folder: Path, form: Format, options: ReadOptions) -> tuple[Lines, ReadOptions]:
+def _kaldi_folder(folder: Path, form: Format, options: ReadOptions) -> tuple[SourceLines, ReadOptions]:
     files = {_unpacked_name(path): path for path in sorted(folder.iterdir()) if path.is_file()}
     words = next((files[name] for name in kaldi.WORD_FILES if name in files), None)
     if words is None:
@@ -143,10 +150,12 @@ def _kaldi_folder(folder: Path, form: Format, options: ReadOptions) -> tuple[Lin
 
 
 def _unpacked_name(path: Path) -> str:
-    return path.stem if path.suffix in PACKED_SUFFIXES else path.name
+    return path.stem if path.suffix in COMPRESSED_SUFFIXES else path.name
 
 
-def _renamed(items: Iterable[Item], reserved: Callable[[str], bool]) -> Iterator[Item]:
+def _rename_reserved(
+    items: Iterable[ListOrBadLine], reserved: Callable[[str], bool]
+) -> Iterator[ListOrBadLine]:
     """Lists whose features have no reserved names."""
     for item in items:
         if isinstance(item, BadLine):
@@ -154,7 +163,7 @@ def _renamed(items: Iterable[Item], reserved: Callable[[str], bool]) -> Iterator
             continue
         names = {name for candidate in item.candidates for name in candidate.features}
         renamed = {name: _free_name(name, names) for name in names if reserved(name)}
-        yield _with_names(item, renamed) if renamed else item
+        yield _rename_features(item, renamed) if renamed else item
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
@@ -163,7 +172,7 @@ def _free_name(name: str, taken: Collection[str]) -> str:
     return name
 
 
-def _with_names(one: CandidateList, renamed: Mapping[str, str]) -> CandidateList:
+def _rename_features(one: CandidateList, renamed: Mapping[str, str]) -> CandidateList:
     candidates = (
         replace(c, features={renamed.get(name, name): value for name, value in c.features.items()})
         for c in one.candidates

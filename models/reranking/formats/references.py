@@ -23,20 +23,22 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from models.errors import FormatError, InvalidInputError
-from models.reranking.formats.fields import SPACE, shortened, words_of
-from models.reranking.formats.interface import BadLine, Item, ReferenceLayout
-from models.reranking.formats.json_values import load_object, name_in, text_of
+from models.reranking.formats.fields import ASCII_WHITESPACE, shorten, split_words
+from models.reranking.formats.interface import BadLine, ListOrBadLine, ReferenceLayout
+from models.reranking.formats.json_values import id_value, parse_json_object, string_value
 from models.reranking.formats.lines import read_blocks
 from models.reranking.lists import CandidateList
 
 _MOST_DIGITS = 18
-_HINT = "each list needs one line with its id; if lines have no ids, say so: --reference-layout lines"
-_IN_ORDER_HINT = "one line for each list, in the same order"
+_REFERENCE_ID_HINT = (
+    "each list needs one line with its id; if lines have no ids, say so: --reference-layout lines"
+)
+_REFERENCE_ORDER_HINT = "one line for each list, in the same order"
 _TRN = re.compile(r"(.*)\((\S+)\)")
 _DIGIT = re.compile("[0-9]")
 
 
-class _Entry(NamedTuple):
+class _ReferenceEntry(NamedTuple):
     """A reference: the number of its line, from 1, its id, empty where there is none, and the text."""
 
     number: int
@@ -61,28 +63,35 @@ class References:
         self, path: Path, *, layout: ReferenceLayout | None, usual: ReferenceLayout, numbered: bool
     ) -> None:
         self._path, self._numbered = path, numbered
-        lines = _lines(path)
-        written = [(number, line) for number, line in enumerate(lines, 1) if line.strip(SPACE)]
-        if layout is None and lines and lines[0].lstrip(SPACE).startswith("{"):
+        lines = _read_reference_lines(path)
+        written = [(number, line) for number, line in enumerate(lines, 1) if line.strip(ASCII_WHITESPACE)]
+        if layout is None and lines and lines[0].lstrip(ASCII_WHITESPACE).startswith("{"):
             layout = "manifest"
-        self._readings: dict[ReferenceLayout, list[_Entry]] = {}
+        self._readings: dict[ReferenceLayout, list[_ReferenceEntry]] = {}
         self._expected: ReferenceLayout | None = None if layout == "lines" else layout
         if layout == "manifest":
-            self._in_order, has_ids = _manifest(path, written)
+            self._in_order, has_ids = _parse_manifest(path, written)
             self._readings[layout] = self._in_order
             self._expected = layout if has_ids else None
         else:
-            self._in_order = [_Entry(number, "", line.strip(SPACE)) for number, line in enumerate(lines, 1)]
+            self._in_order = [
+                _ReferenceEntry(number, "", line.strip(ASCII_WHITESPACE))
+                for number, line in enumerate(lines, 1)
+            ]
             tried: Sequence[ReferenceLayout] = ("tab", "trn", "utterance") if layout is None else (layout,)
             for reading in tried if layout != "lines" else ():
-                self._readings[reading] = [_entry(number, line, reading) for number, line in written]
+                self._readings[reading] = [
+                    _parse_reference(number, line, reading) for number, line in written
+                ]
             if layout is None:
-                self._expected = usual if usual == "utterance" else _seen_layout([one for _, one in written])
+                self._expected = (
+                    usual if usual == "utterance" else _detect_layout([one for _, one in written])
+                )
         self._decided = False
-        self._by_name: dict[str, _Entry] = {}
+        self._by_name: dict[str, _ReferenceEntry] = {}
         self._line_of: dict[str, int] = {}
         self._num_on_lines = 0
-        self._used: set[_Entry] = set()
+        self._used: set[_ReferenceEntry] = set()
 
     def of(self, one: CandidateList, place: int) -> str:
         """The reference of a list, by its id or its place in the file.
@@ -96,7 +105,7 @@ class References:
         entry = self._of_name(one, place) if self._by_name else self._of_place(one, place)
         if entry in self._used:
             raise self._wrong(
-                f"line {entry.number} is the reference of two lists: list {place + 1} has the id {_shown(one)}, as "
+                f"line {entry.number} is the reference of two lists: list {place + 1} has the id {_quoted_id(one)}, as "
                 "one before it",
                 "each list needs an id of its own",
             )
@@ -123,13 +132,13 @@ class References:
             left = [one for one in self._in_order if one.text and one not in self._used]
         elif self._decided and len(self._in_order) != num_lists:
             problem = f"has {len(self._in_order)} references, but there are {num_lists} lists"
-            raise self._wrong(problem, _IN_ORDER_HINT)
+            raise self._wrong(problem, _REFERENCE_ORDER_HINT)
         else:
             left = []
         if len(left) > num_bad:
             name = left[0].name or str(left[0].number - 1)
             raise self._wrong(
-                f"line {left[0].number}: there is no list with the id {shortened(name)!r} ({len(left)} such lines)",
+                f"line {left[0].number}: there is no list with the id {shorten(name)!r} ({len(left)} such lines)",
                 "give these lists' references alone, with their ids",
             )
 
@@ -139,7 +148,7 @@ class References:
         for reading, entries in self._readings.items():
             names = {entry.name for entry in entries}
             # a sentence may begin with a number, so that some list's number there says nothing
-            may_be_words = reading == "utterance" != self._expected and _is_count(first)
+            may_be_words = reading == "utterance" != self._expected and _has_numeric_id(first)
             if first.name in names and "" not in names and not may_be_words:
                 layout = reading
                 break
@@ -153,43 +162,43 @@ class References:
             before = self._by_name.setdefault(entry.name, entry)
             if before is not entry:
                 raise self._wrong(
-                    f"line {entry.number} has the id {shortened(entry.name)!r}, as line {before.number} has"
+                    f"line {entry.number} has the id {shorten(entry.name)!r}, as line {before.number} has"
                 )
 
-    def _of_name(self, one: CandidateList, place: int) -> _Entry:
+    def _of_name(self, one: CandidateList, place: int) -> _ReferenceEntry:
         if one.name is None:
             entry = next(iter(self._by_name.values()))
             raise self._wrong(
-                f"line {entry.number} looks as if it had an id, {shortened(entry.name)!r}, but list {place + 1} has "
+                f"line {entry.number} looks as if it had an id, {shorten(entry.name)!r}, but list {place + 1} has "
                 "none"
             )
         if one.name not in self._by_name:
-            raise self._wrong(f"has no line with the id of list {place + 1}, {_shown(one)}")
+            raise self._wrong(f"has no line with the id of list {place + 1}, {_quoted_id(one)}")
         return self._by_name[one.name]
 
-    def _of_place(self, one: CandidateList, place: int) -> _Entry:
-        index = int((one.name or "")[:_MOST_DIGITS]) if self._numbered and _is_count(one) else place
+    def _of_place(self, one: CandidateList, place: int) -> _ReferenceEntry:
+        index = int((one.name or "")[:_MOST_DIGITS]) if self._numbered and _has_numeric_id(one) else place
         if index >= len(self._in_order):
             raise self._wrong(
                 f"has {len(self._in_order)} references, so there is none for list {place + 1} "
-                f"({shortened(one.name or 'without an id')})",
-                _IN_ORDER_HINT,
+                f"({shorten(one.name or 'without an id')})",
+                _REFERENCE_ORDER_HINT,
             )
         entry = self._in_order[index]
         line = self._line_of.get(one.name or "")
-        if line is not None and (line == entry.number or not _is_count(one)):
+        if line is not None and (line == entry.number or not _has_numeric_id(one)):
             raise self._wrong(
-                f"line {line} has {_shown(one)}, the id of list {place + 1}, where an id would be, but not every line "
+                f"line {line} has {_quoted_id(one)}, the id of list {place + 1}, where an id would be, but not every line "
                 "has one"
             )
         self._num_on_lines += line is not None
         return entry
 
-    def _wrong(self, problem: str, hint: str = _HINT) -> FormatError:
+    def _wrong(self, problem: str, hint: str = _REFERENCE_ID_HINT) -> FormatError:
         return FormatError(self._path, problem, hint=hint)
 
 
-def with_references(items: Iterable[Item], files: Sequence[References]) -> Iterator[Item]:
+def attach_references(items: Iterable[ListOrBadLine], files: Sequence[References]) -> Iterator[ListOrBadLine]:
     """Lists with the references of all files, in place of their own.
 
     Raises:
@@ -208,7 +217,7 @@ def with_references(items: Iterable[Item], files: Sequence[References]) -> Itera
         file.check_all_used(place, num_bad)
 
 
-def _lines(path: Path) -> list[str]:
+def _read_reference_lines(path: Path) -> list[str]:
     data = b"".join(read_blocks(path, str(path)))
     try:
         text = data.decode("utf-8").removeprefix("\ufeff")
@@ -219,41 +228,49 @@ def _lines(path: Path) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def _seen_layout(lines: Sequence[str]) -> ReferenceLayout | None:
+def _detect_layout(lines: Sequence[str]) -> ReferenceLayout | None:
     """The layout with ids that all lines look like; None if they look like references alone."""
     if lines and all("\t" in line for line in lines):
         return "tab"
     if len(lines) < 2:  # of a single line, the look may be chance
         return None
-    if all(_TRN.fullmatch(line.strip(SPACE)) for line in lines):
+    if all(_TRN.fullmatch(line.strip(ASCII_WHITESPACE)) for line in lines):
         return "trn"
-    firsts = [words_of(line)[0] for line in lines]
+    firsts = [split_words(line)[0] for line in lines]
     parted = len({*firsts}) == len(firsts) and all("-" in first or "_" in first for first in firsts)
     return "utterance" if parted or all(map(_DIGIT.search, firsts)) else None
 
 
-def _entry(number: int, line: str, layout: ReferenceLayout) -> _Entry:
+def _parse_reference(number: int, line: str, layout: ReferenceLayout) -> _ReferenceEntry:
     if layout == "tab":
         name, tab, text = line.partition("\t")
-        return _Entry(number, name.strip(SPACE) if tab else "", text.strip(SPACE))
+        return _ReferenceEntry(
+            number, name.strip(ASCII_WHITESPACE) if tab else "", text.strip(ASCII_WHITESPACE)
+        )
     if layout == "trn":
-        match = _TRN.fullmatch(line.strip(SPACE))
-        return _Entry(number, match[2], match[1].strip(SPACE)) if match else _Entry(number, "", line)
-    name, *words = words_of(line)
-    return _Entry(number, name, " ".join(words))
+        match = _TRN.fullmatch(line.strip(ASCII_WHITESPACE))
+        return (
+            _ReferenceEntry(number, match[2], match[1].strip(ASCII_WHITESPACE))
+            if match
+            else _ReferenceEntry(number, "", line)
+        )
+    name, *words = split_words(line)
+    return _ReferenceEntry(number, name, " ".join(words))
 
 
-def _manifest(path: Path, lines: Iterable[tuple[int, str]]) -> tuple[list[_Entry], bool]:
+def _parse_manifest(path: Path, lines: Iterable[tuple[int, str]]) -> tuple[list[_ReferenceEntry], bool]:
     """The references of a manifest, and whether it gives them ids, and not only names of files."""
-    entries, has_ids = list[_Entry](), False
+    entries, has_ids = list[_ReferenceEntry](), False
     for number, line in lines:
         try:
-            value = load_object(line)
-            name = name_in(value.get("id"), "id")
+            value = parse_json_object(line)
+            name = id_value(value.get("id"), "id")
             has_ids |= name is not None
             if name is None:
-                name = PurePath(text_of(value.get("audio_filepath", ""), "audio_filepath")).stem
-            entries.append(_Entry(number, name, text_of(value.get("text"), "text").strip(SPACE)))
+                name = PurePath(string_value(value.get("audio_filepath", ""), "audio_filepath")).stem
+            entries.append(
+                _ReferenceEntry(number, name, string_value(value.get("text"), "text").strip(ASCII_WHITESPACE))
+            )
         except InvalidInputError as error:
             raise FormatError(
                 path, f"line {number}: {error}", hint="a manifest has an object with a text on each line"
@@ -261,10 +278,10 @@ def _manifest(path: Path, lines: Iterable[tuple[int, str]]) -> tuple[list[_Entry
     return entries, has_ids
 
 
-def _is_count(one: CandidateList) -> bool:
+def _has_numeric_id(one: CandidateList) -> bool:
     """Whether a list's id is digits alone."""
     return one.name is not None and one.name.isascii() and one.name.isdigit()
 
 
-def _shown(one: CandidateList) -> str:
-    return repr(shortened(one.name or ""))
+def _quoted_id(one: CandidateList) -> str:
+    return repr(shorten(one.name or ""))

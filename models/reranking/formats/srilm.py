@@ -19,8 +19,22 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from models.errors import InvalidInputError
-from models.reranking.formats.fields import is_number, number_of, one_line, shortened, shown, words_of
-from models.reranking.formats.interface import MAX_CANDIDATES, BadLine, Format, Item, Lines, ReadOptions
+from models.reranking.formats.fields import (
+    collapse_whitespace,
+    format_number,
+    is_decimal_number,
+    parse_number,
+    shorten,
+    split_words,
+)
+from models.reranking.formats.interface import (
+    MAX_LIST_CANDIDATES,
+    BadLine,
+    Format,
+    ListOrBadLine,
+    ReadOptions,
+    SourceLines,
+)
 from models.reranking.lists import Candidate, CandidateList
 
 BYTELOG = 1024 / 10000.5
@@ -29,12 +43,12 @@ BYTELOG = 1024 / 10000.5
 _HEADER = re.compile(r"NBestList([0-9])\.[0-9]+\s*")
 _COMPOSITE = re.compile(r"\((.*)\)")
 _HMM_STATE = re.compile(r".*-[0-9]", re.DOTALL)
-_FIELDS_A_WORD = 11
+_FIELDS_PER_WORD = 11
 _WORD_LABELS = {1: "(", 2: "st:", 4: "et:", 6: "g:", 8: "a:", 10: ")"}
 _BOUNDARIES, _PAUSE = ("<s>", "</s>"), "-pau-"
 
 
-def read(lines: Lines, options: ReadOptions) -> Iterator[Item]:  # noqa: ARG001 - nothing to say
+def read(lines: SourceLines, options: ReadOptions) -> Iterator[ListOrBadLine]:  # noqa: ARG001 - nothing to say
     """The list of a file, in any of the three formats; it is called as the file is."""
     candidates: list[Candidate] = []
     version = None
@@ -46,8 +60,8 @@ def read(lines: Lines, options: ReadOptions) -> Iterator[Item]:  # noqa: ARG001 
             version = header[1]
             continue
         version = version or "0"
-        if len(candidates) == MAX_CANDIDATES:
-            yield lines.bad(line.number, f"a list has at most {MAX_CANDIDATES:,} candidates")
+        if len(candidates) == MAX_LIST_CANDIDATES:
+            yield lines.bad(line.number, f"a list has at most {MAX_LIST_CANDIDATES:,} candidates")
             continue
         try:
             candidates.append(_candidate(line.text, version))
@@ -58,24 +72,22 @@ def read(lines: Lines, options: ReadOptions) -> Iterator[Item]:  # noqa: ARG001 
 
 
 def _candidate(line: str, version: str) -> Candidate:
-    first, *rest = words_of(line)
+    first, *rest = split_words(line)
     composite = _COMPOSITE.fullmatch(first)
     if version == "0" and composite is None:
-        return _scored_apart(first, rest)
+        return _parse_srilm_fields(first, rest)
     if version not in {"0", "1", "2"}:
         raise InvalidInputError(f"the file says NBestList{version}, which is unknown")
     if composite is None:
-        raise InvalidInputError(
-            f"begins with {shortened(first)!r}, but must begin with a score in parentheses"
-        )
-    score = BYTELOG * number_of(composite[1], "the score")
+        raise InvalidInputError(f"begins with {shorten(first)!r}, but must begin with a score in parentheses")
+    score = BYTELOG * parse_number(composite[1], "the score")
     if version != "2":
         return Candidate(_text(rest), {"score": score})
-    words, language, acoustic = _words_with_scores(rest)
+    words, language, acoustic = _parse_scored_words(rest)
     return Candidate(_text(words), {"score": score, "am": BYTELOG * acoustic, "old_lm": BYTELOG * language})
 
 
-def _scored_apart(first: str, rest: list[str]) -> Candidate:
+def _parse_srilm_fields(first: str, rest: list[str]) -> Candidate:
     if len(rest) < 2:
         raise InvalidInputError(
             "has no acoustic score, language model score and number of words before the words"
@@ -83,31 +95,31 @@ def _scored_apart(first: str, rest: list[str]) -> Candidate:
     return Candidate(
         _text(rest[2:]),
         {
-            "am": number_of(first, "the acoustic score") * math.log(10),
-            "old_lm": number_of(rest[0], "the language model score") * math.log(10),
-            "nwords": number_of(rest[1], "the number of words"),
+            "am": parse_number(first, "the acoustic score") * math.log(10),
+            "old_lm": parse_number(rest[0], "the language model score") * math.log(10),
+            "nwords": parse_number(rest[1], "the number of words"),
         },
     )
 
 
-def _words_with_scores(fields: list[str]) -> tuple[list[str], float, float]:
+def _parse_scored_words(fields: list[str]) -> tuple[list[str], float, float]:
     """The words, and the sums of their language model and acoustic scores, in bytelogs."""
-    if len(fields) % _FIELDS_A_WORD:
+    if len(fields) % _FIELDS_PER_WORD:
         raise InvalidInputError("not every word is followed by ( st: … et: … g: … a: … )")
     words, language, acoustic, last_end_s = list[str](), 0.0, 0.0, -1.0
-    for place in range(0, len(fields), _FIELDS_A_WORD):
-        word, *_ = entry = fields[place : place + _FIELDS_A_WORD]
+    for place in range(0, len(fields), _FIELDS_PER_WORD):
+        word, *_ = entry = fields[place : place + _FIELDS_PER_WORD]
         if any(entry[i] != label for i, label in _WORD_LABELS.items()):
             raise InvalidInputError(
-                f"the word {shortened(word)!r} is not followed by ( st: … et: … g: … a: … )"
+                f"the word {shorten(word)!r} is not followed by ( st: … et: … g: … a: … )"
             )
-        start_s, end_s = (number_of(entry[i], "a time") for i in (3, 5))
+        start_s, end_s = (parse_number(entry[i], "a time") for i in (3, 5))
         if start_s <= last_end_s or _HMM_STATE.fullmatch(word):
             continue
         last_end_s = end_s
         words.append(word)
-        language += number_of(entry[7], "a language model score")
-        acoustic += number_of(entry[9], "an acoustic score")
+        language += parse_number(entry[7], "a language model score")
+        acoustic += parse_number(entry[9], "an acoustic score")
     return words, language, acoustic
 
 
@@ -137,47 +149,45 @@ def write(lists: Iterable[CandidateList], version: str) -> Iterator[str]:
 
 
 def _line(candidate: Candidate, version: str) -> str:
-    words, features = words_of(candidate.text), candidate.features
-    if _text(words) != one_line(candidate.text):
+    words, features = split_words(candidate.text), candidate.features
+    if _text(words) != collapse_whitespace(candidate.text):
         raise InvalidInputError(
-            f"{shortened(candidate.text)!r} has sentence boundaries or {_PAUSE} among its words"
+            f"{shorten(candidate.text)!r} has sentence boundaries or {_PAUSE} among its words"
         )
     if version == "0":
         scores = [
-            shown(features.get("am", 0.0) / math.log(10)),
-            shown(features.get("old_lm", 0.0) / math.log(10)),
-            shown(features["nwords"]) if "nwords" in features else str(len(words)),
+            format_number(features.get("am", 0.0) / math.log(10)),
+            format_number(features.get("old_lm", 0.0) / math.log(10)),
+            format_number(features["nwords"]) if "nwords" in features else str(len(words)),
         ]
         return " ".join([*scores, *words]) + "\n"
-    scored = words if version == "1" else _with_scores(words, features)
+    scored = words if version == "1" else _format_scored_words(words, features)
     return " ".join([f"({_bytelog(features, 'score')})", *scored]) + "\n"
 
 
-def _with_scores(words: list[str], features: Mapping[str, float]) -> Iterator[str]:
+def _format_scored_words(words: list[str], features: Mapping[str, float]) -> Iterator[str]:
     """Words with times and scores: times are made up, a second a word, and the first word has all of the score."""
     for second, word in enumerate(words):
         if _HMM_STATE.fullmatch(word):
-            raise InvalidInputError(
-                f"{shortened(word)!r} would be read as the state of an HMM, not as a word"
-            )
+            raise InvalidInputError(f"{shorten(word)!r} would be read as the state of an HMM, not as a word")
         language, acoustic = (_bytelog(features, name) if second == 0 else 0 for name in ("old_lm", "am"))
         yield f"{word} ( st: {second}.00 et: {second}.99 g: {language} a: {acoustic} )"
 
 
 def _bytelog(features: Mapping[str, float], name: str) -> int:
     value = features.get(name, 0.0)
-    shown(value)  # finite
+    format_number(value)  # finite
     return round(value / BYTELOG)
 
 
-def looks_like(line: str) -> bool:
+def is_srilm_line(line: str) -> bool:
     """Whether a file's first line is one of SRILM's: a header, a score in parentheses, or three numbers."""
-    fields = words_of(line)
+    fields = split_words(line)
     composite = _COMPOSITE.fullmatch(fields[0])
     return (
         _HEADER.fullmatch(line) is not None
-        or (composite is not None and is_number(composite[1]))
-        or (len(fields) >= 3 and all(is_number(field) for field in fields[:3]))
+        or (composite is not None and is_decimal_number(composite[1]))
+        or (len(fields) >= 3 and all(is_decimal_number(field) for field in fields[:3]))
     )
 
 

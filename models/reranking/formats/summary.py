@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from models.reranking.lists import CandidateList
-from models.reranking.metrics import metric_of
+from models.reranking.metrics.choice import make_metric
 
 
 @dataclass(slots=True)
-class Summary:
+class ListSummary:
     """Counts over lists, and error rates where there are references.
 
     Attributes:
@@ -47,14 +47,14 @@ class Summary:
             "features": dict(sorted(self.features.items())),
         }
         if self.num_with_references:
-            rates = metric_of("wer").score(np.stack([self.first_errors, self.oracle_errors]))
+            rates = make_metric("wer").score(np.stack([self.first_errors, self.oracle_errors]))
             figures["first_wer"], figures["oracle_wer"] = rates.tolist()
         return figures
 
 
-def summarise(lists: Iterable[CandidateList]) -> Summary:
+def summarise_lists(lists: Iterable[CandidateList]) -> ListSummary:
     """The figures of lists."""
-    summary, metric = Summary(), metric_of("wer")
+    summary, metric = ListSummary(), make_metric("wer")
     for one in lists:
         texts = [candidate.text for candidate in one.candidates]
         distinct = len(set(texts))

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from models.errors import FormatError, InvalidInputError
 from models.reranking.formats import hyporadise, jsonl, kaldi, mlm_scoring, moses, nemo, srilm
-from models.reranking.formats.fields import SPACE, is_number, shortened
+from models.reranking.formats.fields import ASCII_WHITESPACE, is_decimal_number, shorten
 from models.reranking.formats.interface import Format
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
@@ -28,13 +28,13 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 )
 FORMAT_NAMES = tuple(FORMATS)
 
-_HINT = f"name it with --format: {', '.join(FORMAT_NAMES)}"
+_FORMAT_HINT = f"name it with --format: {', '.join(FORMAT_NAMES)}"
 _JSONL = re.compile(r'"candidates"\s*:\s*\[')
 _MLM_SCORING = re.compile(r'"hyp_[0-9]+"\s*:\s*\{')
 _KALDI = re.compile(r"\S+-[0-9]+(?:[ \t].*)?")
 
 
-def format_called(name: str) -> Format:
+def format_by_name(name: str) -> Format:
     """The format of a name.
 
     Raises:
@@ -42,18 +42,18 @@ def format_called(name: str) -> Format:
     """
     if name not in FORMATS:
         raise InvalidInputError(
-            f"format is {shortened(name)!r}, it can be {', '.join(FORMAT_NAMES)}", parameter="format"
+            f"format is {shorten(name)!r}, it can be {', '.join(FORMAT_NAMES)}", parameter="format"
         )
     return FORMATS[name]
 
 
-def format_of_media_type(content_type: str) -> str | None:
+def format_name_of_media_type(content_type: str) -> str | None:
     """The name of the format that a Content-Type says; None if it says none of them."""
     media_type = content_type.partition(";")[0].strip().lower()
     return next((name for name, one in FORMATS.items() if media_type in one.media_types), None)
 
 
-def format_of_head(head: bytes, source: str) -> Format:
+def detect_format(head: bytes, source: str) -> Format:
     """The format that a file's first bytes look like.
 
     Args:
@@ -63,14 +63,14 @@ def format_of_head(head: bytes, source: str) -> Format:
     Raises:
         FormatError: they look like none.
     """
-    text = head.decode("utf-8", errors="replace").removeprefix("\ufeff").strip(SPACE)
-    first = text.partition("\n")[0].strip(SPACE)
+    text = head.decode("utf-8", errors="replace").removeprefix("\ufeff").strip(ASCII_WHITESPACE)
+    first = text.partition("\n")[0].strip(ASCII_WHITESPACE)
     if not first:
-        raise FormatError(source, "is empty, so its format cannot be told", hint=_HINT)
+        raise FormatError(source, "is empty, so its format cannot be told", hint=_FORMAT_HINT)
     name = _json_format(text) if first[0] in "[{" else _line_format(first)
     if name is None:
         raise FormatError(
-            source, f"is in no format that is known: it begins {shortened(first)!r}", hint=_HINT
+            source, f"is in no format that is known: it begins {shorten(first)!r}", hint=_FORMAT_HINT
         )
     return FORMATS[name]
 
@@ -86,15 +86,15 @@ def _json_format(text: str) -> str | None:
 def _line_format(first: str) -> str | None:
     if "|||" in first:
         return "moses"
-    if srilm.looks_like(first):
+    if srilm.is_srilm_line(first):
         return "srilm"
     _, tab, last = first.rpartition("\t")
-    if tab and is_number(last):
+    if tab and is_decimal_number(last):
         return "nemo"
     return "kaldi" if _KALDI.fullmatch(first) else None
 
 
-def format_of_folder(folder: Path) -> Format:
+def detect_folder_format(folder: Path) -> Format:
     """The format of which a folder's files are: Kaldi's archives, or else SRILM's lists."""
     kaldis = any((folder / name).is_file() for name in kaldi.WORD_FILES)
     return kaldi.FORMAT if kaldis else srilm.FORMAT

@@ -6,24 +6,24 @@ from pathlib import Path
 from typing import BinaryIO
 
 from models.errors import FormatError, InvalidInputError
-from models.packed_files import PACKED_SUFFIXES, writing
+from models.packed_files import COMPRESSED_SUFFIXES, atomic_writer
 from models.reranking.formats import kaldi
-from models.reranking.formats.fields import named, shortened
+from models.reranking.formats.fields import named_lists, shorten
 from models.reranking.formats.interface import Format
-from models.reranking.formats.table import format_called
+from models.reranking.formats.table import format_by_name
 from models.reranking.lists import CandidateList
 
 _PIECE_CHARACTERS = 1 << 18
 _MAX_FILE_NAME_BYTES = 200
 
 
-def to_text(lists: Iterable[CandidateList], format_name: str) -> Iterator[str]:
+def format_lists(lists: Iterable[CandidateList], format_name: str) -> Iterator[str]:
     """Lists as pieces of text.
 
     Raises:
         InvalidInputError: there is no such format, or it cannot say a name, a text or a score.
     """
-    return format_called(format_name).write(lists)
+    return format_by_name(format_name).write(lists)
 
 
 def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_name: str) -> None:
@@ -39,21 +39,21 @@ def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_
         FormatError: the file system refuses.
         InvalidInputError: there is no such format, or it cannot say a name, a text or a score.
     """
-    form = format_called(format_name)
+    form = format_by_name(format_name)
     if not isinstance(target, Path):
-        for data in _encoded(form.write(lists)):
+        for data in _encode_pieces(form.write(lists)):
             target.write(data)
     elif form.separate_score_files:
-        _write_archives(lists, new_folder(target))
+        _write_archives(lists, make_folder(target))
     elif form.one_list_per_file:
-        _write_list_files(lists, new_folder(target), form)
+        _write_list_files(lists, make_folder(target), form)
     else:
-        with writing(target) as write:
-            for data in _encoded(form.write(lists)):
+        with atomic_writer(target) as write:
+            for data in _encode_pieces(form.write(lists)):
                 write(data)
 
 
-def _encoded(pieces: Iterable[str]) -> Iterator[bytes]:
+def _encode_pieces(pieces: Iterable[str]) -> Iterator[bytes]:
     """Pieces of some size in UTF-8."""
     waiting, size = list[str](), 0
     for piece in pieces:
@@ -69,13 +69,13 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        near = shortened(text[max(0, error.start - 20) :])
+        near = shorten(text[max(0, error.start - 20) :])
         raise InvalidInputError(
             f"half of a surrogate pair is no text and cannot be written: {near!r}"
         ) from None
 
 
-def new_folder(path: Path) -> Path:
+def make_folder(path: Path) -> Path:
     """A folder to write files into, which may be there already.
 
     Raises:
@@ -94,43 +94,43 @@ def _write_list_files(lists: Iterable[CandidateList], folder: Path, form: Format
     written: set[str] = set()
     for place, one in enumerate(lists):
         name = str(place) if one.name is None else one.name
-        if not can_be_file(name) or name in written:
+        if not is_valid_file_name(name) or name in written:
             raise InvalidInputError(
-                f"lists[{place}].id is {shortened(name)!r}, which cannot be the name of a file of its own"
+                f"lists[{place}].id is {shorten(name)!r}, which cannot be the name of a file of its own"
             )
         written.add(name)
-        with writing(folder / name) as write:
-            for data in _encoded(form.write([one])):
+        with atomic_writer(folder / name) as write:
+            for data in _encode_pieces(form.write([one])):
                 write(data)
 
 
-def can_be_file(name: str) -> bool:
+def is_valid_file_name(name: str) -> bool:
     """Whether a file can have a name, so that reading the folder gives the name back."""
     return (
         0 < len(name.encode(errors="replace")) <= _MAX_FILE_NAME_BYTES
         and name.isprintable()
         and "/" not in name
         and not name.startswith(".")
-        and not name.endswith(PACKED_SUFFIXES)
+        and not name.endswith(COMPRESSED_SUFFIXES)
     )
 
 
 def _write_archives(lists: Iterable[CandidateList], folder: Path) -> None:
     """Kaldi's archives: the words, and the costs of each feature that the first candidate has."""
     with contextlib.ExitStack() as files:
-        words = files.enter_context(writing(folder / kaldi.WORD_FILES[0]))
+        words = files.enter_context(atomic_writer(folder / kaldi.WORD_FILES[0]))
         archives: dict[str, Callable[[bytes], None]] | None = None
-        for name, one in named(lists):
+        for name, one in named_lists(lists):
             if archives is None:
                 archives = {
-                    feature: files.enter_context(writing(folder / kaldi.file_of_feature(feature)))
+                    feature: files.enter_context(atomic_writer(folder / kaldi.file_of_feature(feature)))
                     for feature in one.candidates[0].features
                 }
             _check_archived(name, one, archives)
-            for data in _encoded(kaldi.word_lines(name, one)):
+            for data in _encode_pieces(kaldi.word_lines(name, one)):
                 words(data)
             for feature, write in archives.items():
-                for data in _encoded(kaldi.cost_lines(name, one, feature)):
+                for data in _encode_pieces(kaldi.cost_lines(name, one, feature)):
                     write(data)
 
 
@@ -140,6 +140,6 @@ def _check_archived(name: str, one: CandidateList, archives: Container[str]) -> 
         feature = next((feature for feature in candidate.features if feature not in archives), None)
         if feature is not None:
             raise InvalidInputError(
-                f"{name}-{place} has {shortened(feature)!r}, but the first candidate of all has not: its archive needs "
+                f"{name}-{place} has {shorten(feature)!r}, but the first candidate of all has not: its archive needs "
                 "it of every candidate"
             )

@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from models.reranking.metrics.interface import Statistics, check_references
-from models.reranking.metrics.ngrams import IntArray, NgramCounts, count_ngrams_in_steps, words
+from models.reranking.metrics.ngrams import IntArray, NgramCounts, count_ngrams_in_steps, word_units
 from models.reranking.metrics.signatures import bleu_signature
 from models.reranking.metrics.tokenizer_13a import tokenize_13a
-from models.reranking.tuning.steps import Steps, finish, in_steps
+from models.reranking.tuning.steps import Steps, map_in_steps, run_steps
 
-ORDER = 4
+BLEU_ORDER = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,18 @@ class Bleu:
             InvalidInputError: there is no reference.
         """
         check_references(references)
-        counts = finish(count_tokens([*texts, *references]))
+        counts = run_steps(count_word_ngrams([*texts, *references]))
         all_texts = np.arange(len(texts) + len(references))
         one_group = np.array([0, len(references)])
-        return group_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :], one_group)[:, 0]
+        return bleu_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :], one_group)[:, 0]
 
     def score(self, totals: Statistics) -> npt.NDArray[np.float64]:
         """Percent [...]; 0 where a text is too short to have an n-gram of every order."""
-        scores, orders = _scores(totals)
-        return np.where(orders == ORDER, scores, 0.0)
+        scores, orders = _effective_bleu(totals)
+        return np.where(orders == BLEU_ORDER, scores, 0.0)
 
 
-def sentence_score(totals: Statistics) -> npt.NDArray[np.float64]:
+def sentence_bleu(totals: Statistics) -> npt.NDArray[np.float64]:
     """BLEU of single sentences, over the orders that the text has n-grams of, as sacrebleu's `sentence_bleu`.
 
     Args:
@@ -60,17 +60,17 @@ def sentence_score(totals: Statistics) -> npt.NDArray[np.float64]:
     Returns:
         Percent [...].
     """
-    return _scores(totals)[0]
+    return _effective_bleu(totals)[0]
 
 
-def _scores(totals: Statistics) -> tuple[npt.NDArray[np.float64], IntArray]:
+def _effective_bleu(totals: Statistics) -> tuple[npt.NDArray[np.float64], IntArray]:
     """BLEU over the orders that the texts have n-grams of, and how many those are.
 
     An order without a shared n-gram counts half, a quarter … of one (smoothing of mteval-v13a.pl; Chen & Cherry
     2014, method 3); without any shared word the score is 0.
     """
     length, reference_length = totals[..., 0], totals[..., 1]
-    shared, all_ngrams = totals[..., 2 : 2 + ORDER], totals[..., 2 + ORDER :]
+    shared, all_ngrams = totals[..., 2 : 2 + BLEU_ORDER], totals[..., 2 + BLEU_ORDER :]
     present = np.logical_and.accumulate(all_ngrams > 0, axis=-1)
     halvings = np.cumsum(present & (shared == 0), axis=-1)
     precisions = np.where(shared > 0, shared, 0.5**halvings) / np.maximum(all_ngrams, 1)
@@ -80,13 +80,13 @@ def _scores(totals: Statistics) -> tuple[npt.NDArray[np.float64], IntArray]:
     return np.where(shared.any(axis=-1), 100 * np.exp(brevity + mean_log), 0.0), orders
 
 
-def count_tokens(texts: Sequence[str]) -> Steps[NgramCounts]:
+def count_word_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:
     """Count the word n-grams of texts, as far as BLEU looks at them, with a stop after every bounded piece."""
-    tokens = yield from in_steps(texts, tokenize_13a, size=len)
-    return (yield from count_ngrams_in_steps(*words(tokens), ORDER))
+    tokens = yield from map_in_steps(texts, tokenize_13a, size=len)
+    return (yield from count_ngrams_in_steps(*word_units(tokens), BLEU_ORDER))
 
 
-def group_statistics(
+def bleu_statistics(
     counts: NgramCounts, texts: IntArray, references: IntArray, groups: IntArray
 ) -> Statistics:
     """Counts of each text against each group of references.

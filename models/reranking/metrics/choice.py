@@ -20,17 +20,17 @@ def _chrf(num_references: int | None, _normaliser: str) -> Metric:
     return ChrF(num_references)
 
 
-_MAKERS: dict[str, Callable[[int | None, str], Metric]] = {
+_METRIC_FACTORIES: dict[str, Callable[[int | None, str], Metric]] = {
     "wer": WordErrorRate,
     "cer": CharacterErrorRate,
     "bleu": _bleu,
     "chrf": _chrf,
 }
-METRICS = tuple(_MAKERS)
+METRIC_NAMES = tuple(_METRIC_FACTORIES)
 _WITH_NORMALISERS = ("wer", "cer")
 
 
-def metric_of(name: str, *, num_references: int | None = 1, normaliser: str = UNCHANGED) -> Metric:
+def make_metric(name: str, *, num_references: int | None = 1, normaliser: str = UNCHANGED) -> Metric:
     """The metric of a name.
 
     Args:
@@ -41,9 +41,9 @@ def metric_of(name: str, *, num_references: int | None = 1, normaliser: str = UN
     Raises:
         InvalidInputError: there is no such metric or normaliser, or the metric has none.
     """
-    if name not in _MAKERS:
+    if name not in _METRIC_FACTORIES:
         raise InvalidInputError(
-            f"metric is {name!r}; it must be one of {', '.join(METRICS)}", parameter="metric"
+            f"metric is {name!r}; it must be one of {', '.join(METRIC_NAMES)}", parameter="metric"
         )
     allowed = tuple(NORMALISERS) if name in _WITH_NORMALISERS else (UNCHANGED,)
     if normaliser not in allowed:
@@ -51,4 +51,4 @@ def metric_of(name: str, *, num_references: int | None = 1, normaliser: str = UN
             f"normaliser is {normaliser!r}; for {name} it must be one of {', '.join(allowed)}",
             parameter="normaliser",
         )
-    return _MAKERS[name](num_references, normaliser)
+    return _METRIC_FACTORIES[name](num_references, normaliser)

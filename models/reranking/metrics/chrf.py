@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from models.reranking.metrics.interface import Statistics, check_references
-from models.reranking.metrics.ngrams import IntArray, NgramCounts, characters, count_ngrams_in_steps
+from models.reranking.metrics.ngrams import IntArray, NgramCounts, character_units, count_ngrams_in_steps
 from models.reranking.metrics.signatures import chrf_signature
-from models.reranking.tuning.steps import Steps, finish, in_steps
+from models.reranking.tuning.steps import Steps, map_in_steps, run_steps
 
-ORDER = 6
-BETA = 2
+CHRF_ORDER = 6
+CHRF_BETA = 2
 """How many times recall weighs as much as precision."""
 
 
@@ -41,9 +41,9 @@ class ChrF:
             InvalidInputError: there is no reference.
         """
         check_references(references)
-        counts = finish(count_characters([*texts, *references]))
+        counts = run_steps(count_character_ngrams([*texts, *references]))
         all_texts = np.arange(len(texts) + len(references))
-        pairs = pair_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :])
+        pairs = chrf_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :])
         best: Statistics = pairs[np.arange(len(texts)), self.score(pairs).argmax(axis=1)]
         return best
 
@@ -52,7 +52,7 @@ class ChrF:
         shape = totals.shape[:-1]
         precision, recall, orders = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         for n in range(
-            ORDER
+            CHRF_ORDER
         ):  # one after the other as sacrebleu does: equal to the last bit, so ties are its ties
             in_text, in_reference, shared = np.moveaxis(totals[..., 3 * n : 3 * n + 3], -1, 0)
             both = (in_text > 0) & (in_reference > 0)
@@ -60,17 +60,17 @@ class ChrF:
             recall += np.where(both, shared / np.maximum(in_reference, 1), 0.0)
             orders += both
         precision, recall = precision / np.maximum(orders, 1), recall / np.maximum(orders, 1)
-        weighed = BETA**2 * precision + recall
-        return 100 * ((1 + BETA**2) * precision * recall / np.where(weighed > 0, weighed, 1.0))
+        weighed = CHRF_BETA**2 * precision + recall
+        return 100 * ((1 + CHRF_BETA**2) * precision * recall / np.where(weighed > 0, weighed, 1.0))
 
 
-def count_characters(texts: Sequence[str]) -> Steps[NgramCounts]:
+def count_character_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:
     """Count the character n-grams of texts, as far as chrF looks at them, with a stop after every bounded piece."""
-    spelled = yield from in_steps(texts, lambda text: "".join(text.split()), size=len)
-    return (yield from count_ngrams_in_steps(*characters(spelled), ORDER))
+    spelled = yield from map_in_steps(texts, lambda text: "".join(text.split()), size=len)
+    return (yield from count_ngrams_in_steps(*character_units(spelled), CHRF_ORDER))
 
 
-def pair_statistics(counts: NgramCounts, texts: IntArray, references: IntArray) -> Statistics:
+def chrf_statistics(counts: NgramCounts, texts: IntArray, references: IntArray) -> Statistics:
     """Counts of each text against each reference.
 
     Args:
@@ -85,4 +85,4 @@ def pair_statistics(counts: NgramCounts, texts: IntArray, references: IntArray) 
     in_reference = np.broadcast_to(counts.totals(references), shared.shape)
     # n-grams are not held against a text where the reference is too short to have any
     in_text = np.where(in_reference > 0, counts.totals(texts)[:, None], 0)
-    return np.stack([in_text, in_reference, shared], axis=-1).reshape(*shared.shape[:2], 3 * ORDER)
+    return np.stack([in_text, in_reference, shared], axis=-1).reshape(*shared.shape[:2], 3 * CHRF_ORDER)

@@ -12,7 +12,7 @@ from rapidfuzz.process import cdist
 
 from models.errors import InvalidInputError
 from models.reranking.metrics.interface import Statistics, check_references
-from models.reranking.tuning.steps import Steps, finish, in_steps
+from models.reranking.tuning.steps import Steps, map_in_steps, run_steps
 
 _MAX_DISTINCT_WORDS = 0x110000  # characters there are
 
@@ -23,16 +23,16 @@ def words_as_characters(texts: Sequence[Sequence[str]]) -> list[str]:
     Raises:
         InvalidInputError: there are more distinct words than characters.
     """
-    return finish(words_as_characters_in_steps(texts))
+    return run_steps(words_as_characters_in_steps(texts))
 
 
 def words_as_characters_in_steps(texts: Iterable[Sequence[str]]) -> Steps[list[str]]:
     """What `words_as_characters` does, with a stop after every bounded piece."""
-    character_of = _Characters()
-    return in_steps(texts, lambda words: "".join(map(character_of.__getitem__, words)), size=len)
+    character_of = _WordCharacters()
+    return map_in_steps(texts, lambda words: "".join(map(character_of.__getitem__, words)), size=len)
 
 
-class _Characters(dict[str, str]):
+class _WordCharacters(dict[str, str]):
     """A character for each word that was asked about, in the order in which they came."""
 
     def __missing__(self, word: str) -> str:
@@ -44,7 +44,7 @@ class _Characters(dict[str, str]):
         return self.setdefault(word, chr(len(self)))
 
 
-def distances(texts: Sequence[str], others: Sequence[str]) -> npt.NDArray[np.int32]:
+def pairwise_distances(texts: Sequence[str], others: Sequence[str]) -> npt.NDArray[np.int32]:
     """Edits that turn each text into each of the others [C, R]."""
     if not texts or not others:
         return np.zeros((len(texts), len(others)), np.int32)
@@ -63,7 +63,7 @@ def fewest_errors(texts: Sequence[str], references: Sequence[str]) -> Statistics
         InvalidInputError: there is no reference.
     """
     check_references(references)
-    errors = distances(texts, references).astype(np.int64)
+    errors = pairwise_distances(texts, references).astype(np.int64)
     lengths = np.fromiter(map(len, references), np.int64, len(references))
     chosen = (errors * (lengths.max() + 1) - lengths).argmin(axis=1)
     return np.stack([errors[np.arange(len(texts)), chosen], lengths[chosen]], axis=1)

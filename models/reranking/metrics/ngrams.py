@@ -62,7 +62,7 @@ class NgramCounts(NamedTuple):
             Σ min(count in the text, largest count in the group) by order [C, G, N].
         """
         shared = np.empty((len(texts), len(groups) - 1, len(self.starts)), np.int64)
-        _match(self.grams, self.counts, self.starts, self.num_grams, texts, references, groups, shared)
+        _match_ngrams(self.grams, self.counts, self.starts, self.num_grams, texts, references, groups, shared)
         return shared
 
 
@@ -85,19 +85,19 @@ def count_ngrams_in_steps(units: UnitArray, lengths: IntArray, order: int) -> St
     at = np.array(
         [0, 0, 1, 0]
     )  # order and text to go on with; numbers and entries given: 0 is the empty n-gram
-    while _count(units, num_units, ends, *table, beginning_at, held, at, grams, counts, starts):
+    while _count_ngrams(units, num_units, ends, *table, beginning_at, held, at, grams, counts, starts):
         yield
     num_grams, entries = at[2:].tolist()
     return NgramCounts(grams[:entries], counts[:entries], starts, num_grams, lengths)
 
 
-def characters(texts: Sequence[str]) -> tuple[UnitArray, IntArray]:
+def character_units(texts: Sequence[str]) -> tuple[UnitArray, IntArray]:
     """Code points of texts one after the other, and how many each has."""
     points = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.int32)
     return points, np.fromiter(map(len, texts), np.int64, len(texts))
 
 
-def words(texts: Sequence[Sequence[str]]) -> tuple[UnitArray, IntArray]:
+def word_units(texts: Sequence[Sequence[str]]) -> tuple[UnitArray, IntArray]:
     """Words of texts one after the other, numbered from 0 up, and how many each has."""
     number_of: dict[str, int] = {}
     numbers = [number_of.setdefault(word, len(number_of)) for text in texts for word in text]
@@ -121,7 +121,7 @@ def words(texts: Sequence[Sequence[str]]) -> tuple[UnitArray, IntArray]:
     nogil=True,
     cache=True,
 )
-def _count(
+def _count_ngrams(
     units: UnitArray,
     num_units: int,
     ends: IntArray,
@@ -182,7 +182,7 @@ def _count(
     nogil=True,
     cache=True,
 )
-def _match(
+def _match_ngrams(
     grams: UnitArray,
     counts: UnitArray,
     starts: IntArray,

@@ -9,7 +9,7 @@ from models.errors import InvalidInputError
 from models.reranking.metrics.interface import Metric, Statistics
 
 MAX_SAMPLES = 100_000
-_DRAWS_AT_ONCE = 1 << 21  # some 50 MB
+_MAX_DRAWS = 1 << 21  # some 50 MB
 _INTERVAL_PERCENT = (2.5, 97.5)
 
 
@@ -60,10 +60,10 @@ def paired_bootstrap(
     both = np.stack([stats_a, stats_b])
     score_a, score_b = metric.score(both.sum(axis=1)).tolist()
     scores = resampled_scores(metric, both, samples=samples, seed=seed)
-    return test_difference(score_b - score_a, scores[:, 1] - scores[:, 0])
+    return bootstrap_difference(score_b - score_a, scores[:, 1] - scores[:, 0])
 
 
-def test_difference(observed: float, resampled: npt.NDArray[np.float64]) -> BootstrapTest:
+def bootstrap_difference(observed: float, resampled: npt.NDArray[np.float64]) -> BootstrapTest:
     """Judge a difference in score by those of resamples [samples]."""
     by_chance = np.abs(resampled - resampled.mean()) >= abs(observed)
     low, high = np.percentile(resampled, _INTERVAL_PERCENT).tolist()
@@ -87,7 +87,7 @@ def resampled_scores(
     systems, segments, width = stats.shape
     by_segment = stats.transpose(1, 0, 2).reshape(segments, systems * width).astype(np.float64)
     rng = np.random.default_rng(seed)
-    at_once = max(1, _DRAWS_AT_ONCE // segments)
+    at_once = max(1, _MAX_DRAWS // segments)
     scores = []
     for begin in range(0, samples, at_once):
         draws = rng.integers(segments, size=(min(at_once, samples - begin), segments))

@@ -2,8 +2,8 @@
 
 import re
 
-_ENTITIES = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
-_RULES = (
+_ENTITIES_13A = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
+_RULES_13A = (
     (
         re.compile(r"""([!-&(-+/:-@\[-`{-~])"""),
         r" \1 ",
@@ -19,9 +19,9 @@ def tokenize_13a(text: str) -> list[str]:
     """Words and punctuation of a text."""
     text = text.rstrip().replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
     if "&" in text:
-        for entity, character in _ENTITIES:
+        for entity, character in _ENTITIES_13A:
             text = text.replace(entity, character)
     text = f" {text} "
-    for pattern, spaced in _RULES:
+    for pattern, spaced in _RULES_13A:
         text = pattern.sub(spaced, text)
     return text.split()

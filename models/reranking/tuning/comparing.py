@@ -2,14 +2,16 @@
 
 import numpy as np
 
-from models.reranking.metrics.significance import BootstrapTest, resampled_scores, test_difference
-from models.reranking.tuning.problem import Ints, Problem
+from models.reranking.metrics.significance import BootstrapTest, bootstrap_difference, resampled_scores
+from models.reranking.tuning.problem import Ints, TuningProblem
 from models.reranking.tuning.steps import Steps
 
-_DRAWS_AT_ONCE = 1 << 14
+_DRAWS_PER_STEP = 1 << 14
 
 
-def compare(problem: Problem, before: Ints, after: Ints, *, samples: int, seed: int) -> Steps[BootstrapTest]:
+def compare_choices(
+    problem: TuningProblem, before: Ints, after: Ints, *, samples: int, seed: int
+) -> Steps[BootstrapTest]:
     """Paired bootstrap test of two choices of candidates [N], in steps.
 
     Args:
@@ -21,7 +23,7 @@ def compare(problem: Problem, before: Ints, after: Ints, *, samples: int, seed: 
     """
     both = problem.statistics[np.stack([before, after])]
     score_before, score_after = problem.metric.score(both.sum(axis=1)).tolist()
-    at_once = max(1, _DRAWS_AT_ONCE // problem.num_lists)
+    at_once = max(1, _DRAWS_PER_STEP // problem.num_lists)
     seeds = np.random.default_rng(seed)
     differences = []
     for begin in range(0, samples, at_once):
@@ -30,9 +32,9 @@ def compare(problem: Problem, before: Ints, after: Ints, *, samples: int, seed: 
         scores = resampled_scores(problem.metric, both, samples=count, seed=drawn)
         differences.append(scores[:, 1] - scores[:, 0])
         yield
-    return test_difference(score_after - score_before, np.concatenate(differences))
+    return bootstrap_difference(score_after - score_before, np.concatenate(differences))
 
 
-def is_gain(problem: Problem, test: BootstrapTest) -> bool:
+def is_improvement(problem: TuningProblem, test: BootstrapTest) -> bool:
     """Whether the difference is for the better."""
     return (test.difference > 0) == problem.metric.higher_is_better and test.difference != 0

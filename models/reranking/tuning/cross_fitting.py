@@ -6,19 +6,19 @@ import numpy as np
 
 from models.errors import InvalidInputError
 from models.reranking.metrics.significance import BootstrapTest
-from models.reranking.tuning.comparing import compare, is_gain
+from models.reranking.tuning.comparing import compare_choices, is_improvement
 from models.reranking.tuning.features import TuningData
-from models.reranking.tuning.fitting import FIRST_PASS, Fitted, fit
-from models.reranking.tuning.outcome import Decision, FoldOutcome, Outcome
-from models.reranking.tuning.posterior_scale import fit_scale
-from models.reranking.tuning.problem import Floats, Ints, Problem
+from models.reranking.tuning.fitting import FIRST_PASS_WEIGHTS, FittedWeights, fit_feature_weights
+from models.reranking.tuning.outcome import Decision, FoldOutcome, TuningOutcome
+from models.reranking.tuning.posterior_scale import fit_posterior_scale
+from models.reranking.tuning.problem import Floats, Ints, TuningProblem
 from models.reranking.tuning.settings import TuningSettings
 from models.reranking.tuning.steps import Steps
 
 
-def tune(
+def cross_fit(
     data: TuningData, folds: Ints, settings: TuningSettings, *, searched: Callable[[], None] = lambda: None
-) -> Steps[Outcome]:
+) -> Steps[TuningOutcome]:
     """Find weights, and tell whether they are worth having.
 
     Weights are found as many times as there are folds, each time without one, whose lists they then re-rank; and
@@ -39,23 +39,27 @@ def tune(
     outcomes = []
     for fold in range(settings.folds):
         inside, outside = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-        fitted = yield from fit(data.shapes, outside, settings, searched=searched)
+        fitted = yield from fit_feature_weights(data.shapes, outside, settings, searched=searched)
         shaped = data.shapes[fitted.shape].problem
         one = shaped.of(inside)
         chosen = fitted.chosen(one)
         held_out[inside] += chosen - one.first_pass()
         outcomes.append(_fold_outcome(one, chosen, shaped.of(outside), fitted, inside))
         yield
-    fitted = yield from fit(data.shapes, np.arange(problem.num_lists), settings, searched=searched)
+    fitted = yield from fit_feature_weights(
+        data.shapes, np.arange(problem.num_lists), settings, searched=searched
+    )
     first, oracle = problem.first_pass(), problem.oracle()
-    test = yield from compare(
+    test = yield from compare_choices(
         problem, first, held_out, samples=settings.bootstrap_samples, seed=settings.seed
     )
-    decision, reason = _decide(problem, test, fitted, settings)
-    fitted = fitted if decision == "tuned" else FIRST_PASS
-    posteriors = yield from fit_scale(data.shapes[fitted.shape].problem, totals_of(data, fitted))
+    decision, reason = _accept_or_reject(problem, test, fitted, settings)
+    fitted = fitted if decision == "tuned" else FIRST_PASS_WEIGHTS
+    posteriors = yield from fit_posterior_scale(
+        data.shapes[fitted.shape].problem, candidate_totals(data, fitted)
+    )
     baseline, tried = problem.score(first), problem.score(held_out)
-    return Outcome(
+    return TuningOutcome(
         decision=decision,
         reason=reason,
         fitted=fitted,
@@ -74,7 +78,7 @@ def tune(
 
 
 def _fold_outcome(
-    inside: Problem, chosen: Ints, outside: Problem, fitted: Fitted, lists: Ints
+    inside: TuningProblem, chosen: Ints, outside: TuningProblem, fitted: FittedWeights, lists: Ints
 ) -> FoldOutcome:
     return FoldOutcome(
         fitted,
@@ -86,12 +90,12 @@ def _fold_outcome(
     )
 
 
-def _decide(
-    problem: Problem, test: BootstrapTest, fitted: Fitted, settings: TuningSettings
+def _accept_or_reject(
+    problem: TuningProblem, test: BootstrapTest, fitted: FittedWeights, settings: TuningSettings
 ) -> tuple[Decision, str]:
     name = problem.metric.name.upper()
     told = f"on lists held out, {name} changes by {test.difference:+.2f} (p = {test.p_value:.3f})"
-    if not is_gain(problem, test):
+    if not is_improvement(problem, test):
         return "first_pass", f"Keep the first pass: {told}, which is not better."
     if test.p_value > settings.max_p_value:
         return (
@@ -103,7 +107,7 @@ def _decide(
     return "tuned", f"Use the weights: {told}."
 
 
-def totals_of(data: TuningData, fitted: Fitted) -> Floats:
+def candidate_totals(data: TuningData, fitted: FittedWeights) -> Floats:
     """The totals of all candidates [C]; of the first pass, minus the place in the list."""
     problem = data.shapes[fitted.shape].problem
     if fitted.weights is None:

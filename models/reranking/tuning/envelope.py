@@ -10,11 +10,11 @@ from typing import Any
 import numba
 from numba import types
 
-NONE = -1
+_NONE = -1
 
 
 @numba.njit(nogil=True)
-def _flattest(values: Any, slopes: Any, begin: Any, end: Any) -> Any:
+def _first_winner(values: Any, slopes: Any, begin: Any, end: Any) -> Any:
     """Who wins at −∞: the least slope, of those the greatest value, of those the first."""
     winner = begin
     for other in range(begin + 1, end):
@@ -26,14 +26,14 @@ def _flattest(values: Any, slopes: Any, begin: Any, end: Any) -> Any:
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _overtaking(values: Any, slopes: Any, begin: Any, end: Any, winner: Any) -> Any:
+def _next_winner(values: Any, slopes: Any, begin: Any, end: Any, winner: Any) -> Any:
     """Who overtakes the winner first, the steepest of those who do at once, and where; NONE if nobody does."""
-    following, at = NONE, 0.0
+    following, at = _NONE, 0.0
     for other in range(begin, end):
         if slopes[other] > slopes[winner]:
             crossing = (values[winner] - values[other]) / (slopes[other] - slopes[winner])
             if (
-                following == NONE
+                following == _NONE
                 or crossing < at
                 or (
                     crossing == at
@@ -61,7 +61,7 @@ def _overtaking(values: Any, slopes: Any, begin: Any, end: Any, winner: Any) -> 
     cache=True,
     error_model="numpy",
 )
-def walk_envelopes(
+def upper_envelopes(
     values: Any, slopes: Any, offsets: Any, first: Any, breaks: Any, leaving: Any, entering: Any
 ) -> Any:
     """Write each list's winner at γ = −∞, and where its winner changes.
@@ -81,11 +81,11 @@ def walk_envelopes(
     count = 0
     for one in range(len(offsets) - 1):
         begin, end = offsets[one], offsets[one + 1]
-        winner = _flattest(values, slopes, begin, end)
+        winner = _first_winner(values, slopes, begin, end)
         first[one] = winner
         while True:
-            following, at = _overtaking(values, slopes, begin, end, winner)
-            if following == NONE:
+            following, at = _next_winner(values, slopes, begin, end, winner)
+            if following == _NONE:
                 break
             breaks[count], leaving[count], entering[count] = at, winner, following
             count += 1

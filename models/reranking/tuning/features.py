@@ -9,21 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidInputError
-from models.reranking.derived import RANK, RANK_LOG, ranks, times
-from models.reranking.features import LM, LM_SUM, UNK, WORDS, ListFeatures, feature_matrix
+from models.reranking.derived import RANK, RANK_LOG, length_scaled_name, text_ranks
+from models.reranking.features import LM, LM_SUM, NUM_UNKNOWN, NUM_WORDS, ListFeatures, feature_matrix
 from models.reranking.lists import CandidateList
-from models.reranking.metrics import Metric
-from models.reranking.tuning.fitting import Shape
-from models.reranking.tuning.problem import Floats, Ints, Problem
+from models.reranking.metrics.interface import Metric
+from models.reranking.tuning.fitting import ProblemVariant
+from models.reranking.tuning.problem import Floats, Ints, TuningProblem
 from models.reranking.tuning.steps import Steps
 from models.scoring import count_words
 
-Rows: TypeAlias = npt.NDArray[np.bool_]
+RowMask: TypeAlias = npt.NDArray[np.bool_]
 
 MAX_FEATURES = 64
-_CANDIDATES_AT_ONCE = 256
-_LEAST_CORRELATION = 0.5
-_NEARLY_ALL = 0.9
+_CANDIDATES_PER_STEP = 256
+_MIN_LENGTH_CORRELATION = 0.5
+_SAME_SIGN_SHARE = 0.9
 
 
 class ListCounts(NamedTuple):
@@ -57,13 +57,13 @@ class TuningData:
     """
 
     lists: tuple[CandidateList, ...]
-    shapes: tuple[Shape, ...]
+    shapes: tuple[ProblemVariant, ...]
     candidate_indices: Ints
     counts: ListCounts
     ignored: tuple[str, ...]
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> TuningProblem:
         """The problem in its simplest shape."""
         return self.shapes[0].problem
 
@@ -75,7 +75,7 @@ class TuningData:
         ]
 
 
-def with_references(lists: Sequence[CandidateList]) -> tuple[Ints, tuple[CandidateList, ...]]:
+def select_with_references(lists: Sequence[CandidateList]) -> tuple[Ints, tuple[CandidateList, ...]]:
     """The lists that tell what is right, and their numbers among all.
 
     Raises:
@@ -110,7 +110,7 @@ def tuning_data(
     Raises:
         InvalidInputError: no list has references, a candidate lacks a feature, or there are too many.
     """
-    numbers, told = with_references(lists)
+    numbers, told = select_with_references(lists)
     common, ignored = yield from given_features(told)
     names = tuple(features) if features is not None else default_features(told, computed, common)
     _check_names(names)
@@ -118,13 +118,13 @@ def tuning_data(
     exponents = tuple(length_exponents) if scored else (0.0,)
     parts = []
     for chunk in _chunks(computed.offsets):
-        some, values = told[chunk], _rows_of(computed, chunk)
-        distinct = np.concatenate([_distinct(one) for one in some])
-        place = _places(numbers[chunk])
+        some, values = told[chunk], _slice_lists(computed, chunk)
+        distinct = np.concatenate([_first_occurrences(one) for one in some])
+        place = _list_locations(numbers[chunk])
         matrix = yield from feature_matrix(some, values.normalised(exponents[0]), names, place=place)
         shaped = [_with_exponent(matrix, names, values.normalised(one))[distinct] for one in exponents]
         yield
-        counts = np.concatenate([metric.statistics(_texts(one), one.references) for one in some])
+        counts = np.concatenate([metric.statistics(_candidate_texts(one), one.references) for one in some])
         parts.append((distinct, counts[distinct], shaped))
         yield
     rows, statistics, matrices = zip(*parts, strict=True)
@@ -132,7 +132,7 @@ def tuning_data(
     offsets = np.concatenate(([0], np.cumsum(kept)))[computed.offsets]
     every = np.concatenate(statistics)
     shapes = tuple(
-        Shape(exponent, Problem(names, np.concatenate(matrix), every, offsets, metric))
+        ProblemVariant(exponent, TuningProblem(names, np.concatenate(matrix), every, offsets, metric))
         for exponent, matrix in zip(exponents, zip(*matrices, strict=True), strict=True)
     )
     places = np.concatenate([np.arange(len(one.candidates)) for one in told])[kept]
@@ -153,7 +153,7 @@ def given_features(lists: Sequence[CandidateList]) -> Steps[tuple[tuple[str, ...
     for one in lists:
         kinds.update(frozenset(candidate.features) for candidate in one.candidates)
         looked_at += len(one.candidates)
-        if looked_at > _CANDIDATES_AT_ONCE:
+        if looked_at > _CANDIDATES_PER_STEP:
             looked_at = 0
             yield
     common, known = frozenset.intersection(*kinds), frozenset().union(*kinds)
@@ -174,9 +174,9 @@ def default_features(
         names.append(name)
         values = np.array([one.candidates[0].features[name] for one in lists], dtype=np.float64)
         if looks_like_mean(values, words):
-            names += [times(name, "words"), times(name, "characters")]
-    models = [name for name in computed.names if name.partition(":")[0] in {LM, UNK}]
-    return (*names, *models, WORDS)
+            names += [length_scaled_name(name, "words"), length_scaled_name(name, "characters")]
+    models = [name for name in computed.names if name.partition(":")[0] in {LM, NUM_UNKNOWN}]
+    return (*names, *models, NUM_WORDS)
 
 
 def looks_like_mean(values: Floats, words: Floats) -> bool:
@@ -187,14 +187,14 @@ def looks_like_mean(values: Floats, words: Floats) -> bool:
         words: of the same texts [N].
     """
     if (
-        min((values < 0).mean(), (values > 0).mean()) > 1 - _NEARLY_ALL
-        or (values == 0).mean() > 1 - _NEARLY_ALL
+        min((values < 0).mean(), (values > 0).mean()) > 1 - _SAME_SIGN_SHARE
+        or (values == 0).mean() > 1 - _SAME_SIGN_SHARE
     ):
         return False  # no logarithms of probabilities, nor costs
     sizes = np.abs(values)
     if sizes.std() == 0 or words.std() == 0:
         return False
-    return float(np.corrcoef(sizes, words)[0, 1]) < _LEAST_CORRELATION
+    return float(np.corrcoef(sizes, words)[0, 1]) < _MIN_LENGTH_CORRELATION
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -211,17 +211,17 @@ def _chunks(offsets: Ints) -> list[slice]:
     """Runs of lists of a few hundred candidates, or of one list that has more."""
     begins = [0]
     for number, (begin, end) in enumerate(pairwise(offsets.tolist())):
-        if begin > offsets[begins[-1]] and end - offsets[begins[-1]] > _CANDIDATES_AT_ONCE:
+        if begin > offsets[begins[-1]] and end - offsets[begins[-1]] > _CANDIDATES_PER_STEP:
             begins.append(number)
     return [slice(begin, end) for begin, end in pairwise([*begins, len(offsets) - 1])]
 
 
-def _rows_of(computed: ListFeatures, lists: slice) -> ListFeatures:
+def _slice_lists(computed: ListFeatures, lists: slice) -> ListFeatures:
     offsets = computed.offsets[lists.start : lists.stop + 1]
     return ListFeatures(computed.names, computed.values[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
-def _places(numbers: Ints) -> Callable[[int], str]:
+def _list_locations(numbers: Ints) -> Callable[[int], str]:
     """What messages call the lists of such numbers."""
     return lambda place: f"lists[{numbers[place]}]."
 
@@ -235,13 +235,13 @@ def _with_exponent(matrix: Floats, names: Sequence[str], computed: ListFeatures)
     return changed
 
 
-def _texts(one: CandidateList) -> list[str]:
+def _candidate_texts(one: CandidateList) -> list[str]:
     return [candidate.text for candidate in one.candidates]
 
 
-def _distinct(one: CandidateList) -> Rows:
+def _first_occurrences(one: CandidateList) -> RowMask:
     """Which candidates have a text that none before had [C]."""
-    order = ranks(_texts(one))
-    fresh: Rows = np.ones(len(order), dtype=np.bool_)
+    order = text_ranks(_candidate_texts(one))
+    fresh: RowMask = np.ones(len(order), dtype=np.bool_)
     fresh[1:] = order[1:] > np.maximum.accumulate(order)[:-1]
     return fresh

@@ -14,31 +14,31 @@ from typing import NamedTuple
 import numpy as np
 
 from models.reranking.log_linear import MAX_WEIGHT
-from models.reranking.tuning.comparing import compare, is_gain
-from models.reranking.tuning.problem import Floats, Ints, Problem
-from models.reranking.tuning.scaling import standardised
-from models.reranking.tuning.search import search, starts
+from models.reranking.tuning.comparing import compare_choices, is_improvement
+from models.reranking.tuning.problem import Floats, Ints, TuningProblem
+from models.reranking.tuning.scaling import standardise_features
+from models.reranking.tuning.search import powell_search, start_points
 from models.reranking.tuning.settings import TuningSettings
 from models.reranking.tuning.steps import Steps
 
-_EXPLORED_LISTS = 500
+_MAX_EXPLORED_LISTS = 500
 """Where valleys lie is looked up on so many lists at most."""
 
-_RESAMPLED_LISTS = 1000
+_MAX_RESAMPLE_LISTS = 1000
 """Of so many lists a resample consists at most: more made the mean no better, and every step dearer."""
 
-_VALLEYS = 3
+_NUM_MINIMA = 3
 """Of those found, so many of the lowest are searched with every resample."""
 
-_IN_SAMPLE = 1.5
+_IN_SAMPLE_P_FACTOR = 1.5
 """On the lists that weights were found with, `max_p_value` may be so many times what it is on lists held out: there are
 fewer of them, and what passes here is judged again there."""
 
-_LEAST_AGREEMENT = 0.5
+_MIN_AGREEMENT = 0.5
 """A feature whose mean weight is less than this share of its deviation over the resamples gets none."""
 
 
-class Shape(NamedTuple):
+class ProblemVariant(NamedTuple):
     """A problem under one choice of what no weight can express.
 
     Attributes:
@@ -47,10 +47,10 @@ class Shape(NamedTuple):
     """
 
     length_exponent: float
-    problem: Problem
+    problem: TuningProblem
 
 
-class Fitted(NamedTuple):
+class FittedWeights(NamedTuple):
     """Weights for features as they are.
 
     Attributes:
@@ -63,21 +63,21 @@ class Fitted(NamedTuple):
     length_exponent: float
     shape: int
 
-    def chosen(self, problem: Problem) -> Ints:
+    def chosen(self, problem: TuningProblem) -> Ints:
         """The candidates that these weights choose [N]; of a problem of this shape."""
         return problem.first_pass() if self.weights is None else problem.chosen(self.weights)
 
 
-FIRST_PASS = Fitted(None, 0.0, 0)
+FIRST_PASS_WEIGHTS = FittedWeights(None, 0.0, 0)
 
 
-def fit(
-    shapes: tuple[Shape, ...],
+def fit_feature_weights(
+    shapes: tuple[ProblemVariant, ...],
     lists: Ints,
     settings: TuningSettings,
     *,
     searched: Callable[[], None] = lambda: None,
-) -> Steps[Fitted]:
+) -> Steps[FittedWeights]:
     """Find weights on some lists of a problem.
 
     Args:
@@ -86,40 +86,40 @@ def fit(
         settings: how to look.
         searched: called whenever a resample has been searched.
     """
-    best = FIRST_PASS
+    best = FIRST_PASS_WEIGHTS
     for place, (exponent, whole) in enumerate(shapes):
         problem = whole.of(lists)
         weights = yield from _mean_weights(problem, settings, searched)
         if weights is None:
             continue
-        candidate = Fitted(weights, exponent, place)
+        candidate = FittedWeights(weights, exponent, place)
         before = best.chosen(shapes[best.shape].problem.of(lists))
         after = candidate.chosen(problem)
-        test = yield from compare(
+        test = yield from compare_choices(
             problem, before, after, samples=settings.bootstrap_samples, seed=settings.seed
         )
-        if is_gain(problem, test) and test.p_value <= _IN_SAMPLE * settings.max_p_value:
+        if is_improvement(problem, test) and test.p_value <= _IN_SAMPLE_P_FACTOR * settings.max_p_value:
             best = candidate
         yield
     return best
 
 
 def _mean_weights(
-    problem: Problem, settings: TuningSettings, searched: Callable[[], None]
+    problem: TuningProblem, settings: TuningSettings, searched: Callable[[], None]
 ) -> Steps[Floats | None]:
     """The mean of the resamples' best weights [D], that of the feature that decides most being 1 or −1.
 
     They are smaller where features are so different in size that a weight would be larger than one may be.
     None if no feature tells candidates apart, or none is agreed on.
     """
-    scaled, scaling = standardised(problem)
+    scaled, scaling = standardise_features(problem)
     telling = np.flatnonzero(scaling.deviations > 0)
     if not telling.size:
         return None
     scaled = scaled.with_features([problem.names[place] for place in telling])
-    found = yield from _resampled(scaled, settings, searched)
+    found = yield from _resampled_weights(scaled, settings, searched)
     mean, deviation = found.mean(axis=0), found.std(axis=0)
-    mean[np.abs(mean) < _LEAST_AGREEMENT * deviation] = 0.0
+    mean[np.abs(mean) < _MIN_AGREEMENT * deviation] = 0.0
     if not mean.any():
         return None
     weights = np.zeros(len(problem.names))
@@ -130,18 +130,20 @@ def _mean_weights(
     return scaled_raw
 
 
-def _resampled(problem: Problem, settings: TuningSettings, searched: Callable[[], None]) -> Steps[Floats]:
+def _resampled_weights(
+    problem: TuningProblem, settings: TuningSettings, searched: Callable[[], None]
+) -> Steps[Floats]:
     """The best weights of each resample [R, D]."""
     random = np.random.default_rng(settings.seed)
-    explored = problem.of(np.sort(random.permutation(problem.num_lists)[:_EXPLORED_LISTS]))
-    begin = starts(len(problem.names), restarts=settings.restarts, seed=settings.seed)
-    valleys = (yield from search(explored, begin, window=settings.window))[:_VALLEYS]
+    explored = problem.of(np.sort(random.permutation(problem.num_lists)[:_MAX_EXPLORED_LISTS]))
+    begin = start_points(len(problem.names), restarts=settings.restarts, seed=settings.seed)
+    valleys = (yield from powell_search(explored, begin, window=settings.window))[:_NUM_MINIMA]
     found = []
     for _ in range(settings.resamples):
-        size = min(problem.num_lists, _RESAMPLED_LISTS)
+        size = min(problem.num_lists, _MAX_RESAMPLE_LISTS)
         resample = problem.of(random.integers(problem.num_lists, size=size))
         yield
-        best = yield from search(resample, [one.weights for one in valleys], window=settings.window)
+        best = yield from powell_search(resample, [one.weights for one in valleys], window=settings.window)
         found.append(best[0].weights)
         searched()
     return np.array(found)

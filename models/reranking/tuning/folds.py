@@ -8,7 +8,7 @@ from models.reranking.lists import CandidateList
 from models.reranking.tuning.problem import Ints
 
 
-def fold_numbers(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
+def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
     """The fold of each list [N], from 0; about as many lists in each.
 
     Lists of the same references are in one fold: else what is held out would have been seen.

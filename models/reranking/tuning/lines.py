@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.reranking.tuning.problem import Floats, Ints, Problem
+from models.reranking.tuning.problem import Floats, Ints, TuningProblem
 from models.reranking.tuning.steps import Steps
 
-_END = np.pi / 2
-_LISTS_AT_ONCE = 1024
-EQUAL = 1e-9
+_MAX_ANGLE = np.pi / 2
+_LISTS_PER_STEP = 1024
+LOSS_TOLERANCE = 1e-9
 """Losses so near are the same, but for rounding."""
 
 
@@ -38,29 +38,29 @@ class LossCurve(NamedTuple):
 
     def smoothed(self, angles: Floats, window: float) -> Floats:
         """The mean loss over `window` radians to either side of some angles, as far as the line goes."""
-        edges = np.concatenate(([-_END], self.angles, [_END]))
+        edges = np.concatenate(([-_MAX_ANGLE], self.angles, [_MAX_ANGLE]))
         area = np.concatenate(([0.0], np.cumsum(np.diff(edges) * self.losses)))
-        low, high = np.maximum(angles - window, -_END), np.minimum(angles + window, _END)
+        low, high = np.maximum(angles - window, -_MAX_ANGLE), np.minimum(angles + window, _MAX_ANGLE)
         means: Floats = (np.interp(high, edges, area) - np.interp(low, edges, area)) / (high - low)
         return means
 
     def knots(self, window: float) -> Floats:
         """The angles at which the slope of the smoothed loss may change, rising."""
-        changes = np.concatenate((self.angles - window, self.angles + window, [-_END, _END, 0.0]))
-        return np.unique(np.clip(changes, -_END, _END))
+        changes = np.concatenate((self.angles - window, self.angles + window, [-_MAX_ANGLE, _MAX_ANGLE, 0.0]))
+        return np.unique(np.clip(changes, -_MAX_ANGLE, _MAX_ANGLE))
 
     def best(self, window: float) -> tuple[float, float]:
         """The angle of the least smoothed loss, the middle of where it is that low, and that loss."""
         knots = self.knots(window)
         losses = self.smoothed(knots, window)
-        low = losses <= losses.min() + EQUAL
+        low = losses <= losses.min() + LOSS_TOLERANCE
         begin = int(np.argmax(low))
         end = begin + int(np.argmin(np.append(low[begin:], False))) - 1
         middle = (knots[begin] + knots[end]) / 2
         return float(middle), float(losses[begin])
 
 
-def loss_along(problem: Problem, values: Floats, slopes: Floats) -> Steps[LossCurve]:
+def line_loss(problem: TuningProblem, values: Floats, slopes: Floats) -> Steps[LossCurve]:
     """The loss along a line, exactly.
 
     Args:
@@ -69,16 +69,16 @@ def loss_along(problem: Problem, values: Floats, slopes: Floats) -> Steps[LossCu
         slopes: what a step along the line adds to it [C].
     """
     from models.reranking.tuning.envelope import (
-        walk_envelopes,
-    )  # a compiled kernel: only where it is asked for
+        upper_envelopes,  # a compiled kernel: only where it is asked for
+    )
 
     first = np.empty(problem.num_lists, dtype=np.int64)
     breaks = np.empty(len(values))
     leaving, entering = np.empty((2, len(values)), dtype=np.int64)
     count = 0
-    for begin in range(0, problem.num_lists, _LISTS_AT_ONCE):
-        end = begin + _LISTS_AT_ONCE
-        count += walk_envelopes(
+    for begin in range(0, problem.num_lists, _LISTS_PER_STEP):
+        end = begin + _LISTS_PER_STEP
+        count += upper_envelopes(
             values,
             slopes,
             problem.offsets[begin : end + 1],

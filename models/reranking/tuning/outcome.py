@@ -3,7 +3,7 @@
 from typing import Literal, NamedTuple
 
 from models.reranking.metrics.significance import BootstrapTest
-from models.reranking.tuning.fitting import Fitted
+from models.reranking.tuning.fitting import FittedWeights
 from models.reranking.tuning.posterior_scale import PosteriorScale
 from models.reranking.tuning.problem import Ints
 
@@ -22,7 +22,7 @@ class FoldOutcome(NamedTuple):
         in_sample: score, by these weights, of the lists that they were found with.
     """
 
-    fitted: Fitted
+    fitted: FittedWeights
     lists: Ints
     baseline: float
     tuned: float
@@ -30,7 +30,7 @@ class FoldOutcome(NamedTuple):
     in_sample: float
 
 
-class Outcome(NamedTuple):
+class TuningOutcome(NamedTuple):
     """What tuning found.
 
     Attributes:
@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
 
     decision: Decision
     reason: str
-    fitted: Fitted
+    fitted: FittedWeights
     folds: tuple[FoldOutcome, ...]
     first: Ints
     held_out: Ints

@@ -6,19 +6,19 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from models.reranking.ranking import MAX_SCALE
-from models.reranking.tuning.lines import EQUAL
-from models.reranking.tuning.problem import Floats, Ints, Problem
+from models.reranking.ranking import MAX_POSTERIOR_SCALE
+from models.reranking.tuning.lines import LOSS_TOLERANCE
+from models.reranking.tuning.problem import Floats, Ints, TuningProblem
 from models.reranking.tuning.steps import Steps
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
-_WIDEST = 3.0
+_MAX_DECADES = 3.0
 """Decades to either side of totals of deviation 1 within their lists."""
 
 _GRID_POINTS = 61
 _REFINEMENTS = 40
-_LEAST_MASS = 1e-300
+_MIN_MASS = 1e-300
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -36,7 +36,7 @@ class PosteriorScale(NamedTuple):
     cross_entropy_uniform: float
 
 
-def fit_scale(problem: Problem, totals: Floats) -> Steps[PosteriorScale]:
+def fit_posterior_scale(problem: TuningProblem, totals: Floats) -> Steps[PosteriorScale]:
     """The factor under which the best candidates of the lists have the greatest posterior mass, in the geometric mean.
 
     Args:
@@ -46,14 +46,16 @@ def fit_scale(problem: Problem, totals: Floats) -> Steps[PosteriorScale]:
     Returns:
         1 as the factor where no list says anything.
     """
-    lists = _Telling.of(problem, totals)
+    lists = _InformativeLists.of(problem, totals)
     if lists is None:
         return PosteriorScale(1.0, 0.0, 0.0)
     uniform = lists.cross_entropy(-np.inf)
     if not lists.deviation:
         return PosteriorScale(1.0, uniform, uniform)
-    widest = min(_WIDEST, math.log10(MAX_SCALE * lists.deviation))  # no request may ask for a larger scale
-    decades = np.linspace(-_WIDEST, widest, _GRID_POINTS)
+    widest = min(
+        _MAX_DECADES, math.log10(MAX_POSTERIOR_SCALE * lists.deviation)
+    )  # no request may ask for a larger scale
+    decades = np.linspace(-_MAX_DECADES, widest, _GRID_POINTS)
     losses = []
     for decade in decades:
         losses.append(lists.cross_entropy(decade))
@@ -71,7 +73,7 @@ def fit_scale(problem: Problem, totals: Floats) -> Steps[PosteriorScale]:
     return PosteriorScale(10**middle / lists.deviation, lists.cross_entropy(middle), uniform)
 
 
-class _Telling(NamedTuple):
+class _InformativeLists(NamedTuple):
     """The lists of which some candidates are better than others, end to end.
 
     Attributes:
@@ -89,10 +91,10 @@ class _Telling(NamedTuple):
     deviation: float
 
     @classmethod
-    def of(cls, problem: Problem, totals: Floats) -> "_Telling | None":
+    def of(cls, problem: TuningProblem, totals: Floats) -> "_InformativeLists | None":
         costs = problem.costs(problem.statistics[problem.oracle()].sum(axis=0))
         begins, lengths = problem.offsets[:-1], np.diff(problem.offsets)
-        is_best = costs <= np.repeat(np.minimum.reduceat(costs, begins), lengths) + EQUAL
+        is_best = costs <= np.repeat(np.minimum.reduceat(costs, begins), lengths) + LOSS_TOLERANCE
         telling = np.add.reduceat(is_best, begins, dtype=np.int64) < lengths
         if not telling.any():
             return None
@@ -102,10 +104,10 @@ class _Telling(NamedTuple):
         means = np.add.reduceat(totals, begins) / lengths
         deviation = float(np.sqrt(np.mean((totals - np.repeat(means, lengths)) ** 2)))
         totals = totals - np.repeat(np.maximum.reduceat(totals, begins), lengths)
-        return cls(totals, is_best, begins, lengths, deviation if deviation > EQUAL else 0.0)
+        return cls(totals, is_best, begins, lengths, deviation if deviation > LOSS_TOLERANCE else 0.0)
 
     def cross_entropy(self, decade: float) -> float:
         """Mean −ln of the mass of the best, where totals of deviation 1 are multiplied by 10 to that power."""
         mass = np.exp(self.totals * (10**decade / self.deviation if self.deviation else 0.0))
         best = np.add.reduceat(mass * self.is_best, self.begins)
-        return float(-np.log(np.maximum(best / np.add.reduceat(mass, self.begins), _LEAST_MASS)).mean())
+        return float(-np.log(np.maximum(best / np.add.reduceat(mass, self.begins), _MIN_MASS)).mean())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from models.reranking.metrics import Metric
+from models.reranking.metrics.interface import Metric
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -15,7 +15,7 @@ _ORACLE_ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Problem:
+class TuningProblem:
     """Lists of candidates, end to end.
 
     Attributes:
@@ -37,17 +37,17 @@ class Problem:
         """N."""
         return len(self.offsets) - 1
 
-    def of(self, lists: Ints) -> "Problem":
+    def of(self, lists: Ints) -> "TuningProblem":
         """The problem of some of its lists, by their numbers."""
         begins, lengths = self.offsets[lists], np.diff(self.offsets)[lists]
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         rows = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
-        return Problem(self.names, self.features[rows], self.statistics[rows], offsets, self.metric)
+        return TuningProblem(self.names, self.features[rows], self.statistics[rows], offsets, self.metric)
 
-    def with_features(self, names: Sequence[str]) -> "Problem":
+    def with_features(self, names: Sequence[str]) -> "TuningProblem":
         """The problem with some of its features only."""
         columns = [self.names.index(name) for name in names]
-        return Problem(
+        return TuningProblem(
             tuple(names),
             np.ascontiguousarray(self.features[:, columns]),
             self.statistics,
@@ -57,7 +57,7 @@ class Problem:
 
     def chosen(self, weights: Floats) -> Ints:
         """The candidate of each list with the greatest total, the first of equal ones [N]."""
-        return first_greatest(self.features @ weights, self.offsets)
+        return argmax_by_list(self.features @ weights, self.offsets)
 
     def first_pass(self) -> Ints:
         """The candidate of each list that came first [N]."""
@@ -98,7 +98,7 @@ class Problem:
         best = self.first_pass()
         totals = self.statistics[best].sum(axis=0)
         for _ in range(_ORACLE_ROUNDS):
-            choice = first_greatest(-sign * self.costs(totals), self.offsets)
+            choice = argmax_by_list(-sign * self.costs(totals), self.offsets)
             new_totals = self.statistics[choice].sum(axis=0)
             if not sign * self.losses(new_totals) < sign * self.losses(totals):
                 break
@@ -106,7 +106,7 @@ class Problem:
         return best
 
 
-def first_greatest(values: Floats, offsets: Ints) -> Ints:
+def argmax_by_list(values: Floats, offsets: Ints) -> Ints:
     """The place of each list's greatest value, the first of equal ones; [C] → [N]."""
     greatest = np.maximum.reduceat(values, offsets[:-1])
     is_greatest = values == np.repeat(greatest, np.diff(offsets))

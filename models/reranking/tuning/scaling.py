@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.reranking.tuning.problem import Floats, Problem
+from models.reranking.tuning.problem import Floats, TuningProblem
 
 
-class Scaling(NamedTuple):
+class FeatureScaling(NamedTuple):
     """How features were made comparable.
 
     Attributes:
@@ -21,7 +21,7 @@ class Scaling(NamedTuple):
         return np.divide(weights, self.deviations, out=np.zeros_like(weights), where=self.deviations > 0)
 
 
-def standardised(problem: Problem) -> tuple[Problem, Scaling]:
+def standardise_features(problem: TuningProblem) -> tuple[TuningProblem, FeatureScaling]:
     """The problem with features of mean 0 in each list and of deviation 1 over all.
 
     What all candidates of a list share changes no choice, so it is taken away.
@@ -34,6 +34,6 @@ def standardised(problem: Problem) -> tuple[Problem, Scaling]:
     scaled = np.divide(centred, deviations, out=np.zeros_like(centred), where=deviations > 0)
     features = np.ascontiguousarray(scaled)
     return (
-        Problem(problem.names, features, problem.statistics, problem.offsets, problem.metric),
-        Scaling(deviations),
+        TuningProblem(problem.names, features, problem.statistics, problem.offsets, problem.metric),
+        FeatureScaling(deviations),
     )

@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.reranking.tuning.lines import EQUAL, loss_along
-from models.reranking.tuning.problem import Floats, Problem
+from models.reranking.tuning.lines import LOSS_TOLERANCE, line_loss
+from models.reranking.tuning.problem import Floats, TuningProblem
 from models.reranking.tuning.steps import Steps
 
 _MAX_ROUNDS = 12
 
 
-class Found(NamedTuple):
+class LocalMinimum(NamedTuple):
     """Where a search ended.
 
     Attributes:
@@ -29,15 +29,15 @@ class Found(NamedTuple):
     loss: float
 
 
-def starts(num_features: int, *, restarts: int, seed: int) -> Iterator[Floats]:
+def start_points(num_features: int, *, restarts: int, seed: int) -> Iterator[Floats]:
     """Where searches begin: each feature alone, then at random."""
     yield from np.eye(num_features)
     yield from np.random.default_rng(seed).standard_normal((restarts, num_features))
 
 
-def search(
-    problem: Problem, begin: Iterator[Floats] | Sequence[Floats], *, window: float
-) -> Steps[list[Found]]:
+def powell_search(
+    problem: TuningProblem, begin: Iterator[Floats] | Sequence[Floats], *, window: float
+) -> Steps[list[LocalMinimum]]:
     """Where the searches from some starts ended, the best first, of equal ones the one found first.
 
     Args:
@@ -47,36 +47,38 @@ def search(
     """
     found = []
     for start in begin:
-        found.append((yield from _descend(problem, start, window)))  # noqa: PERF401 - it yields
+        found.append((yield from _powell_descent(problem, start, window)))  # noqa: PERF401 - it yields
     return sorted(found, key=lambda one: one.loss)
 
 
-def _descend(problem: Problem, start: Floats, window: float) -> Steps[Found]:
-    found = Found(_unit(start), np.inf)
+def _powell_descent(problem: TuningProblem, start: Floats, window: float) -> Steps[LocalMinimum]:
+    found = LocalMinimum(_unit_vector(start), np.inf)
     for _ in range(_MAX_ROUNDS):
         before = found
         for feature in range(len(problem.names)):
-            found = yield from _along_feature(problem, found.weights, feature, window)
+            found = yield from _search_feature(problem, found.weights, feature, window)
         travelled = found.weights - before.weights
-        if np.linalg.norm(travelled) > EQUAL:
-            found = yield from _along(problem, found.weights, _unit(travelled), window, (0.0,))
-        if found.loss >= before.loss - EQUAL:
+        if np.linalg.norm(travelled) > LOSS_TOLERANCE:
+            found = yield from _search_line(problem, found.weights, _unit_vector(travelled), window, (0.0,))
+        if found.loss >= before.loss - LOSS_TOLERANCE:
             break
     return found
 
 
-def _along_feature(problem: Problem, weights: Floats, feature: int, window: float) -> Steps[Found]:
+def _search_feature(
+    problem: TuningProblem, weights: Floats, feature: int, window: float
+) -> Steps[LocalMinimum]:
     """Go to the best weight of one feature; to none, if that is as good."""
     direction = np.zeros_like(weights)
     direction[feature] = 1.0
-    alone = abs(weights[feature]) >= 1 - EQUAL  # without it nothing would be left
+    alone = abs(weights[feature]) >= 1 - LOSS_TOLERANCE  # without it nothing would be left
     preferred = (0.0,) if alone else (float(np.arctan(-weights[feature])), 0.0)
-    return (yield from _along(problem, weights, direction, window, preferred))
+    return (yield from _search_line(problem, weights, direction, window, preferred))
 
 
-def _along(
-    problem: Problem, weights: Floats, direction: Floats, window: float, preferred: Sequence[float]
-) -> Steps[Found]:
+def _search_line(
+    problem: TuningProblem, weights: Floats, direction: Floats, window: float, preferred: Sequence[float]
+) -> Steps[LocalMinimum]:
     """Go to the best place on a line.
 
     Args:
@@ -86,14 +88,14 @@ def _along(
         window: as in `search`.
         preferred: angles of which the first that is as good as the best place is taken instead.
     """
-    curve = yield from loss_along(problem, problem.features @ weights, problem.features @ direction)
+    curve = yield from line_loss(problem, problem.features @ weights, problem.features @ direction)
     best, least = curve.best(window)
     losses = curve.smoothed(np.array(preferred), window)
-    good = np.flatnonzero(losses <= least + EQUAL)
+    good = np.flatnonzero(losses <= least + LOSS_TOLERANCE)
     angle, loss = (preferred[good[0]], losses[good[0]]) if good.size else (best, least)
-    return Found(_unit(np.cos(angle) * weights + np.sin(angle) * direction), float(loss))
+    return LocalMinimum(_unit_vector(np.cos(angle) * weights + np.sin(angle) * direction), float(loss))
 
 
-def _unit(vector: Floats) -> Floats:
+def _unit_vector(vector: Floats) -> Floats:
     answer: Floats = vector / np.linalg.norm(vector)
     return answer

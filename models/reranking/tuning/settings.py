@@ -44,15 +44,15 @@ class TuningSettings:
     window: float = 0.05
 
     def __post_init__(self) -> None:
-        _check("folds", self.folds, 2, MAX_FOLDS)
-        _check("seed", self.seed, 0, MAX_SEED)
-        _check("restarts", self.restarts, 0, MAX_RESTARTS)
-        _check("resamples", self.resamples, 1, MAX_RESAMPLES)
-        _check("max_p_value", self.max_p_value, 0, 1)
-        _check("bootstrap_samples", self.bootstrap_samples, MIN_SAMPLES, MAX_SAMPLES)
-        _check("length_exponents", len(self.length_exponents), 1, MAX_EXPONENTS, " values")
+        _check_range("folds", self.folds, 2, MAX_FOLDS)
+        _check_range("seed", self.seed, 0, MAX_SEED)
+        _check_range("restarts", self.restarts, 0, MAX_RESTARTS)
+        _check_range("resamples", self.resamples, 1, MAX_RESAMPLES)
+        _check_range("max_p_value", self.max_p_value, 0, 1)
+        _check_range("bootstrap_samples", self.bootstrap_samples, MIN_SAMPLES, MAX_SAMPLES)
+        _check_range("length_exponents", len(self.length_exponents), 1, MAX_EXPONENTS, " values")
         for place, exponent in enumerate(self.length_exponents):
-            _check(f"length_exponents[{place}]", exponent, 0, MAX_LENGTH_EXPONENT)
+            _check_range(f"length_exponents[{place}]", exponent, 0, MAX_LENGTH_EXPONENT)
 
     @property
     def num_resamples(self) -> int:
@@ -60,7 +60,7 @@ class TuningSettings:
         return (self.folds + 1) * len(self.length_exponents) * self.resamples
 
 
-def _check(parameter: str, value: float, least: float, most: float, what: str = "") -> None:
+def _check_range(parameter: str, value: float, least: float, most: float, what: str = "") -> None:
     if not least <= value <= most:
         raise InvalidInputError(
             f"{parameter} is {value}{what}; it must be from {least} to {most}", parameter=parameter

@@ -14,7 +14,7 @@ Steps: TypeAlias = Generator[None, None, T]
 """A computation under way: it stops often, and returns its result."""
 
 
-def finish(steps: Steps[T]) -> T:
+def run_steps(steps: Steps[T]) -> T:
     """Do all that is left of a computation."""
     while True:
         try:
@@ -24,7 +24,9 @@ def finish(steps: Steps[T]) -> T:
             return result
 
 
-def in_steps(items: Iterable[T], prepare: Callable[[T], R], *, size: Callable[[T], int]) -> Steps[list[R]]:
+def map_in_steps(
+    items: Iterable[T], prepare: Callable[[T], R], *, size: Callable[[T], int]
+) -> Steps[list[R]]:
     """Prepare each item, a bounded amount of text a step.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from service.load.target import Request
-from service.load.texts import beginnings, default_texts, shuffled, variants
+from service.load.texts import candidate_variants, default_texts, shuffled, typed_prefixes
 
 _LISTS, _CANDIDATES = 4, 50
 
@@ -80,7 +80,7 @@ def _bodies(
     kind: str, texts: Iterator[str], words: list[str], generator: random.Random
 ) -> Iterator[tuple[str, dict[str, object]]]:
     """Paths and bodies of one kind, for ever."""
-    typists = [beginnings(texts) for _ in range(20)]
+    typists = [typed_prefixes(texts) for _ in range(20)]
     while True:
         if kind == "next-token":
             yield "/v1/next-token", {"context": next(texts), "top_k": 10}
@@ -91,7 +91,7 @@ def _bodies(
         elif kind == "states":
             yield "/v1/states", {"context": [next(texts), "the"]}
         elif kind == "rerank":
-            lists = [variants(next(texts), words, _CANDIDATES, generator) for _ in range(_LISTS)]
+            lists = [candidate_variants(next(texts), words, _CANDIDATES, generator) for _ in range(_LISTS)]
             yield "/v1/rerank", {"lists": [{"candidates": [{"text": text} for text in one]} for one in lists]}
         elif kind == "autocomplete":
             typist = generator.randrange(len(typists))

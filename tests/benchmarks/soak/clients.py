@@ -16,11 +16,11 @@ from pathlib import Path
 import uvloop
 from soak.bodies import Scene, scenes
 
-from service.load.arrivals import poisson
-from service.load.clock import Clock
+from service.load.arrivals import poisson_arrivals
+from service.load.clock import PreciseClock
 from service.load.connection import Connection, ExchangeError, Reply
-from service.load.events import message_of
-from service.load.pool import Pool
+from service.load.events import error_message
+from service.load.pool import ConnectionPool
 from service.load.target import Request, Target
 
 TIMEOUT_S = 60.0
@@ -37,7 +37,7 @@ class Clients:
 
     def __init__(self, target, out):
         self._target, self._out = target, out
-        self._pool = Pool(target, 512)
+        self._pool = ConnectionPool(target, 512)
 
     async def play(self, scene: Scene, due_s: float) -> None:
         """Play one scene that was due at a time of `time.perf_counter`."""
@@ -102,15 +102,15 @@ def _judged(reply: Reply, scene: Scene) -> str:
 
 
 def _told(reply: Reply) -> str:
-    return f"http_{reply.status}: {message_of(reply.body)[:120]}"
+    return f"http_{reply.status}: {error_message(reply.body)[:120]}"
 
 
 async def open_loop(clients, source, given):
     """Scenes at a rate that does not depend on the answers."""
     started_s = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
-        with Clock() as clock:
-            for offset_s in poisson(given.rate, given.seed):
+        with PreciseClock() as clock:
+            for offset_s in poisson_arrivals(given.rate, given.seed):
                 if offset_s > given.seconds:
                     return
                 await clock.sleep_until(started_s + offset_s)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import CharacterTokenizer
 from models.vocabulary import Vocabulary
 from service.settings import Settings
@@ -19,7 +19,7 @@ WORDS = families.WORDS
 
 
 def publish(registry, name, model, tokenizer, *, direction="forward"):
-    about = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {}, direction=direction)
+    about = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {}, direction=direction)
     registry.publish(name, lambda folder: write_checkpoint(folder, model, tokenizer, about))
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from models.checking.settings import CheckOptions, GivenSpan, GivenSuggestion
-from service.engine.job import result_of
+from models.checking.settings import CheckSettings, GivenSpan, GivenSuggestion
+from service.engine.job import run_to_completion
 from service.use_cases.check import CheckCommand, check
 from service.use_cases.limits import Limits
 from tests.checked import check as check_directly
@@ -24,7 +24,7 @@ def test_the_engine_is_told_what_is_told_without_it(name):
     spans = (given(6, 8, "w4", "w5"), given(13, 20, "w5", "w4 w5"), given(24, 30, "w7 w8 w9"))
     one = loaded(tokenizer())
     one.checkpoint.model = model(name)
-    checked = result_of(check(one, CheckCommand(TEXT, 0.0, 9, CheckOptions(given=spans)), LIMITS))
+    checked = run_to_completion(check(one, CheckCommand(TEXT, 0.0, 9, CheckSettings(given=spans)), LIMITS))
     issues = check_directly(model(name), tokenizer(), TEXT, threshold=0.0, max_suggestions=9, given=spans)
     assert [issue[:3] for issue in checked.issues] == [issue[:3] for issue in issues]
     assert {(6, 8), (13, 20), (24, 30)} <= {(issue.start, issue.end) for issue in issues}

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from models.checking.sentences import MAX_TOKENS, cutter_of, running_words
+from models.checking.sentences import MAX_SENTENCE_TOKENS, sentence_splitter_for, word_pattern
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import EOS, Vocabulary
 from tests.checked import trigram
@@ -22,7 +22,7 @@ TEXTS = [
 
 
 def words_of(tokenizer, text):
-    return [word for s in cutter_of(tokenizer).sentences(text, lookahead=4) for word in s.words]
+    return [word for s in sentence_splitter_for(tokenizer).sentences(text, lookahead=4) for word in s.words]
 
 
 @pytest.mark.parametrize("kind", ["word", "char", "unigram"])
@@ -36,7 +36,7 @@ def test_words_are_where_they_say_whatever_the_text(kind, text):
 
 @pytest.mark.parametrize("kind", ["word", "char", "unigram"])
 def test_every_token_of_plain_words_belongs_to_one(kind):
-    (sentence,) = cutter_of(trigram(kind)[1]).sentences("the cat sat", lookahead=4)
+    (sentence,) = sentence_splitter_for(trigram(kind)[1]).sentences("the cat sat", lookahead=4)
     spans = [(word.first, word.last) for word in sentence.words]
     assert spans[0][0] == 0
     assert spans[-1][1] == len(sentence.ids)
@@ -45,7 +45,7 @@ def test_every_token_of_plain_words_belongs_to_one(kind):
 
 def test_a_space_belongs_to_the_word_after_it_and_punctuation_to_none():
     tokenizer = CharacterTokenizer(Vocabulary("abc ,"))
-    (sentence,) = cutter_of(tokenizer).sentences("ab, c", lookahead=4)
+    (sentence,) = sentence_splitter_for(tokenizer).sentences("ab, c", lookahead=4)
     assert [(word.first, word.last) for word in sentence.words] == [(0, 2), (3, 5)]
 
 
@@ -59,18 +59,18 @@ def test_lower_casing_that_changes_lengths_moves_no_word():
 
 
 def test_lines_without_a_token_are_no_sentences():
-    sentences = list(cutter_of(trigram()[1]).sentences("\n  \nthe cat\n\t\n", lookahead=4))
+    sentences = list(sentence_splitter_for(trigram()[1]).sentences("\n  \nthe cat\n\t\n", lookahead=4))
     assert [(sentence.text, sentence.offset) for sentence in sentences] == [("the cat", 4)]
-    assert list(cutter_of(trigram()[1]).sentences("", lookahead=4)) == []
+    assert list(sentence_splitter_for(trigram()[1]).sentences("", lookahead=4)) == []
 
 
 @pytest.mark.parametrize("kind", ["word", "char", "unigram"])
 def test_a_long_line_is_cut_at_words_and_its_parts_know_what_follows(kind):
     tokenizer = trigram(kind)[1]
     text = "the cat sat on the mat " * 200
-    parts = list(cutter_of(tokenizer).sentences(text, lookahead=4))
+    parts = list(sentence_splitter_for(tokenizer).sentences(text, lookahead=4))
     assert len(parts) > 1
-    assert max(len(part.ids) for part in parts) <= MAX_TOKENS
+    assert max(len(part.ids) for part in parts) <= MAX_SENTENCE_TOKENS
     assert [i for part in parts for i in part.ids.tolist()] == tokenizer.encode(text)
     assert [part.continues_line for part in parts] == [False] + [True] * (len(parts) - 1)
     assert all(text[w.start : w.end] == w.text for part in parts for w in part.words)
@@ -84,16 +84,16 @@ def test_a_long_line_is_cut_at_words_and_its_parts_know_what_follows(kind):
 def test_a_part_of_a_long_line_has_the_text_of_its_tokens(kind):
     tokenizer = trigram(kind)[1]
     text = "the cat sat  on the mat, " * 200
-    for part in cutter_of(tokenizer).sentences(text, lookahead=4):
+    for part in sentence_splitter_for(tokenizer).sentences(text, lookahead=4):
         assert tokenizer.encode(part.text) == part.ids.tolist()
         assert text[part.offset :].startswith(part.text)
 
 
 def test_one_endless_word_is_cut_too():
     tokenizer = CharacterTokenizer(Vocabulary("a"))
-    parts = list(cutter_of(tokenizer).sentences("a" * 2000, lookahead=4))
+    parts = list(sentence_splitter_for(tokenizer).sentences("a" * 2000, lookahead=4))
     assert sum(len(part.ids) for part in parts) == 2000
-    assert max(len(part.ids) for part in parts) <= MAX_TOKENS
+    assert max(len(part.ids) for part in parts) <= MAX_SENTENCE_TOKENS
 
 
 def test_what_is_known_is_told_by_the_kind_of_tokens():
@@ -107,7 +107,7 @@ def test_what_is_known_is_told_by_the_kind_of_tokens():
 def test_bytes_of_rare_characters_leave_pieces_where_they_are():
     tokenizer = trigram("unigram")[1]
     text = "the \u05e9\u05dc cat"
-    (sentence,) = cutter_of(tokenizer).sentences(text, lookahead=4)
+    (sentence,) = sentence_splitter_for(tokenizer).sentences(text, lookahead=4)
     last = sentence.words[-1]
     spelled = b"".join(tokenizer.token_bytes[i] for i in sentence.ids[last.first : last.last])
     assert spelled.decode().strip() == "cat"
@@ -123,4 +123,4 @@ def test_bytes_of_rare_characters_leave_pieces_where_they_are():
     ],
 )
 def test_runs_of_word_characters(text, words):
-    assert running_words().findall(text) == words
+    assert word_pattern().findall(text) == words

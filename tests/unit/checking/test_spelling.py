@@ -6,8 +6,8 @@ import math
 import pytest
 from rapidfuzz.distance import OSA
 
-from models.checking.edit_strings import one_edit_from, slips_of
-from models.checking.letters import as_typed, is_letters, spelled
+from models.checking.edit_strings import common_typo_corrections, one_edit_strings
+from models.checking.letters import is_alphabetic, match_case, split_affixes
 from models.checking.spelling import SpellingModel
 
 
@@ -30,7 +30,7 @@ def test_a_model_of_no_words_knows_strings_all_the_same():
 
 
 def test_strings_one_edit_away_are_all_there():
-    strings = one_edit_from("abc", "abcd")
+    strings = one_edit_strings("abc", "abcd")
     assert len(strings) == len(set(strings))
     assert all(OSA.distance("abc", s) == 1 for s in strings)
     everything = ("".join(s) for n in range(1, 5) for s in itertools.product("abcd", repeat=n))
@@ -38,7 +38,7 @@ def test_strings_one_edit_away_are_all_there():
 
 
 def test_common_slips_are_strings_one_edit_away():
-    slips = slips_of("eror")
+    slips = common_typo_corrections("eror")
     assert "error" in slips
     assert {"eorr", "reor", "ero"} <= set(slips)
     assert all(OSA.distance("eror", s) == 1 for s in slips)
@@ -60,12 +60,12 @@ def test_common_slips_are_strings_one_edit_away():
     ],
 )
 def test_what_of_a_token_is_a_word(token, expected):
-    found = spelled(token)
+    found = split_affixes(token)
     assert (found and (found.affixes[0], found.core, found.affixes[1])) == expected
 
 
 def test_words_take_the_case_of_what_was_typed():
-    assert [as_typed(t, "house") for t in ("hose", "Hose", "HOSE", "H")] == [
+    assert [match_case(t, "house") for t in ("hose", "Hose", "HOSE", "H")] == [
         "house",
         "House",
         "HOUSE",
@@ -74,7 +74,7 @@ def test_words_take_the_case_of_what_was_typed():
 
 
 def test_runs_longer_than_a_word_are_not_looked_into():
-    assert is_letters("a-" * 127 + "a")
-    assert not is_letters("a-" * 128 + "a")
-    assert spelled("a" * 256) == (("", ""), "a" * 256)
-    assert spelled("a" * 257) is None
+    assert is_alphabetic("a-" * 127 + "a")
+    assert not is_alphabetic("a-" * 128 + "a")
+    assert split_affixes("a" * 256) == (("", ""), "a" * 256)
+    assert split_affixes("a" * 257) is None

@@ -6,14 +6,14 @@ import math
 import numpy as np
 import pytest
 
-from models.checking.settings import ErrorSettings, GivenSpan, GivenSuggestion, SearchSettings
-from models.checking.verdicts import LEAST_PROBABILITY, probabilities
+from models.checking.settings import CandidateSettings, ErrorSettings, GivenSpan, GivenSuggestion
+from models.checking.verdicts import MIN_SUGGESTION_PROBABILITY, error_probabilities
 from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, EOS, Vocabulary
 from tests.checked import check, fake, trigram, weigh
 from tests.fakes import FakeModel
 
-EXACT = SearchSettings(slack_nats=1e9, max_alternatives=100, likeliest=0)
+EXACT = CandidateSettings(slack_nats=1e9, max_alternatives=100, likeliest=0)
 
 
 def log_prob(model, words):
@@ -41,9 +41,9 @@ def test_the_probability_is_that_of_bayes_rule_with_both_contexts(right_tokens, 
     model, tokenizer = fake(["hat", "cats"])
     errors = ErrorSettings(error_rate=error_rate)
     words = ["the", "cat", "sat", "on", "a", "mat"]
-    search = SearchSettings(slack_nats=1e9, max_alternatives=100, right_tokens=right_tokens)
+    search = CandidateSettings(slack_nats=1e9, max_alternatives=100, right_tokens=right_tokens)
     (weighed,) = weigh(model, tokenizer, " ".join(words), errors=errors, search=search)
-    slots, found = probabilities(weighed)
+    slots, found = error_probabilities(weighed)
     near = {"sat": 1, "mat": 1, "hat": 1, "cats": 1}
     assert found[slots.tolist().index(1)] == pytest.approx(
         slow_probability(model, words, 1, near, errors), rel=1e-4
@@ -76,7 +76,7 @@ def test_a_sentence_is_told_the_same_alone_and_beside_others(kind):
 def test_a_long_line_is_told_as_one_whose_state_was_never_cut(kind, monkeypatch):
     text = "the cat sat on the mat " * 6 + "he took of his hat"
     whole = weigh(*trigram(kind), text)
-    monkeypatch.setattr("models.checking.sentences.MAX_TOKENS", 40)
+    monkeypatch.setattr("models.checking.sentences.MAX_SENTENCE_TOKENS", 40)
     parts = weigh(*trigram(kind), text)
     assert len(parts) > len(whole) == 1
     words = np.concatenate([part.word_log_probs for part in parts])
@@ -89,10 +89,10 @@ def test_a_long_line_is_told_as_one_whose_state_was_never_cut(kind, monkeypatch)
 def test_an_error_late_in_a_long_line_is_told_as_in_a_short_one(kind, monkeypatch):
     text, search = (
         "the cat sat on the mat " * 6 + "the cat sat on teh mat",
-        SearchSettings(min_surprisal_bits=6.0),
+        CandidateSettings(min_surprisal_bits=6.0),
     )
     whole = check(*trigram(kind), text, search=search)
-    monkeypatch.setattr("models.checking.sentences.MAX_TOKENS", 40)
+    monkeypatch.setattr("models.checking.sentences.MAX_SENTENCE_TOKENS", 40)
     parts = check(*trigram(kind), text, search=search)
     assert [(issue.start, issue.suggestions[0].text) for issue in parts] == [(153, "the")]
     assert [issue[:3] for issue in parts] == [issue[:3] for issue in whole]
@@ -102,7 +102,7 @@ def test_an_error_late_in_a_long_line_is_told_as_in_a_short_one(kind, monkeypatc
 def test_the_right_context_saves_a_word_that_the_left_does_not_expect():
     model, tokenizer = trigram()
     text = "he took off his hat"
-    left = SearchSettings(right_tokens=0)
+    left = CandidateSettings(right_tokens=0)
     blamed = {issue.start for issue in check(model, tokenizer, text, threshold=0.02, search=left)}
     both = {issue.start for issue in check(model, tokenizer, text, threshold=0.02)}
     assert both <= blamed
@@ -134,14 +134,14 @@ def test_what_is_found_is_ordered_and_adds_up():
         shares = [suggestion.probability for suggestion in issue.suggestions]
         assert shares == sorted(shares, reverse=True)
         untold = issue.probability - sum(shares)
-        assert -1e-9 <= untold < 50 * LEAST_PROBABILITY
-        assert min(shares) >= LEAST_PROBABILITY
+        assert -1e-9 <= untold < 50 * MIN_SUGGESTION_PROBABILITY
+        assert min(shares) >= MIN_SUGGESTION_PROBABILITY
 
 
 def test_a_rare_name_is_not_wrong_for_being_unknown():
     """No word is near it; what the model expects instead is told as suggestions at most."""
     (weighed,) = weigh(*trigram(), "the zyxwvu sat on the mat")
-    slots, wrong = probabilities(weighed)
+    slots, wrong = error_probabilities(weighed)
     assert wrong[slots.tolist().index(1)] < 0.01
 
 
@@ -184,7 +184,7 @@ def test_a_callers_span_may_have_several_words(kind):
 
 @pytest.mark.parametrize("kind", ["char", "unigram"])
 def test_models_without_word_tokens_find_strings_near_surprising_words(kind):
-    search = SearchSettings(min_surprisal_bits=6.0)
+    search = CandidateSettings(min_surprisal_bits=6.0)
     (issue,) = check(*trigram(kind), "the cat sat on teh mat", search=search)
     assert issue.start == 15
     assert issue.suggestions[0].text == "the"
@@ -206,7 +206,7 @@ def test_a_vocabulary_without_words_finds_nothing(words):
 @pytest.mark.parametrize("kind", ["word", "char", "unigram"])
 def test_a_suggestion_of_the_callers_is_told_once(kind):
     """Whether it is near in spelling, a dictionary word, or a word with a space too few."""
-    search = SearchSettings(min_surprisal_bits=5.0)
+    search = CandidateSettings(min_surprisal_bits=5.0)
     for typed, meant in (("teh", "the"), ("ofthe", "of the"), ("gnuplto", "gnuplot")):
         text = f"the cat sat on {typed} mat"
         suggested = given(15, 15 + len(typed), (meant, -2.0))

@@ -3,7 +3,7 @@
 import pytest
 
 from models.checking.calibration import Calibration, CalibrationPoint
-from models.checkpoint.calibrations import FOLDER, CalibrationStore
+from models.checkpoint.calibrations import CALIBRATIONS_FOLDER, CalibrationStore
 from models.errors import FormatError, InvalidInputError, RegistryError
 
 POINTS = [(0.1, 0.4, 0.9), (0.3, 0.7, 0.8), (0.5, 0.65, 0.6), (0.9, 0.95, 0.2)]
@@ -28,7 +28,7 @@ def test_what_is_written_is_read_again_and_replaced(tmp_path):
     store.write(calibration())
     assert store.read("small@3") == calibration()
     assert store.read("small@4") is None
-    assert [path.name for path in (tmp_path / FOLDER).iterdir()] == ["small@3.json"]
+    assert [path.name for path in (tmp_path / CALIBRATIONS_FOLDER).iterdir()] == ["small@3.json"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"model": "small@3"}', b"\xff"])
@@ -54,7 +54,7 @@ def test_what_is_no_number_is_refused(tmp_path, given, number, field):
 
 def test_a_file_of_another_version_is_refused(tmp_path):
     store = CalibrationStore(tmp_path)
-    store.write(calibration()).rename(tmp_path / FOLDER / "small@4.json")
+    store.write(calibration()).rename(tmp_path / CALIBRATIONS_FOLDER / "small@4.json")
     with pytest.raises(FormatError, match="is the calibration of 'small@3'"):
         store.read("small@4")
 
@@ -73,7 +73,7 @@ def test_an_address_that_is_no_version_is_refused(tmp_path, address):
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path):
-    (tmp_path / FOLDER).write_text("a file")
+    (tmp_path / CALIBRATIONS_FOLDER).write_text("a file")
     with pytest.raises(RegistryError, match="cannot write"):
         CalibrationStore(tmp_path).write(calibration())
 

@@ -8,9 +8,9 @@ from models.checkpoint.calibrations import CalibrationStore
 from models.checkpoint.documents import MAX_DOCUMENT_BYTES
 from models.checkpoint.profiles import ProfileStore
 from models.checkpoint.remote import documents as remote_documents
-from models.checkpoint.remote.documents import StoreDocuments
+from models.checkpoint.remote.documents import RemoteDocumentStore
 from models.checkpoint.remote.memory_store import MemoryStore
-from models.checkpoint.remote.object_store import Patience
+from models.checkpoint.remote.object_store import StoreTimeouts
 from models.errors import FormatError, InvalidInputError, RegistryError
 from tests.object_stores import Clock, FlakyStore
 from tests.unit.checkpoint.test_calibrations import calibration
@@ -29,12 +29,12 @@ def clock():
 
 @pytest.fixture
 def store(address):
-    return FlakyStore(address, Patience())
+    return FlakyStore(address, StoreTimeouts())
 
 
 @pytest.fixture
 def documents(store, clock):
-    return StoreDocuments(store, ".profiles", clock=clock)
+    return RemoteDocumentStore(store, ".profiles", clock=clock)
 
 
 def test_profiles_of_a_remote_registry_are_written_listed_read_and_deleted(address):
@@ -53,7 +53,7 @@ def test_a_damaged_calibration_of_a_remote_registry_is_told_by_its_url(address):
     assert calibrations.read("small@3") is None
     place = calibrations.write(calibration())
     assert CalibrationStore(address).read("small@3") == calibration()
-    MemoryStore(address, Patience()).put(".calibrations/small@3.json", b"{")
+    MemoryStore(address, StoreTimeouts()).put(".calibrations/small@3.json", b"{")
     with pytest.raises(FormatError, match=place):
         CalibrationStore(address).read("small@3")
 
@@ -107,7 +107,7 @@ def test_one_asks_a_slow_store_and_the_others_go_on(documents, store, clock):
 
 
 def test_names_that_clients_make_up_are_not_remembered_without_end(documents, store, monkeypatch):
-    monkeypatch.setattr(remote_documents, "_MAX_REMEMBERED", 3)
+    monkeypatch.setattr(remote_documents, "_MAX_CACHED_DOCUMENTS", 3)
     for number in range(5):
         documents.read(f"{number}.json")
     asked = store.num_calls

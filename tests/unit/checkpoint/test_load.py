@@ -9,7 +9,7 @@ import torch
 
 from models.arrays import to_numpy
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import InvalidInputError
 from models.mixture import MixtureModel
 from models.neural import device as device_names
@@ -19,7 +19,7 @@ from models.ngram.model import NGramModel
 from tests import families
 from tests.devices import DEVICES
 
-DESCRIPTION = Description("2026-01-01T00:00:00+00:00", {}, {}, [[5, 6, 7], [9]], {})
+DESCRIPTION = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[5, 6, 7], [9]], {})
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,9 @@ def test_an_ngram_model_on_a_cuda_device_is_tensors_there(checkpoints, monkeypat
     """Without a CUDA device, on what stands for it here."""
     if DEVICES[-1] != "cuda":
         monkeypatch.setattr(device_names, "resolve_device", torch.device)
-        monkeypatch.setattr(placement, "_tried", lambda model, _: TensorNGramModel(model, device="cpu"))
+        monkeypatch.setattr(
+            placement, "_move_and_try", lambda model, _: TensorNGramModel(model, device="cpu")
+        )
     model = load_checkpoint(checkpoints / "ngram", device="cuda").model
     assert isinstance(model, TensorNGramModel)
     assert model.device.type == DEVICES[-1]
@@ -88,7 +90,7 @@ def test_an_ngram_model_that_does_not_fit_answers_from_the_cpu(checkpoints, monk
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(device_names, "resolve_device", torch.device)
-    monkeypatch.setattr(placement, "_tried", fail)
+    monkeypatch.setattr(placement, "_move_and_try", fail)
     model = load_checkpoint(checkpoints / name, device="cuda").model
     assert all(isinstance(part, NGramModel) for part in getattr(model, "parts", [model]))
     assert "stays on the CPU, device cuda cannot take it: CUDA out of memory." in caplog.text

@@ -10,13 +10,13 @@ from models.cache import CacheModel
 from models.caching.config import CacheConfig
 from models.checkpoint.golden import replay_golden
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.precision import MAX_COST, in_int8, int8_problems, is_advised
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.precision import MAX_INT8_COST, int8_problems, is_int8_recommended, to_int8
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import IntegrityError, InvalidInputError
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.neural.quantized.model import QuantizedModel
+from models.neural.quantized.model import Int8Model
 from tests import families
 
 CHEAP, DEAR = {"int8": {"cost": 0.004}}, {"int8": {"cost": 0.006}}
@@ -24,7 +24,7 @@ CHEAP, DEAR = {"int8": {"cost": 0.004}}, {"int8": {"cost": 0.006}}
 
 def written(directory, model, metrics=None, parts=()):
     directory.mkdir()
-    description = Description("2026-01-01T00:00:00+00:00", metrics or {}, {}, [[5, 6, 7], [9]], {})
+    description = CheckpointDescription("2026-01-01T00:00:00+00:00", metrics or {}, {}, [[5, 6, 7], [9]], {})
     write_checkpoint(directory, model, families.tokenizer(), description, parts=parts)
     return directory
 
@@ -44,13 +44,13 @@ def test_auto_takes_int8_where_it_was_found_to_cost_little(tmp_path, metrics, pr
         written(tmp_path / "m", families.model("lstm"), metrics), precision=precision
     )
     assert checkpoint.precision == used
-    assert isinstance(checkpoint.model, QuantizedModel if used == "int8" else NeuralModel)
+    assert isinstance(checkpoint.model, Int8Model if used == "int8" else NeuralModel)
 
 
-@pytest.mark.parametrize("cost", [None, "0.001", MAX_COST * 1.01, float("nan")])
+@pytest.mark.parametrize("cost", [None, "0.001", MAX_INT8_COST * 1.01, float("nan")])
 def test_costs_that_are_not_small_numbers_advise_against_int8(cost):
-    assert not is_advised({"int8": {"cost": cost}})
-    assert not is_advised({"int8": cost})
+    assert not is_int8_recommended({"int8": {"cost": cost}})
+    assert not is_int8_recommended({"int8": cost})
 
 
 def test_a_mixture_in_int8_answers_as_the_mixture_of_its_rounded_parts(tmp_path):
@@ -58,9 +58,9 @@ def test_a_mixture_in_int8_answers_as_the_mixture_of_its_rounded_parts(tmp_path)
     path = written(tmp_path / "mixture", families.model("mixture"), CHEAP, parts)
     loaded, single = load_checkpoint(path), families.model("mixture")
     assert loaded.precision == "int8"
-    assert isinstance(loaded.model.parts[1], QuantizedModel)
+    assert isinstance(loaded.model.parts[1], Int8Model)
     got = to_numpy(loaded.model.next_log_probs(loaded.model.initial_state(1)))
-    assert (got == to_numpy(in_int8(single).next_log_probs(in_int8(single).initial_state(1)))).all()
+    assert (got == to_numpy(to_int8(single).next_log_probs(to_int8(single).initial_state(1)))).all()
     assert np.exp(got) == pytest.approx(np.exp(single.next_log_probs(single.initial_state(1))), abs=5e-3)
 
 
@@ -69,14 +69,14 @@ def test_a_cache_is_rounded_within():
         families.model("lstm"),
         CacheConfig(kind="continuous", window=9, flatness=9.0, half_life=None, weight=0.2),
     )
-    rounded = in_int8(cached)
-    assert isinstance(rounded.inner, QuantizedModel)
+    rounded = to_int8(cached)
+    assert isinstance(rounded.inner, Int8Model)
     assert rounded.config == cached.config
 
 
 @pytest.mark.parametrize("name", ["ngram", "tensor ngram"])
 def test_what_has_no_network_stays_the_very_same(name):
-    assert in_int8(families.model(name)) is families.model(name)
+    assert to_int8(families.model(name)) is families.model(name)
     assert int8_problems(families.model(name)) == []
 
 
@@ -99,12 +99,12 @@ def test_answers_in_int8_other_than_the_published_ones_fail_the_golden_test(tmp_
     file.write_text(json.dumps(golden))
     assert replay_golden(path, families.model("lstm"), device="cpu") < 1e-5
     with pytest.raises(IntegrityError, match="on cpu in int8 the model's log-probs differ"):
-        replay_golden(path, in_int8(families.model("lstm")), device="cpu", precision="int8")
+        replay_golden(path, to_int8(families.model("lstm")), device="cpu", precision="int8")
 
 
 def test_int8_is_published_bit_by_bit(tmp_path):
     path = written(tmp_path / "m", families.model("gru"))
-    assert replay_golden(path, in_int8(families.model("gru")), device="cpu", precision="int8") == 0
+    assert replay_golden(path, to_int8(families.model("gru")), device="cpu", precision="int8") == 0
 
 
 def test_a_precision_of_another_name_is_refused(tmp_path):

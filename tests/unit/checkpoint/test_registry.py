@@ -9,15 +9,9 @@ from pathlib import Path
 import pytest
 
 from models.checkpoint import local
-from models.checkpoint.folders import held
+from models.checkpoint.folders import locked_folder
 from models.checkpoint.local import LocalRegistry
-from models.errors import (
-    IntegrityError,
-    InvalidInputError,
-    ManifestError,
-    ModelNotFoundError,
-    RegistryError,
-)
+from models.errors import IntegrityError, InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
 from tests.checkpoints import write_minimal
 
 
@@ -169,9 +163,9 @@ def test_a_version_that_somebody_deletes_meanwhile_is_not_there(registry, monkey
     registry.publish("m", write_minimal)
 
     def late(folder):
-        monkeypatch.setattr(local, "held", held)
+        monkeypatch.setattr(local, "held", locked_folder)
         registry.delete("m", 1)
-        return held(folder)
+        return locked_folder(folder)
 
     monkeypatch.setattr(local, "held", late)
     with pytest.raises(ModelNotFoundError, match="there is no model 'm'"):
@@ -186,7 +180,7 @@ def test_nothing_is_removed_while_a_publisher_makes_its_folder_or_takes_its_numb
     for _ in range(2):
         registry.publish("m", write_minimal)
     changing = threading.Thread(target=change, args=(registry,))
-    with held(registry.root / "m" / "versions"):
+    with locked_folder(registry.root / "m" / "versions"):
         changing.start()
         changing.join(0.3)
         assert changing.is_alive()

@@ -12,7 +12,7 @@ from models.checkpoint.local import LocalRegistry
 from models.checkpoint.registry import open_registry
 from models.checkpoint.remote import cache_folder
 from models.checkpoint.remote.memory_store import MemoryStore
-from models.checkpoint.remote.object_store import Patience
+from models.checkpoint.remote.object_store import StoreTimeouts
 from models.checkpoint.remote.registry import RemoteRegistry
 from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
 from tests.checkpoints import write_minimal
@@ -26,7 +26,7 @@ def clock():
 
 @pytest.fixture
 def store(request):
-    return FlakyStore(f"memory://{abs(hash(request.node.name))}/r", Patience())
+    return FlakyStore(f"memory://{abs(hash(request.node.name))}/r", StoreTimeouts())
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def registry(store, clock, tmp_path):
 @pytest.fixture
 def other(store, tmp_path):
     """Somebody else's view of the same registry."""
-    return RemoteRegistry(MemoryStore(store.location, Patience()), cache=tmp_path / "other")
+    return RemoteRegistry(MemoryStore(store.location, StoreTimeouts()), cache=tmp_path / "other")
 
 
 # --- addresses ------------------------------------------------------------------------------------
@@ -75,15 +75,15 @@ def test_the_extra_that_is_missing_is_named(monkeypatch):
 
 
 def test_the_cache_is_where_the_process_chose(monkeypatch, tmp_path):
-    monkeypatch.setattr(cache_folder, "_chosen", [])
+    monkeypatch.setattr(cache_folder, "_chosen_cache_folder", [])
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder.current() == tmp_path / ".cache" / "gramophone"
-    cache_folder.use(tmp_path / "mine")
+    assert cache_folder.cache_folder() == tmp_path / ".cache" / "gramophone"
+    cache_folder.set_cache_folder(tmp_path / "mine")
     assert open_registry("memory://x/y").work_folder.is_relative_to(tmp_path / "mine")
 
 
 def test_a_user_without_a_home_is_told_to_name_a_cache(monkeypatch):
-    monkeypatch.setattr(cache_folder, "_chosen", [Path("~nobody-of-this-name/cache")])
+    monkeypatch.setattr(cache_folder, "_chosen_cache_folder", [Path("~nobody-of-this-name/cache")])
     with pytest.raises(RegistryError, match="GRAMOPHONE_REGISTRY_CACHE"):
         open_registry("memory://x/y")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from models.checkpoint.resolving import resolve
+from models.checkpoint.resolving import resolve_address
 from models.checkpoint.versions import Version
 from models.errors import ModelNotFoundError
 
@@ -31,9 +31,9 @@ class Moving:
 
 
 def test_a_version_that_an_alias_was_moved_to_meanwhile_is_found():
-    assert resolve(Moving(), "m").number == 3
+    assert resolve_address(Moving(), "m").number == 3
 
 
 def test_a_version_that_is_not_there_the_second_time_either_is_not_found():
     with pytest.raises(ModelNotFoundError, match="has no version 9; it has: 1, 2, 3"):
-        resolve(Moving(), "m@gone")
+        resolve_address(Moving(), "m@gone")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from models.checkpoint import folders, restoring
-from models.checkpoint.documents import open_documents
+from models.checkpoint.documents import open_document_store
 from models.checkpoint.local import LocalRegistry
 from models.checkpoint.manifest import MANIFEST_FILE, read_manifest, verify_files
 from models.checkpoint.profiles import ProfileStore
@@ -35,7 +35,7 @@ def backup(registry, tmp_path):
 
 
 def restore(backup, target, differing="refuse"):
-    return restoring.restore(backup, target, differing=differing, progress=lambda *_: None)
+    return restoring.restore_backup(backup, target, differing=differing, progress=lambda *_: None)
 
 
 def publish(registry, name):
@@ -99,7 +99,7 @@ def test_a_damaged_backup_changes_nothing(registry, backup):
     with pytest.raises(IntegrityError, match=r"backup/m/versions/2/weights\.bin was changed"):
         restore(backup, registry)
     assert (registry.version("m", 1).path / "weights.bin").read_bytes() == b""
-    assert not list(registry.root.glob(f"m/versions/{folders.TEMPORARY}*"))
+    assert not list(registry.root.glob(f"m/versions/{folders.TEMPORARY_PREFIX}*"))
 
 
 def test_numbers_that_were_deleted_in_the_backup_are_not_used_again(registry, backup, tmp_path):
@@ -152,7 +152,7 @@ def test_a_default_that_was_deleted_is_not_restored(registry, backup):
 def test_keys_of_a_bucket_lead_nowhere_else(registry, tmp_path):
     bucket = open_registry(f"memory://{uuid.uuid4().hex}", create=True)
     publish(bucket, "m2")
-    documents = open_documents(bucket.location, ".profiles")
+    documents = open_document_store(bucket.location, ".profiles")
     documents.write("a/../../../evil/keys", b"x")
     documents.write("b/../../../evil.json", b"x")
     assert restore(bucket, registry).restored == ["m2@1"]

@@ -8,13 +8,13 @@ import torch
 
 from models.arrays import to_numpy
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import IntegrityError
 from models.neural import device as device_names
 from models.neural.model import NeuralModel
-from models.neural.packed.matrix import BEST
-from models.scoring import pad
-from service.engine.measuring import measure
+from models.neural.packed.matrix import BEST_PACKING
+from models.scoring import pad_sequences
+from service.engine.measuring import measure_bytes
 from tests import families
 
 PARTS = {
@@ -31,7 +31,7 @@ IN_INTEGERS = {"lstm", "gru", "elman", "mingru", "feed-forward", "mixture", "nes
 def checkpoints(tmp_path_factory):
     """A checkpoint of every family, with scores in int8 where there can be any."""
     folder = tmp_path_factory.mktemp("checkpoints")
-    description = Description("2026-01-01T00:00:00+00:00", {}, {}, [[5, 6, 7], [9]], {})
+    description = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[5, 6, 7], [9]], {})
     for name in NAMES:
         (folder / name).mkdir()
         parts = [folder / part for part in PARTS.get(name, [])]
@@ -41,7 +41,9 @@ def checkpoints(tmp_path_factory):
 
 def answers(model):
     """Scores of rows of different lengths, and distributions after one and after forty texts."""
-    tokens, lengths = pad([[3 + (7 * row + place) % 37 for place in range(row % 9)] for row in range(40)])
+    tokens, lengths = pad_sequences(
+        [[3 + (7 * row + place) % 37 for place in range(row % 9)] for row in range(40)]
+    )
     after = model.prefill(model.initial_state(40), tokens, lengths)
     alone = model.advance(model.initial_state(1), np.array([5]))
     scores = model.score(model.initial_state(40), tokens, lengths)
@@ -64,7 +66,7 @@ def test_answers_are_the_same_bits_whoever_packed_the_weights(checkpoints, tmp_p
         np.testing.assert_array_equal(one, another)
     in_integers = precision == "int8" and name in IN_INTEGERS
     has_network = name not in {"ngram", "unigram cache"}
-    assert bool(laid(tmp_path)) == (in_integers or (has_network and BEST is not None))
+    assert bool(laid(tmp_path)) == (in_integers or (has_network and BEST_PACKING is not None))
 
 
 def test_a_part_shares_with_the_same_model_alone(checkpoints, tmp_path):
@@ -119,13 +121,13 @@ def test_parts_have_the_vocabulary_of_the_whole(checkpoints):
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_shared_files_count_as_much_as_own_memory(checkpoints, tmp_path, precision):
-    own = measure(load_checkpoint(checkpoints / "lstm", precision=precision).model)
-    shared = measure(load_checkpoint(checkpoints / "lstm", precision=precision, shared=tmp_path).model)
+    own = measure_bytes(load_checkpoint(checkpoints / "lstm", precision=precision).model)
+    shared = measure_bytes(load_checkpoint(checkpoints / "lstm", precision=precision, shared=tmp_path).model)
     packed = sum(path.stat().st_size for path in laid(tmp_path))
     assert shared.mapped == own.mapped + packed
     assert abs(shared.host - own.host) < 1000 * len(laid(tmp_path))  # headers, and objects around the maps
 
 
 def test_weights_in_single_precision_are_the_file_itself(checkpoints):
-    size = measure(load_checkpoint(checkpoints / "lstm", precision="float32").model)
+    size = measure_bytes(load_checkpoint(checkpoints / "lstm", precision="float32").model)
     assert size.mapped >= 4 * families.model("lstm").num_parameters

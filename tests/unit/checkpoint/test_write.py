@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.checkpoint.local import LocalRegistry
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import RegistryError
 from models.ngram.automaton import Automaton
 from models.tokenizers import WordTokenizer
@@ -23,7 +23,7 @@ def test_weights_that_cannot_be_written_publish_nothing(tmp_path):
     registry = LocalRegistry(tmp_path, create=True)
     tokenizer = WordTokenizer(fake_vocabulary())
     model = OntoAFullDisk(tokenizer.vocabulary)
-    description = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3]], {})
+    description = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3]], {})
     with pytest.raises(RegistryError, match="cannot write"):
         registry.publish("m", lambda folder: write_checkpoint(folder, model, tokenizer, description))
     assert registry.models() == []

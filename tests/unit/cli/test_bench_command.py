@@ -4,7 +4,7 @@ import sys
 import time
 
 from service.console.load import LoadProgress
-from service.load.loads import ClosedLoop, OpenLoop, Terms
+from service.load.loads import ClosedLoop, LoadSettings, OpenLoop
 from service.load.observation import Observation, Recording
 from tests.http_servers import answering, whole
 
@@ -22,7 +22,7 @@ def test_a_load_that_nobody_answers_is_a_failure(typed):
 
 
 def half_done(load, **terms):
-    recording = Recording(load, Terms(**terms), window_start_s=time.perf_counter() - 5)
+    recording = Recording(load, LoadSettings(**terms), window_start_s=time.perf_counter() - 5)
     recording.examples["http_429"] = "full"
     for _ in range(10):
         recording.add(Observation(time.perf_counter(), time.perf_counter()))

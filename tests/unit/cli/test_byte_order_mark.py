@@ -6,10 +6,10 @@ import pytest
 
 from models.errors import InvalidInputError
 from models.lattices.files import read_lattices, read_symbol_file
-from models.reranking.formats import read_lists
+from models.reranking.formats.reading import read_lists
 from service.cli.words import read_dictionary
 from service.load.bodies import read_bodies
-from service.load.texts import read_texts
+from service.load.texts import load_texts
 from service.schemas.next_token import NextTokenRequest
 from service.schemas.wire import parse_json
 from service.security.key_store import KeyStore
@@ -32,7 +32,7 @@ FILES = {
     "recipe.toml": (lambda path: recipe_table(str(path)), 'family = "ngram"\n'),
     "dictionary": (read_dictionary, "word\t2\n"),
     "bodies": (read_bodies, '{"a": 1}\n{"a": 2}\n'),
-    "texts": (read_texts, "a sentence\n"),
+    "texts": (load_texts, "a sentence\n"),
     "lists": (lambda path: list(read_lists(path)), '{"id": "a", "candidates": [{"text": "b"}]}\n'),
     "lattice": (lattice_words, SLF),
     "words.txt": (read_symbol_file, "<eps> 0\nhello 1\n"),

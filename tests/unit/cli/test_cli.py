@@ -27,7 +27,7 @@ SMALL = ["--set", "ngram.order=3"]
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
     """A registry with one model of two versions."""
-    from training.commands import run_train
+    from training.commands.training import run_train
 
     folder = tmp_path_factory.mktemp("cli")
     corpus = folder / "corpus.txt"

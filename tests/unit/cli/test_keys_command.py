@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from models.errors import InvalidInputError
-from service.cli import app
+from service.cli.program import app
 from service.security.keys import find_key, parse_key
 
 

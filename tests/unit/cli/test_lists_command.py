@@ -7,7 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from models.errors import FormatError, InvalidInputError
-from service.cli import app, list_options
+from service.cli import list_options
+from service.cli.program import app
 from service.local import complaints
 
 MOSES = """\
@@ -131,7 +132,7 @@ def test_other_numbers_between_0_and_1_are_no_alarm(name, values):
 
 
 def test_complaints_have_an_end(monkeypatch):
-    monkeypatch.setattr(complaints, "MOST", 2)
+    monkeypatch.setattr(complaints, "MAX_SHOWN", 2)
     done = run("show", "-", "--format", "moses", input="bad\n" * 5 + "0 ||| a\n")
     assert done.stderr.splitlines()[2:] == ["gramophone: -: 3 more bad lines"]
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from models.completion.found import Findings
+from models.completion.found import MassTable
 
 
 def findings(*phrases):
-    found = Findings(2)
+    found = MassTable(2)
     for text, num_words, mass in phrases:
         found.add(text.encode(), num_words, mass)
     return found
@@ -17,7 +17,7 @@ def test_masses_of_a_word_add_up():
 
 
 def test_giving_up_leaves_the_live_mass_as_it_is():
-    found = Findings(1)
+    found = MassTable(1)
     found.open = 0.5
     found.discard(0.2)
     assert (found.live, found.open, found.cut) == (0.5, 0.3, 0.2)
@@ -46,4 +46,4 @@ def test_beginnings_make_up_for_words():
 
 
 def test_nothing_live_is_nothing_unexplored():
-    assert Findings(1).result(5, {}) == ((), 0.0, 0.0)
+    assert MassTable(1).result(5, {}) == ((), 0.0, 0.0)

@@ -10,7 +10,7 @@ from models.completion.frontier import Frontier, Node
 @pytest.fixture
 def frontier(monkeypatch):
     """With children of two nodes, one of them past a word."""
-    monkeypatch.setattr(module, "_MANY_CHILDREN", 4)
+    monkeypatch.setattr(module, "_MIN_PRUNED_CHILDREN", 4)
     made = Frontier()
     made.add(Node(None, 0, 1.0), 0, np.arange(4), np.array([0.4, 0.1, 0.3, 0.2]))
     made.add(Node(None, 1, 1.0), 1, np.arange(3), np.array([0.35, 0.05, 0.25]))

@@ -5,20 +5,21 @@ import pytest
 from rapidfuzz.distance import OSA
 
 from models.completion.letters import LetterTable
-from models.completion.near import EDIT_PENALTY, FIRST_LETTER_PENALTY, prefixes_near
-from models.completion.spelled import SpelledTokens
+from models.completion.near import EDIT_PENALTY, FIRST_LETTER_PENALTY, corrected_prefixes
+from models.completion.spelled import TokenTrie
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
 from tests.completion_pieces import learnt_pieces, spelled_pieces
 
 WORDS = ["hello", "help", "Helsinki", "world", "would", "the", "then", "happy", "un\ud7ffi"]
-TOKENS = SpelledTokens(WordTokenizer(Vocabulary(WORDS)))
+TOKENS = TokenTrie(WordTokenizer(Vocabulary(WORDS)))
 EVEN = np.full(len(TOKENS.token_bytes), np.log(0.05), np.float32)
 
 
 def near(typed, edits, **options):
     return {
-        p.spelled.decode()[1:]: p for p in prefixes_near(TOKENS, f" {typed}".encode(), EVEN, edits, **options)
+        p.spelled.decode()[1:]: p
+        for p in corrected_prefixes(TOKENS, f" {typed}".encode(), EVEN, edits, **options)
     }
 
 
@@ -54,7 +55,7 @@ def test_edits_and_another_first_letter_are_penalised():
 def test_the_likeliest_come_first():
     rows = EVEN.copy()
     rows[TOKENS.exact.equal_to(b" would")[0]] = np.log(0.5)
-    best = prefixes_near(TOKENS, b" wolld", rows, 2, limit=2)
+    best = corrected_prefixes(TOKENS, b" wolld", rows, 2, limit=2)
     assert [prefix.spelled for prefix in best] == [b" would", b" world"]
 
 
@@ -70,7 +71,7 @@ def test_words_of_many_letters_are_left_alone():
 def test_pieces_may_spell_a_part_and_the_rest_is_as_typed():
     tokens = spelled_pieces("bpe")
     rows = np.full(len(learnt_pieces("bpe").vocabulary), -5.0, np.float32)
-    found = {p.spelled.decode() for p in prefixes_near(tokens, b" tehy", rows, 1, limit=50)}
+    found = {p.spelled.decode() for p in corrected_prefixes(tokens, b" tehy", rows, 1, limit=50)}
     assert " they" in found, "the, and the y typed"
 
 

@@ -4,53 +4,71 @@ import math
 
 import pytest
 
-from models.completion.personal import START, Bounds, PersonalModel, Sentence, restored
-from models.completion.personal_text import previous_word, sentences, words_of_sentences
-from models.completion.personal_words import Likely, PersonalWords, WordsAfter, phrase_probability, phrases
+from models.completion.personal import (
+    SENTENCE_START,
+    UserModel,
+    UserModelLimits,
+    WordSequence,
+    user_model_from_counts,
+)
+from models.completion.personal_text import previous_word, sentence_words, split_word_sequences
+from models.completion.personal_words import (
+    NextWordModel,
+    NextWordModels,
+    ScoredPhrase,
+    extend_phrases,
+    phrase_probability,
+)
 
-NEVER_FADING = Bounds(half_life_words=math.inf)
-SENTENCES = [Sentence(START, words.split()) for words in ("the cat sat", "the cat ran", "the dog")]
+NEVER_FADING = UserModelLimits(half_life_words=math.inf)
+SENTENCES = [
+    WordSequence(SENTENCE_START, words.split()) for words in ("the cat sat", "the cat ran", "the dog")
+]
 
 
 @pytest.fixture
 def model():
-    return PersonalModel().updated(SENTENCES, NEVER_FADING)
+    return UserModel().updated(SENTENCES, NEVER_FADING)
 
 
 def test_a_word_is_as_probable_as_witten_and_bell_say(model):
-    after_the = PersonalWords([model], "the")
+    after_the = NextWordModel([model], "the")
     alone = 2 / 8  # "cat" among eight words
     assert after_the.probability("cat") == pytest.approx((2 + 2 * alone) / (3 + 2))
     assert after_the.probability("sat") == pytest.approx((0 + 2 * 1 / 8) / (3 + 2))
-    assert PersonalWords([model], START).probability("the") == pytest.approx((3 + 1 * 3 / 8) / (3 + 1))
+    assert NextWordModel([model], SENTENCE_START).probability("the") == pytest.approx(
+        (3 + 1 * 3 / 8) / (3 + 1)
+    )
 
 
-@pytest.mark.parametrize("previous", [START, "the", "cat", "sat", "never"])
+@pytest.mark.parametrize("previous", [SENTENCE_START, "the", "cat", "sat", "never"])
 def test_probabilities_sum_to_one_after_any_word(model, previous):
-    words = PersonalWords([model, restored([("mat", 2.5)])], previous)
+    words = NextWordModel([model, user_model_from_counts([("mat", 2.5)])], previous)
     assert sum(
         words.probability(word) for word in ["the", "cat", "sat", "ran", "dog", "mat"]
     ) == pytest.approx(1)
 
 
 def test_counts_of_several_models_add_up(model):
-    both = PersonalWords([model, restored([("cat", 4.0)])], "never")
+    both = NextWordModel([model, user_model_from_counts([("cat", 4.0)])], "never")
     assert both.probability("cat") == pytest.approx((2 + 4) / (8 + 4))
 
 
 def test_without_words_nothing_is_probable():
-    assert not PersonalWords([PersonalModel()], "the")
-    assert PersonalWords([PersonalModel()], "the").probability("cat") == 0
+    assert not NextWordModel([UserModel()], "the")
+    assert NextWordModel([UserModel()], "the").probability("cat") == 0
 
 
 def test_the_mass_of_a_beginning_is_that_of_all_its_words(model):
-    found = PersonalWords([model], "cat").words_with_prefix("s", ignore_case=False, limit=5)
-    assert found == (pytest.approx(found.words[0].probability), [Likely("sat", found.mass)])
-    assert PersonalWords([model], "cat").words_with_prefix("", ignore_case=False, limit=1).mass == 1
+    found = NextWordModel([model], "cat").words_with_prefix("s", ignore_case=False, limit=5)
+    assert found == (pytest.approx(found.words[0].probability), [ScoredPhrase("sat", found.mass)])
+    assert NextWordModel([model], "cat").words_with_prefix("", ignore_case=False, limit=1).mass == 1
 
 
 def test_case_counts_unless_it_is_ignored():
-    words = PersonalWords([restored([("Paris", 1.0), ("part", 1.0), ("PAR", 1.0)])], START)
+    words = NextWordModel(
+        [user_model_from_counts([("Paris", 1.0), ("part", 1.0), ("PAR", 1.0)])], SENTENCE_START
+    )
     exact = words.words_with_prefix("par", ignore_case=False, limit=9).words
     assert [one.text for one in exact] == ["part"]
     assert {one.text for one in words.words_with_prefix("paR", ignore_case=True, limit=9).words} == {
@@ -61,61 +79,65 @@ def test_case_counts_unless_it_is_ignored():
 
 
 def test_older_words_count_less(model):
-    faded = model.updated([Sentence(START, ["new"] * 10)], Bounds(half_life_words=10))
+    faded = model.updated([WordSequence(SENTENCE_START, ["new"] * 10)], UserModelLimits(half_life_words=10))
     assert faded.count("the") == pytest.approx(3 / 2)
     assert faded.count("new") == pytest.approx(sum(2 ** (-age / 10) for age in range(10)))
     assert faded.total == pytest.approx(8 / 2 + faded.count("new"))
 
 
 def test_fading_for_ever_does_not_overflow():
-    model = PersonalModel()
+    model = UserModel()
     for _ in range(20):
-        model = model.updated([Sentence(START, ["again", "and"] * 100)], Bounds(half_life_words=1))
+        model = model.updated(
+            [WordSequence(SENTENCE_START, ["again", "and"] * 100)], UserModelLimits(half_life_words=1)
+        )
     assert model.count("and") == pytest.approx(1 / (1 - 1 / 4), rel=1e-6)
 
 
 def test_learning_changes_no_model_that_somebody_reads(model):
     before = model.export()
-    model.updated([Sentence(START, ["the", "mouse"])], NEVER_FADING)
+    model.updated([WordSequence(SENTENCE_START, ["the", "mouse"])], NEVER_FADING)
     assert model.export() == before
 
 
 def test_the_rarest_words_are_forgotten_first():
-    bounds = Bounds(max_words=2, half_life_words=math.inf)
-    model = PersonalModel().updated([Sentence(START, "ababca")], bounds)
+    bounds = UserModelLimits(max_words=2, half_life_words=math.inf)
+    model = UserModel().updated([WordSequence(SENTENCE_START, "ababca")], bounds)
     words, pairs = model.export()
     assert {word.text for word in words} == {"a", "b"}
     assert {pair.text for pair in pairs} == {"a", "b"}
 
 
 def test_pairs_are_bounded_and_long_words_not_learnt():
-    bounds = Bounds(max_words=3, pairs_per_word=1, max_word_characters=5)
-    model = PersonalModel().updated([Sentence(START, ["a", "b", "abcdef", "c", "a", "c", "b", "a"])], bounds)
+    bounds = UserModelLimits(max_words=3, pairs_per_word=1, max_word_characters=5)
+    model = UserModel().updated(
+        [WordSequence(SENTENCE_START, ["a", "b", "abcdef", "c", "a", "c", "b", "a"])], bounds
+    )
     assert (len(model), model.num_pairs) == (3, 3)
 
 
 def test_words_on_both_sides_of_one_that_is_too_long_are_no_neighbours():
-    bounds = Bounds(max_word_characters=5, half_life_words=math.inf)
-    model = PersonalModel().updated([Sentence(START, ["a", "abcdef", "b", "c"])], bounds)
-    assert {(pair.previous, pair.text) for pair in model.export()[1]} == {(START, "a"), ("b", "c")}
+    bounds = UserModelLimits(max_word_characters=5, half_life_words=math.inf)
+    model = UserModel().updated([WordSequence(SENTENCE_START, ["a", "abcdef", "b", "c"])], bounds)
+    assert {(pair.previous, pair.text) for pair in model.export()[1]} == {(SENTENCE_START, "a"), ("b", "c")}
 
 
 def test_what_is_exported_is_restored(model):
-    faded = model.updated([Sentence(START, ["the", "end"])], Bounds(half_life_words=7))
-    again = restored(*faded.export())
+    faded = model.updated([WordSequence(SENTENCE_START, ["the", "end"])], UserModelLimits(half_life_words=7))
+    again = user_model_from_counts(*faded.export())
     assert again.export() == faded.export()
-    assert PersonalWords([again], "the").probability("cat") == PersonalWords([faded], "the").probability(
+    assert NextWordModel([again], "the").probability("cat") == NextWordModel([faded], "the").probability(
         "cat"
     )
 
 
 def test_a_phrase_is_as_probable_as_its_words_in_turn(model):
-    expected = PersonalWords([model], "the").probability("cat") * PersonalWords([model], "cat").probability(
+    expected = NextWordModel([model], "the").probability("cat") * NextWordModel([model], "cat").probability(
         "sat"
     )
-    assert phrase_probability(WordsAfter([model]), "the", ["cat", "sat"]) == pytest.approx(expected)
-    found = phrases(
-        WordsAfter([model]), [Likely("cat", PersonalWords([model], "the").probability("cat"))], 3, 5
+    assert phrase_probability(NextWordModels([model]), "the", ["cat", "sat"]) == pytest.approx(expected)
+    found = extend_phrases(
+        NextWordModels([model]), [ScoredPhrase("cat", NextWordModel([model], "the").probability("cat"))], 3, 5
     )
     assert {one.text for one in found} == {"cat sat", "cat ran"}
     assert found[0].probability == pytest.approx(expected)
@@ -126,13 +148,13 @@ def test_a_phrase_is_as_probable_as_its_words_in_turn(model):
     [("ct", 1, {"cat": 1}), ("acts", 2, {"cat": 2}), ("SAT", 1, {"sat": 0, "cat": 1}), ("xyz", 1, {})],
 )
 def test_mistyped_beginnings_are_found(model, typed, edits, expected):
-    found = PersonalWords([model], START).fuzzy_matches(typed, edits, ignore_case=typed.isupper())
+    found = NextWordModel([model], SENTENCE_START).fuzzy_matches(typed, edits, ignore_case=typed.isupper())
     assert {word: n for word, n in found.items() if word in {"cat", "sat"}} == expected
 
 
 def test_texts_are_cut_into_the_words_of_their_sentences():
     text = "Hello, world! I don't like 3.14.\nnew-fangled 🙂 “café\u2019s” नमस्ते 'tis --"
-    assert words_of_sentences(text) == [
+    assert sentence_words(text) == [
         ["Hello", "world"],
         ["I", "don't", "like", "3", "14"],
         ["new-fangled", "café\u2019s", "नमस्ते", "tis"],
@@ -142,13 +164,13 @@ def test_texts_are_cut_into_the_words_of_their_sentences():
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("", START),
+        ("", SENTENCE_START),
         ("hello ", "hello"),
         ("hello, ", "hello"),
-        ("He said “yes.” ", START),
-        ("a line\n", START),
+        ("He said “yes.” ", SENTENCE_START),
+        ("a line\n", SENTENCE_START),
         ("don't ", "don't"),
-        ("🙂 ", START),
+        ("🙂 ", SENTENCE_START),
         ("x" * 1000 + " y", "y"),
     ],
 )
@@ -157,15 +179,19 @@ def test_the_previous_word_is_found(text, word):
 
 
 @pytest.mark.parametrize(
-    ("context", "previous"), [(None, None), ("", START), ("see the ", "the"), ("That was it. ", START)]
+    ("context", "previous"),
+    [(None, None), ("", SENTENCE_START), ("see the ", "the"), ("That was it. ", SENTENCE_START)],
 )
 def test_sentences_know_what_stands_before_them(context, previous):
-    assert sentences("Big cat! It ran.", context) == [(previous, ["Big", "cat"]), (START, ["It", "ran"])]
+    assert split_word_sequences("Big cat! It ran.", context) == [
+        (previous, ["Big", "cat"]),
+        (SENTENCE_START, ["It", "ran"]),
+    ]
 
 
 def test_of_an_unknown_context_no_pair_is_learnt():
-    model = PersonalModel().updated(
-        [Sentence(None, ["cat", "sat"]), Sentence("never", ["cat"])], NEVER_FADING
+    model = UserModel().updated(
+        [WordSequence(None, ["cat", "sat"]), WordSequence("never", ["cat"])], NEVER_FADING
     )
     assert (model.count("cat"), model.num_pairs) == (2, 2)
     assert model.followers("never") == {"cat": 1}
@@ -173,16 +199,18 @@ def test_of_an_unknown_context_no_pair_is_learnt():
 
 def test_what_has_faded_to_nothing_is_not_exported():
     """An export can be restored: counts are above 0, and the words of pairs among the words."""
-    model = restored([("cat", 5e-324), ("dog", 1.0)], [("the", "cat", 1.0), ("the", "dog", 1.0)])
+    model = user_model_from_counts(
+        [("cat", 5e-324), ("dog", 1.0)], [("the", "cat", 1.0), ("the", "dog", 1.0)]
+    )
     assert model.export() == ([("dog", 1.0)], [("the", "dog", 1.0)])
 
 
 def test_phrases_of_words_with_many_followers_are_the_likeliest():
-    hub = restored(
+    hub = user_model_from_counts(
         [("the", 50.0), *((f"w{n}", 1.0) for n in range(50))],
         [*(("the", f"w{n}", float(n + 1)) for n in range(50)), *((f"w{n}", "the", 1.0) for n in range(50))],
     )
-    after = WordsAfter([hub])
-    found = phrases(after, [Likely("the", 1.0)], 3, 2)
+    after = NextWordModels([hub])
+    found = extend_phrases(after, [ScoredPhrase("the", 1.0)], 3, 2)
     assert [one.text for one in found] == ["the w49", "the w48", "the w49 the", "the w48 the"]
     assert found[2].probability == pytest.approx(phrase_probability(after, "the", ["w49", "the"]))

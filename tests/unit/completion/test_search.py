@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from models.completion.search import CompletionSearch, SearchSettings
-from models.completion.spelled import SpelledTokens
+from models.completion.search import CompletionSearch, CompletionSettings
+from models.completion.spelled import TokenTrie
 from models.tokenizers import WordTokenizer
 from tests.completion_pieces import drive, piece_model, searched, spelled_pieces, state_after
 from tests.fakes import FakeModel, fake_vocabulary
@@ -49,7 +49,7 @@ def live_masses(search, model, state):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_result_can_be_had_at_any_time(kind):
     """Each look takes away what leads to no word, and leaves what was found."""
-    search = CompletionSearch(spelled_pieces(kind), b"t", SearchSettings(rows_per_step=3))
+    search = CompletionSearch(spelled_pieces(kind), b"t", CompletionSettings(rows_per_step=3))
     assert search.result() == ((), 0, 0)
     live = live_masses(search, piece_model(kind), state_after(kind, ""))
     assert 1 >= live[0] > live[-1]
@@ -58,7 +58,7 @@ def test_a_result_can_be_had_at_any_time(kind):
 
 def test_parts_of_a_character_stay_open():
     pieces = Pieces([b"\xe6", b"\xbc", b"\xa2"])
-    search = CompletionSearch(SpelledTokens(pieces), b"", SearchSettings(settled=0.0, floor=0.0))
+    search = CompletionSearch(TokenTrie(pieces), b"", CompletionSettings(settled=0.0, floor=0.0))
     model = Branching(len(pieces.token_bytes), seed=1)
     assert live_masses(search, model, model.initial_state(1))[-1] > 0
     assert "漢" in search.words
@@ -91,16 +91,16 @@ def test_a_character_in_bytes_is_one_character():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_are_as_many_and_as_large_as_allowed(kind):
-    search = CompletionSearch(spelled_pieces(kind), b" c", SearchSettings(max_steps=11, rows_per_step=4))
+    search = CompletionSearch(spelled_pieces(kind), b" c", CompletionSettings(max_steps=11, rows_per_step=4))
     steps = drive(search, piece_model(kind), state_after(kind, "the"))
     assert max(steps) <= 4
     assert sum(steps) <= 11
 
 
 def test_a_search_ends_early_when_the_best_are_known():
-    few = CompletionSearch(spelled_pieces("unigram"), b" c", SearchSettings(limit=1, rows_per_step=2))
+    few = CompletionSearch(spelled_pieces("unigram"), b" c", CompletionSettings(limit=1, rows_per_step=2))
     all_ = CompletionSearch(
-        spelled_pieces("unigram"), b" c", SearchSettings(limit=1, settled=0.0, rows_per_step=2)
+        spelled_pieces("unigram"), b" c", CompletionSettings(limit=1, settled=0.0, rows_per_step=2)
     )
     steps = [sum(drive(s, piece_model("unigram"), state_after("unigram", "the"))) for s in (few, all_)]
     assert steps[0] < steps[1] == 128
@@ -164,11 +164,11 @@ class TestWords:
     """Tokens that are words."""
 
     tokenizer = WordTokenizer(fake_vocabulary(extra=("Cat", "carp", "c")))
-    tokens = SpelledTokens(tokenizer)
+    tokens = TokenTrie(tokenizer)
     model = FakeModel(tokenizer.vocabulary, seed=3)
 
     def search(self, spelled, **options):
-        search = CompletionSearch(self.tokens, spelled, SearchSettings(**options))
+        search = CompletionSearch(self.tokens, spelled, CompletionSettings(**options))
         return search, drive(search, self.model, self.model.initial_state(1))
 
     def test_their_probabilities_are_the_row_renormalised(self):

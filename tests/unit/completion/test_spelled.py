@@ -4,13 +4,13 @@ import time
 
 import pytest
 
-from models.completion.spelled import SpelledTokens, folded
-from models.completion.words import Place
+from models.completion.spelled import TokenTrie, fold_case
+from models.completion.words import WordState
 from models.vocabulary import EOS
 from tests.slow_completion import Pieces
 
 PIECES = ["a", "b", "ab", " a", " ", "s,", ".", "'", "'s", " a b", "-.", "Ab", "é"]
-TOKENS = SpelledTokens(Pieces([*(piece.encode() for piece in PIECES), b"\xc3", b"\xa9", b"a", b"\xff", b""]))
+TOKENS = TokenTrie(Pieces([*(piece.encode() for piece in PIECES), b"\xc3", b"\xa9", b"a", b"\xff", b""]))
 
 
 def spellings(ids):
@@ -32,28 +32,36 @@ def test_tokens_that_are_a_beginning_of_some_bytes():
 
 def test_case_is_folded():
     assert spellings(TOKENS.folded.with_prefix(b"ab")) == [b"Ab", b"ab"]
-    assert folded("Straße".encode()) == b"strasse"
-    assert folded(b"\xc3") == b"\xc3"
+    assert fold_case("Straße".encode()) == b"strasse"
+    assert fold_case(b"\xc3") == b"\xc3"
 
 
 @pytest.mark.parametrize(
     ("place", "kind", "expected"),
     [
-        (Place(begun=True), "ending", [b" ", b" a", b" a b", b"-.", b".", b"</s>", b"\xa9", b"\xff"]),
-        (Place(begun=True), "inside", [b"'", b"'s", b"Ab", b"a", b"a", b"ab", b"b", b"\xc3", b"\xc3\xa9"]),
-        (Place(begun=True), "crossing", [b"s,"]),
-        (Place(begun=True), "onward", [b" ", b" a"]),
-        (Place(begun=True), "leaping", [b" a b"]),
-        (Place(), "ending", []),
-        (Place(), "inside", [b"Ab", b"a", b"a", b"ab", b"b", b"\xc3", b"\xc3\xa9"]),
-        (Place(begun=True, pending=b"'"), "inside", [b"Ab", b"a", b"a", b"ab", b"b", b"\xc3", b"\xc3\xa9"]),
+        (WordState(begun=True), "ending", [b" ", b" a", b" a b", b"-.", b".", b"</s>", b"\xa9", b"\xff"]),
         (
-            Place(begun=True, pending=b"'"),
+            WordState(begun=True),
+            "inside",
+            [b"'", b"'s", b"Ab", b"a", b"a", b"ab", b"b", b"\xc3", b"\xc3\xa9"],
+        ),
+        (WordState(begun=True), "crossing", [b"s,"]),
+        (WordState(begun=True), "onward", [b" ", b" a"]),
+        (WordState(begun=True), "leaping", [b" a b"]),
+        (WordState(), "ending", []),
+        (WordState(), "inside", [b"Ab", b"a", b"a", b"ab", b"b", b"\xc3", b"\xc3\xa9"]),
+        (
+            WordState(begun=True, pending=b"'"),
+            "inside",
+            [b"Ab", b"a", b"a", b"ab", b"b", b"\xc3", b"\xc3\xa9"],
+        ),
+        (
+            WordState(begun=True, pending=b"'"),
             "ending",
             [b" ", b" a", b" a b", b"'", b"'s", b"-.", b".", b"</s>", b"\xa9", b"\xff"],
         ),
-        (Place(begun=True, pending=b"\xc3"), "crossing", [b"\xa9"]),
-        (Place(begun=False, pending=b"\xc3"), "ending", []),
+        (WordState(begun=True, pending=b"\xc3"), "crossing", [b"\xa9"]),
+        (WordState(begun=False, pending=b"\xc3"), "ending", []),
     ],
 )
 def test_what_tokens_do_at_a_place(place, kind, expected):
@@ -61,7 +69,7 @@ def test_what_tokens_do_at_a_place(place, kind, expected):
 
 
 def test_what_tokens_do_along_what_was_typed():
-    moves = TOKENS.transitions_along(Place(), b" a", TOKENS.exact)
+    moves = TOKENS.transitions_along(WordState(), b" a", TOKENS.exact)
     assert spellings(moves.inside) == [b" ", b" a"]
     assert spellings(moves.crossing) == [b" a b"]
 
@@ -69,5 +77,5 @@ def test_what_tokens_do_along_what_was_typed():
 def test_fifty_thousand_pieces_are_sorted_in_no_time():
     pieces = Pieces([f"{' ' * (n % 2)}piece{n}".encode() for n in range(50_000)])
     begun = time.thread_time()
-    SpelledTokens(pieces)
+    TokenTrie(pieces)
     assert time.thread_time() - begun < 2  # 0.1 s on an idle machine

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from models.completion.typed import cut
+from models.completion.typed import split_prefix
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 from tests.completion_pieces import learnt_pieces
@@ -41,7 +41,7 @@ def pieces():
     ],
 )
 def test_pieces_carry_the_space_before_a_word(pieces, text, expected):
-    assert cut(pieces, text) == expected
+    assert split_prefix(pieces, text) == expected
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_pieces_carry_the_space_before_a_word(pieces, text, expected):
     ],
 )
 def test_characters_carry_no_space(text, expected):
-    assert cut(CharacterTokenizer(Vocabulary("the ca")), text) == expected
+    assert split_prefix(CharacterTokenizer(Vocabulary("the ca")), text) == expected
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_characters_carry_no_space(text, expected):
     ],
 )
 def test_words_between_white_space(text, expected):
-    assert cut(WordTokenizer(WORDS), text) == expected
+    assert split_prefix(WordTokenizer(WORDS), text) == expected
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_words_between_white_space(text, expected):
 def test_words_of_a_pattern(text, expected):
     """A match that a letter more would not belong to is no beginning of a word."""
     pattern = r"[\w\u0307]+|[^\w\s]"
-    assert cut(WordTokenizer(WORDS, pattern=pattern, lowercase=True), text) == expected
+    assert split_prefix(WordTokenizer(WORDS, pattern=pattern, lowercase=True), text) == expected
 
 
 @pytest.mark.parametrize(
@@ -108,26 +108,26 @@ def test_words_of_a_pattern(text, expected):
     ],
 )
 def test_completions_bring_a_space_where_one_is_missing(pieces, text, brings):
-    assert cut(pieces, text).space is brings
+    assert split_prefix(pieces, text).space is brings
 
 
 def test_what_cannot_be_encoded_is_spelled_by_no_token():
-    assert cut(WordTokenizer(WORDS), "a\ud800").prefix == "a\ud800"
+    assert split_prefix(WordTokenizer(WORDS), "a\ud800").prefix == "a\ud800"
 
 
 @pytest.mark.parametrize("text", ["word " * 20_000, "x" * 100_000, "x, " * 33_333 + "y", " " * 100_000])
 def test_long_texts_are_cut_fast(pieces, text):
     for tokenizer in pieces, WordTokenizer(WORDS, pattern=PATTERN, lowercase=True), WordTokenizer(WORDS):
         begun = time.thread_time()
-        cut(tokenizer, text)
+        split_prefix(tokenizer, text)
         assert time.thread_time() - begun < 0.5
 
 
 def test_what_precedes_a_part_of_a_run_is_its_context(pieces):
-    typed = cut(pieces, "漢" * 100)
+    typed = split_prefix(pieces, "漢" * 100)
     assert (len(typed.context), len(typed.prefix), typed.start) == (36, 64, 36)
     assert typed.spelled == typed.prefix.encode()
 
 
 def test_a_tokenizer_that_normalises_is_heeded():
-    assert cut(learnt_pieces("unigram", normalization="nmt_nfkc_cf"), "ﬁT").spelled == b" fit"
+    assert split_prefix(learnt_pieces("unigram", normalization="nmt_nfkc_cf"), "ﬁT").spelled == b" fit"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from models.completion.words import LONGEST, Place, is_word_character, last_word, read
+from models.completion.words import MAX_WORD_RUN, WordState, is_word_character, last_word_start, scan_words
 
-IN_WORD = Place(begun=True)
+IN_WORD = WordState(begun=True)
 
 
 @pytest.mark.parametrize("character", ["a", "Z", "é", "ß", "漢", "ש", "7", "٣", "_", "\u0301", "\u093f"])
@@ -44,12 +44,12 @@ def test_other_characters_are_not(character):
     ],
 )
 def test_the_last_word_of_a_text(text, word):
-    assert text[last_word(text) :] == word
+    assert text[last_word_start(text) :] == word
 
 
 def test_a_run_without_end_is_taken_in_part():
-    assert last_word("漢" * 1000) == 1000 - LONGEST
-    assert last_word("x-" * 1000 + "x") == 2001 - LONGEST + 1, "not from a joiner on"
+    assert last_word_start("漢" * 1000) == 1000 - MAX_WORD_RUN
+    assert last_word_start("x-" * 1000 + "x") == 2001 - MAX_WORD_RUN + 1, "not from a joiner on"
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,10 @@ def test_a_run_without_end_is_taken_in_part():
         ("ab", (), IN_WORD),
         (",", (0,), None),
         ("s,", (1,), None),
-        (" ", (0,), Place()),
+        (" ", (0,), WordState()),
         (" b", (0,), IN_WORD),
         ("a b c", (1, 3), IN_WORD),
-        ("'", (), Place(begun=True, pending=b"'")),
+        ("'", (), WordState(begun=True, pending=b"'")),
         ("'s", (), IN_WORD),
         ("' ", (0,), None),
         ("s'' ", (1,), None),
@@ -70,22 +70,22 @@ def test_a_run_without_end_is_taken_in_part():
     ],
 )
 def test_words_end_where_another_character_comes(spelled, ends, place):
-    assert read(IN_WORD, spelled.encode()) == (ends, place)
+    assert scan_words(IN_WORD, spelled.encode()) == (ends, place)
 
 
 def test_a_joiner_belongs_to_a_word_once_a_letter_follows():
-    joined = read(IN_WORD, "\u2019".encode()).word_state
-    assert read(joined, b"s") == ((), IN_WORD)
-    assert read(joined, b".") == ((0,), None)
+    joined = scan_words(IN_WORD, "\u2019".encode()).word_state
+    assert scan_words(joined, b"s") == ((), IN_WORD)
+    assert scan_words(joined, b".") == ((0,), None)
 
 
 def test_no_word_begins_with_another_character():
-    assert read(Place(), b", a") == ((), None)
+    assert scan_words(WordState(), b", a") == ((), None)
 
 
 def test_a_character_whose_bytes_are_not_complete_leaves_all_open():
-    first = read(IN_WORD, b"\xc3")
-    assert first == ((), Place(begun=True, pending=b"\xc3"))
-    assert read(first.word_state, b"\xa9") == ((), IN_WORD)
-    assert read(first.word_state, b"a") == ((0,), None), "é was not to be"
-    assert read(IN_WORD, b"\xa9") == ((0,), None)
+    first = scan_words(IN_WORD, b"\xc3")
+    assert first == ((), WordState(begun=True, pending=b"\xc3"))
+    assert scan_words(first.word_state, b"\xa9") == ((), IN_WORD)
+    assert scan_words(first.word_state, b"a") == ((0,), None), "é was not to be"
+    assert scan_words(IN_WORD, b"\xa9") == ((0,), None)

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from models.decoding.adjusting import adjust
+from models.decoding.adjusting import adjust_scores
 from models.decoding.banned import BannedSequences
-from models.decoding.batch import Batch
+from models.decoding.batch import SequenceBatch
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import rules_of
+from models.decoding.rules import compile_rules
 from models.vocabulary import EOS
 
 P = np.array([0.1, 0.0, 0.1, 0.5, 0.2, 0.1])
@@ -18,11 +18,11 @@ with np.errstate(divide="ignore"):
 def adjusted(*generated, prompt=(), banned=None, **options):
     """Scores of the only row, as probabilities that need not sum to one."""
     parameters = DecodingParameters(max_tokens=9, **options)
-    batch = Batch.of([rules_of(parameters, np.array(prompt, np.int64), banned)])
+    batch = SequenceBatch.of([compile_rules(parameters, np.array(prompt, np.int64), banned)])
     for token in generated:
         batch = batch.append(np.array([token]), LOG[[token]])
     scores, counts = LOG.copy(), np.zeros(len(LOG), np.int32)
-    adjust(scores, 0, batch.rows(), counts)
+    adjust_scores(scores, 0, batch.rows(), counts)
     assert not counts.any()
     return np.exp(scores)
 
@@ -82,10 +82,10 @@ def test_a_banned_sequence_cannot_be_completed():
 
 def grown(**options):
     """Three rows of twenty tokens each: more than there was room for at first."""
-    rules = rules_of(
+    rules = compile_rules(
         DecodingParameters(max_tokens=99, **options), np.zeros(0, np.int64), BannedSequences([(4, 4)])
     )
-    batch = Batch.of([rules] * 3, seeds=[7, 8, 9])
+    batch = SequenceBatch.of([rules] * 3, seeds=[7, 8, 9])
     for _ in range(20):
         batch = batch.append(np.array([3, 4, 5]), np.array([-3, -4, -5], np.float32))
     return batch
@@ -108,8 +108,12 @@ def test_selected_rows_keep_their_own_past():
 
 
 def test_rows_of_several_requests_keep_their_own_rules_and_past():
-    rules = rules_of(DecodingParameters(max_tokens=9, logit_bias=((3, 1.0), (5, 2.0))), np.zeros(0, np.int64))
-    joined = grown().concatenate([Batch.of([rules] * 2).append(np.array([3, 4]), np.zeros(2, np.float32))])
+    rules = compile_rules(
+        DecodingParameters(max_tokens=9, logit_bias=((3, 1.0), (5, 2.0))), np.zeros(0, np.int64)
+    )
+    joined = grown().concatenate(
+        [SequenceBatch.of([rules] * 2).append(np.array([3, 4]), np.zeros(2, np.float32))]
+    )
     rows = joined.rows()
     assert past(joined)[:3] == past(grown())
     assert [joined.last(row, 1)[0] for row in (3, 4)] == [[3], [4]]

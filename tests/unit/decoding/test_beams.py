@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from models.decoding.batch import Batch
+from models.decoding.batch import SequenceBatch
 from models.decoding.beams import BeamSearch
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import rules_of
+from models.decoding.rules import compile_rules
 from models.decoding.stopping import StopBytes
 from models.vocabulary import EOS
 
@@ -48,7 +48,10 @@ def everything(of, length_penalty, limit=MAX_TOKENS):
 def found(of, stops=None, **options):
     """What the search finds: (score, tokens, ended by `</s>`), and its steps."""
     parameters = DecodingParameters(**{"max_tokens": MAX_TOKENS, "strategy": "beam", **options})
-    search, batch = BeamSearch(parameters, 0, stops), Batch.of([rules_of(parameters, np.zeros(0, np.int64))])
+    search, batch = (
+        BeamSearch(parameters, 0, stops),
+        SequenceBatch.of([compile_rules(parameters, np.zeros(0, np.int64))]),
+    )
     histories, steps = [()], 0
     while search.live:
         search.step(np.stack([of(history) for history in histories]), batch.rows(), None)

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from models.decoding import rows as decoding_rows
-from models.decoding.batch import Batch
-from models.decoding.choosing import choose
-from models.decoding.draws import draws, row_seed
+from models.decoding.batch import SequenceBatch
+from models.decoding.choosing import choose_tokens
+from models.decoding.draws import row_seed, uniform_numbers
 from models.decoding.parameters import DecodingParameters
 from models.decoding.ranking import top_tokens
-from models.decoding.rows import room_for
-from models.decoding.rules import rules_of
+from models.decoding.rows import buffers_for
+from models.decoding.rules import compile_rules
 from models.vocabulary import BOS, EOS, UNK
 from tests import slow_decoding
 
@@ -21,8 +21,8 @@ def chosen(log_probs, numbers, **options):
     """A token for each number, from one distribution."""
     parameters = DecodingParameters(max_tokens=1, **options)
     rows = np.tile(np.asarray(log_probs, np.float32), (len(numbers), 1))
-    batch = Batch.of([rules_of(parameters, NO_PROMPT)] * len(numbers))
-    return choose(rows, batch.rows(), np.asarray(numbers)).tokens
+    batch = SequenceBatch.of([compile_rules(parameters, NO_PROMPT)] * len(numbers))
+    return choose_tokens(rows, batch.rows(), np.asarray(numbers)).tokens
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,9 @@ def test_the_models_own_log_probability_is_told():
     """That of `</s>` where nothing was possible."""
     rows = np.array([[-1, -2, -3, -4, -0.5], [-1, -2, -3, -np.inf, -np.inf]], np.float32)
     parameters = DecodingParameters(max_tokens=1, temperature=0, logit_bias=((4, 5.0),), ignore_eos=True)
-    told = choose(rows, Batch.of([rules_of(parameters, NO_PROMPT)] * 2).rows(), np.zeros(2))
+    told = choose_tokens(
+        rows, SequenceBatch.of([compile_rules(parameters, NO_PROMPT)] * 2).rows(), np.zeros(2)
+    )
     assert (told.tokens.tolist(), told.log_probs.tolist()) == ([4, EOS], [-0.5, -3.0])
 
 
@@ -125,7 +127,9 @@ def test_a_model_that_gives_no_numbers_ends_the_text(options):
     """And its log-probability is none, which whoever asked can see; the search for a token would never end."""
     parameters = DecodingParameters(max_tokens=1, **options)
     rows = np.full((1, 1024), np.nan, np.float32)
-    told = choose(rows, Batch.of([rules_of(parameters, NO_PROMPT)]).rows(), np.array([0.5]))
+    told = choose_tokens(
+        rows, SequenceBatch.of([compile_rules(parameters, NO_PROMPT)]).rows(), np.array([0.5])
+    )
     assert told.tokens[0] == EOS
     assert np.isnan(told.log_probs[0])
 
@@ -135,8 +139,10 @@ def test_a_repetition_penalty_next_to_nothing_makes_no_score_infinite(options):
     parameters = DecodingParameters(
         max_tokens=1, repetition_penalty=1e-300, logit_bias=((3, 50.0),), **options
     )
-    rules = rules_of(parameters, np.array([3]))
-    told = choose(np.full((1, 600), -6.0, np.float32), Batch.of([rules]).rows(), np.array([0.5]))
+    rules = compile_rules(parameters, np.array([3]))
+    told = choose_tokens(
+        np.full((1, 600), -6.0, np.float32), SequenceBatch.of([rules]).rows(), np.array([0.5])
+    )
     assert told.tokens.tolist() == [3]
 
 
@@ -146,17 +152,17 @@ def test_a_top_k_past_all_numbers_leaves_all_tokens():
 
 
 def test_room_for_vocabularies_that_have_gone_is_given_back(monkeypatch):
-    monkeypatch.setattr(decoding_rows, "_WIDTHS", 2)
-    monkeypatch.setattr(decoding_rows, "_rooms", decoding_rows._Rooms())
-    rooms = [room_for(width) for width in (5, 6, 7)]
-    assert list(decoding_rows._rooms.by_width) == [6, 7]
-    assert room_for(7) is rooms[2]
+    monkeypatch.setattr(decoding_rows, "_MAX_WIDTHS", 2)
+    monkeypatch.setattr(decoding_rows, "_thread_buffers", decoding_rows._ThreadBuffers())
+    rooms = [buffers_for(width) for width in (5, 6, 7)]
+    assert list(decoding_rows._thread_buffers.by_width) == [6, 7]
+    assert buffers_for(7) is rooms[2]
 
 
 def numbers_of(seeds, count):
     """The first numbers of each row [count, R]."""
     seeds = np.array(seeds, np.uint64)
-    return np.stack([draws(seeds, np.full(len(seeds), place)) for place in range(count)])
+    return np.stack([uniform_numbers(seeds, np.full(len(seeds), place)) for place in range(count)])
 
 
 def test_draws_are_each_rows_own():
@@ -164,7 +170,7 @@ def test_draws_are_each_rows_own():
     seeds = [row_seed(5, *stream) for stream in ((0, 0), (0, 1), (1, 0))]
     numbers = numbers_of(seeds, 150)
     assert len(np.unique(numbers)) == numbers.size
-    apart = draws(np.array(seeds[::-1], np.uint64), np.array([7, 3, 9]))
+    apart = uniform_numbers(np.array(seeds[::-1], np.uint64), np.array([7, 3, 9]))
     assert apart.tolist() == [numbers[7, 2], numbers[3, 1], numbers[9, 0]]
 
 

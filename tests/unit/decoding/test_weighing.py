@@ -6,18 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from models.decoding.batch import Batch
+from models.decoding.batch import SequenceBatch
 from models.decoding.draws import row_seed
-from models.decoding.next_tokens import next_tokens
+from models.decoding.next_tokens import choose_next_tokens
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import rules_of
-from models.decoding.weighing import UNDETERMINED, draw_by_weight
-from models.protocol import WEIGHED_TOKENS, Weighed, Weigher, can
+from models.decoding.rules import compile_rules
+from models.decoding.weighing import UNDETERMINED, sample_by_blocks
+from models.protocol import BLOCK_TOKENS, BlockSampler, BlockSums, supports
 from models.vocabulary import BOS, EOS
 from tests import slow_decoding
 
 SIZE, ROWS = 150, 3
-PADDED = -(-SIZE // WEIGHED_TOKENS) * WEIGHED_TOKENS
+PADDED = -(-SIZE // BLOCK_TOKENS) * BLOCK_TOKENS
 NO_PROMPT = np.zeros(0, np.int64)
 tables = arrays(np.float32, (ROWS, SIZE), elements=st.integers(-60, 60).map(lambda n: n / 4))
 plain = st.builds(
@@ -55,12 +55,12 @@ class TableModel:
         logits = self.table[state.rows]
         highest = logits.max(axis=1)
         sums = np.exp((logits - highest[:, None]) / temperatures[:, None])
-        sums = np.maximum(sums, np.float32(1.2e-38)).reshape(len(state), -1, WEIGHED_TOKENS).sum(axis=2)
+        sums = np.maximum(sums, np.float32(1.2e-38)).reshape(len(state), -1, BLOCK_TOKENS).sum(axis=2)
         log_sums = highest + np.log(np.exp(logits - highest[:, None]).sum(axis=1))
-        return Weighed(log_sums, highest, sums, logits[:, :WEIGHED_TOKENS].copy(), logits)
+        return BlockSums(log_sums, highest, sums, logits[:, :BLOCK_TOKENS].copy(), logits)
 
     def logits(self, weighed, rows, blocks):
-        return weighed.features.reshape(-1, PADDED // WEIGHED_TOKENS, WEIGHED_TOKENS)[rows, blocks]
+        return weighed.features.reshape(-1, PADDED // BLOCK_TOKENS, BLOCK_TOKENS)[rows, blocks]
 
     def next_log_probs(self, state):
         self.full_rows += len(state)
@@ -75,14 +75,14 @@ def state_of(count=ROWS):
 
 def batch_of(*parameters, seed=0):
     seeds = [row_seed(seed, 0, row) for row in range(len(parameters))]
-    return Batch.of([rules_of(each, NO_PROMPT) for each in parameters], seeds)
+    return SequenceBatch.of([compile_rules(each, NO_PROMPT) for each in parameters], seeds)
 
 
 @given(tables, plain, st.integers(0, 1000))
 def test_the_token_is_the_one_in_whose_share_the_number_falls(table, parameters, seed):
     model, batch = TableModel(table), batch_of(*[parameters] * ROWS, seed=seed)
-    assert can(model, Weigher)
-    chosen = next_tokens(model, state_of(), batch, in_full=np.zeros(ROWS, bool)).chosen
+    assert supports(model, BlockSampler)
+    chosen = choose_next_tokens(model, state_of(), batch, in_full=np.zeros(ROWS, bool)).chosen
     log_probs = model.next_log_probs(state_of())
     for row, (token, number) in enumerate(
         zip(chosen.tokens.tolist(), batch.uniform_numbers().tolist(), strict=True)
@@ -100,8 +100,8 @@ def test_where_nearly_all_weight_is_impossible_the_whole_distribution_decides():
     table = np.full((ROWS, SIZE), -200, np.float32)
     table[:, EOS], table[:, 140] = 50, -100
     model, batch = TableModel(table), batch_of(*[DecodingParameters(max_tokens=9, ignore_eos=True)] * ROWS)
-    assert draw_by_weight(model, state_of(), batch).tokens.tolist() == [UNDETERMINED] * ROWS
-    told = next_tokens(model, state_of(), batch, in_full=np.zeros(ROWS, bool))
+    assert sample_by_blocks(model, state_of(), batch).tokens.tolist() == [UNDETERMINED] * ROWS
+    told = choose_next_tokens(model, state_of(), batch, in_full=np.zeros(ROWS, bool))
     assert told.chosen.tokens.tolist() == [140] * ROWS
     assert model.full_rows == ROWS
 
@@ -124,7 +124,7 @@ def test_where_nearly_all_weight_is_impossible_the_whole_distribution_decides():
 def test_only_rows_without_further_rules_are_drawn_by_weight(options, is_plain):
     model = TableModel(np.zeros((ROWS, SIZE), np.float32))
     batch = batch_of(*[DecodingParameters(max_tokens=9, **options)] * ROWS)
-    next_tokens(model, state_of(), batch, in_full=np.zeros(ROWS, bool))
+    choose_next_tokens(model, state_of(), batch, in_full=np.zeros(ROWS, bool))
     assert model.full_rows == (0 if is_plain else ROWS)
 
 
@@ -133,10 +133,10 @@ def test_a_row_is_given_the_same_whoever_is_beside_it(table, wanted, seed):
     """Whether the others are drawn by weight or not."""
     parameters = [DecodingParameters(max_tokens=9, top_k=top_k) for top_k in (None, 3, None)]
     model, batch, in_full = TableModel(table), batch_of(*parameters, seed=seed), np.array(wanted)
-    told = next_tokens(model, state_of(), batch, in_full=in_full)
+    told = choose_next_tokens(model, state_of(), batch, in_full=in_full)
     for row in range(ROWS):
         rows = np.array([row])
-        alone = next_tokens(model, state_of().select(rows), batch.select(rows), in_full=in_full[rows])
+        alone = choose_next_tokens(model, state_of().select(rows), batch.select(rows), in_full=in_full[rows])
         assert alone.chosen.tokens[0] == told.chosen.tokens[row]
         assert alone.chosen.log_probs[0] == pytest.approx(told.chosen.log_probs[row])
         assert not wanted[row] or row in told.full_rows

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import time
 
-from service.engine.keeping import Keeper
+from service.engine.keeping import ModelReloader
 
 
 class Host:
@@ -27,7 +27,7 @@ def test_a_change_that_ends_while_the_service_stops_begins_nothing_more():
 
     async def main():
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
-        keeper = Keeper(Host(), interval_s=0)
+        keeper = ModelReloader(Host(), interval_s=0)
         change = keeper.refresh()
         await keeper.close(timeout_s=10)
         await change

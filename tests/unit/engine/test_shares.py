@@ -3,24 +3,24 @@
 import numpy as np
 import pytest
 
-from service.engine.reads import columns
-from service.engine.shares import fair_shares
+from service.engine.reads import slice_width
+from service.engine.shares import split_budget
 
 
 def test_all_get_what_they_want_where_there_is_room():
-    assert fair_shares([3, 5, 2], [3, 90, 2], 10) == [3, 5, 2]
+    assert split_budget([3, 5, 2], [3, 90, 2], 10) == [3, 5, 2]
 
 
 def test_the_shortest_and_the_oldest_share_a_slice_that_is_too_small():
-    assert fair_shares([8, 8, 8, 4], [2000, 2000, 2000, 4], 8) == [4, 0, 0, 4]
+    assert split_budget([8, 8, 8, 4], [2000, 2000, 2000, 4], 8) == [4, 0, 0, 4]
 
 
 def test_a_call_of_many_rows_leaves_half_to_those_that_are_sooner_done():
-    assert fair_shares([40_000, 8, 8], [100_000, 26, 26], 128) == [112, 8, 8]
+    assert split_budget([40_000, 8, 8], [100_000, 26, 26], 128) == [112, 8, 8]
 
 
 def test_of_equal_calls_the_oldest_go_first():
-    assert fair_shares([8] * 4, [26] * 4, 16) == [8, 8, 0, 0]
+    assert split_budget([8] * 4, [26] * 4, 16) == [8, 8, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_of_equal_calls_the_oldest_go_first():
     ],
 )
 def test_columns_of_a_slice(left, count, width):
-    assert columns(np.array(left), count) == width
+    assert slice_width(np.array(left), count) == width

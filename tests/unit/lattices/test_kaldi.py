@@ -9,7 +9,7 @@ from models.errors import FormatError, InvalidInputError
 from models.lattices.kaldi import read_kaldi, write_kaldi
 from models.lattices.lattice import Lattice
 from models.lattices.words import read_symbols
-from models.reranking.formats import BadLine
+from models.reranking.formats.interface import BadLine
 from tests.lattices import all_paths, text_of
 
 SYMBOLS = read_symbols([b"<eps> 0", b"hello 1", b"yellow 2", b"world 3", b"#0 4"], "words.txt")

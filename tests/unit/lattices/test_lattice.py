@@ -7,7 +7,7 @@ import pytest
 
 from models.errors import InvalidInputError
 from models.lattices import lattice as limits
-from models.lattices.connecting import Arcs, connected
+from models.lattices.connecting import ArcColumns, build_lattice
 from models.lattices.lattice import Lattice
 from tests.lattices import all_paths, text_of
 
@@ -15,9 +15,11 @@ from tests.lattices import all_paths, text_of
 def made(sources, targets, words=None, *, start=0, end=None):
     """A lattice of arcs whose scores do not matter."""
     count, end = len(sources), max(targets) if end is None else end
-    arcs = Arcs(sources, targets, words or [f"w{i}" for i in range(count)], np.zeros(count), np.zeros(count))
+    arcs = ArcColumns(
+        sources, targets, words or [f"w{i}" for i in range(count)], np.zeros(count), np.zeros(count)
+    )
     num_nodes = max(*sources, *targets) + 1
-    return connected(arcs, name=None, start=start, end=end, times=np.arange(float(num_nodes)))
+    return build_lattice(arcs, name=None, start=start, end=end, times=np.arange(float(num_nodes)))
 
 
 def test_nodes_in_the_wrong_order_are_put_in_the_right_one():

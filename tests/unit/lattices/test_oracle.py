@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from models.lattices.connecting import Arcs, connected
+from models.lattices.connecting import ArcColumns, build_lattice
 from models.lattices.oracle import oracle_path
 
 
@@ -10,8 +10,8 @@ def lattice_of(*arcs):
     """Arcs as (source, target, word)."""
     sources, targets, words = zip(*arcs, strict=True)
     count = len(arcs)
-    return connected(
-        Arcs(sources, targets, words, np.zeros(count), np.zeros(count)),
+    return build_lattice(
+        ArcColumns(sources, targets, words, np.zeros(count), np.zeros(count)),
         name=None,
         start=0,
         end=max(targets),

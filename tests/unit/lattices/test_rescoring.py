@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from models.errors import InvalidInputError
-from models.lattices.connecting import Arcs, connected
-from models.lattices.joined import join, joint_words
+from models.lattices.connecting import ArcColumns, build_lattice
+from models.lattices.joined import build_graph, number_words
 from models.lattices.lattice import Scales
 from models.lattices.ngram_walk import pass_ngram_tokens
-from models.lattices.paths import best_paths, candidates_of
-from models.lattices.rescoring import apart, rescore
-from models.lattices.spelling import Speller
-from models.lattices.token_passing import Search, pass_tokens
-from models.lattices.weights import Weights
+from models.lattices.paths import nbest_candidates, nbest_paths
+from models.lattices.rescoring import rescore, split_graph
+from models.lattices.spelling import LabelTokenizer
+from models.lattices.token_passing import LatticeSearchSettings, pass_tokens
+from models.lattices.weights import PathWeights
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
@@ -29,8 +29,8 @@ from training.progress import Silent
 from training.tokenizing import TokenizerSettings, learn_tokenizer
 
 TOKENIZER = families.tokenizer()
-SPELLER = Speller(TOKENIZER)
-WEIGHTS = Weights(am=0.2, old_lm=0.1, lm=1.0, words=-0.3, unk=-2.0)
+SPELLER = LabelTokenizer(TOKENIZER)
+WEIGHTS = PathWeights(am=0.2, old_lm=0.1, lm=1.0, words=-0.3, unk=-2.0)
 WORDS = [*families.WORDS[:7], "unheard", "of"]
 
 
@@ -44,7 +44,11 @@ def lattices(count, *, num_nodes=9, num_arcs=16):
 
 def rescored(some, name="ngram", weights=WEIGHTS, **search):
     return rescore(
-        some, families.model(name), SPELLER, weights=[weights] * len(some), search=Search(**search)
+        some,
+        families.model(name),
+        SPELLER,
+        weights=[weights] * len(some),
+        search=LatticeSearchSettings(**search),
     )
 
 
@@ -60,7 +64,7 @@ def subword_model(name, tokenizer, text):
 
 
 def best_total(one):
-    return best_paths(one, 1)[0].total
+    return nbest_paths(one, 1)[0].total
 
 
 def test_no_lattices_are_no_work():
@@ -79,9 +83,9 @@ def test_what_a_lattice_gets_does_not_depend_on_its_company():
 
 def test_each_lattice_has_weights_of_its_own():
     one = lattices(1)[0]
-    other = Weights(am=0.05, lm=3.0)
+    other = PathWeights(am=0.05, lm=3.0)
     together = rescore(
-        [one, one], families.model("ngram"), SPELLER, weights=[WEIGHTS, other], search=Search()
+        [one, one], families.model("ngram"), SPELLER, weights=[WEIGHTS, other], search=LatticeSearchSettings()
     )
     assert best_total(together[0]) == best_total(rescored([one])[0])
     assert best_total(together[1]) == best_total(rescored([one], weights=other)[0])
@@ -101,7 +105,7 @@ def test_pruning_saves_work_and_never_finds_what_is_better_than_the_best(name, p
 
 def test_a_beam_of_nothing_still_comes_to_the_end():
     for one in rescored(lattices(6), beam=0.0):
-        assert len(best_paths(one, 3)) >= 1
+        assert len(nbest_paths(one, 3)) >= 1
 
 
 def test_merging_by_few_words_makes_fewer_tokens():
@@ -120,10 +124,14 @@ def test_a_word_that_cannot_be_counts_as_log_zero():
     vocabulary = fake_vocabulary()
     model, tokenizer = FakeModel(vocabulary), WordTokenizer(vocabulary)
     model.table[:, tokenizer.encode("dog")[0]] = -np.inf
-    arcs = Arcs([0, 0, 1], [1, 1, 2], ["dog", "cat", "sat"], np.array([-1.0, -9000.0, 0.0]), np.zeros(3))
-    lattice = connected(arcs, name=None, start=0, end=2, times=np.zeros(3))
-    [one] = rescore([lattice], model, Speller(tokenizer), weights=[Weights()], search=Search())
-    first, second = candidates_of(one, 2).candidates
+    arcs = ArcColumns(
+        [0, 0, 1], [1, 1, 2], ["dog", "cat", "sat"], np.array([-1.0, -9000.0, 0.0]), np.zeros(3)
+    )
+    lattice = build_lattice(arcs, name=None, start=0, end=2, times=np.zeros(3))
+    [one] = rescore(
+        [lattice], model, LabelTokenizer(tokenizer), weights=[PathWeights()], search=LatticeSearchSettings()
+    )
+    first, second = nbest_candidates(one, 2).candidates
     assert [first.text, second.text] == ["cat sat", "dog sat"]
     rest = model.table[tokenizer.encode("dog")[0], tokenizer.encode("sat")[0]]
     rest += model.table[tokenizer.encode("sat")[0], EOS]
@@ -139,18 +147,18 @@ def test_words_of_several_tokens_are_scored_as_in_whole_sentences(kind, name):
     lattice = random_lattice(
         np.random.default_rng(2), words=["the", "catamaran", "house", "x", "sat", "café"]
     )
-    search = Search(max_tokens_per_node=10_000, recombination_order=None)
-    [one] = rescore([lattice], model, Speller(tokenizer), weights=[WEIGHTS], search=search)
+    search = LatticeSearchSettings(max_tokens_per_node=10_000, recombination_order=None)
+    [one] = rescore([lattice], model, LabelTokenizer(tokenizer), weights=[WEIGHTS], search=search)
     expected = brute_force(lattice, model, tokenizer, WEIGHTS)
-    for path in best_paths(one, 20):
+    for path in nbest_paths(one, 20):
         assert path.total == pytest.approx(expected[path.text][0], abs=1e-5)
     assert best_total(one) == pytest.approx(max(total for total, _ in expected.values()), abs=1e-5)
 
 
 def test_the_old_models_score_is_replaced_unless_it_has_a_weight():
     one = lattices(1)[0]
-    replaced = rescored([one], weights=Weights.of({}, one.scales))[0]
-    best = candidates_of(replaced, 1).candidates[0].features
+    replaced = rescored([one], weights=PathWeights.of({}, one.scales))[0]
+    best = nbest_candidates(replaced, 1).candidates[0].features
     scales = one.scales
     assert best_total(replaced) == pytest.approx(
         scales.am * best["am"] + scales.lm * best["lm"] + scales.words * best["words"]
@@ -159,24 +167,24 @@ def test_the_old_models_score_is_replaced_unless_it_has_a_weight():
 
 def test_weights_that_name_nothing_or_are_too_large_are_refused():
     with pytest.raises(InvalidInputError, match=r"weights.lmscale: a path has no such feature"):
-        Weights.of({"lmscale": 1.0}, Scales())
+        PathWeights.of({"lmscale": 1.0}, Scales())
     with pytest.raises(InvalidInputError, match=r"weights.am is 10000000.0; it must be from -1e\+06"):
-        Weights(am=1e7)
+        PathWeights(am=1e7)
 
 
 @pytest.mark.parametrize("name", ["max_tokens_per_node", "recombination_order", "beam"])
 def test_a_search_that_cannot_be_is_refused(name):
     with pytest.raises(InvalidInputError, match=f"{name} is -1"):
-        Search(**{name: -1})
+        LatticeSearchSettings(**{name: -1})
 
 
 def test_written_as_a_lattice_the_paths_keep_their_totals():
     for one in rescored(lattices(5)):
         lattice = one.as_lattice()
         scales = lattice.scales
-        totals = {path.text: path.total for path in best_paths(one, 10**6)}
+        totals = {path.text: path.total for path in nbest_paths(one, 10**6)}
         # a model that says nothing leaves the lattice's own scores
-        silent = Weights(am=scales.am, old_lm=scales.lm, lm=0.0, words=scales.words)
+        silent = PathWeights(am=scales.am, old_lm=scales.lm, lm=0.0, words=scales.words)
         again = brute_force(lattice, families.model("ngram"), TOKENIZER, silent)
         assert {text: total for text, (total, _) in again.items()} == pytest.approx(totals)
 
@@ -195,11 +203,13 @@ def canonical(graph):
 def test_the_compiled_walk_does_what_the_other_does(search, size):
     model = families.model("ngram")
     some = lattices(5, num_nodes=size, num_arcs=3 * size)
-    words = joint_words(some)
+    words = number_words(some)
     spelling = SPELLER.label_tokens(list(words))
-    joined = join(some, [WEIGHTS] * len(some), words, spelling)
-    slow = apart(pass_tokens(model, joined, spelling, Search(**search)), joined)
+    joined = build_graph(some, [WEIGHTS] * len(some), words, spelling)
+    slow = split_graph(pass_tokens(model, joined, spelling, LatticeSearchSettings(**search)), joined)
     for one, other in zip(
-        apart(pass_ngram_tokens(model, joined, spelling, Search(**search)), joined), slow, strict=True
+        split_graph(pass_ngram_tokens(model, joined, spelling, LatticeSearchSettings(**search)), joined),
+        slow,
+        strict=True,
     ):
         assert all(map(np.array_equal, canonical(one), canonical(other)))

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from service.load import clock as clocks
-from service.load.clock import Clock
+from service.load.clock import PreciseClock
 
 
 async def lateness_s(count, gap_s):
     late, due_s = [], time.perf_counter()
-    with Clock() as clock:
+    with PreciseClock() as clock:
         for _ in range(count):
             due_s += gap_s
             await clock.sleep_until(due_s)
@@ -36,7 +36,7 @@ def test_whoever_is_late_lets_others_have_their_turn():
     async def turns():
         done = []
         task = asyncio.create_task(asyncio.sleep(0, done.append("other")))
-        with Clock() as clock:
+        with PreciseClock() as clock:
             await clock.sleep_until(time.perf_counter() - 1)
         await task
         return done
@@ -56,7 +56,7 @@ def test_a_clock_leaves_no_file_behind():
 
 def test_a_sleeper_can_be_woken_by_cancelling():
     async def asleep():
-        with Clock() as clock:
+        with PreciseClock() as clock:
             async with asyncio.timeout(0.01):
                 await clock.sleep_until(time.perf_counter() + 60)
 

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from service.load.driver import measure
-from service.load.loads import ClosedLoop, OpenLoop, Terms
-from service.load.summary import summarise
+from service.load.driver import run_load
+from service.load.loads import ClosedLoop, LoadSettings, OpenLoop
+from service.load.summary import summarise_load
 from service.load.target import Request, Target
 from tests.http_servers import EVENTS, answering, chunk, token_event, whole
 
@@ -19,7 +19,7 @@ NOTHING = Request("/x", b"{}")
 def run(answer, load, *, watch=None, requests=(NOTHING,), **terms):
     """The recording of a load on a server that answers so."""
     with answering(answer) as url:
-        return measure(Target.parse(url), requests, load, Terms(**terms), watch=watch)
+        return run_load(Target.parse(url), requests, load, LoadSettings(**terms), watch=watch)
 
 
 async def fine(writer, _number, _request):
@@ -40,7 +40,7 @@ def stalling(at, stall_s):
 def test_a_stall_is_seen_by_all_who_come_meanwhile():
     """No coordinated omission: 60 requests of 200 were due during the stall, and are late."""
     load = OpenLoop(200, arrivals="constant")
-    summary = summarise(run(stalling(50, 0.3), load, num_requests=200))
+    summary = summarise_load(run(stalling(50, 0.3), load, num_requests=200))
     assert summary.latency.p99_s > 0.27
     assert summary.latency.p90_s > 0.1
     assert summary.num_answered == 200
@@ -48,7 +48,7 @@ def test_a_stall_is_seen_by_all_who_come_meanwhile():
 
 def test_a_closed_loop_omits_most_of_it():
     """One client meets the stall once, which is why a closed loop says nothing about latency."""
-    summary = summarise(run(stalling(50, 0.3), ClosedLoop(1), num_requests=200))
+    summary = summarise_load(run(stalling(50, 0.3), ClosedLoop(1), num_requests=200))
     assert summary.latency.max_s > 0.29
     assert summary.latency.p99_s < 0.15
 
@@ -84,7 +84,7 @@ def test_a_closed_loop_ends_in_time():
     recording = run(fine, ClosedLoop(2), duration_s=0.2, warmup_s=0.1)
     assert recording.ended_s - recording.started_s < 1
     assert 0 < recording.num_due < len(recording.observations)
-    assert summarise(recording).duration_s == pytest.approx(0.2)
+    assert summarise_load(recording).duration_s == pytest.approx(0.2)
 
 
 def test_requests_are_sent_in_turn():
@@ -106,7 +106,7 @@ def test_tokens_of_a_stream_are_timed():
             writer.write(token_event())
         writer.write(chunk(b"data: [DONE]\n\n") + chunk(b""))
 
-    summary = summarise(run(tokens, ClosedLoop(1), num_requests=3))
+    summary = summarise_load(run(tokens, ClosedLoop(1), num_requests=3))
     assert 0.045 < summary.ttft.p50_s < 0.2
     assert summary.itl.count == 6
     assert 0.025 < summary.itl.p50_s < 0.15
@@ -136,7 +136,7 @@ def answer_of(data, *, close=False):
     ],
 )
 def test_errors_are_told_apart(data, close, kind, example):
-    summary = summarise(run(answer_of(data, close=close), ClosedLoop(1), num_requests=1, timeout_s=0.2))
+    summary = summarise_load(run(answer_of(data, close=close), ClosedLoop(1), num_requests=1, timeout_s=0.2))
     assert list(summary.errors) == [kind]
     assert example in summary.errors[kind].example
     assert summary.num_answered == 0
@@ -146,13 +146,13 @@ def test_nobody_listening_is_an_error_too():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        recording = measure(Target.parse(url), [Request("")], OpenLoop(50), Terms(num_requests=5))
-    assert summarise(recording).errors["refused"].count == 5
+        recording = run_load(Target.parse(url), [Request("")], OpenLoop(50), LoadSettings(num_requests=5))
+    assert summarise_load(recording).errors["refused"].count == 5
 
 
 def test_an_answer_may_end_with_its_connection():
     answer = answer_of(b"HTTP/1.1 200 OK\r\n\r\nall there is", close=True)
-    assert summarise(run(answer, ClosedLoop(1), num_requests=2)).num_answered == 2
+    assert summarise_load(run(answer, ClosedLoop(1), num_requests=2)).num_answered == 2
 
 
 def test_connections_are_kept_and_closed_ones_replaced():
@@ -165,7 +165,7 @@ def test_connections_are_kept_and_closed_ones_replaced():
             await writer.drain()
             writer.close()
 
-    summary = summarise(run(answer, ClosedLoop(1), num_requests=8))
+    summary = summarise_load(run(answer, ClosedLoop(1), num_requests=8))
     assert summary.num_answered == 8
     assert len(writers) == 2
 
@@ -176,7 +176,7 @@ def test_a_bound_on_connections_is_said_when_it_was_the_limit():
         writer.write(whole())
 
     load = OpenLoop(200, arrivals="constant")
-    summary = summarise(run(slow, load, num_requests=40, max_connections=2))
+    summary = summarise_load(run(slow, load, num_requests=40, max_connections=2))
     assert summary.num_waited > 20
     assert any("waited for one of the 2 connections" in reason for reason in summary.invalid_because)
     assert summary.latency.max_s > 0.1  # the wait is part of it
@@ -192,7 +192,7 @@ def test_what_is_interrupted_has_been_measured_until_then():
             signal.raise_signal(signal.SIGINT)
 
     recording = run(fifty, OpenLoop(200), watch=interrupt, duration_s=60)
-    summary = summarise(recording)
+    summary = summarise_load(recording)
     assert recording.interrupted
     assert summary.num_answered == 50
     assert summary.errors["unfinished"].count > 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.load.events import Event, EventSplitter, message_of, read_event
+from service.load.events import Event, EventSplitter, error_message, parse_event
 
 STREAM = b': hello\n\ndata: {"a": 1}\n\nevent: x\ndata: one\ndata: two\n\ndata:last\n\n'
 
@@ -34,15 +34,15 @@ def test_events_are_found_however_they_are_cut(stream, size):
     ],
 )
 def test_tokens_are_counted_in_everybodys_events(payload, num_tokens):
-    assert read_event(payload).num_tokens == num_tokens
+    assert parse_event(payload).num_tokens == num_tokens
 
 
 def test_the_usage_is_read():
-    assert read_event(b'{"choices": [], "usage": {"completion_tokens": 7}}') == Event(usage_tokens=7)
+    assert parse_event(b'{"choices": [], "usage": {"completion_tokens": 7}}') == Event(usage_tokens=7)
 
 
 def test_an_error_in_the_middle_is_read():
-    assert read_event(b'{"error": {"message": "out of\\ntime"}}') == Event(error="out of time")
+    assert parse_event(b'{"error": {"message": "out of\\ntime"}}') == Event(error="out of time")
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_an_error_in_the_middle_is_read():
     ],
 )
 def test_errors_are_told_in_a_line(body, message):
-    assert message_of(body) == message
+    assert error_message(body) == message

@@ -5,40 +5,40 @@ import math
 import pytest
 
 from models.errors import FormatError, InvalidInputError
-from service.load.bodies import read_bodies, read_fields
-from service.load.durations import read_duration_s
-from service.load.loads import ClosedLoop, OpenLoop, Terms
-from service.load.objectives import Objective, read_objective
+from service.load.bodies import parse_fields, read_bodies
+from service.load.durations import parse_duration_s
+from service.load.loads import ClosedLoop, LoadSettings, OpenLoop
+from service.load.objectives import Objective, parse_objective
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("250us", 250e-6), ("50ms", 0.05), (".5s", 0.5), ("1.5min", 90.0), ("0", 0.0)]
 )
 def test_times_have_units(text, seconds):
-    assert read_duration_s(text, "warmup") == pytest.approx(seconds)
+    assert parse_duration_s(text, "warmup") == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["10", "", "ms", "-1s", "1 s", "1h", "nan", f"{'9' * 400}s"])
 def test_what_is_no_time_is_refused_by_name(text):
     with pytest.raises(InvalidInputError, match=r"warmup is .*such as 200ms"):
-        read_duration_s(text, "warmup")
+        parse_duration_s(text, "warmup")
 
 
 def test_an_objective_is_a_figure_and_its_limit():
-    assert read_objective("ttft=50ms") == Objective("ttft", 0.05)
+    assert parse_objective("ttft=50ms") == Objective("ttft", 0.05)
 
 
 @pytest.mark.parametrize("text", ["speed=50ms", "ttft", "ttft=50", "=50ms", "ttft=fast"])
 def test_other_objectives_are_refused(text):
     with pytest.raises(InvalidInputError, match="objective"):
-        read_objective(text)
+        parse_objective(text)
 
 
 def test_fields_are_json_and_else_text():
-    fields = read_fields(["n=2", 'stop=["."]', "model=lstm@3", "user=a=b"])
+    fields = parse_fields(["n=2", 'stop=["."]', "model=lstm@3", "user=a=b"])
     assert fields == {"n": 2, "stop": ["."], "model": "lstm@3", "user": "a=b"}
     with pytest.raises(InvalidInputError, match="NAME=JSON"):
-        read_fields(["n"])
+        parse_fields(["n"])
 
 
 @pytest.mark.parametrize(
@@ -76,4 +76,4 @@ def test_there_is_a_client_at_least():
 @pytest.mark.parametrize("terms", [{}, {"duration_s": 1, "num_requests": 1}, {"duration_s": 0}])
 def test_a_load_ends_by_time_or_by_number(terms):
     with pytest.raises(InvalidInputError):
-        Terms(**terms)
+        LoadSettings(**terms)

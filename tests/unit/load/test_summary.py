@@ -6,11 +6,11 @@ from array import array
 import numpy as np
 import pytest
 
-from service.load.loads import ClosedLoop, OpenLoop, Terms
-from service.load.objectives import read_objective
+from service.load.loads import ClosedLoop, LoadSettings, OpenLoop
+from service.load.objectives import parse_objective
 from service.load.observation import Observation, Recording
-from service.load.spread import Spread
-from service.load.summary import summarise
+from service.load.spread import Percentiles
+from service.load.summary import summarise_load
 
 
 def seen(due, ended, *, late=0.0, error=None, tokens=(), status=200):
@@ -21,7 +21,9 @@ def seen(due, ended, *, late=0.0, error=None, tokens=(), status=200):
 
 
 def recording(*observations, load=OpenLoop(100), began_s=10.0, **terms):  # noqa: B008 - it is frozen
-    made = Recording(load, Terms(**(terms or {"duration_s": 2.0})), began_s - 1, began_s, began_s + 2.5)
+    made = Recording(
+        load, LoadSettings(**(terms or {"duration_s": 2.0})), began_s - 1, began_s, began_s + 2.5
+    )
     made.examples = {one.error: "what it said" for one in observations if one.error}
     for observation in observations:
         made.add(observation)
@@ -30,7 +32,7 @@ def recording(*observations, load=OpenLoop(100), began_s=10.0, **terms):  # noqa
 
 def test_percentiles_are_those_of_the_values():
     values = np.random.default_rng(0).gamma(2, size=2000)
-    spread = Spread.of(values)
+    spread = Percentiles.of(values)
     cuts = statistics.quantiles(values, n=1000, method="inclusive")
     expected = (cuts[499], cuts[899], cuts[989], cuts[998], values.max(), values.mean())
     found = (spread.p50_s, spread.p90_s, spread.p99_s, spread.p999_s, spread.max_s, spread.mean_s)
@@ -39,49 +41,51 @@ def test_percentiles_are_those_of_the_values():
 
 @pytest.mark.parametrize(("count", "known"), [(9, []), (10, ["p90"]), (999, ["p90", "p99"])])
 def test_percentiles_beyond_the_values_are_not_made_up(count, known):
-    told = Spread.of(range(count)).to_json()
+    told = Percentiles.of(range(count)).to_json()
     assert [name for name in ("p90", "p99", "p99.9") if told[name] is not None] == known
 
 
 def test_nothing_has_no_spread():
-    assert Spread.of([]) is None
+    assert Percentiles.of([]) is None
 
 
 def test_latency_counts_from_when_a_request_was_due():
-    summary = summarise(recording(seen(10, 10.5, late=0.4), seen(11, 11.1)))
+    summary = summarise_load(recording(seen(10, 10.5, late=0.4), seen(11, 11.1)))
     assert summary.latency.max_s == pytest.approx(0.5)
     assert summary.lateness.max_s == pytest.approx(0.4)
 
 
 def test_the_warm_up_is_not_counted():
-    summary = summarise(recording(seen(9.5, 9.9), seen(10, 10.1), seen(11, 11.1)))
+    summary = summarise_load(recording(seen(9.5, 9.9), seen(10, 10.1), seen(11, 11.1)))
     assert (summary.num_requests, summary.achieved_per_s) == (2, 1.0)
     assert summary.latency.max_s == pytest.approx(0.1)
 
 
 def test_answers_that_come_too_late_are_not_achieved():
     """An overloaded service answers all in the end, but not at the rate that was offered."""
-    summary = summarise(recording(seen(10, 10.1), seen(11, 11.1), seen(11, 12.3), seen(11, 12.4)))
+    summary = summarise_load(recording(seen(10, 10.1), seen(11, 11.1), seen(11, 12.3), seen(11, 12.4)))
     assert (summary.sent_per_s, summary.achieved_per_s) == (2.0, 1.0)
     assert summary.num_answered == 4
 
 
 def test_errors_are_counted_by_kind_and_have_no_latency():
     failed = [seen(10, 10.001, error="http_429", status=429)] * 3 + [seen(10, 10.001, error="cut")]
-    summary = summarise(recording(seen(10, 10.5), *failed))
+    summary = summarise_load(recording(seen(10, 10.5), *failed))
     assert {kind: error.count for kind, error in summary.errors.items()} == {"http_429": 3, "cut": 1}
     assert summary.rejected_share == 0.6
     assert summary.latency.count == 1
 
 
 def test_what_ran_out_of_time_counts_with_the_time_it_was_given():
-    summary = summarise(recording(seen(10, 10.1), seen(10, 12.0, error="timeout", status=0)))
+    summary = summarise_load(recording(seen(10, 10.1), seen(10, 12.0, error="timeout", status=0)))
     assert summary.latency.max_s == pytest.approx(2.0)
     assert summary.num_answered == 1
 
 
 def test_streams_have_times_of_tokens():
-    summary = summarise(recording(seen(10, 10.4, tokens=[10.1, 10.2, 10.4]), seen(10, 10.3, tokens=[10.3])))
+    summary = summarise_load(
+        recording(seen(10, 10.4, tokens=[10.1, 10.2, 10.4]), seen(10, 10.3, tokens=[10.3]))
+    )
     assert summary.ttft.max_s == pytest.approx(0.3)
     assert (summary.itl.count, summary.itl.max_s) == (2, pytest.approx(0.2))
     assert (summary.tpot.count, summary.tpot.mean_s) == (1, pytest.approx(0.15))
@@ -89,7 +93,7 @@ def test_streams_have_times_of_tokens():
 
 
 def test_only_tokens_of_the_time_measured_are_counted():
-    summary = summarise(recording(seen(9, 12.6, tokens=[9.5, 10.5, 11.5, 12.5])))
+    summary = summarise_load(recording(seen(9, 12.6, tokens=[9.5, 10.5, 11.5, 12.5])))
     assert summary.tokens_per_s == pytest.approx(2 / 2)
 
 
@@ -101,14 +105,14 @@ def test_goodput_is_of_answers_that_meet_every_objective():
         seen(10, 10.1),  # is no stream
         seen(10, 10.1, tokens=[10.05], error="stream"),
     ]
-    objectives = [read_objective(text) for text in ("latency=1s", "ttft=200ms", "itl=250ms", "tpot=200ms")]
-    summary = summarise(recording(*requests), objectives)
+    objectives = [parse_objective(text) for text in ("latency=1s", "ttft=200ms", "itl=250ms", "tpot=200ms")]
+    summary = summarise_load(recording(*requests), objectives)
     assert summary.goodput_per_s == pytest.approx(1 / 2)
 
 
 def test_lateness_of_the_generator_makes_figures_invalid():
-    assert summarise(recording(seen(10, 10.1, late=0.01))).valid
-    doubtful = summarise(recording(seen(10, 10.1, late=0.05)))
+    assert summarise_load(recording(seen(10, 10.1, late=0.01))).valid
+    doubtful = summarise_load(recording(seen(10, 10.1, late=0.05)))
     assert not doubtful.valid
     assert "fell behind its schedule: at p99 by 50.00 ms" in doubtful.invalid_because[0]
 
@@ -116,19 +120,21 @@ def test_lateness_of_the_generator_makes_figures_invalid():
 def test_waiting_for_connections_makes_figures_invalid():
     crowded = recording(*[seen(10, 10.1)] * 100, duration_s=2.0, max_connections=3)
     crowded.num_waited = 1
-    assert summarise(crowded).valid
+    assert summarise_load(crowded).valid
     crowded.num_waited = 2
-    assert "2 of 100 requests waited for one of the 3 connections" in summarise(crowded).invalid_because[0]
+    assert (
+        "2 of 100 requests waited for one of the 3 connections" in summarise_load(crowded).invalid_because[0]
+    )
 
 
 def test_a_generator_without_time_to_spare_makes_figures_invalid():
     busy = recording(seen(10, 10.1), load=ClosedLoop(1))
     busy.cpu_s = 0.95 * (busy.ended_s - busy.started_s)
-    assert "95% of a core" in summarise(busy).invalid_because[0]
+    assert "95% of a core" in summarise_load(busy).invalid_because[0]
 
 
 def test_programs_get_it_as_json():
-    told = summarise(recording(seen(10, 10.5))).to_json()
+    told = summarise_load(recording(seen(10, 10.5))).to_json()
     assert (told["load"], told["offered_per_s"], told["clients"]) == ("open", 100, None)
     assert told["latency_ms"]["p50"] == pytest.approx(500)
     assert told["ttft_ms"] is None
@@ -138,4 +144,4 @@ def test_programs_get_it_as_json():
 def test_an_interrupted_run_is_as_long_as_it_was():
     short = recording(seen(10, 10.1), duration_s=60.0)
     short.interrupted = True
-    assert summarise(short).duration_s == pytest.approx(2.5)
+    assert summarise_load(short).duration_s == pytest.approx(2.5)

@@ -5,19 +5,22 @@ import json
 import pytest
 
 from models.errors import FormatError, InvalidInputError
-from service.load.texts import default_texts, read_texts
-from service.load.workloads import WORKLOADS, Shape, requests_of
+from service.load.texts import default_texts, load_texts
+from service.load.workloads import WORKLOADS, WorkloadOptions, workload_requests
 
 TEXTS = ["one two three four", "five six seven eight"]
 
 
 def bodies(name, **shape):
-    return [json.loads(request.body) for request in requests_of(name, Shape(**{"texts": TEXTS, **shape}))]
+    return [
+        json.loads(request.body)
+        for request in workload_requests(name, WorkloadOptions(**{"texts": TEXTS, **shape}))
+    ]
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_seed_makes_the_same_requests_again(name):
-    first, again, other = (requests_of(name, Shape(seed=seed)) for seed in (1, 1, 2))
+    first, again, other = (workload_requests(name, WorkloadOptions(seed=seed)) for seed in (1, 1, 2))
     assert first == again
     assert first != other
     assert len(set(first)) >= 100
@@ -34,7 +37,7 @@ def test_items_are_texts_candidates_and_contexts():
     assert len(bodies("next-token", num_items=3)[0]["context"]) == 3
     lists = bodies("rerank", num_items=250)[0]["lists"]
     assert [len(one["candidates"]) for one in lists] == [100, 100, 50]
-    assert requests_of("rerank", Shape(texts=TEXTS))[0].num_items == 100
+    assert workload_requests("rerank", WorkloadOptions(texts=TEXTS))[0].num_items == 100
 
 
 def test_a_prompt_is_one_to_a_request():
@@ -49,7 +52,7 @@ def test_fields_go_over_what_is_there():
 
 def test_an_unknown_workload_is_refused():
     with pytest.raises(InvalidInputError, match="next-token, score, rerank, generate, completions"):
-        requests_of("typing", Shape())
+        workload_requests("typing", WorkloadOptions())
 
 
 def test_there_are_texts_without_any_file():
@@ -58,11 +61,11 @@ def test_there_are_texts_without_any_file():
 
 def test_texts_are_the_lines_of_a_file(tmp_path):
     (tmp_path / "texts").write_text("a b\n\n c d \n")
-    assert read_texts(tmp_path / "texts") == ["a b", "c d"]
+    assert load_texts(tmp_path / "texts") == ["a b", "c d"]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n", b"\xff\xfe"])
 def test_a_file_without_text_is_refused(tmp_path, content):
     (tmp_path / "texts").write_bytes(content)
     with pytest.raises(FormatError, match="a sentence a line"):
-        read_texts(tmp_path / "texts")
+        load_texts(tmp_path / "texts")

@@ -3,7 +3,7 @@
 import pytest
 
 from models.errors import InvalidInputError
-from training.neural.agreement import agree_on_command, check_agreement
+from training.neural.agreement import check_agreement, check_same_command
 from training.recipe import load_recipe
 
 
@@ -45,7 +45,7 @@ class _Told:
 
 
 def facts_of(recipe, **more):
-    return agree_on_command(recipe, {}, **({"device": "cpu", "resume": False} | more))
+    return check_same_command(recipe, {}, **({"device": "cpu", "resume": False} | more))
 
 
 def test_a_changed_key_of_the_recipe_is_named(monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from models.neural.cells.choice import cell_of
+from models.neural.cells.choice import make_cell
 from models.neural.cells.scan import linear_recurrence
 from models.neural.config import NetworkConfig
 from tests.devices import DEVICES
@@ -17,7 +17,7 @@ def cell(name, **options):
     """A small layer; `relu` is Elman's with the other activation."""
     torch.manual_seed(2)
     kind = {"cell": "elman", "activation": "relu"} if name == "relu" else {"cell": name}
-    return cell_of(NetworkConfig(**kind, hidden_size=4, **options), 3).double()
+    return make_cell(NetworkConfig(**kind, hidden_size=4, **options), 3).double()
 
 
 def carried(layer, batch=2):

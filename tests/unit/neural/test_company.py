@@ -7,7 +7,7 @@ import time
 import pytest
 
 from models.errors import ProcessLostError
-from training.neural.company import Company
+from training.neural.company import PeerMonitor
 
 
 class Store:
@@ -34,8 +34,8 @@ class Store:
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    monkeypatch.setattr("training.neural.company._BEAT_S", 0.01)
-    monkeypatch.setattr("training.neural.company._REMARKABLE_S", 0.2)
+    monkeypatch.setattr("training.neural.company._HEARTBEAT_S", 0.01)
+    monkeypatch.setattr("training.neural.company._SILENCE_S", 0.2)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def company():
     store, made = Store(), []
 
     def make(rank, *, patience_s=60.0):
-        made.append(Company(store, rank, 3, patience_s=patience_s))
+        made.append(PeerMonitor(store, rank, 3, patience_s=patience_s))
         return made[-1]
 
     make.store = store

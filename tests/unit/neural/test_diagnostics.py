@@ -10,7 +10,7 @@ from models.neural.config import NetworkConfig
 from models.neural.network import Network
 from models.vocabulary import BOS, EOS
 from training.corpora.encoded import EncodedCorpus
-from training.neural.diagnostics import diagnose, gate_saturation, gradient_by_lag, stretches_of
+from training.neural.diagnostics import diagnose, gate_saturation, gradient_by_lag, sample_segments
 
 V, H = 15, 10
 
@@ -174,7 +174,7 @@ def test_an_elman_networks_gradient_vanishes_where_an_lstms_does_not():
 
 def test_stretches_end_in_tokens_that_are_predicted():
     text = EncodedCorpus.from_sentences([[3], [4, 5], [6], [7, 8, 9]])
-    stretches = stretches_of(text, length=4, rows=5)
+    stretches = sample_segments(text, length=4, rows=5)
     running = text.with_boundaries().tolist()
     assert stretches.shape == (4, 5)
     assert BOS not in stretches[-1]
@@ -183,12 +183,12 @@ def test_stretches_end_in_tokens_that_are_predicted():
 
 
 def test_a_text_of_few_tokens_has_short_stretches_or_none():
-    assert stretches_of(EncodedCorpus.from_sentences([[5]]), length=99, rows=9).tolist() == [
+    assert sample_segments(EncodedCorpus.from_sentences([[5]]), length=99, rows=9).tolist() == [
         [BOS],
         [5],
         [EOS],
     ]
-    assert stretches_of(EncodedCorpus.from_sentences([]), length=99, rows=9) is None
+    assert sample_segments(EncodedCorpus.from_sentences([]), length=99, rows=9) is None
     assert diagnose(network(), EncodedCorpus.from_sentences([])) == {}
 
 

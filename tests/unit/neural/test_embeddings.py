@@ -11,7 +11,7 @@ from models.errors import FormatError, InvalidInputError
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
 from models.vocabulary import Vocabulary
-from training.embeddings import read_embeddings, start_embeddings
+from training.embeddings import initialise_embeddings, read_embeddings
 
 VOCABULARY = Vocabulary(["the", "cat", "sat", "2005", ". . ."])
 LINES = "cat 1 2 -3\nzebra 9 9 9\nthe 0.5 1e-2 0\n2005 4 5 6\n. . . 7 8 9\ncat 5 5 5\n"
@@ -82,7 +82,7 @@ def test_a_network_starts_from_the_vectors_at_its_own_scale(tmp_path, tied):
     network = Network(NetworkConfig(embedding_size=3, hidden_size=4, tied=tied), len(VOCABULARY))
     before = network.embedding.weight.detach().clone()
     embeddings = read(tmp_path, LINES)
-    start_embeddings(network, embeddings)
+    initialise_embeddings(network, embeddings)
     after = network.embedding.weight.detach()
     others = [0, 1, 2, 5]
     assert torch.equal(after[others], before[others])
@@ -96,5 +96,5 @@ def test_a_network_starts_from_the_vectors_at_its_own_scale(tmp_path, tied):
 def test_vectors_of_several_widths_cannot_be_started(tmp_path):
     config = NetworkConfig(embedding_size=3, hidden_size=4, output="adaptive", cutoffs=(4,))
     with pytest.raises(InvalidInputError, match=r"set neural\.output=softmax") as caught:
-        start_embeddings(Network(config, len(VOCABULARY)), read(tmp_path, LINES))
+        initialise_embeddings(Network(config, len(VOCABULARY)), read(tmp_path, LINES))
     assert caught.value.parameter == "train.embeddings"

@@ -13,8 +13,8 @@ from models.neural.config import NetworkConfig
 from models.neural.network import Network
 from models.vocabulary import BOS, Vocabulary
 from tests.resumable import fit
-from training.neural.failures import divergence, memory_advice, text_of, worst_row
-from training.neural.interruption import interruption
+from training.neural.failures import display_text, divergence_error, memory_advice, worst_row
+from training.neural.interruption import catch_interruption
 from training.neural.resume import StateFile
 from training.neural.settings import TrainSettings
 from training.progress import Silent
@@ -35,12 +35,14 @@ def test_the_worst_row_is_the_one_with_the_highest_loss(vocabulary):
 
 def test_pieces_are_joined_and_long_texts_cut():
     pieces = Vocabulary(["▁the", "▁c", "at"])
-    assert text_of([3, 4, 5, 2], pieces) == "the cat</s>"
-    assert text_of([3] * 1000, pieces) == ("the " * 40)[:159] + "…"
+    assert display_text([3, 4, 5, 2], pieces) == "the cat</s>"
+    assert display_text([3] * 1000, pieces) == ("the " * 40)[:159] + "…"
 
 
 def test_divergence_tells_step_text_and_advice():
-    told = divergence(7, loss=math.nan, norm=2.5, text="the cat", settings=TrainSettings(learning_rate=0.5))
+    told = divergence_error(
+        7, loss=math.nan, norm=2.5, text="the cat", settings=TrainSettings(learning_rate=0.5)
+    )
     assert "at step 7: the loss is nan, the gradient's norm 2.5" in str(told)
     assert "train.learning_rate 0.5: try a third" in str(told)
     assert str(told).endswith("'the cat'")
@@ -107,7 +109,7 @@ def test_ctrl_c_lets_the_update_end_and_saves_it(tmp_path):
 
 
 def test_a_second_ctrl_c_ends_at_once():
-    with interruption() as asked:
+    with catch_interruption() as asked:
         signal.raise_signal(signal.SIGINT)
         assert asked.requested
         with pytest.raises(KeyboardInterrupt):
@@ -117,14 +119,14 @@ def test_a_second_ctrl_c_ends_at_once():
 def test_ctrl_c_that_is_ignored_or_of_another_thread_is_left_alone():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with interruption():
+        with catch_interruption():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     entered = []
 
     def work():
-        with interruption() as asked:
+        with catch_interruption() as asked:
             entered.append(asked.requested)
 
     thread = threading.Thread(target=work)

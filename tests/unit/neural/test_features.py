@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from models.neural.quantized.model import QuantizedModel
-from models.neural.quantized.support import unsupported
-from models.scoring import pad
+from models.neural.quantized.model import Int8Model
+from models.neural.quantized.support import unsupported_reason
+from models.scoring import pad_sequences
 from tests import families
 
-BATCH = pad([[5, 9, 7, 4], [6]])
-IN_INTEGERS = [name for name in families.NEURAL if unsupported(families.model(name).config) is None]
+BATCH = pad_sequences([[5, 9, 7, 4], [6]])
+IN_INTEGERS = [name for name in families.NEURAL if unsupported_reason(families.model(name).config) is None]
 
 
 @pytest.mark.parametrize("name", families.NEURAL)
@@ -29,12 +29,14 @@ def test_features_along_a_text_are_those_of_its_states(name):
     model = families.model(name)
     along = model.score_with_features(model.initial_state(2), *BATCH).features
     assert along[0, 3] == pytest.approx(
-        model.features(model.prefill(model.initial_state(1), *pad([[5, 9, 7]])))[0], abs=1e-5
+        model.features(model.prefill(model.initial_state(1), *pad_sequences([[5, 9, 7]])))[0], abs=1e-5
     )
     assert not along[1, 1:].any()
 
 
-@pytest.mark.parametrize("batch", [BATCH, pad([[5, 9, 7, 4, 8], [6, 6, 5, 9, 7]]), pad([[5] * 300])])
+@pytest.mark.parametrize(
+    "batch", [BATCH, pad_sequences([[5, 9, 7, 4, 8], [6, 6, 5, 9, 7]]), pad_sequences([[5] * 300])]
+)
 @pytest.mark.parametrize("name", families.NEURAL)
 def test_scores_features_and_state_come_together(name, batch):
     model = families.model(name)
@@ -51,7 +53,7 @@ def test_scores_features_and_state_come_together(name, batch):
 @pytest.mark.parametrize("name", IN_INTEGERS)
 def test_features_of_integers_are_near_those_of_floats(name):
     single = families.model(name)
-    rounded = QuantizedModel(single.network, single.vocabulary)
+    rounded = Int8Model(single.network, single.vocabulary)
     one, other = (
         model.features_per_token(model.initial_state(2), *BATCH)[0].astype(np.float64)
         for model in (single, rounded)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from training.neural.interruption import EXIT_TERMINATED, Terminated, interruption, terminable
+from training.neural.interruption import EXIT_TERMINATED, Terminated, catch_interruption, exit_on_sigterm
 
 
 @pytest.fixture(autouse=True)
@@ -23,14 +23,14 @@ def send(number):
 
 
 def test_sigterm_ends_a_command_with_143():
-    with pytest.raises(Terminated) as caught, terminable():
+    with pytest.raises(Terminated) as caught, exit_on_sigterm():
         send(signal.SIGTERM)
     assert caught.value.code == EXIT_TERMINATED == 143
 
 
 def test_a_second_sigterm_would_end_the_process_at_once():
     """Also while it cleans up after the first."""
-    with terminable():
+    with exit_on_sigterm():
         with pytest.raises(Terminated):
             send(signal.SIGTERM)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -44,18 +44,18 @@ def test_what_a_library_makes_of_sigterm_is_sigterm():
             send(signal.SIGTERM)
         raise RuntimeError("Query interrupted")
 
-    with pytest.raises(Terminated), terminable():
+    with pytest.raises(Terminated), exit_on_sigterm():
         query()
 
 
 def test_other_errors_stay_what_they_are():
-    with pytest.raises(ZeroDivisionError), terminable():
+    with pytest.raises(ZeroDivisionError), exit_on_sigterm():
         1 / 0  # noqa: B018
 
 
 def test_a_training_takes_note_of_sigterm_once():
-    with terminable():
-        with interruption() as asked:
+    with exit_on_sigterm():
+        with catch_interruption() as asked:
             send(signal.SIGTERM)
             assert (asked.terminated, asked.requested) == (True, False)
             assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -63,15 +63,15 @@ def test_a_training_takes_note_of_sigterm_once():
 
 
 def test_after_a_training_in_peace_sigterm_ends_the_command():
-    with terminable():
-        with interruption():
+    with exit_on_sigterm():
+        with catch_interruption():
             pass
         with pytest.raises(Terminated):
             send(signal.SIGTERM)
 
 
 def test_a_second_ctrl_c_interrupts_a_training():
-    with interruption() as asked:
+    with catch_interruption() as asked:
         send(signal.SIGINT)
         assert (asked.terminated, asked.requested) == (False, True)
         with pytest.raises(KeyboardInterrupt):
@@ -79,7 +79,7 @@ def test_a_second_ctrl_c_interrupts_a_training():
 
 
 def test_without_a_command_sigterm_is_nobodys_business():
-    with interruption():
+    with catch_interruption():
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
@@ -89,7 +89,7 @@ def test_another_handler_stays():
 
     signal.signal(signal.SIGTERM, other)
     try:
-        with terminable(), interruption():
+        with exit_on_sigterm(), catch_interruption():
             assert signal.getsignal(signal.SIGTERM) is other
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -99,7 +99,7 @@ def test_other_threads_take_note_of_nothing():
     taken = []
 
     def work():
-        with terminable(), interruption():
+        with exit_on_sigterm(), catch_interruption():
             taken.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=work)

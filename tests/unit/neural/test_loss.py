@@ -42,7 +42,7 @@ def whole(network, outputs, pull=0.0):
 
 @pytest.mark.parametrize("pull", [0.0, 0.7])
 def test_slices_give_the_loss_and_the_gradient_of_the_whole(network, monkeypatch, pull):
-    monkeypatch.setattr(linear_softmax, "LOGITS", 40)
+    monkeypatch.setattr(linear_softmax, "MAX_LOGITS", 40)
     monkeypatch.setattr(linear_softmax, "MIN_ROWS", 1)  # two positions at a time
     loss = FullSoftmax(self_normalise=pull)
     sliced, got = gradients(network, lambda o: backward(network, o, TARGETS, loss, precision=torch.float32))

@@ -8,16 +8,16 @@ from torch.nn import functional
 from models.errors import InvalidInputError
 from models.neural.output.adaptive import AdaptiveSoftmax
 from models.neural.output.softmax import Softmax
-from models.neural.output.vectors import ClusteredVectors
+from models.neural.output.vectors import ClusteredEmbedding
 from models.vocabulary import BOS
 from training.neural.losses import candidates, linear_softmax
 from training.neural.losses.adaptive import AdaptiveCrossEntropy
-from training.neural.losses.choice import loss_of
+from training.neural.losses.choice import make_loss
 from training.neural.losses.contrastive import NegativeSampling, NoiseContrastive
 from training.neural.losses.full_softmax import FullSoftmax
 from training.neural.losses.noise import NoiseSampler, noise_weights
 from training.neural.losses.sampled_softmax import SampledSoftmax
-from training.neural.losses.switching import Switching
+from training.neural.losses.switching import SwitchedLoss
 from training.neural.settings import TrainSettings
 
 V, E, N = 30, 8, 40
@@ -45,7 +45,7 @@ def layer():
 def adaptive():
     torch.manual_seed(5)
     softmax = AdaptiveSoftmax(
-        E, ClusteredVectors(V, E, cutoffs=(7, 15), initial_range=1.0), initial_range=1.0
+        E, ClusteredEmbedding(V, E, cutoffs=(7, 15), initial_range=1.0), initial_range=1.0
     )
     softmax.initialise_from_counts(COUNTS.flip(0))
     return softmax
@@ -95,8 +95,8 @@ def contrastive_formula(drawn, correction, ids):
 def slices(request, monkeypatch):
     """All positions at once, or a few at a time."""
     if request.param == "slices":
-        monkeypatch.setattr(candidates, "LOGITS", 60)
-        monkeypatch.setattr(linear_softmax, "LOGITS", 60)
+        monkeypatch.setattr(candidates, "MAX_SAMPLED_LOGITS", 60)
+        monkeypatch.setattr(linear_softmax, "MAX_LOGITS", 60)
         monkeypatch.setattr(linear_softmax, "MIN_ROWS", 1)
 
 
@@ -200,17 +200,17 @@ def test_draws_continue_from_a_saved_state(layer, text, share):
     def learn(loss):
         return loss(layer, *text, precision=torch.float32).loss
 
-    loss = loss_of(settings, layer, COUNTS, seed=7)
+    loss = make_loss(settings, layer, COUNTS, seed=7)
     learn(loss)
     state, want = loss.state(), [learn(loss) for _ in range(3)]
-    again = loss_of(settings, layer, COUNTS, seed=8)
+    again = make_loss(settings, layer, COUNTS, seed=8)
     again.restore(state)
     assert [learn(again) for _ in range(3)] == want
 
 
 def test_the_second_loss_takes_over_after_its_share(layer, text):
     full = FullSoftmax()
-    loss = Switching(SampledSoftmax(sampler(samples=3)), full, share=0.4)
+    loss = SwitchedLoss(SampledSoftmax(sampler(samples=3)), full, share=0.4)
     want = full(layer, *text, precision=torch.float32).loss
     for done, same in [(0.0, False), (0.39, False), (0.4, True), (1.0, True)]:
         loss.set_progress(done)
@@ -223,11 +223,11 @@ def test_drawing_losses_refuse_an_adaptive_softmax(adaptive, name):
     with pytest.raises(
         InvalidInputError, match=f"train.loss={name} trains neural.output=softmax only, given adaptive"
     ):
-        loss_of(settings, adaptive, COUNTS, seed=1)
+        make_loss(settings, adaptive, COUNTS, seed=1)
 
 
 def test_self_normalisation_refuses_an_adaptive_softmax(adaptive):
     with pytest.raises(
         InvalidInputError, match=r"train\.self_normalise acts with neural\.output=softmax only"
     ):
-        loss_of(TrainSettings(self_normalise=0.1), adaptive, COUNTS, seed=1)
+        make_loss(TrainSettings(self_normalise=0.1), adaptive, COUNTS, seed=1)

@@ -10,7 +10,7 @@ from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.protocol import Prefiller, SequenceScorer
-from models.scoring import pad
+from models.scoring import pad_sequences
 from models.vocabulary import BOS, Vocabulary
 
 
@@ -21,7 +21,7 @@ def test_model_has_the_optional_capabilities(model):
 
 def test_results_are_float32_numpy_on_a_cpu(model):
     state = model.initial_state(2)
-    tokens, lengths = pad([[3, 4], [5]])
+    tokens, lengths = pad_sequences([[3, 4], [5]])
     for array in (model.next_log_probs(state), model.score(state, tokens, lengths)):
         assert isinstance(array, np.ndarray)
         assert array.dtype == np.float32
@@ -68,19 +68,21 @@ def test_what_lies_past_the_lengths_may_be_no_ids(model):
 
 
 def test_slices_of_the_vocabulary_projection_change_nothing(model, monkeypatch):
-    tokens, lengths = pad([[3, 4, 5, 6, 7], [8, 9], [10]])
+    tokens, lengths = pad_sequences([[3, 4, 5, 6, 7], [8, 9], [10]])
     whole = model.score(model.initial_state(3), tokens, lengths)
-    monkeypatch.setattr(sequences, "LOGITS", 2 * len(model.vocabulary))  # two positions at a time
+    monkeypatch.setattr(sequences, "MAX_LOGITS", 2 * len(model.vocabulary))  # two positions at a time
     np.testing.assert_allclose(model.score(model.initial_state(3), tokens, lengths), whole, atol=1e-6)
 
 
 def test_groups_and_stretches_change_nothing(model, monkeypatch):
     generator = np.random.default_rng(0)
-    tokens, lengths = pad([generator.integers(2, 15, size) for size in generator.integers(0, 40, 20)])
+    tokens, lengths = pad_sequences(
+        [generator.integers(2, 15, size) for size in generator.integers(0, 40, 20)]
+    )
     state = model.initial_state(20)
     whole = model.score(state, tokens, lengths)
-    monkeypatch.setattr(sequences, "ROWS", 3)
-    monkeypatch.setattr(sequences, "STEPS", 8)
+    monkeypatch.setattr(sequences, "GROUP_ROWS", 3)
+    monkeypatch.setattr(sequences, "SEGMENT_STEPS", 8)
     np.testing.assert_allclose(model.score(state, tokens, lengths), whole, atol=1e-6)
 
 
@@ -94,7 +96,7 @@ def test_both_kernels_of_a_step_agree(model, monkeypatch):
 
 
 def test_rows_are_padded_to_few_counts():
-    counts = [stepping._rounded_up(rows) for rows in range(1, 257)]
+    counts = [stepping._padded_row_count(rows) for rows in range(1, 257)]
     assert all(rows <= count <= 1.5 * rows for rows, count in enumerate(counts, start=1))
     assert len(set(counts)) == 16
 

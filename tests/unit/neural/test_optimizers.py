@@ -5,7 +5,7 @@ import torch
 
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
-from training.neural.optimizers import optimizer_of
+from training.neural.optimizers import make_optimizer
 from training.neural.settings import TrainSettings
 
 NAMES = ["adamw", "adam", "sgd", "rmsprop"]
@@ -20,7 +20,7 @@ def network():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_is_updated_once(network, name):
-    optimizer = optimizer_of(network, TrainSettings(optimizer=name))
+    optimizer = make_optimizer(network, TrainSettings(optimizer=name))
     updated = [p for group in optimizer.param_groups for p in group["params"]]
     assert {id(p) for p in updated} == {id(p) for p in network.parameters()}
     assert len(updated) == len({id(p) for p in updated})
@@ -32,13 +32,13 @@ def test_matrices_decay_and_nothing_else_does(network, name):
     for parameter in network.parameters():
         parameter.data.fill_(1.0)
         parameter.grad = torch.zeros_like(parameter)
-    optimizer_of(network, TrainSettings(optimizer=name, weight_decay=0.1)).step()
+    make_optimizer(network, TrainSettings(optimizer=name, weight_decay=0.1)).step()
     for parameter in network.parameters():
         assert bool((parameter != 1).all()) == (parameter.ndim == 2)
 
 
 def test_settings_reach_the_optimiser(network):
-    adam = optimizer_of(network, TrainSettings(optimizer="adam", betas=(0.5, 0.7))).param_groups[0]
-    sgd = optimizer_of(network, TrainSettings(optimizer="sgd", momentum=0.3)).param_groups[0]
+    adam = make_optimizer(network, TrainSettings(optimizer="adam", betas=(0.5, 0.7))).param_groups[0]
+    sgd = make_optimizer(network, TrainSettings(optimizer="sgd", momentum=0.3)).param_groups[0]
     assert adam["betas"] == (0.5, 0.7)
     assert sgd["momentum"] == 0.3

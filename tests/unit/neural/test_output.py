@@ -10,7 +10,7 @@ from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.neural.output.adaptive import AdaptiveSoftmax
-from models.neural.output.vectors import ClusteredVectors
+from models.neural.output.vectors import ClusteredEmbedding
 from models.vocabulary import BOS, Vocabulary
 from training.recipe import parse_recipe
 
@@ -23,7 +23,7 @@ COUNTS = torch.tensor([float(3 + i * 7 % 31) for i in range(V)])
 def layer():
     torch.manual_seed(1)
     softmax = AdaptiveSoftmax(
-        E, ClusteredVectors(V, E, cutoffs=CUTOFFS, initial_range=1.0), initial_range=1.0
+        E, ClusteredEmbedding(V, E, cutoffs=CUTOFFS, initial_range=1.0), initial_range=1.0
     )
     softmax.initialise_from_counts(COUNTS)
     for bias in softmax.biases:
@@ -96,7 +96,9 @@ def test_choices_cost_a_row_once_and_have_the_probabilities_of_the_distribution(
 
 
 def test_it_starts_from_the_tokens_frequencies():
-    layer = AdaptiveSoftmax(E, ClusteredVectors(V, E, cutoffs=CUTOFFS, initial_range=1.0), initial_range=1.0)
+    layer = AdaptiveSoftmax(
+        E, ClusteredEmbedding(V, E, cutoffs=CUTOFFS, initial_range=1.0), initial_range=1.0
+    )
     layer.initialise_from_counts(COUNTS)
     got = layer.log_probs(torch.zeros(1, E)).exp()[0]
     others = torch.arange(V) != BOS

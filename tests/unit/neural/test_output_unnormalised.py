@@ -7,9 +7,9 @@ import torch
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.neural.quantized.model import QuantizedModel
+from models.neural.quantized.model import Int8Model
 from models.protocol import is_self_normalised
-from models.scoring import pad
+from models.scoring import pad_sequences
 from models.vocabulary import BOS
 from training.evaluation import evaluate
 from training.neural.normalisers import log_normalisers, normaliser_facts
@@ -44,7 +44,7 @@ def test_unnormalised_scores_differ_by_the_log_normaliser(vocabulary):
     built = Network(TINY, len(vocabulary))
     torch.nn.init.normal_(built.output.weight)
     model = NeuralModel(built, vocabulary)
-    tokens, lengths = pad([[3, 4, 5], [6], [7, 2]])
+    tokens, lengths = pad_sequences([[3, 4, 5], [6], [7, 2]])
     state = model.initial_state(3)
     off = model.score_unnormalised(state, tokens, lengths) - model.score(state, tokens, lengths)
     logits = built.output.logits(torch.as_tensor(model.features_per_token(state, tokens, lengths)))
@@ -55,8 +55,8 @@ def test_unnormalised_scores_differ_by_the_log_normaliser(vocabulary):
 
 def test_the_start_of_a_sentence_is_never_predicted(vocabulary):
     model = NeuralModel(Network(TINY, len(vocabulary)), vocabulary)
-    for one in (model, QuantizedModel(model.network, vocabulary)):
-        scores = one.score_unnormalised(one.initial_state(1), *pad([[3, BOS, 4]]))
+    for one in (model, Int8Model(model.network, vocabulary)):
+        scores = one.score_unnormalised(one.initial_state(1), *pad_sequences([[3, BOS, 4]]))
         assert (scores[0] == -np.inf).tolist() == [False, True, False]
 
 

@@ -5,27 +5,27 @@ import numpy as np
 import pytest
 import torch
 
-from models.neural.cells.choice import cell_of
+from models.neural.cells.choice import make_cell
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.neural.output.softmax import Softmax
 from models.neural.packed import tiles
 from models.neural.packed.cells import PackedCell
-from models.neural.packed.digits import room_for, split
-from models.neural.packed.linear import PackedLinear, product
-from models.neural.packed.matrix import BEST, DIGITS, FLOATS
-from models.neural.packed.network import packed
+from models.neural.packed.digits import empty_split_floats, split_floats
+from models.neural.packed.linear import PackedLinear, multiply_vectors
+from models.neural.packed.matrix import BEST_PACKING, FLOAT_PACKING, SPLIT_FLOAT_PACKING
+from models.neural.packed.network import pack_network
 from models.neural.packed.softmax import PackedSoftmax
-from models.protocol import Weigher, can
-from models.scoring import pad
-from models.shelf import OwnShelf
+from models.protocol import BlockSampler, supports
+from models.scoring import pad_sequences
+from models.shelf import PrivateWeightCache
 from models.vocabulary import BOS, Vocabulary
 
 # the second is what processors without tiles use
 PRODUCTS = [tiles.multiply_block, tiles._multiply_plainly]
 
-PACKINGS = pytest.mark.parametrize("packing", [DIGITS, FLOATS], ids=["digits", "floats"])
+PACKINGS = pytest.mark.parametrize("packing", [SPLIT_FLOAT_PACKING, FLOAT_PACKING], ids=["digits", "floats"])
 
 
 def random_matrix(rows, columns, seed=0):
@@ -42,8 +42,8 @@ def value_of(digits, row, width):
 @pytest.mark.parametrize("width", [1, 13, 64, 511])
 def test_digits_stand_for_a_row_to_the_last_bits_of_its_largest_number(width):
     vectors = random_matrix(19, width)
-    digits = room_for(19, width)
-    split(vectors, digits, 0)
+    digits = empty_split_floats(19, width)
+    split_floats(vectors, digits, 0)
     for row, vector in enumerate(vectors):
         worst = np.abs(value_of(digits, row, width) - vector).max()
         assert worst <= np.abs(vector).max() * 2.0**-22
@@ -55,16 +55,16 @@ def test_digits_stand_for_a_row_to_the_last_bits_of_its_largest_number(width):
 def test_a_row_with_what_is_no_number_has_no_product(packing, bad, place):
     vectors = random_matrix(2, 20)
     vectors[0, place] = bad
-    products = product(packing.pack(random_matrix(5, 20), np.zeros(5, np.float32), 0.0), vectors)
+    products = multiply_vectors(packing.pack(random_matrix(5, 20), np.zeros(5, np.float32), 0.0), vectors)
     assert not np.isfinite(products[0, :5]).any()
-    assert packing is FLOATS or np.isnan(products[0, :5]).all()
+    assert packing is FLOAT_PACKING or np.isnan(products[0, :5]).all()
     assert np.isfinite(products[1]).all()
 
 
 @PACKINGS
 def test_a_row_of_zeros_is_one(packing):
     bias = np.arange(5, dtype=np.float32)
-    products = product(packing.pack(random_matrix(5, 20), bias, 0.0), np.zeros((1, 20), np.float32))
+    products = multiply_vectors(packing.pack(random_matrix(5, 20), bias, 0.0), np.zeros((1, 20), np.float32))
     assert (products[0, :5] == bias).all()
 
 
@@ -94,9 +94,11 @@ def test_a_block_sums_products_of_digits_exactly(multiply):
 def test_products_are_as_exact_as_single_precision(packing, count, shape):
     matrix, vectors = random_matrix(*shape), random_matrix(count, shape[1], seed=1)
     bias = np.linspace(-1, 1, shape[0], dtype=np.float32)
-    got = product(packing.pack(matrix, bias, 0.0), vectors)[:, : shape[0]]
+    got = multiply_vectors(packing.pack(matrix, bias, 0.0), vectors)[:, : shape[0]]
     expected = vectors.astype(np.float64) @ matrix.T.astype(np.float64) + bias
-    worst = 6e-6 if packing is DIGITS else 1.2e-5  # torch's own, summed by parts, differ by up to 5e-6
+    worst = (
+        6e-6 if packing is SPLIT_FLOAT_PACKING else 1.2e-5
+    )  # torch's own, summed by parts, differ by up to 5e-6
     np.testing.assert_allclose(got, expected, atol=worst)
 
 
@@ -105,7 +107,7 @@ def test_a_linear_layer_is_the_layer(packing):
     layer, inputs = torch.nn.Linear(70, 45), torch.randn(3, 7, 70)
     with torch.inference_mode():
         torch.testing.assert_close(
-            PackedLinear(layer, packing, OwnShelf())(inputs), layer(inputs), atol=3e-6, rtol=0
+            PackedLinear(layer, packing, PrivateWeightCache())(inputs), layer(inputs), atol=3e-6, rtol=0
         )
 
 
@@ -116,11 +118,11 @@ def test_a_linear_layer_is_the_layer(packing):
 @pytest.mark.parametrize("rows", [1, 5, 40])
 def test_a_recurrent_layer_is_the_layer(packing, options, rows):
     torch.manual_seed(0)
-    cell = cell_of(NetworkConfig(hidden_size=45, **options), 37)
+    cell = make_cell(NetworkConfig(hidden_size=45, **options), 37)
     inputs, carried = torch.randn(9, rows, 37), tuple(torch.randn(rows, 45) for _ in range(cell.parts))
     before = [part.clone() for part in carried]
     with torch.inference_mode():
-        outputs, after = PackedCell(cell, packing, OwnShelf())(inputs, carried)
+        outputs, after = PackedCell(cell, packing, PrivateWeightCache())(inputs, carried)
         wanted, wanted_after = cell(inputs, carried)
     torch.testing.assert_close((outputs, *after), (wanted, *wanted_after), atol=2e-6, rtol=0)
     assert all(torch.equal(part, was) for part, was in zip(carried, before, strict=True))
@@ -135,7 +137,7 @@ def test_a_softmax_is_the_softmax(packing, size):
     features, ids = torch.randn(35, 33), torch.randint(2, size, (35,))
     with torch.inference_mode():
         layer_packed, exact = (
-            PackedSoftmax(layer, packing, OwnShelf()),
+            PackedSoftmax(layer, packing, PrivateWeightCache()),
             layer.double().log_probs(features.double()),
         )
         wanted = exact.gather(1, ids[:, None])[:, 0].float()
@@ -147,7 +149,7 @@ def test_a_softmax_is_the_softmax(packing, size):
 @PACKINGS
 def test_choices_are_those_of_their_rows(packing):
     torch.manual_seed(0)
-    layer = PackedSoftmax(Softmax(33, 1031, shared=None), packing, OwnShelf())
+    layer = PackedSoftmax(Softmax(33, 1031, shared=None), packing, PrivateWeightCache())
     features, rows = torch.randn(70, 33), torch.tensor([0, 0, 3, 3, 3, 40, 69])
     ids = torch.tensor([1030, 2, 5, 600, 5, 31, 32])
     with torch.inference_mode():
@@ -158,7 +160,7 @@ def test_choices_are_those_of_their_rows(packing):
 @PACKINGS
 def test_a_batch_tells_each_row_what_another_batch_does_to_the_bit(packing, monkeypatch):
     torch.manual_seed(0)
-    layer = PackedSoftmax(Softmax(33, 1031, shared=None), packing, OwnShelf())
+    layer = PackedSoftmax(Softmax(33, 1031, shared=None), packing, PrivateWeightCache())
     features = torch.randn(70, 33)
     with torch.inference_mode():
         whole = layer.log_probs(features)
@@ -178,16 +180,16 @@ def test_a_packed_network_scores_as_the_network(packing, cell, monkeypatch):
     model = NeuralModel(Network(config, len(vocabulary)), vocabulary)
     texts = [np.random.default_rng(n).integers(2, 600, n) for n in (3, 17, 0, 30, 30)]
     answers = []
-    for network in (model.network.eval(), packed(model.network, packing)):
+    for network in (model.network.eval(), pack_network(model.network, packing)):
         monkeypatch.setitem(model.__dict__, "_served", network)
-        answers.append(model.score(model.initial_state(5), *pad(texts)))
+        answers.append(model.score(model.initial_state(5), *pad_sequences(texts)))
     np.testing.assert_allclose(answers[1], answers[0], atol=5e-6)
 
 
 @PACKINGS
 def test_a_packed_network_shares_what_it_does_not_pack(packing):
     network = Network(NetworkConfig(embedding_size=33, hidden_size=40), 50)
-    served = packed(network, packing)
+    served = pack_network(network, packing)
     assert served.embedding.weight is network.embedding.weight
     assert isinstance(served.output, PackedSoftmax)
     assert isinstance(network.output, Softmax)
@@ -197,14 +199,17 @@ def test_a_packed_network_shares_what_it_does_not_pack(packing):
 
 def test_a_loaded_model_weighs_where_weights_are_packed(tmp_path):
     vocabulary = Vocabulary([f"w{i}" for i in range(60)])
-    for options, weighs in (({}, BEST is not None), ({"output": "adaptive", "cutoffs": (20, 40)}, False)):
+    for options, weighs in (
+        ({}, BEST_PACKING is not None),
+        ({"output": "adaptive", "cutoffs": (20, 40)}, False),
+    ):
         config = NetworkConfig(embedding_size=33, hidden_size=40, **options)
         NeuralModel(Network(config, len(vocabulary)), vocabulary).save(tmp_path)
-        assert can(NeuralModel.load(tmp_path, vocabulary), Weigher) == weighs
+        assert supports(NeuralModel.load(tmp_path, vocabulary), BlockSampler) == weighs
 
 
 def test_only_a_packed_softmax_holds_few_logits():
     for options, few in (({}, True), ({"output": "adaptive", "cutoffs": (20, 40)}, False)):
         network = Network(NetworkConfig(embedding_size=33, hidden_size=40, **options), 63)
-        assert packed(network, FLOATS).output.streams_logits == few
+        assert pack_network(network, FLOAT_PACKING).output.streams_logits == few
         assert not network.output.streams_logits

@@ -8,9 +8,9 @@ from models.errors import InvalidInputError
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.neural.quantized.model import QuantizedModel
-from models.neural.quantized.support import unsupported
-from models.scoring import pad
+from models.neural.quantized.model import Int8Model
+from models.neural.quantized.support import unsupported_reason
+from models.scoring import pad_sequences
 from models.vocabulary import BOS, Vocabulary
 
 VOCABULARY = Vocabulary([f"w{i}" for i in range(67)])
@@ -142,7 +142,7 @@ class Reference:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_steps_equal_float64_arithmetic_on_the_rounded_numbers(shape):
     network = network_of(shape)
-    model, reference = QuantizedModel(network, VOCABULARY), Reference(network)
+    model, reference = Int8Model(network, VOCABULARY), Reference(network)
     state = model.empty_state(1)
     for token in (BOS, 5, 0, 69, 2, 17, 5, 33):
         state = model.advance(state, np.array([token]))
@@ -154,8 +154,8 @@ def test_steps_equal_float64_arithmetic_on_the_rounded_numbers(shape):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_scores_are_near_those_in_single_precision(shape):
     network = network_of(shape, scale=0.2)
-    batch = pad(np.random.default_rng(0).integers(2, 70, (9, 21)))
-    quantised, single = QuantizedModel(network, VOCABULARY), NeuralModel(network, VOCABULARY)
+    batch = pad_sequences(np.random.default_rng(0).integers(2, 70, (9, 21)))
+    quantised, single = Int8Model(network, VOCABULARY), NeuralModel(network, VOCABULARY)
     got = quantised.score(quantised.initial_state(9), *batch)
     want = single.score(single.initial_state(9), *batch)
     assert np.abs(got - want).max() < 0.03
@@ -164,8 +164,8 @@ def test_scores_are_near_those_in_single_precision(shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_unnormalised_scores_are_off_by_the_logarithm_of_the_sum(shape):
-    model = QuantizedModel(network_of(shape), VOCABULARY)
-    start, batch = model.initial_state(2), pad([[5, 9], [7]])
+    model = Int8Model(network_of(shape), VOCABULARY)
+    start, batch = model.initial_state(2), pad_sequences([[5, 9], [7]])
     off = model.score_unnormalised(start, *batch) - model.score(start, *batch)
     assert off[0, 0] == pytest.approx(off[1, 0], abs=1e-5)
     assert off[0, 1] != pytest.approx(off[0, 0], abs=1e-5)
@@ -173,7 +173,7 @@ def test_unnormalised_scores_are_off_by_the_logarithm_of_the_sum(shape):
 
 
 def test_ids_that_are_no_tokens_are_refused():
-    model = QuantizedModel(network_of(SHAPES[0]), VOCABULARY)
+    model = Int8Model(network_of(SHAPES[0]), VOCABULARY)
     for bad in (70, -1, 10**12):
         with pytest.raises(InvalidInputError, match=rf"token id {bad} is not in \[0, 70\)"):
             model.advance(model.initial_state(2), np.array([3, bad]))
@@ -181,21 +181,21 @@ def test_ids_that_are_no_tokens_are_refused():
 
 def test_fewer_tokens_than_rows_are_refused():
     """A kernel would write past its arrays."""
-    model = QuantizedModel(network_of(SHAPES[0]), VOCABULARY)
+    model = Int8Model(network_of(SHAPES[0]), VOCABULARY)
     with pytest.raises(ValueError, match="reshape"):
         model.advance(model.initial_state(3), np.array([4, 5]))
 
 
 def test_what_lies_past_a_rows_length_is_not_read():
-    model = QuantizedModel(network_of(SHAPES[0]), VOCABULARY)
+    model = Int8Model(network_of(SHAPES[0]), VOCABULARY)
     tokens, lengths = np.array([[5, 6, 7], [8, -1, 10**12]]), np.array([3, 1])
     assert not model.score(model.initial_state(2), tokens, lengths)[1, 1:].any()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_features_are_what_the_output_layer_reads_before_each_token(shape):
-    model = QuantizedModel(network_of(shape), VOCABULARY)
-    tokens, lengths = pad([[5, 9, 4], [7], []])
+    model = Int8Model(network_of(shape), VOCABULARY)
+    tokens, lengths = pad_sequences([[5, 9, 4], [7], []])
     start = model.initial_state(3)
     scores, features = model.score_with_features(start, tokens, lengths)
     assert (scores == model.score(start, tokens, lengths)).all()
@@ -209,11 +209,11 @@ def test_features_are_what_the_output_layer_reads_before_each_token(shape):
 
 
 def test_states_are_values():
-    model = QuantizedModel(network_of(SHAPES[0]), VOCABULARY)
-    state = model.prefill(model.initial_state(2), *pad([[5, 6], [7, 8]]))
+    model = Int8Model(network_of(SHAPES[0]), VOCABULARY)
+    state = model.prefill(model.initial_state(2), *pad_sequences([[5, 6], [7, 8]]))
     before = [part.copy() for part in state.hidden]
     model.advance(state, np.array([3, 4]))
-    model.prefill(state, *pad([[9], [4, 4]]))
+    model.prefill(state, *pad_sequences([[9], [4, 4]]))
     joined = state.select(np.array([1, 0])).concatenate([state])
     assert all((part == kept).all() for part, kept in zip(state.hidden, before, strict=True))
     assert (model.next_log_probs(joined) == model.next_log_probs(state)[[1, 0, 0, 1]]).all()
@@ -221,16 +221,16 @@ def test_states_are_values():
 
 def test_a_vocabulary_of_another_size_is_refused():
     with pytest.raises(InvalidInputError, match="the network predicts 70 tokens, the vocabulary has 4"):
-        QuantizedModel(network_of(SHAPES[0]), Vocabulary(["a"]))
+        Int8Model(network_of(SHAPES[0]), Vocabulary(["a"]))
 
 
 def test_what_integers_cannot_do_is_named():
-    assert unsupported(NetworkConfig(cell="lstm", dropout=0.4, weight_drop=0.5)) is None
-    assert unsupported(NetworkConfig(attention="scaled")) == "int8 knows no attention = 'scaled'"
+    assert unsupported_reason(NetworkConfig(cell="lstm", dropout=0.4, weight_drop=0.5)) is None
+    assert unsupported_reason(NetworkConfig(attention="scaled")) == "int8 knows no attention = 'scaled'"
 
 
 def test_a_layer_so_wide_that_sums_could_leave_32_bits_is_not_computed_in_integers():
     widest = {"cell": "feed-forward", "window": 64, "embedding_size": 2048}
-    assert unsupported(NetworkConfig(**widest)) is None
-    problem = unsupported(NetworkConfig(**widest | {"embedding_size": 2049}))
+    assert unsupported_reason(NetworkConfig(**widest)) is None
+    problem = unsupported_reason(NetworkConfig(**widest | {"embedding_size": 2049}))
     assert problem == "int8 knows no layer that reads more than 131072 numbers, given 131136"

@@ -4,27 +4,27 @@ import numba
 import numpy as np
 import pytest
 
-from models.neural.amx import TILES
+from models.neural.amx import USE_AMX
 from models.neural.elementary import exp
 from models.neural.quantized import dot_products
-from models.neural.quantized.cells import take_sigmoid, take_tanh
-from models.neural.quantized.lanes import add_exponentials_in_lanes, weigh_in_lanes
-from models.neural.quantized.matrix import gather, multiply, multiply_one_each, pack
-from models.neural.quantized.norm import Norm, normalise
-from models.neural.quantized.output import score_rows, score_tokens, sum_of_lanes
-from models.neural.quantized.rows import SPARE, new_rows, quantise_all, take
-from models.neural.quantized.tiles import ROWS, begin_tiles, end_tiles, sixteen_rows
+from models.neural.quantized.cells import sigmoid_in_place, tanh_in_place
+from models.neural.quantized.lanes import add_exp_in_lanes, block_sums_in_lanes
+from models.neural.quantized.matrix import gather_rows, multiply_row_pairs, multiply_rows, quantise_matrix
+from models.neural.quantized.norm import LayerNormWeights, normalise_rows
+from models.neural.quantized.output import score_targets, sum_lanes, write_logits
+from models.neural.quantized.rows import SPARE_ROWS, quantise_rows, take_rows, zero_int8_rows
+from models.neural.quantized.tiles import TILE_ROWS, configure_tiles, dot_sixteen_rows, release_tiles
 
 LEVELS = {
-    "plain, a row": (1, dot_products._tile(1, dot_products._word_products)),
-    "plain, four rows": (4, dot_products._tile(4, dot_products._word_products)),
+    "plain, a row": (1, dot_products._dot_intrinsic(1, dot_products._word_products)),
+    "plain, four rows": (4, dot_products._dot_intrinsic(4, dot_products._word_products)),
 }
 """Ways to sum products of bytes that this processor has, and how many rows each takes at once."""
-if dot_products.VNNI:
-    LEVELS["VNNI, a row"] = (1, dot_products._tile(1, dot_products._byte_products))
-    LEVELS["VNNI, four rows"] = (4, dot_products._tile(4, dot_products._byte_products))
-if TILES:
-    LEVELS["AMX"] = (ROWS, sixteen_rows)
+if dot_products.HAS_VNNI:
+    LEVELS["VNNI, a row"] = (1, dot_products._dot_intrinsic(1, dot_products._byte_products))
+    LEVELS["VNNI, four rows"] = (4, dot_products._dot_intrinsic(4, dot_products._byte_products))
+if USE_AMX:
+    LEVELS["AMX"] = (TILE_ROWS, dot_sixteen_rows)
 
 
 def random_matrix(rows, columns, seed=0):
@@ -38,8 +38,8 @@ def as_floats(rows, count, width):
 @pytest.mark.parametrize("width", [1, 13, 64, 511])
 def test_rows_are_rounded_to_half_a_step_with_the_largest_exact(width):
     vectors = random_matrix(5, width)
-    rows = new_rows(5, width)
-    quantise_all(vectors, rows, 0)
+    rows = zero_int8_rows(5, width)
+    quantise_rows(vectors, rows, 0)
     steps = np.abs(vectors).max(axis=1) / 127
     assert (np.abs(as_floats(rows, 5, width) - vectors) <= 0.501 * steps[:, None]).all()
     assert (np.abs(rows.values[:5]).max(axis=1) == 127).all()
@@ -47,8 +47,8 @@ def test_rows_are_rounded_to_half_a_step_with_the_largest_exact(width):
 
 
 def test_a_row_of_zeros_stays_one():
-    rows = new_rows(1, 9)
-    quantise_all(np.zeros((1, 9), np.float32), rows, 0)
+    rows = zero_int8_rows(1, 9)
+    quantise_rows(np.zeros((1, 9), np.float32), rows, 0)
     assert not as_floats(rows, 1, 9).any()
 
 
@@ -58,16 +58,16 @@ def integers_of(matrix):
     return np.rint(matrix / steps[:, None]).astype(np.int64), steps
 
 
-@pytest.mark.parametrize("tiled", [False, True][: 1 + TILES])
+@pytest.mark.parametrize("tiled", [False, True][: 1 + USE_AMX])
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 7, 16, 17, 33, 40])
 @pytest.mark.parametrize("shape", [(1, 1), (64, 4), (65, 5), (130, 511)])
 def test_products_equal_those_of_the_integers(tiled, count, shape):
     matrix, vectors = random_matrix(*shape), random_matrix(count + 1, shape[1], seed=1)
-    packed, rows = pack(matrix)._replace(tiled=tiled), new_rows(count + 1, shape[1])
-    quantise_all(vectors, rows, 0)
+    packed, rows = quantise_matrix(matrix)._replace(tiled=tiled), zero_int8_rows(count + 1, shape[1])
+    quantise_rows(vectors, rows, 0)
     bias = np.linspace(-1, 1, len(packed.scales), dtype=np.float32)
     products = np.empty((count, len(packed.scales)), np.float32)
-    multiply(packed, bias, rows, 1, count, products)
+    multiply_rows(packed, bias, rows, 1, count, products)
     weights, steps = integers_of(matrix)
     activations, scales = integers_of(vectors[1:])
     exact = (activations @ weights.T).astype(np.float32).astype(np.float64)
@@ -76,13 +76,13 @@ def test_products_equal_those_of_the_integers(tiled, count, shape):
 
 
 def test_one_product_a_row_is_that_of_all():
-    packed, rows = pack(random_matrix(130, 7)), new_rows(3, 7)
-    quantise_all(random_matrix(3, 7, seed=1), rows, 0)
+    packed, rows = quantise_matrix(random_matrix(130, 7)), zero_int8_rows(3, 7)
+    quantise_rows(random_matrix(3, 7, seed=1), rows, 0)
     bias = np.linspace(-1, 1, len(packed.scales), dtype=np.float32)
     everything, ids = np.empty((3, len(bias)), np.float32), np.array([129, 0, 64])
-    multiply(packed, bias, rows, 0, 3, everything)
+    multiply_rows(packed, bias, rows, 0, 3, everything)
     single = np.empty(3, np.float32)
-    multiply_one_each(packed, bias, rows, ids, single)
+    multiply_row_pairs(packed, bias, rows, ids, single)
     assert (single == everything[np.arange(3), ids]).all()
 
 
@@ -95,10 +95,10 @@ def test_every_level_of_the_processor_sums_integers_exactly(level, width):
     @numba.njit
     def fill(weights, start, activations, groups, sums):
         if tiled:
-            begin_tiles()
+            configure_tiles()
         tile(weights, start, activations, 1, groups, sums)
         if tiled:
-            end_tiles()
+            release_tiles()
 
     random = np.random.default_rng(2)
     weights = random.integers(0, 256, (2, width // 4, 64, 4)).astype(np.uint8)  # [block, group, row, column]
@@ -113,8 +113,8 @@ def test_every_level_of_the_processor_sums_integers_exactly(level, width):
 
 def test_a_looked_up_row_is_the_row_of_the_matrix():
     matrix = random_matrix(130, 7)
-    packed, rows = pack(matrix), new_rows(4, 7)
-    assert gather(packed, 130, np.array([129, 0, 64]), rows, 1) == 0
+    packed, rows = quantise_matrix(matrix), zero_int8_rows(4, 7)
+    assert gather_rows(packed, 130, np.array([129, 0, 64]), rows, 1) == 0
     looked_up = as_floats(rows, 4, 7)[1:]
     assert looked_up == pytest.approx(matrix[[129, 0, 64]], abs=0.51 * float(np.abs(matrix).max()) / 127)
     assert (rows.sums[1:4] == rows.values[1:4].sum(axis=1)).all()
@@ -125,7 +125,7 @@ def test_normalised_rows_have_mean_0_and_variance_1_before_they_are_scaled(width
     vectors = random_matrix(3, width) * 5 + 1
     weight, bias = random_matrix(2, width, seed=1)
     normalised = np.empty_like(vectors)
-    normalise(Norm(weight, bias, 1e-5), vectors, normalised)
+    normalise_rows(LayerNormWeights(weight, bias, 1e-5), vectors, normalised)
     exact = vectors.astype(np.float64)
     centred = exact - exact.mean(axis=1, keepdims=True)
     expected = centred / np.sqrt(exact.var(axis=1, keepdims=True) + 1e-5) * weight + bias
@@ -133,15 +133,15 @@ def test_normalised_rows_have_mean_0_and_variance_1_before_they_are_scaled(width
 
 
 def test_taken_rows_keep_their_scales_and_leave_room_to_read_on():
-    rows = new_rows(6, 5)
-    quantise_all(random_matrix(6, 5), rows, 0)
-    taken = take(rows, np.array([4, 4, 1]))
+    rows = zero_int8_rows(6, 5)
+    quantise_rows(random_matrix(6, 5), rows, 0)
+    taken = take_rows(rows, np.array([4, 4, 1]))
     assert (as_floats(taken, 3, 5) == as_floats(rows, 6, 5)[[4, 4, 1]]).all()
-    assert len(taken.values) == 3 + SPARE
+    assert len(taken.values) == 3 + SPARE_ROWS
 
 
 @pytest.mark.parametrize(
-    ("kernel", "reference"), [(take_sigmoid, lambda x: 1 / (1 + np.exp(-x))), (take_tanh, np.tanh)]
+    ("kernel", "reference"), [(sigmoid_in_place, lambda x: 1 / (1 + np.exp(-x))), (tanh_in_place, np.tanh)]
 )
 def test_elementary_functions_are_right_everywhere(kernel, reference):
     values = np.concatenate([np.linspace(-60, 60, 24_001), [0.0, -1e30, 1e30, 3e38, -3e38]])
@@ -154,10 +154,10 @@ def test_elementary_functions_are_right_everywhere(kernel, reference):
 def test_elementary_functions_do_not_depend_on_where_a_value_stands():
     values = random_matrix(1, 257)[0] * 10
     together = values.copy()
-    take_tanh(together)
+    tanh_in_place(together)
     for place in range(len(values)):
         alone = values[place : place + 1].copy()
-        take_tanh(alone)
+        tanh_in_place(alone)
         assert alone[0] == together[place]
 
 
@@ -166,7 +166,7 @@ def test_exponentials_in_lanes_are_those_of_single_numbers():
 
     @numba.njit
     def in_lanes(values, highest, lanes):
-        add_exponentials_in_lanes(values, len(values), highest, lanes)
+        add_exp_in_lanes(values, len(values), highest, lanes)
 
     @numba.njit
     def one_by_one(values, highest, lanes):
@@ -187,7 +187,7 @@ def test_weights_of_blocks_are_those_of_single_numbers(temperature):
 
     @numba.njit
     def together(values, highest, inverse, lanes, sums):
-        weigh_in_lanes(values, len(values), highest, inverse, lanes, sums)
+        block_sums_in_lanes(values, len(values), highest, inverse, lanes, sums)
 
     @numba.njit
     def one_by_one(values, highest, inverse, lanes, sums):
@@ -197,7 +197,7 @@ def test_weights_of_blocks_are_those_of_single_numbers(temperature):
                 below = values[block * 64 + place] - highest
                 lanes[place] += exp(below)
                 weights[place] = exp(below * inverse)
-            sums[block] = sum_of_lanes(weights)
+            sums[block] = sum_lanes(weights)
 
     told, expected = ((np.ones(64, np.float32), np.empty(3, np.float32)) for _ in range(2))
     together(values, values.max(), inverse, *told)
@@ -208,14 +208,14 @@ def test_weights_of_blocks_are_those_of_single_numbers(temperature):
 
 @pytest.mark.parametrize("vocab_size", [640, 2500])
 def test_the_logarithm_of_the_sum_is_exact_and_blind_to_what_is_never_predicted(vocab_size):
-    packed, rows = pack(random_matrix(vocab_size, 70) * 8), new_rows(3, 70)
-    quantise_all(random_matrix(3, 70, seed=1), rows, 0)
+    packed, rows = quantise_matrix(random_matrix(vocab_size, 70) * 8), zero_int8_rows(3, 70)
+    quantise_rows(random_matrix(3, 70, seed=1), rows, 0)
     bias = np.full(len(packed.scales), -np.inf, np.float32)
     bias[2 : vocab_size - 2] = 0
     logits, log_sums = np.empty((3, len(bias)), np.float32), np.empty(3, np.float32)
-    score_rows(packed, bias, rows, 0, logits, log_sums)
+    write_logits(packed, bias, rows, 0, logits, log_sums)
     expected = np.log(np.exp(logits.astype(np.float64)).sum(axis=1))
     assert log_sums == pytest.approx(expected, abs=2e-6)
     ids, log_probs = np.array([2, vocab_size - 3, 500]), np.empty(3, np.float32)
-    score_tokens(packed, bias, rows, 0, ids, log_probs)
+    score_targets(packed, bias, rows, 0, ids, log_probs)
     assert (log_probs == logits[np.arange(3), ids] - log_sums).all()

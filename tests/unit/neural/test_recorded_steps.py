@@ -5,8 +5,8 @@ import torch
 
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
-from models.neural.recorded_steps import RecordedSteps, Recording, record_on_cuda
-from models.neural.stepping import step
+from models.neural.recorded_steps import CapturedGraph, CudaGraphSteps, capture_on_cuda
+from models.neural.stepping import advance_one
 
 
 def record_here(compute):
@@ -17,7 +17,7 @@ def record_here(compute):
         for place, part in zip(outputs, compute(), strict=True):
             place.copy_(part)
 
-    return Recording(replay, outputs)
+    return CapturedGraph(replay, outputs)
 
 
 @pytest.fixture(scope="module", params=["lstm", "gru", "feed-forward"])
@@ -29,7 +29,7 @@ def network(request):
 
 @pytest.fixture
 def recorded(network):
-    return RecordedSteps(network, record_on_cuda if torch.cuda.is_available() else record_here)
+    return CudaGraphSteps(network, capture_on_cuda if torch.cuda.is_available() else record_here)
 
 
 @torch.inference_mode()
@@ -45,7 +45,7 @@ def read(stepping, network, rows, seed=0):
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 8])
 def test_a_replayed_step_is_the_step(network, recorded, rows):
-    wanted = read(lambda tokens, hidden: step(network, tokens, hidden), network, rows)
+    wanted = read(lambda tokens, hidden: advance_one(network, tokens, hidden), network, rows)
     for ours, theirs in zip(read(recorded.step, network, rows), wanted, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
 
@@ -64,7 +64,7 @@ def test_few_recordings_serve_all_sizes(network):
         made.append(compute)
         return record_here(compute)
 
-    recorded = RecordedSteps(network, counted)
+    recorded = CudaGraphSteps(network, counted)
     for rows in range(1, 9):
         read(recorded.step, network, rows)
     assert len(made) == 4

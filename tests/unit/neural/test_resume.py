@@ -131,7 +131,7 @@ def test_a_damaged_state_is_told_by_its_path(state_file, content):
 
 def test_a_state_of_another_format_is_refused(state_file, monkeypatch):
     fit(state_file, max_steps=1)
-    monkeypatch.setattr("training.neural.resume.FORMAT", 0)
+    monkeypatch.setattr("training.neural.resume.STATE_FORMAT", 0)
     with pytest.raises(FormatError, match="has format 1, this is 0"):
         fit(state_file)
 

@@ -13,7 +13,7 @@ from models.errors import ManifestError
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.scoring import pad
+from models.scoring import pad_sequences
 from tests import families
 
 
@@ -36,7 +36,7 @@ def change_tensors(folder, change):
 
 def test_a_loaded_model_answers_as_the_saved_one(model, saved, vocabulary):
     loaded = NeuralModel.load(saved, vocabulary, device="cpu")
-    batch = pad([[3, 4, 5], [6]])
+    batch = pad_sequences([[3, 4, 5], [6]])
     np.testing.assert_array_equal(
         loaded.score(loaded.initial_state(2), *batch), model.score(model.initial_state(2), *batch)
     )

@@ -7,13 +7,13 @@ import pytest
 from models.errors import InvalidInputError
 from tests.resumable import fit
 from training.neural.history import HistoryRecord
-from training.neural.tensorboard import Board
+from training.neural.tensorboard import TensorBoardWriter
 
 RECORD = HistoryRecord(5, 0, 100, 1.5, 2.0, None, 0.1, 3.0, 1.0)
 
 
 def test_without_a_folder_nothing_is_written():
-    with Board("") as board:
+    with TensorBoardWriter("") as board:
         board.add(RECORD)
 
 
@@ -34,7 +34,7 @@ def test_figures_that_are_there_are_written(monkeypatch):
         def close(self):
             written["closed"] = True
 
-    board = Board("")
+    board = TensorBoardWriter("")
     board._writer = Writer()
     with board:
         board.add(RECORD)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from models.neural.output.log_sums import log_sums
-from models.neural.threads import LEAST, share, share_rows
+from models.neural.output.log_sums import log_sum_exp
+from models.neural.threads import MIN_ROWS_PER_THREAD, run_parts, run_row_slices
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,18 @@ def three_threads():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("count", [0, 1, LEAST, 2 * LEAST - 1, 2 * LEAST, 5 * LEAST + 7, 1000])
+@pytest.mark.parametrize(
+    "count",
+    [
+        0,
+        1,
+        MIN_ROWS_PER_THREAD,
+        2 * MIN_ROWS_PER_THREAD - 1,
+        2 * MIN_ROWS_PER_THREAD,
+        5 * MIN_ROWS_PER_THREAD + 7,
+        1000,
+    ],
+)
 def test_every_row_is_done_once_and_few_rows_in_one_share(count):
     done, shares = np.zeros(count, int), []
 
@@ -26,14 +37,14 @@ def test_every_row_is_done_once_and_few_rows_in_one_share(count):
         done[rows] += 1
         shares.append(rows)
 
-    share_rows(work, count)
+    run_row_slices(work, count)
     assert (done == 1).all()
-    assert len(shares) == max(1, min(3, count // LEAST))
+    assert len(shares) == max(1, min(3, count // MIN_ROWS_PER_THREAD))
 
 
 def test_parts_are_done_side_by_side():
     together = threading.Barrier(3, timeout=10)
-    share(lambda _: together.wait(), [1, 2, 3])
+    run_parts(lambda _: together.wait(), [1, 2, 3])
 
 
 @pytest.mark.parametrize("failing", [0, 2])
@@ -46,14 +57,14 @@ def test_what_a_part_raises_is_raised_once_all_are_done(failing):
         done.append(part)
 
     with pytest.raises(ValueError, match=f"part {failing}"):
-        share(work, [0, 1, 2])
+        run_parts(work, [0, 1, 2])
     assert sorted(done) == [part for part in range(3) if part != failing]
 
 
 def test_what_logits_are_divided_by_is_the_same_in_any_number_of_threads(monkeypatch):
-    monkeypatch.setattr("models.neural.output.log_sums._LOGITS_A_THREAD", 64)
+    monkeypatch.setattr("models.neural.output.log_sums._LOGITS_PER_THREAD", 64)
     logits = torch.randn(10, 70, generator=torch.Generator().manual_seed(1))
-    shared = log_sums(logits)
+    shared = log_sum_exp(logits)
     torch.set_num_threads(1)
-    assert torch.equal(shared, log_sums(logits))
+    assert torch.equal(shared, log_sum_exp(logits))
     torch.testing.assert_close(shared, torch.logsumexp(logits, dim=-1))

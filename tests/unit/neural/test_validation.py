@@ -13,7 +13,7 @@ from models.vocabulary import BOS
 from training.corpora.encoded import EncodedCorpus
 from training.evaluation import evaluate
 from training.neural.settings import TrainSettings
-from training.neural.validation import Validation, rows_of, sentences_of
+from training.neural.validation import Validation, sample_rows, sample_sentences
 from training.progress import Silent
 
 
@@ -24,16 +24,16 @@ def model(vocabulary):
 
 
 def test_sentences_are_capped_evenly_but_never_none(counting):
-    sample = sentences_of(counting, counting.num_tokens // 3)
+    sample = sample_sentences(counting, counting.num_tokens // 3)
     assert sample.num_sentences == counting.num_sentences // 3
     assert sample.sentence(1).tolist() == counting.sentence(3).tolist()
-    assert sentences_of(counting, 1).num_sentences == 1
-    assert sentences_of(counting, 10**9).num_sentences == counting.num_sentences
+    assert sample_sentences(counting, 1).num_sentences == 1
+    assert sample_sentences(counting, 10**9).num_sentences == counting.num_sentences
 
 
 def test_rows_are_running_text_from_all_over(counting):
     text = counting.with_boundaries()
-    rows = rows_of(counting, 1024)
+    rows = sample_rows(counting, 1024)
     assert rows.shape == (4, 256)
     np.testing.assert_array_equal(rows[0], text[:256])
     np.testing.assert_array_equal(rows[-1], text[-256:])
@@ -42,7 +42,7 @@ def test_rows_are_running_text_from_all_over(counting):
 @pytest.mark.parametrize("sentences", [[[]], [[3]], [[3, 4]] * 3])
 def test_a_short_text_is_one_row(sentences):
     corpus = EncodedCorpus.from_sentences(sentences)
-    assert rows_of(corpus, 10**6).tolist() == [corpus.with_boundaries().tolist()]
+    assert sample_rows(corpus, 10**6).tolist() == [corpus.with_boundaries().tolist()]
 
 
 def test_a_text_of_one_row_is_scored_as_evaluation_does(model):
@@ -56,7 +56,7 @@ def test_a_text_of_one_row_is_scored_as_evaluation_does(model):
 def test_many_rows_score_each_token_in_its_row(model, counting):
     settings = TrainSettings(validate_context="stream", valid_tokens=1024)
     total, count = 0.0, 0
-    for row in rows_of(counting, 1024):
+    for row in sample_rows(counting, 1024):
         state = model.advance(model.empty_state(1), row[:1])
         for token in row[1:]:
             if token != BOS:

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from models.neural.config import NetworkConfig
-from models.neural.model import WeighingModel
+from models.neural.model import BlockSamplingModel
 from models.neural.network import Network
-from models.neural.packed.matrix import DIGITS, FLOATS
-from models.neural.packed.network import packed
-from models.neural.quantized.model import QuantizedModel
-from models.protocol import WEIGHED_TOKENS, Weigher, can
+from models.neural.packed.matrix import FLOAT_PACKING, SPLIT_FLOAT_PACKING
+from models.neural.packed.network import pack_network
+from models.neural.quantized.model import Int8Model
+from models.protocol import BLOCK_TOKENS, BlockSampler, supports
 from models.vocabulary import Vocabulary
 
 VOCAB_SIZE = 2500  # more than one piece of the output layer, and no multiple of a block
@@ -25,9 +25,11 @@ def model(request):
         torch.nn.init.normal_(parameter, std=0.7)
     vocabulary = Vocabulary([f"w{i}" for i in range(VOCAB_SIZE - 3)])
     if request.param == "int8":
-        return QuantizedModel(network, vocabulary)
-    model = WeighingModel(network, vocabulary)
-    model.__dict__["_served"] = packed(network, {"digits": DIGITS, "floats": FLOATS}[request.param])
+        return Int8Model(network, vocabulary)
+    model = BlockSamplingModel(network, vocabulary)
+    model.__dict__["_served"] = pack_network(
+        network, {"digits": SPLIT_FLOAT_PACKING, "floats": FLOAT_PACKING}[request.param]
+    )
     return model
 
 
@@ -37,10 +39,10 @@ def state(model):
 
 
 def test_weights_are_those_of_the_distribution(model, state):
-    assert can(model, Weigher)
+    assert supports(model, BlockSampler)
     weighed, log_probs = model.block_sums(state, TEMPERATURES), model.next_log_probs(state).astype(np.float64)
     scores = (log_probs - log_probs.max(axis=1, keepdims=True)) / TEMPERATURES[:, None]
-    starts = np.arange(0, VOCAB_SIZE, WEIGHED_TOKENS)
+    starts = np.arange(0, VOCAB_SIZE, BLOCK_TOKENS)
     assert weighed.sums == pytest.approx(np.add.reduceat(np.exp(scores), starts, axis=1), rel=2e-5, abs=1e-30)
     assert weighed.highest - weighed.log_sums == pytest.approx(log_probs.max(axis=1), abs=1e-5)
 
@@ -50,7 +52,7 @@ def test_logits_of_a_block_less_the_logarithm_of_the_sum_are_the_log_probabiliti
     rows, blocks = np.array([4, 0, 0, 2]), np.array([0, 39, 3, 17])
     logits = model.logits(weighed, rows, blocks)
     for row, block, some in zip(rows, blocks, logits, strict=True):
-        expected = log_probs[row, block * WEIGHED_TOKENS : (block + 1) * WEIGHED_TOKENS]
+        expected = log_probs[row, block * BLOCK_TOKENS : (block + 1) * BLOCK_TOKENS]
         assert (some[: len(expected)] - weighed.log_sums[row] == expected).all()
         assert (some[len(expected) :] == -np.inf).all()
 

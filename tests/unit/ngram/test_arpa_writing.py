@@ -11,7 +11,7 @@ from models import packed_files
 from models.errors import FormatError
 from models.ngram.arpa.reading import read_arpa
 from models.ngram.arpa.writing import write_arpa
-from models.ngram.build import NGrams, Weights
+from models.ngram.build import NGrams, NGramWeights
 from models.vocabulary import Vocabulary
 from tests.arpa_files import SMALL
 
@@ -31,8 +31,8 @@ def unigrams(*words, log10_backoff=0.0):
     probs[1] = -np.inf
     first = NGrams(np.arange(size, dtype=np.int32), np.zeros(size, np.int32), np.zeros(size, np.int32))
     return vocabulary, [
-        (first, Weights(probs, backoffs)),
-        (NGrams(number, number, number), Weights(nothing, nothing)),
+        (first, NGramWeights(probs, backoffs)),
+        (NGrams(number, number, number), NGramWeights(nothing, nothing)),
     ]
 
 
@@ -74,7 +74,7 @@ def test_backoffs_are_left_out_where_they_say_nothing(tmp_path):
     bigram = NGrams(*(np.array([i], np.int32) for i in (3, 4, 3)))
     orders = [
         (first, weights._replace(log10_backoffs=backoffs)),
-        (bigram, Weights(backoffs[:1], backoffs[3:4])),
+        (bigram, NGramWeights(backoffs[:1], backoffs[3:4])),
     ]
     write_arpa(tmp_path / "out", vocabulary, orders)
     lines = (tmp_path / "out").read_text().splitlines()[5:]
@@ -180,8 +180,8 @@ def test_a_full_disk_is_one_error_that_names_the_file(tmp_path, small, monkeypat
         def flush(self):
             pass
 
-    original = packed_files._packing
-    monkeypatch.setattr(packed_files, "_packing", lambda ending, _: original(ending, Full()))
+    original = packed_files._compressor
+    monkeypatch.setattr(packed_files, "_compressor", lambda ending, _: original(ending, Full()))
     path = tmp_path / f"out.arpa{suffix}"
     with pytest.raises(FormatError, match=rf"out\.arpa{suffix}: cannot be written: No space left on device"):
         write_arpa(path, small.vocabulary, small.orders)

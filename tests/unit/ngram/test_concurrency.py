@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from models.ngram.bulk import score_lines
+from models.ngram.bulk import score_sentence_lines
 from models.ngram.model import NGramModel
-from models.ngram.quantised import quantised
+from models.ngram.quantised import quantise_automaton
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
@@ -23,7 +23,9 @@ WORDS = [f"w{i}" for i in range(400)]
 def model(request):
     rows = [(np.random.default_rng(i).zipf(1.3, size=12) % 400) + 3 for i in range(800)]
     made = estimate(EncodedCorpus.from_sentences(rows), Vocabulary(WORDS), order=4, progress=Silent()).model
-    return made if request.param == "exact" else NGramModel(quantised(made.automaton), made.vocabulary)
+    return (
+        made if request.param == "exact" else NGramModel(quantise_automaton(made.automaton), made.vocabulary)
+    )
 
 
 def answers(model, tokenizer, seed):
@@ -39,7 +41,7 @@ def answers(model, tokenizer, seed):
         model.next_log_probs(state),
         *model.top_k(state, 50),
         model.sample(state, random),
-        score_lines(model, tokenizer, lines, threads=2).log_probs,
+        score_sentence_lines(model, tokenizer, lines, threads=2).log_probs,
     ]
 
 

@@ -8,11 +8,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.arrays import to_numpy
-from models.decoding.batch import Batch
-from models.decoding.choosing import choose
+from models.decoding.batch import SequenceBatch
+from models.decoding.choosing import choose_tokens
 from models.decoding.draws import row_seed
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import rules_of
+from models.decoding.rules import compile_rules
 from models.errors import InvalidInputError
 from models.ngram.device import placement, tensors
 from models.ngram.device.model import TensorNGramModel, TensorNGramState
@@ -75,9 +75,9 @@ def test_decoding_on_the_host_chooses_as_it_does_from_the_cpus_model(model, move
     chosen = []
     for each in (model, moved):
         log_probs = to_numpy(each.next_log_probs(each.initial_state(4)))
-        rules = rules_of(parameters, np.zeros(0, np.int64))
-        batch = Batch.of([rules] * 4, [row_seed(0, row) for row in range(4)])
-        chosen.append(choose(log_probs, batch.rows(), batch.uniform_numbers()).tokens)
+        rules = compile_rules(parameters, np.zeros(0, np.int64))
+        batch = SequenceBatch.of([rules] * 4, [row_seed(0, row) for row in range(4)])
+        chosen.append(choose_tokens(log_probs, batch.rows(), batch.uniform_numbers()).tokens)
     assert np.array_equal(*chosen)
 
 
@@ -150,7 +150,7 @@ def test_copying_in_small_pieces_changes_nothing(model, moved, monkeypatch):
 def test_words_of_three_bytes_are_put_together():
     words = np.array([0, 255, 256, 65_535, 65_536, 2**24 - 1], np.int32)
     as_bytes = words.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :3]
-    assert tensors._whole_words(as_bytes).tolist() == tensors._whole_words(words).tolist() == words.tolist()
+    assert tensors._word_ids(as_bytes).tolist() == tensors._word_ids(words).tolist() == words.tolist()
 
 
 def test_nothing_is_charged_below_the_empty_context(model, moved):
@@ -214,7 +214,7 @@ def test_a_model_that_a_device_cannot_take_stays_on_the_cpu(model, monkeypatch, 
 
     monkeypatch.setattr(TensorNGramModel, where, fail)
     with caplog.at_level(logging.WARNING):
-        assert placement.on_device_if_it_fits(model, "cpu") is model
+        assert placement.move_if_it_fits(model, "cpu") is model
     reason = "CUDA out of memory. Tried to allocate 1 GiB."
     assert caplog.messages == [
         f"n-gram model of 28 n-grams stays on the CPU, device cpu cannot take it: {reason}"

@@ -5,7 +5,7 @@ import pytest
 
 from models.ngram.build import list_ngrams
 from models.ngram.model import NGramModel
-from models.ngram.quantised import NUM_CODES, encode, quantised
+from models.ngram.quantised import NUM_CODES, encode_values, quantise_automaton
 from models.vocabulary import UNK, Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.estimate import estimate
@@ -24,7 +24,7 @@ def exact() -> NGramModel:
 
 @pytest.fixture(scope="module")
 def coded(exact) -> NGramModel:
-    return NGramModel(quantised(exact.automaton), VOCABULARY, normalised=False)
+    return NGramModel(quantise_automaton(exact.automaton), VOCABULARY, normalised=False)
 
 
 def test_the_same_ngrams_are_listed_with_values_nearby(exact, coded):
@@ -63,7 +63,7 @@ def test_every_answer_agrees_with_the_others(coded):
 
 def test_few_values_are_kept_as_they_are():
     values = np.random.default_rng(1).choice(np.float32([-np.inf, -3.25, -0.1, 0, 0.5]), size=1000)
-    table, codes = encode(values)
+    table, codes = encode_values(values)
     assert len(table) == NUM_CODES
     assert np.array_equal(table[codes], values)
 
@@ -71,7 +71,7 @@ def test_few_values_are_kept_as_they_are():
 def test_nothing_and_certainty_are_kept_among_many_values():
     values = -np.random.default_rng(1).exponential(size=100_000).astype(np.float32)
     values[:2] = -np.inf, 0
-    table, codes = encode(values)
+    table, codes = encode_values(values)
     assert table[codes[:2]].tolist() == [-np.inf, 0]
     nearest = np.abs(values[2:1002, None] - table).min(axis=1)
     assert np.abs(table[codes[2:1002]] - values[2:1002]) == pytest.approx(nearest, abs=1e-6)

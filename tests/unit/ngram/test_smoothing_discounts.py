@@ -6,7 +6,12 @@ import pytest
 from models.vocabulary import BOS, EOS, UNK
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.estimate import estimate, smooth
-from training.ngram.smoothing.discounts import FALLBACK, Discounts, modified_discounts, single_discount
+from training.ngram.smoothing.discounts import (
+    FALLBACK_DISCOUNTS,
+    Discounts,
+    modified_discounts,
+    single_discount,
+)
 from training.ngram.smoothing.good_turing import discount_ratios
 from training.progress import Silent
 
@@ -66,7 +71,7 @@ def test_good_turing_has_no_estimate_from_hardly_anything():
 def test_degenerate_orders_fall_back_and_are_named(corpus, vocabulary):
     result = estimate(corpus, vocabulary, order=3, progress=Silent())
     assert result.fallback_orders == (1, 2, 3)
-    assert result.discounts == (FALLBACK,) * 3
+    assert result.discounts == (FALLBACK_DISCOUNTS,) * 3
 
 
 def test_unigrams_by_hand():

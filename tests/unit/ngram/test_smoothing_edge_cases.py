@@ -12,7 +12,7 @@ from models.vocabulary import EOS, UNK, Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.ngram.smoothing.additive import Additive
-from training.ngram.smoothing.choice import SmoothingName, smoothing_of
+from training.ngram.smoothing.choice import SmoothingName, make_smoothing
 from training.ngram.smoothing.jelinek_mercer import JelinekMercer
 from training.progress import Silent
 
@@ -35,7 +35,7 @@ def estimated(name, texts, *, order=3, vocabulary=VOCABULARY, **settings):
         corpus,
         vocabulary,
         order=order,
-        smoothing=smoothing_of(name, **settings),
+        smoothing=make_smoothing(name, **settings),
         held_out=corpus,
         progress=Silent(),
     )
@@ -89,7 +89,7 @@ def test_held_out_text_that_is_needed_and_missing_is_asked_for(held_out, key, se
             corpus,
             VOCABULARY,
             order=2,
-            smoothing=smoothing_of(**settings),
+            smoothing=make_smoothing(**settings),
             held_out=held_out,
             progress=Silent(),
         )
@@ -104,7 +104,7 @@ def test_held_out_text_of_another_vocabulary_is_refused():
             EncodedCorpus.from_sentences([[3, 4]]),
             VOCABULARY,
             order=2,
-            smoothing=smoothing_of("jelinek-mercer"),
+            smoothing=make_smoothing("jelinek-mercer"),
             held_out=EncodedCorpus.from_sentences([[7]]),
             progress=Silent(),
         )

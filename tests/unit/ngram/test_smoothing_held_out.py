@@ -12,9 +12,9 @@ from training.corpora.encoded import EncodedCorpus
 from training.evaluation import evaluate
 from training.ngram.counting import count_ngrams
 from training.ngram.estimate import estimate
-from training.ngram.matching import match
+from training.ngram.matching import match_counts
 from training.ngram.observations import Observations
-from training.ngram.smoothing.choice import smoothing_of
+from training.ngram.smoothing.choice import make_smoothing
 from training.ngram.smoothing.held_out_discounts import MIN_DISCOUNT
 from training.progress import Silent
 
@@ -42,7 +42,7 @@ def estimated(name, train=TRAIN, held_out=HELD_OUT, **settings):
         EncodedCorpus.from_sentences(train),
         VOCABULARY,
         order=ORDER,
-        smoothing=smoothing_of(name, **settings),
+        smoothing=make_smoothing(name, **settings),
         prune=PRUNE,
         held_out=EncodedCorpus.from_sentences(held_out),
         progress=Silent(),
@@ -62,7 +62,7 @@ def test_matches_are_what_dictionaries_find(continuations):
     counted = count_ngrams(corpus, len(VOCABULARY), order=ORDER, progress=Silent())
     observations = Observations(counted, prune=PRUNE)
     orders = observations.continuations() if continuations else observations.occurrences()
-    found = list(match(orders, EncodedCorpus.from_sentences(HELD_OUT), vocab_size=len(VOCABULARY)))
+    found = list(match_counts(orders, EncodedCorpus.from_sentences(HELD_OUT), vocab_size=len(VOCABULARY)))
     model = (slow.SlowKneserNey if continuations else slow.SlowAbsolute)(TRAIN, len(VOCABULARY), ORDER, PRUNE)
     for place, (word, history) in enumerate(histories(HELD_OUT)):
         for k, matches in enumerate(found, start=1):
@@ -129,7 +129,7 @@ def test_weights_stay_below_one_so_that_nothing_becomes_impossible():
         EncodedCorpus.from_sentences([[3, 3, 3]]),
         Vocabulary(["a"]),
         order=2,
-        smoothing=smoothing_of("jelinek-mercer"),
+        smoothing=make_smoothing("jelinek-mercer"),
         held_out=EncodedCorpus.from_sentences([[3, 3, 3]]),
         progress=Silent(),
     )

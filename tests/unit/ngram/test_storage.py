@@ -10,9 +10,9 @@ from models.config_file import CONFIG_FILE
 from models.errors import ManifestError
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
 from models.ngram.model import NGramModel
-from models.ngram.quantised import quantised
-from models.ngram.ranked import RANKED_ARCS
-from models.ngram.verification import verify
+from models.ngram.quantised import quantise_automaton
+from models.ngram.ranked import MAX_UNRANKED_ARCS
+from models.ngram.verification import verify_automaton
 from models.tensor_file import map_tensors
 from models.vocabulary import Vocabulary
 from training.corpora.encoded import EncodedCorpus
@@ -27,7 +27,7 @@ def saved(model, tmp_path):
 
 
 def test_the_file_is_to_the_byte_what_the_safetensors_library_writes(model, tmp_path):
-    for number, automaton in enumerate((model.automaton, quantised(model.automaton))):
+    for number, automaton in enumerate((model.automaton, quantise_automaton(model.automaton))):
         automaton.save(tmp_path / f"ours-{number}")
         save_file(automaton._asdict(), tmp_path / f"theirs-{number}")
         assert (tmp_path / f"ours-{number}").read_bytes() == (tmp_path / f"theirs-{number}").read_bytes()
@@ -133,7 +133,7 @@ def test_a_rank_with_an_arc_twice_or_out_of_order_is_refused(saved, vocabulary, 
 
 def test_a_state_of_many_arcs_without_a_rank_is_refused(tmp_path):
     """Its arcs would be ranked where there is room for fewer."""
-    vocabulary = Vocabulary([f"w{i}" for i in range(RANKED_ARCS)])
+    vocabulary = Vocabulary([f"w{i}" for i in range(MAX_UNRANKED_ARCS)])
     corpus = EncodedCorpus.from_sentences([[3, w] for w in range(3, len(vocabulary))] + [[3]])
     model = estimate(corpus, vocabulary, order=2, progress=Silent()).model
     assert model.automaton.ranked_states.tolist() == [0, 4]
@@ -145,7 +145,7 @@ def test_a_state_of_many_arcs_without_a_rank_is_refused(tmp_path):
         ranked_masses=model.automaton.ranked_masses[:1],
     ).save(path := tmp_path / AUTOMATON_FILE)
     with pytest.raises(ManifestError, match="a state of many arcs is not among ranked_states"):
-        verify(Automaton.load(path), path)
+        verify_automaton(Automaton.load(path), path)
 
 
 def test_charges_that_only_together_are_too_much_are_refused(saved, vocabulary):
@@ -180,7 +180,7 @@ def test_lengths_that_no_ngram_has_are_refused(saved, vocabulary, order_starts, 
 def test_an_array_that_is_too_short_is_refused(model, tmp_path, array):
     """A quantised file, in which none is empty."""
     path = tmp_path / AUTOMATON_FILE
-    quantised(model.automaton).save(path)
+    quantise_automaton(model.automaton).save(path)
     arrays = load_file(path)
     save_file(arrays | {array: arrays[array][:-1].copy()}, path)
     with pytest.raises(ManifestError, match="no back-off automaton"):

@@ -14,7 +14,7 @@ from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.evaluation import evaluate
 from training.ngram.estimate import estimate
-from training.ngram.smoothing.choice import smoothing_of
+from training.ngram.smoothing.choice import make_smoothing
 from training.progress import Silent
 
 VOCABULARY = Vocabulary(["i", "love", "cats", "dogs", "chase", "mice"])
@@ -28,7 +28,7 @@ CORPUS = corpus_of("i love cats", "i love dogs", "cats chase mice")
 
 
 def model_of(name, *, order, held_out=None, **settings):
-    smoothing = smoothing_of(name, **settings)
+    smoothing = make_smoothing(name, **settings)
     result = estimate(
         CORPUS, VOCABULARY, order=order, smoothing=smoothing, held_out=held_out, progress=Silent()
     )
@@ -159,7 +159,7 @@ def test_jelinek_mercer_mixes_with_the_weight_that_held_out_text_likes_best():
         EncodedCorpus.from_sentences([[3, 4, 5]]),
         Vocabulary(["a", "b", "c", "never", "nor this"]),
         order=1,
-        smoothing=smoothing_of("jelinek-mercer"),
+        smoothing=make_smoothing("jelinek-mercer"),
         held_out=EncodedCorpus.from_sentences([[3, 4, 5, 3, 4, 5, 3, 0]]),
         progress=Silent(),
     )

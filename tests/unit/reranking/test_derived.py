@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.derived import base_of, check_derived, derive, is_derived, times
+from models.reranking.derived import base_feature, check_derived, derive, is_derived, length_scaled_name
 
 
 def none_given(name):
@@ -25,7 +25,10 @@ def test_the_logarithm_of_the_rank_is_zero_for_the_first():
 )
 def test_a_given_feature_times_a_length(length, factors):
     values = derive(
-        times("am", length), ["a b", "abc"], lambda _: np.array([-0.5, -2.0]), np.array([4.0, 2.0])
+        length_scaled_name("am", length),
+        ["a b", "abc"],
+        lambda _: np.array([-0.5, -2.0]),
+        np.array([4.0, 2.0]),
     )
     assert values.tolist() == [-0.5 * factors[0], -2.0 * factors[1]]
 
@@ -49,7 +52,7 @@ def test_what_agrees_with_its_list_has_the_greatest_consensus():
     ],
 )
 def test_derived_features_are_told_by_the_shape_of_their_names(name, derived, base):
-    assert (is_derived(name), base_of(name)) == (derived, base)
+    assert (is_derived(name), base_feature(name)) == (derived, base)
 
 
 @pytest.mark.parametrize("name", ["rank:square", "rank:", "consensus", "consensus:ter"])

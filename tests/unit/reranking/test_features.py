@@ -9,11 +9,11 @@ from models.reranking.features import (
     check_given,
     check_model_names,
     feature_matrix,
-    feature_of,
-    model_of,
+    feature_model,
+    feature_name,
 )
 from models.reranking.lists import Candidate, CandidateList
-from models.reranking.tuning.steps import finish
+from models.reranking.tuning.steps import run_steps
 
 LISTS = [
     CandidateList("a", "", (Candidate("x y", {"am": -1.0}), Candidate("z", {"am": -2.0}))),
@@ -27,7 +27,7 @@ COMPUTED = ListFeatures(
 
 
 def matrix_of(lists, computed, names):
-    return finish(feature_matrix(lists, computed, names))
+    return run_steps(feature_matrix(lists, computed, names))
 
 
 def test_columns_are_found_by_name_wherever_they_come_from():
@@ -87,8 +87,8 @@ def test_a_feature_may_be_called_as_no_model_is():
 
 
 def test_names_of_features_and_models_belong_together():
-    assert (feature_of("lm", ""), feature_of("lm", "old")) == ("lm", "lm:old")
-    assert (model_of("unk:old"), model_of("lm"), model_of("am:old")) == ("old", None, None)
+    assert (feature_name("lm", ""), feature_name("lm", "old")) == ("lm", "lm:old")
+    assert (feature_model("unk:old"), feature_model("lm"), feature_model("am:old")) == ("old", None, None)
 
 
 @pytest.mark.parametrize("names", [["a b"], [""], ["x" * 65], ["a", "a"], ["ä"]])

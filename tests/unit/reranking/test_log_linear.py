@@ -7,7 +7,7 @@ import pytest
 
 from models.errors import InvalidInputError
 from models.reranking.log_linear import LogLinearModel
-from models.reranking.ranking import check_scale, posteriors_of, rank, rank_by
+from models.reranking.ranking import check_posterior_scale, rank, rank_by, scaled_posteriors
 
 
 def test_the_total_is_the_weighted_sum_of_the_features():
@@ -74,12 +74,12 @@ def test_candidates_may_be_ordered_by_something_else_than_their_posteriors():
 
 def test_posteriors_have_a_scale():
     totals = np.array([-1.0, -3.0])
-    assert posteriors_of(totals, 0.0).tolist() == [0.5, 0.5]
-    assert posteriors_of(totals, 2.0) == pytest.approx([1 / (1 + math.exp(-4)), 1 / (1 + math.exp(4))])
-    assert posteriors_of(np.array([-1e18, 1e18]), 1e6).tolist() == [0.0, 1.0]
+    assert scaled_posteriors(totals, 0.0).tolist() == [0.5, 0.5]
+    assert scaled_posteriors(totals, 2.0) == pytest.approx([1 / (1 + math.exp(-4)), 1 / (1 + math.exp(4))])
+    assert scaled_posteriors(np.array([-1e18, 1e18]), 1e6).tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("scale", [-0.1, math.nan, math.inf, 2e6])
 def test_a_scale_has_limits(scale):
     with pytest.raises(InvalidInputError, match="posterior_scale"):
-        check_scale(scale)
+        check_posterior_scale(scale)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.mbr import UTILITIES, expected_utilities, utilities_in_steps
+from models.reranking.mbr import UTILITIES, expected_utilities, expected_utilities_in_steps
 
 
 def test_word_errors_are_expected_under_the_posteriors():
@@ -34,7 +34,7 @@ def test_candidates_are_compared_in_steps(utility, monkeypatch):
     for limit in ("_WORDS_PER_STEP", "_CHARACTERS_PER_STEP"):
         monkeypatch.setattr(f"models.reranking.mbr.{limit}", 500)
     assert (
-        len(list(utilities_in_steps(texts, np.arange(40), utility))) > 40
+        len(list(expected_utilities_in_steps(texts, np.arange(40), utility))) > 40
     )  # not even all with one reference
     np.testing.assert_allclose(expected_utilities(texts, np.arange(40), utility), at_once, rtol=1e-12)
 
@@ -42,9 +42,9 @@ def test_candidates_are_compared_in_steps(utility, monkeypatch):
 @pytest.mark.parametrize("utility", UTILITIES)
 def test_texts_are_prepared_in_steps(utility, monkeypatch):
     monkeypatch.setattr("models.reranking.mbr._CHARACTERS_PER_STEP", 1 << 40)
-    monkeypatch.setattr("models.reranking.mbr._WORDS_PER_STEP", 1 << 60)
+    monkeypatch.setattr("models.reranking.mbr._WORD_PAIRS_PER_STEP", 1 << 60)
     texts = [" ".join(f"w{i * j % 997}" for j in range(300)) for i in range(100)]
-    assert len(list(utilities_in_steps(texts, np.ones(100), utility))) > 4  # comparing is one
+    assert len(list(expected_utilities_in_steps(texts, np.ones(100), utility))) > 4  # comparing is one
 
 
 def test_an_unknown_utility_is_refused_by_name():

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.metrics import METRICS, metric_of
+from models.reranking.metrics.choice import METRIC_NAMES, make_metric
 
 
 def counts(name, text, *references, **options):
-    return metric_of(name, **options).statistics([text], references)[0].tolist()
+    return make_metric(name, **options).statistics([text], references)[0].tolist()
 
 
 def test_word_errors_are_substitutions_deletions_and_insertions():
@@ -29,7 +29,7 @@ def test_of_references_with_as_few_errors_the_longest_counts():
 
 
 def test_an_empty_reference_counts_as_one_word():
-    metric = metric_of("wer")
+    metric = make_metric("wer")
     assert metric.score(metric.statistics(["", "a b"], [""])).tolist() == [0.0, 200.0]
 
 
@@ -38,44 +38,44 @@ def test_a_normaliser_is_applied_to_texts_and_references(normaliser, errors):
     assert counts("wer", "Don't stop", "don't Stop\u2026", normaliser=normaliser) == [errors, 2]
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", METRIC_NAMES)
 def test_scores_are_made_of_any_number_of_sums_at_once(name):
-    metric = metric_of(name)
+    metric = make_metric(name)
     totals = metric.statistics(["the cat sat on a mat", "the cat", ""], ["the cat sat on the mat"])
     expected = [[float(metric.score(row))] for row in totals]
     np.testing.assert_array_equal(metric.score(totals[:, None]), expected)
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", METRIC_NAMES)
 def test_no_texts_have_no_statistics(name):
-    metric = metric_of(name)
+    metric = make_metric(name)
     empty = metric.statistics([], ["a b"])
     assert empty.shape == (0, metric.statistics(["a"], ["a b"]).shape[1])
     assert np.isfinite(metric.score(empty.sum(axis=0)))
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", METRIC_NAMES)
 def test_without_a_reference_nothing_is_counted(name):
     with pytest.raises(InvalidInputError, match="references has 0 texts"):
-        metric_of(name).statistics(["a"], [])
+        make_metric(name).statistics(["a"], [])
 
 
 def test_an_unknown_metric_is_refused_by_name():
     with pytest.raises(InvalidInputError, match="'ter'; it must be one of wer, cer, bleu, chrf"):
-        metric_of("ter")
+        make_metric("ter")
 
 
 def test_a_normaliser_that_the_metric_does_not_have_is_refused():
     with pytest.raises(InvalidInputError, match="'lower'; for bleu it must be one of none"):
-        metric_of("bleu", normaliser="lower")
+        make_metric("bleu", normaliser="lower")
 
 
 def test_error_rates_say_what_they_count():
-    assert metric_of("wer").signature == "nrefs:1|units:words|normaliser:none"
-    assert metric_of("cer", num_references=None, normaliser="lower").signature == (
+    assert make_metric("wer").signature == "nrefs:1|units:words|normaliser:none"
+    assert make_metric("cer", num_references=None, normaliser="lower").signature == (
         "nrefs:var|units:characters|normaliser:lower"
     )
 
 
 def test_better_is_said_of_each_metric():
-    assert [metric_of(name).higher_is_better for name in METRICS] == [False, False, True, True]
+    assert [make_metric(name).higher_is_better for name in METRIC_NAMES] == [False, False, True, True]

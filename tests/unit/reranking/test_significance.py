@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.metrics import metric_of
+from models.reranking.metrics.choice import make_metric
 from models.reranking.metrics.significance import paired_bootstrap, resampled_scores
 
-WER = metric_of("wer")
+WER = make_metric("wer")
 
 
 def errors(rate, seed, segments=400):
@@ -46,7 +46,7 @@ def test_equal_seeds_give_equal_results_and_others_do_not():
 def test_results_do_not_depend_on_how_many_samples_are_drawn_at_once(monkeypatch):
     both = np.stack([errors(0.2, seed=1, segments=7), errors(0.3, seed=2, segments=7)])
     at_once = resampled_scores(WER, both, samples=100, seed=3)
-    monkeypatch.setattr("models.reranking.metrics.significance._DRAWS_AT_ONCE", 70)
+    monkeypatch.setattr("models.reranking.metrics.significance._MAX_DRAWS", 70)
     np.testing.assert_array_equal(resampled_scores(WER, both, samples=100, seed=3), at_once)
 
 

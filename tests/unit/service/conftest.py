@@ -6,8 +6,8 @@ import pytest
 
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from service.engine.calls import alone
-from service.engine.host import LoadedModel
+from service.engine.calls import run_single
+from service.engine.hosted import LoadedModel
 from service.engine.model_call import ModelCall
 from tests.fakes import FakeModel, fake_vocabulary
 
@@ -48,7 +48,7 @@ def finish():
                 told = work.send(answer)
             except StopIteration as stop:
                 return stop.value, steps
-            answer = alone(told) if isinstance(told, ModelCall) else None
+            answer = run_single(told) if isinstance(told, ModelCall) else None
             steps += 1
 
     return run

@@ -5,12 +5,12 @@ import asyncio
 import numpy as np
 import pytest
 
-from models.completion.personal import Bounds, Sentence, restored
+from models.completion.personal import UserModelLimits, WordSequence, user_model_from_counts
 from models.errors import SupersededError, UnknownUserError
-from service.engine.looks import Look, Looks
+from service.engine.looks import NextTokenCache, NextTokenEntry
 from service.engine.users import UserStore
-from service.routes.autocomplete_sessions import Sessions
-from service.use_cases.autocomplete_casing import recased
+from service.routes.autocomplete_sessions import AutocompleteSessions
+from service.use_cases.autocomplete_casing import match_case
 
 
 @pytest.mark.parametrize(
@@ -31,29 +31,29 @@ from service.use_cases.autocomplete_casing import recased
     ],
 )
 def test_a_word_is_told_in_the_case_in_which_it_was_begun(typed, word, told):
-    assert recased(typed, word) == told
+    assert match_case(typed, word) == told
 
 
 @pytest.mark.parametrize(
     ("typed", "told"), [("Hle", "Hello"), ("HLE", "HELLO"), ("hle", "hello"), ("hLe", "hello")]
 )
 def test_of_a_mistyped_beginning_the_first_capital_counts(typed, told):
-    assert recased(typed, "hello", corrected=True) == told
+    assert match_case(typed, "hello", corrected=True) == told
 
 
 def look(size=100):
-    return Look(3, None, np.zeros((1, size), np.float32))
+    return NextTokenEntry(3, None, np.zeros((1, size), np.float32))
 
 
 def test_looks_are_found_by_the_very_text():
-    looks = Looks(10_000)
+    looks = NextTokenCache(10_000)
     looks.keep("the cat", found := look())
     assert looks.find("the cat") is found
     assert looks.find("the cat ") is None
 
 
 def test_looks_are_bounded_and_the_least_recently_used_go_first():
-    looks = Looks(3000)
+    looks = NextTokenCache(3000)
     for text in "abc":
         looks.keep(text, look())
         looks.find("a")
@@ -63,14 +63,14 @@ def test_looks_are_bounded_and_the_least_recently_used_go_first():
 
 
 def test_a_look_larger_than_all_may_be_is_not_kept():
-    looks = Looks(1000)
+    looks = NextTokenCache(1000)
     looks.keep("a", look(1000))
     looks.keep("b" * 1000, look(1))
     assert (len(looks), looks.num_bytes) == (0, 0)
 
 
 def test_a_look_that_is_kept_again_counts_once():
-    looks = Looks(3000)
+    looks = NextTokenCache(3000)
     for _ in range(9):
         looks.keep("a", look())
     assert (len(looks), looks.num_bytes < 1000) == (1, True)
@@ -78,28 +78,28 @@ def test_a_look_that_is_kept_again_counts_once():
 
 @pytest.fixture
 def users():
-    return UserStore(max_users=2, bounds=Bounds(max_words=3))
+    return UserStore(max_users=2, bounds=UserModelLimits(max_words=3))
 
 
 def test_users_belong_to_their_owner(users):
-    users.learn("key", "ann", [Sentence("", ["hello"])])
+    users.learn("key", "ann", [WordSequence("", ["hello"])])
     assert len(users.get("other", "ann")) == 0
     assert not users.forget("other", "ann")
     assert users.find("key", "ann").count("hello") == pytest.approx(1)
 
 
 def test_asking_for_a_user_keeps_them_from_being_forgotten(users):
-    users.learn("", "ann", [Sentence("", ["a"])])
-    users.learn("", "bob", [Sentence("", ["b"])])
+    users.learn("", "ann", [WordSequence("", ["a"])])
+    users.learn("", "bob", [WordSequence("", ["b"])])
     users.get("", "ann")
-    users.learn("", "cid", [Sentence("", ["c"])])
+    users.learn("", "cid", [WordSequence("", ["c"])])
     assert [bool(len(users.get("", user))) for user in ("ann", "bob", "cid")] == [True, False, True]
     with pytest.raises(UnknownUserError, match="2 are kept"):
         users.find("", "bob")
 
 
 def test_what_is_put_is_kept_within_the_bounds(users):
-    assert len(users.put("", "ann", restored([(f"w{n}", n + 1) for n in range(9)]))) == 3
+    assert len(users.put("", "ann", user_model_from_counts([(f"w{n}", n + 1) for n in range(9)]))) == 3
 
 
 def in_a_loop(*bodies):
@@ -115,7 +115,7 @@ def in_a_loop(*bodies):
             return "superseded"
 
     async def main():
-        sessions = Sessions()
+        sessions = AutocompleteSessions()
         tasks = []
         for session, seconds in bodies:
             tasks.append(asyncio.create_task(request(sessions, session, seconds)))
@@ -133,7 +133,7 @@ def test_the_newest_request_of_a_session_alone_is_answered():
 
 def test_a_request_that_is_cancelled_by_others_is_not_called_superseded():
     async def main():
-        sessions = Sessions()
+        sessions = AutocompleteSessions()
         answer = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_soon(answer.cancel)
         with sessions.newest("key", "a", answer):

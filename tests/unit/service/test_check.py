@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from models.checking.settings import CheckOptions
+from models.checking.settings import CheckSettings
 from models.errors import ContextLengthError
 from service.use_cases import checkers
 from service.use_cases.check import CheckCommand, check
@@ -17,7 +17,7 @@ from service.use_cases.limits import Limits
 )
 def test_a_line_that_is_too_long_is_told_by_its_number_and_the_text_is_the_field(words, finish, long, told):
     limits = Limits(max_texts=1, max_tokens_per_sequence=65, max_new_tokens=1)
-    command = CheckCommand(f"the cat\n{long}", 0.5, 1, CheckOptions())
+    command = CheckCommand(f"the cat\n{long}", 0.5, 1, CheckSettings())
     with pytest.raises(ContextLengthError, match=f"line 2 of text has {told}") as caught:
         finish(check(words, command, limits))
     assert caught.value.parameter == "text"

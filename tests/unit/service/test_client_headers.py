@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from service.client import AsyncClient, Client, NotFoundError
-from service.client.calls import wait_s
+from service.client.calls import retry_delay_s
 
 OURS = {"X-Gramophone-Session": "user-17"}
 
@@ -69,4 +69,4 @@ def test_an_address_is_one_part_of_the_path():
 )
 def test_a_time_to_wait_is_followed_if_it_is_a_number(asked, told_s):
     answer = httpx.Response(503, headers=[(b"retry-after", asked.encode("latin-1"))])
-    assert wait_s(answer, 0, 1) == told_s
+    assert retry_delay_s(answer, 0, 1) == told_s

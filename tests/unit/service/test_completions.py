@@ -10,10 +10,10 @@ from models.arrays import to_numpy
 from models.decoding.parameters import DecodingParameters
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.vocabulary import BOS
-from service.engine.host import LoadedModel
-from service.engine.job import items, result_of
+from service.engine.hosted import LoadedModel
+from service.engine.job import iter_outputs, run_to_completion
 from service.use_cases.completion_parts import CompletionCommand
-from service.use_cases.completions import complete
+from service.use_cases.completions import complete_prompts
 from service.use_cases.limits import Limits
 from tests import families
 
@@ -53,7 +53,7 @@ def best_after(*ids, after_bos):
 
 def test_a_text_is_read_after_the_start_and_ids_as_they_are():
     prompts = ["w2", (BOS, W2), (W2,), "", (BOS,)]
-    done = result_of(complete(loaded(), command(*prompts), LIMITS))
+    done = run_to_completion(complete_prompts(loaded(), command(*prompts), LIMITS))
     first = [part.entries.logprobs[0] for part in done.parts]
     with_start, without = best_after(W2, after_bos=True), best_after(W2, after_bos=False)
     assert with_start != pytest.approx(without, abs=1e-4)
@@ -63,7 +63,9 @@ def test_a_text_is_read_after_the_start_and_ids_as_they_are():
 
 def test_an_echo_scores_a_text_after_the_start_and_ids_as_they_are():
     options = {"echo": True, "parameters": None}
-    done = result_of(complete(loaded(), command("w2 w2", (BOS, W2, W2), (W2, W2), **options), LIMITS))
+    done = run_to_completion(
+        complete_prompts(loaded(), command("w2 w2", (BOS, W2, W2), (W2, W2), **options), LIMITS)
+    )
     text, with_start, without = (part.entries.logprobs for part in done.parts)
     assert text[0] is with_start[0] is without[0] is None
     assert text[1] == with_start[2] != without[1]
@@ -73,18 +75,21 @@ def test_long_prompts_are_not_said_again_for_every_choice():
     few = dataclasses.replace(LIMITS, max_reply_entries=10)
     options = {"echo": True, "logprobs": None, "parameters": None}
     with pytest.raises(InvalidInputError, match="repeat 180 characters of prompts; at most 160"):
-        result_of(complete(loaded(), command("w2 " * 20, n=3, **options), few))
+        run_to_completion(complete_prompts(loaded(), command("w2 " * 20, n=3, **options), few))
     said = command("w2 " * 60, n=1, **options)
-    assert result_of(complete(loaded(), said, few)).parts[0].text == "w2 " * 60
+    assert run_to_completion(complete_prompts(loaded(), said, few)).parts[0].text == "w2 " * 60
 
 
 def test_prompts_read_from_right_to_left_are_refused():
     with pytest.raises(UnsupportedParameterError):
-        result_of(complete(loaded("backward"), command("w2"), LIMITS))
+        run_to_completion(complete_prompts(loaded("backward"), command("w2"), LIMITS))
 
 
 def test_events_are_the_echo_then_each_token_the_last_with_the_end():
-    told = [item.value for item in items(complete(loaded(), command("w2", echo=True), LIMITS, stream=True))]
+    told = [
+        item.value
+        for item in iter_outputs(complete_prompts(loaded(), command("w2", echo=True), LIMITS, stream=True))
+    ]
     *parts, done = told
     assert [part.num_generated for part in parts] == [0, 1, 1, 1]
     assert [part.finish_reason for part in parts] == [None, None, None, "length"]
@@ -92,7 +97,7 @@ def test_events_are_the_echo_then_each_token_the_last_with_the_end():
 
 
 def test_a_work_that_is_closed_closes_what_it_waits_for():
-    work = complete(loaded(), command("w2"), LIMITS, stream=True)
+    work = complete_prompts(loaded(), command("w2"), LIMITS, stream=True)
     next(work)
     work.close()
     assert work.gi_frame is None

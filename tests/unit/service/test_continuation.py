@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 
 from models.decoding.parameters import DecodingParameters
 from models.errors import InvalidInputError
-from models.scoring import pad, score_sequences
+from models.scoring import pad_sequences, score_sequences
 from models.vocabulary import EOS
-from service.engine.calls import alone
+from service.engine.calls import run_single
 from service.engine.decode import Decode
-from service.engine.host import LoadedModel
-from service.engine.job import items, result_of
+from service.engine.hosted import LoadedModel
+from service.engine.job import iter_outputs, run_to_completion
 from service.engine.model_call import ModelCall
 from service.use_cases import prompts as prompts_module
-from service.use_cases.continuation import Continuation, Piece, continue_prompts
+from service.use_cases.choices import Continuation, TokenEvent
+from service.use_cases.continuation import continue_prompts
 from service.use_cases.limits import Limits
 from tests import families
 
@@ -43,7 +44,7 @@ def work(
 
 
 def run(loaded, prompts=PROMPTS, **options):
-    return result_of(work(loaded, prompts, **options))
+    return run_to_completion(work(loaded, prompts, **options))
 
 
 def said(continuations):
@@ -74,7 +75,7 @@ def test_choices_are_numbered_by_prompt_then_sample(words):
 )
 def test_a_choice_is_the_same_however_many_rows_are_decoded_together(words, monkeypatch, rows, options):
     together = said(run(words, **options))
-    monkeypatch.setattr(prompts_module, "_ROWS_AT_ONCE", rows)
+    monkeypatch.setattr(prompts_module, "_MAX_ROWS", rows)
     assert said(run(words, **options)) == together
 
 
@@ -101,7 +102,7 @@ def test_all_rows_are_one_call_whose_answer_is_waited_for_unless_somebody_looks(
         while True:
             call, answer = told.send(answer), None
             if isinstance(call, ModelCall):
-                answer = alone(call)
+                answer = run_single(call)
             if isinstance(call, Decode):
                 calls.append((len(call.state), call.count))
     except StopIteration:
@@ -137,11 +138,11 @@ def test_prompts_may_begin_with_and_without_bos(words):
 @pytest.mark.parametrize("continues", [True, False])
 def test_events_add_up_to_the_result(characters, options, continues):
     characters.model.table[:, EOS] = -4
-    told = list(items(work(characters, continues=continues, stream=True, top=2, **options)))
+    told = list(iter_outputs(work(characters, continues=continues, stream=True, top=2, **options)))
     done = told.pop().value
     assert said(done) == said(run(characters, continues=continues, top=2, **options))
     for one in done:
-        pieces = [e.value for e in told if isinstance(e.value, Piece) and e.value.choice == one.choice]
+        pieces = [e.value for e in told if isinstance(e.value, TokenEvent) and e.value.choice == one.choice]
         ends = [e.value for e in told if isinstance(e.value, Continuation) and e.value.choice == one.choice]
         assert ends == [one]
         assert "".join(piece.text for piece in pieces) + one.rest == one.text
@@ -296,7 +297,7 @@ def test_every_row_goes_on_from_its_own_state(family, options):
     assert "strategy" in options or len({len(one.token_ids) for one in done}) > 1
     for one in done:
         ids = [*one.token_ids, *([EOS] if one.ended_by_eos else [])]
-        tokens, lengths = pad([[*prompts[one.prompt], *ids]])
+        tokens, lengths = pad_sequences([[*prompts[one.prompt], *ids]])
         scores = score_sequences(model, model.initial_state(1), tokens, lengths)[
             0, len(prompts[one.prompt]) :
         ]

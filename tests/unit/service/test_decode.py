@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from models.decoding.batch import Batch
+from models.decoding.batch import SequenceBatch
 from models.decoding.draws import row_seed
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import rules_of
+from models.decoding.rules import compile_rules
 from models.vocabulary import EOS
-from service.engine.calls import alone
+from service.engine.calls import run_single
 from service.engine.decode import Decode
-from service.engine.decoding import Decoding
+from service.engine.decoding import DecodeState
 from tests.fakes import FakeModel, fake_vocabulary
 
 
@@ -22,10 +22,10 @@ def model():
 def made(model, seed, *, rows=2, count=6, last=True, top=0, **options):
     """A call of some rows, as a request of that seed makes it."""
     prompt = np.array([3 + seed % 5])
-    rules = rules_of(DecodingParameters(max_tokens=99, **options), prompt)
-    batch = Batch.of([rules] * rows, [row_seed(seed, 0, row) for row in range(rows)])
+    rules = compile_rules(DecodingParameters(max_tokens=99, **options), prompt)
+    batch = SequenceBatch.of([rules] * rows, [row_seed(seed, 0, row) for row in range(rows)])
     state = model.advance(model.initial_state(rows), np.repeat(prompt, rows))
-    return Decode(model, Decoding(state, batch), count, top, last)
+    return Decode(model, DecodeState(state, batch), count, top, last)
 
 
 def told(drawn):
@@ -61,13 +61,13 @@ def test_calls_that_join_at_any_time_get_what_they_would_alone(model):
         run(pool, answers, steps=2)
     run(pool, answers)
     assert [told(answers[call]) for call in calls] == [
-        told(alone(made(model, seed, **options))) for seed, options in enumerate(OPTIONS * 3)
+        told(run_single(made(model, seed, **options))) for seed, options in enumerate(OPTIONS * 3)
     ]
 
 
 def test_a_text_in_parts_is_the_text_at_once(model):
     """Also while others step beside it."""
-    whole = alone(made(model, 1, count=8, ignore_eos=True))
+    whole = run_single(made(model, 1, count=8, ignore_eos=True))
     pool, answers, parts = Decode.batch(), {}, [[], []]
     call = made(model, 1, count=2, last=False, ignore_eos=True)
     other = made(model, 2, count=11, ignore_eos=True)
@@ -81,7 +81,7 @@ def test_a_text_in_parts_is_the_text_at_once(model):
         call = Decode(model, answers[call].unfinished, 2, 0, part == 2)
     run(pool, answers)
     assert parts == whole.tokens
-    assert told(answers[other]) == told(alone(made(model, 2, count=11, ignore_eos=True)))
+    assert told(answers[other]) == told(run_single(made(model, 2, count=11, ignore_eos=True)))
 
 
 def test_rows_that_end_leave(model):
@@ -96,7 +96,7 @@ def test_rows_that_end_leave(model):
 
 def test_where_a_text_ended_nothing_goes_on(model):
     model.table[:, EOS] = 50.0
-    drawn = alone(made(model, 1, last=False))
+    drawn = run_single(made(model, 1, last=False))
     assert drawn.tokens == [[EOS], [EOS]]
     assert drawn.unfinished is None
 
@@ -124,7 +124,7 @@ def test_who_leaves_is_missed_by_nobody(model):
     assert run(pool, answers) == [4] * 4
     assert {id(call) for call in answers} == {id(calls[0]), id(calls[2])}
     for seed in (0, 2):
-        assert told(answers[calls[seed]]) == told(alone(made(model, seed, count=6, ignore_eos=True)))
+        assert told(answers[calls[seed]]) == told(run_single(made(model, seed, count=6, ignore_eos=True)))
 
 
 def test_no_more_rows_step_together_than_there_is_room_for(model):
@@ -166,4 +166,4 @@ def test_only_who_is_at_fault_fails(model, monkeypatch, where):
     monkeypatch.undo()
     assert [call for call in blamed if call is not None] == [bad]
     for seed, call in enumerate(calls):
-        assert told(answers[call]) == told(alone(made(model, seed, **never)))
+        assert told(answers[call]) == told(run_single(made(model, seed, **never)))

@@ -8,7 +8,8 @@ import pytest
 from models.checkpoint.local import LocalRegistry
 from models.errors import IntegrityError, ModelNotFoundError, NotReadyError, RegistryError
 from models.tokenizers import WordTokenizer
-from service.engine.host import LoadState, ModelHost
+from service.engine.host import ModelHost
+from service.engine.hosted import LoadState
 from tests.checkpoints import write_minimal
 from tests.fakes import FakeModel, fake_vocabulary
 

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from models.checkpoint.manifest import FileEntry, read_manifest
 from models.errors import MemoryBudgetError
 from models.tensor_file import map_tensors
-from service.engine.measuring import measure
-from service.engine.memory import ModelBytes, Room, check_budget, estimate
+from service.engine.measuring import measure_bytes
+from service.engine.memory import ModelBytes, UnloadableModel, check_budget, estimate_bytes
 from service.settings import Settings
 from tests import families
 from tests.checkpoints import write_minimal
@@ -27,23 +27,23 @@ class Holder:
 
 def grown(thing, *others):
     """Bytes that a thing adds to a holder of others."""
-    return measure(Holder(*others, thing)).own - measure(Holder(*others, None)).own
+    return measure_bytes(Holder(*others, thing)).own - measure_bytes(Holder(*others, None)).own
 
 
 def test_an_array_counts_once_however_many_views_there_are():
     array = np.zeros(100_000, dtype=np.float32)
-    assert 400_000 <= measure(Holder(array, [array[10:]], {"a": array.reshape(10, -1)})).own < 402_000
+    assert 400_000 <= measure_bytes(Holder(array, [array[10:]], {"a": array.reshape(10, -1)})).own < 402_000
 
 
 def test_a_view_counts_all_that_it_keeps_in_memory():
-    assert measure(np.zeros(100_000, dtype=np.float32)[:3]).own >= 400_000
+    assert measure_bytes(np.zeros(100_000, dtype=np.float32)[:3]).own >= 400_000
 
 
 def test_tensors_and_arrays_that_share_memory_count_once():
     tensor = torch.zeros(50_000)
     assert (
         200_000
-        <= measure(Holder(tensor, tensor.numpy(), tensor[5:], other=tensor.view(50, -1))).own
+        <= measure_bytes(Holder(tensor, tensor.numpy(), tensor[5:], other=tensor.view(50, -1))).own
         < 202_000
     )
 
@@ -52,13 +52,13 @@ def test_texts_count_and_attributes_are_found_wherever_they_are():
     text = "x" * 10_000
     assert grown(text) >= 10_000
     assert grown(text, text) < 100
-    assert measure(Holder(inner=Holder(deep={"a": (text,)}))).own >= 10_000
+    assert measure_bytes(Holder(inner=Holder(deep={"a": (text,)}))).own >= 10_000
 
 
 def test_mapped_files_are_told_apart(tmp_path):
     families.model("ngram").save(tmp_path)
     path = tmp_path / "ngram.bin"
-    size = measure(map_tensors(path))
+    size = measure_bytes(map_tensors(path))
     assert size.mapped == path.stat().st_size
     assert size.own < 20_000
 
@@ -66,13 +66,13 @@ def test_mapped_files_are_told_apart(tmp_path):
 def test_circles_and_shared_classes_are_no_trouble():
     one, other = Holder(np), Holder(Holder)
     one.back, other.back = other, one
-    assert measure(one).own < 2_000
+    assert measure_bytes(one).own < 2_000
 
 
 @pytest.mark.parametrize("name", ["lstm", "cached mixture"])
 def test_a_model_of_any_family_takes_at_least_its_parameters(name):
     model = families.model(name)
-    assert measure(model).own >= 4 * families.model("lstm").num_parameters
+    assert measure_bytes(model).own >= 4 * families.model("lstm").num_parameters
 
 
 def test_an_estimate_goes_by_the_files(tmp_path):
@@ -80,11 +80,11 @@ def test_an_estimate_goes_by_the_files(tmp_path):
     names = {"ngram.bin": 10, "parts/0/ngram.bin": 100, "model.safetensors": 1000, "report.html": 9}
     entries = {name: FileEntry(sha256="0" * 64, bytes=size) for name, size in names.items()}
     manifest = read_manifest(tmp_path).model_copy(update={"files": entries})
-    assert estimate(manifest) == ModelBytes(own=0, mapped=1110)
+    assert estimate_bytes(manifest) == ModelBytes(own=0, mapped=1110)
 
 
 def test_a_refusal_names_budget_use_need_and_what_could_go():
-    rooms = [Room("small@1", 2**20), Room("large@1", 2**29)]
+    rooms = [UnloadableModel("small@1", 2**20), UnloadableModel("large@1", 2**29)]
     with pytest.raises(MemoryBudgetError) as refusal:
         check_budget("new@1", 2**30, budget=2**30, in_use=2**29, others=rooms)
     assert str(refusal.value) == (

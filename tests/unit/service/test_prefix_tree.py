@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from service.engine.job import result_of
-from service.use_cases.prefix_tree import spares_work, tree_of
+from service.engine.job import run_to_completion
+from service.use_cases.prefix_tree import build_tree, tree_is_cheaper
 
 
 @pytest.mark.parametrize(
@@ -15,5 +15,5 @@ def test_a_tree_is_walked_where_beginnings_and_levels_cost_less_than_tokens(coun
     tails = np.arange(count * own).reshape(count, own)
     tokens = np.concatenate([np.zeros((count, shared), int), tails + 1], axis=1)
     lengths = np.full(count, shared + own)
-    levels = result_of(tree_of(np.zeros(count, int), tokens, lengths))
-    assert spares_work(levels, 1, lengths) is spared
+    levels = run_to_completion(build_tree(np.zeros(count, int), tokens, lengths))
+    assert tree_is_cheaper(levels, 1, lengths) is spared

@@ -7,9 +7,9 @@ import pytest
 
 from models.arrays import to_numpy
 from models.cache import CacheState
-from service.engine.job import result_of
-from service.engine.prefixes import PrefixCache, num_bytes
-from service.engine.rows import alone
+from service.engine.job import run_to_completion
+from service.engine.prefixes import PrefixCache, state_bytes
+from service.engine.rows import materialize
 from service.use_cases.prefill import prefill
 from tests import families
 
@@ -31,13 +31,13 @@ def test_the_longest_beginning_is_found():
 
 def test_what_was_used_least_recently_goes_first():
     state = families.model("lstm").initial_state(1)
-    known = PrefixCache(3 * (num_bytes(state) + 600))
+    known = PrefixCache(3 * (state_bytes(state) + 600))
     for last in (1, 2, 3):
         known.put(np.array([last]), state)
     known.longest_match(np.array([1]))
     known.put(np.array([4]), state)
     assert [known.longest_match(np.array([last])).length for last in (1, 2, 3, 4)] == [1, 0, 1, 1]
-    assert known.num_bytes <= 3 * (num_bytes(state) + 600)
+    assert known.num_bytes <= 3 * (state_bytes(state) + 600)
 
 
 def test_what_is_larger_than_the_whole_is_not_kept():
@@ -49,7 +49,7 @@ def test_what_is_larger_than_the_whole_is_not_kept():
 @pytest.mark.parametrize("name", families.NAMES)
 def test_the_size_of_a_state_counts_its_arrays(name):
     model = families.model(name)
-    one, many = (num_bytes(model.advance(model.initial_state(b), np.full(b, 5))) for b in (1, 8))
+    one, many = (state_bytes(model.advance(model.initial_state(b), np.full(b, 5))) for b in (1, 8))
     assert one >= 4
     if not isinstance(model.initial_state(1), CacheState):  # whose rows may share what they remember
         assert many == 8 * one
@@ -88,7 +88,7 @@ def test_another_keystroke_reads_one_more_token_and_says_the_same(load, name, bo
     text, read = [5, 9, 12, 30, 7, 8], []
     for end in range(1, len(text) + 1):
         before = model.tokens
-        state = alone(result_of(prefill(loaded, [np.array(text[:end])], bos=bos)))
+        state = materialize(run_to_completion(prefill(loaded, [np.array(text[:end])], bos=bos)))
         read.append(model.tokens - before)
         whole = families.model(name)
         expected = whole.initial_state(1) if bos else whole.empty_state(1)
@@ -102,7 +102,7 @@ def test_another_keystroke_reads_one_more_token_and_says_the_same(load, name, bo
 def test_a_word_that_is_typed_anew_reads_only_that_word(load):
     loaded, model = loaded_with_prefixes(load, "lstm")
     for text in ([5, 9, 12], [5, 9, 13], [5, 9, 14]):
-        result_of(prefill(loaded, [np.array(text)], bos=True))
+        run_to_completion(prefill(loaded, [np.array(text)], bos=True))
     assert model.tokens == (2 + 3) + 1 + 1  # what is before the word as a row of its own, beside the whole
 
 
@@ -110,7 +110,7 @@ def test_of_many_tokens_none_is_read_twice(load):
     loaded, model = loaded_with_prefixes(load, "lstm")
     text = [5, 9, 12, 30, 7, 8, 5, 9, 12]
     for last in (13, 14):
-        told = alone(result_of(prefill(loaded, [np.array([*text, last])], bos=True)))
+        told = materialize(run_to_completion(prefill(loaded, [np.array([*text, last])], bos=True)))
         expected = model.model.initial_state(1)
         for token in (*text, last):
             expected = model.model.advance(expected, np.array([token]))
@@ -121,5 +121,5 @@ def test_of_many_tokens_none_is_read_twice(load):
 
 def test_many_contexts_at_once_leave_no_trace(load):
     loaded, _ = loaded_with_prefixes(load, "lstm")
-    result_of(prefill(loaded, [np.array([5, 9])] * 9, bos=True))
+    run_to_completion(prefill(loaded, [np.array([5, 9])] * 9, bos=True))
     assert len(loaded.prefix_cache) == 0

@@ -6,10 +6,10 @@ import pytest
 from models.arrays import to_numpy
 from models.scoring import score_sequences
 from models.vocabulary import BOS, EOS
-from service.engine.calls import Predict, alone
-from service.engine.job import result_of
+from service.engine.calls import Predict, run_single
+from service.engine.job import run_to_completion
 from service.use_cases import prompt_scores as module
-from service.use_cases.prompt_scores import PromptTokens, prompt_scores
+from service.use_cases.prompt_scores import PromptTokens, score_prompt_tokens
 from tests import families
 
 PROMPTS = [
@@ -40,7 +40,9 @@ def step_by_step(model, prompt):
 def test_scores_and_ranks_are_those_of_a_slow_loop(name, top, monkeypatch):
     model = families.model(name)
     monkeypatch.setattr(module, "BLOCK_ENTRIES", 3 * len(model.vocabulary))
-    for prompt, scores in zip(PROMPTS, result_of(prompt_scores(model, PROMPTS, top=top)), strict=True):
+    for prompt, scores in zip(
+        PROMPTS, run_to_completion(score_prompt_tokens(model, PROMPTS, top=top)), strict=True
+    ):
         want = step_by_step(model, prompt)
         chosen = want[np.arange(len(want)), prompt.ids[1:]]
         assert scores.log_probs[1:] == pytest.approx(chosen, abs=2e-5)
@@ -55,7 +57,7 @@ def test_scores_and_ranks_are_those_of_a_slow_loop(name, top, monkeypatch):
 def test_a_ranked_score_is_that_of_scoring_whole(name):
     model = families.model(name)
     ids = np.random.default_rng(0).integers(3, 40, 500)
-    ranked = result_of(prompt_scores(model, [PromptTokens(ids, after_bos=True)], top=2))[0]
+    ranked = run_to_completion(score_prompt_tokens(model, [PromptTokens(ids, after_bos=True)], top=2))[0]
     whole = score_sequences(model, model.initial_state(1), ids[None], np.array([500]))[0]
     assert ranked.log_probs[1:] == pytest.approx(whole[1:], abs=1e-5)
 
@@ -70,14 +72,14 @@ def predictions(work):
             return counts
         if isinstance(call, Predict):
             counts.append(len(call.state))
-        answer = alone(call) if call is not None else None
+        answer = run_single(call) if call is not None else None
 
 
 def test_no_more_distributions_than_a_block_are_held(monkeypatch):
     model = families.model("ngram")
     monkeypatch.setattr(module, "BLOCK_ENTRIES", 10 * len(model.vocabulary))
     prompts = [PromptTokens(np.full(length, 5 + length), after_bos=True) for length in (31, 30, 29, 7, 1)]
-    counts = predictions(prompt_scores(model, prompts, top=1))
+    counts = predictions(score_prompt_tokens(model, prompts, top=1))
     assert max(counts) <= 10
     assert sum(counts) == sum(len(prompt.ids) - 1 for prompt in prompts)
 
@@ -85,4 +87,4 @@ def test_no_more_distributions_than_a_block_are_held(monkeypatch):
 def test_equal_prompts_are_read_once():
     model = families.model("ngram")
     one = PromptTokens(np.array([5, 6, 7, 8]), after_bos=True)
-    assert sum(predictions(prompt_scores(model, [one] * 9, top=1))) == 3
+    assert sum(predictions(score_prompt_tokens(model, [one] * 9, top=1))) == 3

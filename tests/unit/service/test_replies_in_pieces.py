@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.routes.serving import in_pieces, to_json
+from service.routes.serving import json_pieces, to_json
 from service.schemas.replies import NextTokenReply, NextTokenResult, TokenCandidate
 
 
@@ -13,7 +13,7 @@ def result(number):
 @pytest.mark.parametrize("count", [0, 1, 51, 52, 500])
 def test_pieces_are_the_whole_reply(count):
     pieces = list(
-        in_pieces(NextTokenReply('"results":[]', []), "results", range(count), result, entries=10 * count)
+        json_pieces(NextTokenReply('"results":[]', []), "results", range(count), result, entries=10 * count)
     )
     assert b"".join(pieces) == to_json(NextTokenReply('"results":[]', [result(i) for i in range(count)]))
     assert len(pieces) == max(1, -(-count // 51))

@@ -2,13 +2,13 @@
 
 import pytest
 
-from service.request_heads import fault_of
+from service.request_heads import head_error
 
 HOST = (b"host", b"a")
 
 
 def status_of(*headers, version="1.1"):
-    fault = fault_of(headers, version)
+    fault = head_error(headers, version)
     return None if fault is None else int(fault[0])
 
 

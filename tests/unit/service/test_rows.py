@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from service.engine.rows import Rows, alone, concatenated, gathered, split
+from service.engine.rows import StateView, concatenate_states, gather_states, materialize, split_rows
 
 
 class Numbers:
@@ -28,24 +28,29 @@ class Numbers:
 def test_rows_that_go_on_together_are_not_copied():
     whole = Numbers(range(6))
     before = Numbers.copies
-    assert gathered(split(whole, [1, 3, 2])) is whole
+    assert gather_states(split_rows(whole, [1, 3, 2])) is whole
     assert Numbers.copies == before
 
 
 def test_rows_that_are_left_are_selected_once():
-    parts = split(Numbers(range(6)), [1, 3, 2])
+    parts = split_rows(Numbers(range(6)), [1, 3, 2])
     before = Numbers.copies
-    assert gathered([parts[0], parts[2]]).numbers == [0, 4, 5]
+    assert gather_states([parts[0], parts[2]]).numbers == [0, 4, 5]
     assert Numbers.copies == before + 1
 
 
 def test_states_of_many_origins_stand_in_order():
     first, second = Numbers([10, 11]), Numbers([20, 21, 22])
-    mixed = [Rows(second, np.array([2])), first, Rows(second, np.array([0, 0])), Rows(first, np.array([1]))]
-    assert gathered(mixed).numbers == [22, 10, 11, 20, 20, 11]
+    mixed = [
+        StateView(second, np.array([2])),
+        first,
+        StateView(second, np.array([0, 0])),
+        StateView(first, np.array([1])),
+    ]
+    assert gather_states(mixed).numbers == [22, 10, 11, 20, 20, 11]
 
 
 def test_selections_of_selections_compose():
-    rows = Rows(Numbers(range(5)), np.array([4, 2, 0])).select(np.array([1, 1, 2]))
-    assert alone(rows).numbers == [2, 2, 0]
-    assert alone(concatenated([rows, Numbers([7])])).numbers == [2, 2, 0, 7]
+    rows = StateView(Numbers(range(5)), np.array([4, 2, 0])).select(np.array([1, 1, 2]))
+    assert materialize(rows).numbers == [2, 2, 0]
+    assert materialize(concatenate_states([rows, Numbers([7])])).numbers == [2, 2, 0, 7]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from models.errors import ModelNotFoundError, StateElsewhereError, StatesFullError, UnknownStateError
-from service.engine.host import LoadedModel
-from service.engine.states import OVERHEAD_BYTES, KeptState, StateStore
+from service.engine.hosted import LoadedModel
+from service.engine.states import OVERHEAD_BYTES, StateStore, StoredState
 from tests.featured import FeaturedState
 
 ROW_BYTES = 40
@@ -25,7 +25,7 @@ def made(**options):
 
 
 def kept(loaded=None, width=ROW_BYTES // 4):
-    return KeptState(loaded or LoadedModel("lm@1", None), Vectors(np.zeros((1, width), np.float32)))
+    return StoredState(loaded or LoadedModel("lm@1", None), Vectors(np.zeros((1, width), np.float32)))
 
 
 def found(store, handle, owner="me"):

@@ -5,7 +5,7 @@ import pytest
 
 from models.protocol import TopTokens
 from models.vocabulary import BOS, EOS, UNK
-from service.use_cases.token_entries import Speller, TokenEntries
+from service.use_cases.token_entries import EntryBuilder, TokenEntries
 from training.progress import Silent
 from training.tokenizing import TokenizerSettings, learn_tokenizer
 
@@ -24,14 +24,14 @@ def spoken(request, load):
 
 
 def entries_of(loaded, ids, **options):
-    speller, entries = Speller(loaded, **{"continues": False, **options}), TokenEntries()
+    speller, entries = EntryBuilder(loaded, **{"continues": False, **options}), TokenEntries()
     for token in ids:
         speller.add(entries, token, -1.0)
     return entries
 
 
 def test_every_token_has_a_name_of_its_own(spoken):
-    speller = Speller(spoken, continues=False)
+    speller = EntryBuilder(spoken, continues=False)
     names = [speller.name(token) for token in range(spoken.vocab_size)]
     assert len(set(names)) == len(names)
     assert (names[UNK], names[BOS], names[EOS]) == ("<unk>", "<s>", "</s>")
@@ -63,7 +63,7 @@ def test_offsets_go_on_after_a_prompt(spoken):
 def test_the_token_itself_is_among_the_most_probable_with_the_very_same_number(spoken):
     entries = TokenEntries()
     top = TopTokens(np.array([5, 6]), np.array([-0.1, -np.inf], dtype=np.float32))
-    speller = Speller(spoken, continues=True)
+    speller = EntryBuilder(spoken, continues=True)
     speller.add(entries, 7, float(np.float32(-2.3)), top)
     speller.add(entries, 5, float(top.log_probs[0]), top)
     speller.add(entries, 8, -np.inf)

@@ -9,20 +9,20 @@ from models.decoding.parameters import DecodingParameters
 from models.errors import ContextLengthError, InvalidInputError
 from models.vocabulary import UNK
 from service.engine.calls import consume
-from service.engine.job import items
-from service.engine.looks import Looks
-from service.engine.rows import alone
+from service.engine.job import iter_outputs
+from service.engine.looks import NextTokenCache
+from service.engine.rows import materialize
 from service.use_cases import next_token as next_token_module
 from service.use_cases import prefill as prefill_module
 from service.use_cases import sequence_scores as sequence_scores_module
 from service.use_cases.generate import GenerateCommand, generate
 from service.use_cases.limits import Limits
-from service.use_cases.next_token import NextTokenCommand, distributions, next_tokens
-from service.use_cases.next_word import next_words
+from service.use_cases.next_token import NextTokenCommand, next_distributions, rank_next_tokens
+from service.use_cases.next_word import rank_next_words
 from service.use_cases.prefill import prefill
 from service.use_cases.score import Detail, ScoreItem, ScoreOptions, score
-from service.use_cases.sequence_scores import score_all
-from service.use_cases.tokens import Sequence, SharedContexts, encode_after
+from service.use_cases.sequence_scores import score_sequence_list
+from service.use_cases.tokens import ContextInterner, EncodedText, encode_after
 
 LIMITS = Limits(max_texts=10_000, max_tokens_per_sequence=100_000, max_new_tokens=100)
 
@@ -63,30 +63,30 @@ class Memory:
 def test_prefill_reads_each_context_once_and_in_order(finish, lengths, bos):
     contexts = [np.arange(10 * i, 10 * i + n) for i, n in enumerate(lengths)]
     state, _ = finish(prefill(Memory([]), contexts, bos=bos))
-    assert alone(state).rows == [(*(["<s>"] if bos else []), *context.tolist()) for context in contexts]
+    assert materialize(state).rows == [(*(["<s>"] if bos else []), *context.tolist()) for context in contexts]
 
 
 def test_long_work_is_asked_for_in_bounded_calls(words, finish):
     contexts = [np.full(300, 4) for _ in range(40)]
     assert finish(prefill(words, contexts, bos=True))[1] >= 6
-    sequences = [Sequence(np.zeros(0, dtype=np.int64), np.full(500, 4))] * 40
-    assert finish(score_all(words, sequences, bos=True))[1] >= 8
+    sequences = [EncodedText(np.zeros(0, dtype=np.int64), np.full(500, 4))] * 40
+    assert finish(score_sequence_list(words, sequences, bos=True))[1] >= 8
 
 
 def test_scores_do_not_depend_on_the_chunks(words, finish):
     rng = np.random.default_rng(0)
     sequences = [
-        Sequence(rng.integers(3, 13, size=min(n, 2)), rng.integers(3, 13, size=n))
+        EncodedText(rng.integers(3, 13, size=min(n, 2)), rng.integers(3, 13, size=n))
         for n in rng.integers(1, 700, size=60)
     ]
-    together, _ = finish(score_all(words, sequences, bos=False))
+    together, _ = finish(score_sequence_list(words, sequences, bos=False))
     for sequence, scores in zip(sequences, together, strict=True):
-        alone, _ = finish(score_all(words, [sequence], bos=False))
+        alone, _ = finish(score_sequence_list(words, [sequence], bos=False))
         np.testing.assert_array_equal(scores, alone[0])
 
 
 def test_no_sequences_score_to_nothing(words, finish):
-    assert finish(score_all(words, [], bos=True)) == ([], 0)
+    assert finish(score_sequence_list(words, [], bos=True)) == ([], 0)
 
 
 @pytest.mark.parametrize(("given", "context"), [((3, 4), ()), ("the cat", ""), ("the", "a "), ((UNK,), ())])
@@ -98,22 +98,22 @@ def test_bytes_are_those_of_the_text(words, finish, given, context):
 
 
 def events(work):
-    return [item.value for item in items(work) if not item.last]
+    return [item.value for item in iter_outputs(work) if not item.last]
 
 
 def test_distributions_come_in_bounded_parts(words):
     command = NextTokenCommand(
         tuple((f"context[{i}]", "the") for i in range(90_000)), 1, entropy=True, model=None
     )
-    parts = events(distributions(words, command, LIMITS))
+    parts = events(next_distributions(words, command, LIMITS))
     assert len(parts) > 1
     assert sum(len(part) for part in parts) == 90_000
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [9], [4, 6, 1, 0, 12, 3], [10, 10]])
 def test_contexts_are_grouped_by_their_tokens(monkeypatch, lengths):
-    monkeypatch.setattr(prefill_module, "GROUP_TOKENS", 10)
-    cut = [lengths[group] for group in prefill_module.groups(lengths)]
+    monkeypatch.setattr(prefill_module, "MAX_GROUP_TOKENS", 10)
+    cut = [lengths[group] for group in prefill_module.context_groups(lengths)]
     assert [length for group in cut for length in group] == lengths
     assert all(sum(group) <= 10 or len(group) == 1 for group in cut)
 
@@ -124,14 +124,14 @@ def test_groups_of_contexts_change_no_answer(words, finish, monkeypatch):
     command = NextTokenCommand(
         tuple((f"context[{i}]", t) for i, t in enumerate(texts)), 3, entropy=True, model=None
     )
-    sequences = [Sequence(np.array(t, dtype=np.int64), np.array([4, 5])) for t in texts]
-    whole, _ = finish(next_tokens(words, command, LIMITS))
-    scores, _ = finish(score_all(words, sequences, bos=True))
-    monkeypatch.setattr(prefill_module, "GROUP_TOKENS", 8)
-    for got, want in zip(finish(next_tokens(words, command, LIMITS))[0], whole, strict=True):
+    sequences = [EncodedText(np.array(t, dtype=np.int64), np.array([4, 5])) for t in texts]
+    whole, _ = finish(rank_next_tokens(words, command, LIMITS))
+    scores, _ = finish(score_sequence_list(words, sequences, bos=True))
+    monkeypatch.setattr(prefill_module, "MAX_GROUP_TOKENS", 8)
+    for got, want in zip(finish(rank_next_tokens(words, command, LIMITS))[0], whole, strict=True):
         np.testing.assert_array_equal(got.top.ids, want.top.ids)
         assert got.entropy_bits == want.entropy_bits
-    for got, want in zip(finish(score_all(words, sequences, bos=True))[0], scores, strict=True):
+    for got, want in zip(finish(score_sequence_list(words, sequences, bos=True))[0], scores, strict=True):
         np.testing.assert_array_equal(got, want)
 
 
@@ -146,13 +146,15 @@ def test_few_contexts_are_kept_at_once(words, finish, monkeypatch):
 
     for module in (next_token_module, sequence_scores_module):
         monkeypatch.setattr(module, "prefill", watched)
-    monkeypatch.setattr(prefill_module, "GROUP_TOKENS", 100)
+    monkeypatch.setattr(prefill_module, "MAX_GROUP_TOKENS", 100)
     command = NextTokenCommand(
         tuple((f"context[{i}]", (4,) * 30) for i in range(20)), 1, entropy=False, model=None
     )
-    finish(next_tokens(words, command, LIMITS))
-    events(distributions(words, command, LIMITS))
-    finish(score_all(words, [Sequence(np.full(30, 4), np.array([4])) for _ in range(20)], bos=True))
+    finish(rank_next_tokens(words, command, LIMITS))
+    events(next_distributions(words, command, LIMITS))
+    finish(
+        score_sequence_list(words, [EncodedText(np.full(30, 4), np.array([4])) for _ in range(20)], bos=True)
+    )
     assert largest <= 100
 
 
@@ -172,7 +174,7 @@ def test_a_prompt_over_the_limit_is_refused(words, finish):
 
 def test_a_long_text_is_scored_as_it_should_be(words, finish):
     text = np.random.default_rng(1).integers(3, 13, size=5000)
-    (scores,), _ = finish(score_all(words, [Sequence(np.array([3]), text)], bos=True))
+    (scores,), _ = finish(score_sequence_list(words, [EncodedText(np.array([3]), text)], bos=True))
     before = np.concatenate([[3], text[:-1]])
     np.testing.assert_array_equal(scores, words.model.table[before, text])
 
@@ -188,11 +190,11 @@ def test_one_long_context_among_many_short_ones_is_not_padded_for_all(words, fin
     monkeypatch.setattr(prefill_module, "consume", watched)
     contexts = [np.full(5000, 4), *[np.full(1, 4)] * 1000]
     finish(prefill(words, contexts, bos=True))
-    assert largest <= max(5000, prefill_module.TOKENS_AT_ONCE)
+    assert largest <= max(5000, prefill_module.MAX_CALL_TOKENS)
 
 
 def test_a_context_before_many_texts_is_kept_once(words, finish):
-    contexts = SharedContexts()
+    contexts = ContextInterner()
     first, second = (
         contexts.intern(encode_after(words, (3, 4), (i,), parameter="token_ids[0]")) for i in (5, 6)
     )
@@ -207,9 +209,9 @@ def test_tokenising_a_long_context_for_each_of_many_texts_gives_others_their_tur
 
 
 def test_ranking_words_after_many_known_contexts_gives_others_their_turn(words, finish):
-    remembering = dataclasses.replace(words, next_token_cache=Looks(1 << 20))
+    remembering = dataclasses.replace(words, next_token_cache=NextTokenCache(1 << 20))
     command = NextTokenCommand((("context[0]", "the"),) * 20, 3, entropy=False, model=None)
-    answers, steps = finish(next_words(remembering, command, LIMITS))
+    answers, steps = finish(rank_next_words(remembering, command, LIMITS))
     assert len(answers) == 20
     assert steps >= 19
 
@@ -218,18 +220,18 @@ def test_a_text_of_too_many_characters_is_refused_before_it_is_tokenised(words, 
     few = Limits(max_texts=1, max_tokens_per_sequence=3, max_new_tokens=1)
     command = NextTokenCommand((("context", "x" * 65_537),), 1, entropy=True, model=None)
     with pytest.raises(ContextLengthError, match=r"context has 65537 characters.*at most 65536, of 3 tokens"):
-        finish(next_tokens(words, command, few))
+        finish(rank_next_tokens(words, command, few))
 
 
 def test_a_reply_of_too_many_entries_is_refused(words, finish):
     few = dataclasses.replace(LIMITS, max_reply_entries=100)
     command = NextTokenCommand((("context[0]", "the"),) * 11, 10, entropy=True, model=None)
     with pytest.raises(InvalidInputError, match=r"top_k is 10 for 11 contexts: 110 entries.*at most 100"):
-        finish(next_tokens(words, command, few))
+        finish(rank_next_tokens(words, command, few))
     with pytest.raises(
         InvalidInputError, match=r"top_k is 10 for 11 contexts: 110 entries.*several requests"
     ):
-        finish(next_words(words, command, few))
+        finish(rank_next_words(words, command, few))
     options = ScoreOptions(None, bos=True, eos=False, detail=Detail.TOKEN)
     items = [ScoreItem("texts[0]", "the " * 101, "")]
     with pytest.raises(InvalidInputError, match="detail is 'token' for 1 sequences: 101 entries"):

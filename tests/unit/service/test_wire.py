@@ -13,12 +13,12 @@ from service.schemas.generate import GenerateRequest
 from service.schemas.quality import quality_items
 from service.schemas.rerank import RerankRequest
 from service.schemas.score import ScoreRequest, score_items
-from service.schemas.wire import lines_of, parse_json
+from service.schemas.wire import body_lines, parse_json
 
 
 @pytest.mark.parametrize("body", [b"", b"\n", b"a", b"a\n", b"a\n\n", b"\na\nb", b"a\nbc\nd\n"])
 def test_lines_are_what_stands_between_line_feeds(body):
-    assert list(lines_of(body)) == body.removesuffix(b"\n").split(b"\n")
+    assert list(body_lines(body)) == body.removesuffix(b"\n").split(b"\n")
 
 
 @pytest.mark.parametrize("items_of", [score_items, quality_items])

@@ -7,7 +7,7 @@ from models.cache import CacheModel
 from models.caching.config import CacheConfig
 from models.errors import InvalidInputError
 from tests import families
-from training.caching import choose_cache, fit_cache, grid_of, read_with_caches
+from training.caching import choose_cache, fit_cache, grid_of, score_with_caches
 from training.corpora.encoded import EncodedCorpus
 from training.evaluating.scoring import score_corpus
 from training.progress import SILENT
@@ -54,14 +54,14 @@ def test_no_neighbouring_weight_or_half_life_is_better():
 
 def test_of_all_that_was_tried_the_best_is_chosen_and_read_again_by_itself():
     model, corpus = families.model("lstm"), bursty()
-    readings = read_with_caches(model, corpus, window=60, progress=SILENT)
+    readings = score_with_caches(model, corpus, window=60, progress=SILENT)
     chosen = choose_cache(readings, readings.targets.log_probs)
     tried = np.array(chosen.perplexities)
     assert tried.shape == (len(chosen.grid.flatnesses), len(chosen.grid.half_lives))
     reached = np.exp(-chosen.log_probs.mean(dtype=np.float64))
     assert reached == pytest.approx(min(value for _, value in chosen.priors))
     assert reached <= tried.min() + 1e-9
-    alone = read_with_caches(model, corpus, window=60, grid=grid_of(chosen.config), progress=SILENT)
+    alone = score_with_caches(model, corpus, window=60, grid=grid_of(chosen.config), progress=SILENT)
     assert (alone.shares[:, 0, 0] == readings.of(chosen.config).shares).all()
     assert (alone.evidence[:, 0, 0] == readings.of(chosen.config).evidence).all()
 
@@ -69,7 +69,7 @@ def test_of_all_that_was_tried_the_best_is_chosen_and_read_again_by_itself():
 def test_a_cache_may_be_chosen_for_another_models_probabilities():
     """As for a mixture, whose cache looks at the features of one part."""
     corpus = bursty()
-    readings = read_with_caches(families.model("lstm"), corpus, window=60, progress=SILENT)
+    readings = score_with_caches(families.model("lstm"), corpus, window=60, progress=SILENT)
     mixed = score_corpus(families.model("mixture"), corpus, context="stream", progress=SILENT).log_probs
     chosen = choose_cache(readings, mixed)
     direct = fit_cache(families.model("mixture"), corpus, window=60, progress=SILENT)

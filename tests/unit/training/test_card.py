@@ -2,7 +2,7 @@
 
 import pytest
 
-from training.card import CardData, model_card
+from training.card import CardData, model_card_files
 from training.ngram.hit_rates import HitRate
 
 PNG = b"\x89PNG"
@@ -35,7 +35,7 @@ TRAINED = {"recipe": RECIPE, "seed": 1, "seconds": 2.0}
 
 def card(metrics, *, family="ngram", provenance=TRAINED):
     data = CardData("m", family, "2026-01-01", 5_730, 30, "word", metrics, provenance, {})
-    files = model_card(data)
+    files = model_card_files(data)
     return files["MODEL_CARD.md"].decode(), files
 
 
@@ -140,7 +140,7 @@ def test_an_imported_file_is_described_in_sentences():
 
 def test_a_backward_model_says_so():
     data = CardData("m", "ngram", "2026-01-01", 5_730, 30, "word", NGRAM, TRAINED, {}, "backward")
-    assert "It reads backward" in model_card(data)["MODEL_CARD.md"].decode()
+    assert "It reads backward" in model_card_files(data)["MODEL_CARD.md"].decode()
     assert "backward" not in card(NGRAM)[0]
 
 

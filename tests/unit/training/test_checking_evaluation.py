@@ -6,26 +6,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.checking.sentences import cutter_of
+from models.checking.sentences import sentence_splitter_for
 from models.checkpoint.calibrations import CalibrationStore
 from models.errors import InvalidInputError, UnsupportedParameterError
 from tests.checked import SENTENCES, trigram
-from training.commands import run_train
+from training.commands.training import run_train
 from training.evaluating.checking import run_check_task
-from training.evaluating.checking_errors import KINDS, Damager
-from training.evaluating.checking_figures import Detections, best_threshold, f_score, figures_at
+from training.evaluating.checking_errors import KINDS, ErrorInjector
+from training.evaluating.checking_figures import Detections, best_threshold, f_score, figures_at_threshold
 from training.progress import SILENT
 
 COUNTS = {word: 5 for line in SENTENCES for word in line.split()}
 
 
 def damager(kind, rate=0.5, seed=0):
-    return Damager(COUNTS, kind=kind, rate=rate, random=np.random.default_rng(seed))
+    return ErrorInjector(COUNTS, kind=kind, rate=rate, random=np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_error_stands_where_it_says_and_the_rest_is_as_it_was(kind):
-    cutter, put = cutter_of(trigram()[1]), damager(kind)
+    cutter, put = sentence_splitter_for(trigram()[1]), damager(kind)
     number = 0
     for line in SENTENCES:
         damaged = put.inject_errors(cutter.sentence(line))
@@ -44,7 +44,7 @@ def test_every_error_stands_where_it_says_and_the_rest_is_as_it_was(kind):
 
 
 def test_no_error_without_a_rate():
-    cutter = cutter_of(trigram()[1])
+    cutter = sentence_splitter_for(trigram()[1])
     assert all(
         not damager(kind, rate=0.0).inject_errors(cutter.sentence(SENTENCES[0])).errors for kind in KINDS
     )
@@ -56,7 +56,7 @@ def found(errors, alarms):
 
 def test_figures_are_those_counted_by_hand():
     some = Detections(np.array([0.9, 0.6, -np.inf]), np.array([True, False, False]), np.array([0.7, 0.1]))
-    figures = figures_at(some, 0.5)
+    figures = figures_at_threshold(some, 0.5)
     assert (figures.precision, figures.recall) == (2 / 3, 2 / 3)
     assert figures.f0_5 == pytest.approx(2 / 3)
     assert figures.correction_accuracy == 0.5
@@ -66,8 +66,8 @@ def test_figures_are_those_counted_by_hand():
 def test_the_best_threshold_is_the_best_of_all():
     random = np.random.default_rng(2)
     some = found(random.random(40) ** 0.5, random.random(80))
-    every = [figures_at(some, t).f0_5 for t in np.concatenate([some.errors, some.alarms])]
-    assert figures_at(some, best_threshold(some)).f0_5 == max(every)
+    every = [figures_at_threshold(some, t).f0_5 for t in np.concatenate([some.errors, some.alarms])]
+    assert figures_at_threshold(some, best_threshold(some)).f0_5 == max(every)
     assert best_threshold(found([-np.inf], [0.5])) == 1.0
 
 

@@ -24,7 +24,7 @@ def test_a_bar_has_room_for_time_and_note_on_a_narrow_terminal(capsys, monkeypat
 
 
 def test_a_plain_line_says_how_far_how_fast_and_how_long(capsys, monkeypatch):
-    monkeypatch.setattr("training.console._LOG_EVERY_S", 0.0)
+    monkeypatch.setattr("training.console._LOG_INTERVAL_S", 0.0)
     progress = LogProgress()
     progress.start("reading text", 4)
     progress.advance(0.5)

@@ -8,9 +8,9 @@ import pytest
 from models.checkpoint.load import load_checkpoint
 from models.errors import InvalidInputError
 from tests import families
-from training.commands import run_train
+from training.commands.training import run_train
 from training.data import EncodedTexts
-from training.dynamic_mixing import MixingPlan, check_plan, mix_dynamically
+from training.dynamic_mixing import MixingPlan, check_mixing_plan, mix_dynamically
 from training.evaluation import evaluate
 from training.part_readings import corpus_context_lengths
 from training.progress import SILENT
@@ -94,9 +94,9 @@ def test_plans_that_no_part_can_fulfil_are_refused_by_key():
     with pytest.raises(
         InvalidInputError, match=r"mixture\.weights is 'by-order', but no part .*: neural, gru"
     ):
-        check_plan(MixingPlan(by_context=True), ["neural", "gru"])
+        check_mixing_plan(MixingPlan(by_context=True), ["neural", "gru"])
     with pytest.raises(InvalidInputError, match=r"cache\.around is 'neural', but no part .*: ngram"):
-        check_plan(MixingPlan(window=9, around_part=True), ["ngram", "ngram"])
+        check_mixing_plan(MixingPlan(window=9, around_part=True), ["ngram", "ngram"])
 
 
 @pytest.mark.parametrize(

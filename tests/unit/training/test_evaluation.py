@@ -11,7 +11,8 @@ from models.vocabulary import BOS, EOS, UNK
 from tests import families
 from tests.fakes import FakeModel, fake_vocabulary
 from training.corpora.encoded import EncodedCorpus
-from training.evaluation import evaluate, score_corpus, summary
+from training.evaluating.scoring import score_corpus
+from training.evaluation import evaluate, evaluation_facts
 from training.progress import Silent
 from training.tokenizing import encode_corpus
 
@@ -93,7 +94,7 @@ def test_an_impossible_token_leaves_no_figure_that_json_cannot_carry():
             return rows
 
     corpus = EncodedCorpus.from_sentences([[3, 5, 4]], num_words=3, num_bytes=9)
-    told = summary(evaluate(Impossible(fake_vocabulary()), corpus, progress=Silent()))
+    told = evaluation_facts(evaluate(Impossible(fake_vocabulary()), corpus, progress=Silent()))
     json.dumps(told, allow_nan=False)
     assert [told[name] for name in ("logprob", "nats_per_token", "bits_per_token", "byte_perplexity")] == [
         None

@@ -17,8 +17,7 @@ from training.evaluating.breakdown import (
     token_counts,
 )
 from training.evaluating.comparing import log_prob_difference
-from training.evaluating.scoring import Targets
-from training.evaluation import score_corpus
+from training.evaluating.scoring import CorpusScores, score_corpus
 from training.progress import Silent
 
 HELD_OUT = families.corpus(60, seed=5)
@@ -82,7 +81,7 @@ def test_token_counts_have_the_ends_of_sentences():
 
 
 def as_targets(log_probs):
-    return Targets(np.asarray(log_probs, np.float32), np.zeros(len(log_probs), np.int64), None)
+    return CorpusScores(np.asarray(log_probs, np.float32), np.zeros(len(log_probs), np.int64), None)
 
 
 def test_the_error_of_a_difference_is_what_resampling_sentences_gives():

@@ -10,7 +10,8 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.local import LocalRegistry
 from models.errors import FormatError, InvalidInputError, ModelNotFoundError
 from service.console.evaluation import show_evaluation
-from training.commands import run_evaluate, run_train
+from training.commands.evaluating import run_evaluate
+from training.commands.training import run_train
 from training.evaluating.published import COUNTS_FILE
 
 NOUNS, PLACES = ("cat", "dog", "owl", "hen"), ("mat", "bed", "sofa", "roof")

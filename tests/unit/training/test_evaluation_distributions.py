@@ -12,7 +12,7 @@ from tests import families
 from tests.fakes import FakeModel, fake_vocabulary
 from training.corpora.encoded import EncodedCorpus
 from training.evaluating.comparing import mean_divergence
-from training.evaluating.distributions import distributions, sampled_places
+from training.evaluating.distributions import sample_positions, sampled_distributions
 from training.evaluating.entropy import mean_entropy, num_predicted
 from training.progress import Silent
 
@@ -67,20 +67,20 @@ def test_the_entropy_of_all_predictions_is_their_mean(name, context, monkeypatch
 
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_a_sample_is_just_the_sampled_rows(context, monkeypatch):
-    monkeypatch.setattr("training.evaluating.distributions._ROWS", 3)
+    monkeypatch.setattr("training.evaluating.distributions._BATCH_ROWS", 3)
     model = families.model("lstm")
-    places = sampled_places(num_predicted(HELD_OUT, context), 17)
+    places = sample_positions(num_predicted(HELD_OUT, context), 17)
     given = {"context": context, "window": WINDOW, "progress": Silent()}
-    got = np.concatenate(list(distributions(model, HELD_OUT, places, **given)))
+    got = np.concatenate(list(sampled_distributions(model, HELD_OUT, places, **given)))
     expected = every_row(model, context)[places]
     weights = np.random.default_rng(0).random(got.shape[1])
     assert np.sort(np.exp(got) @ weights) == pytest.approx(np.sort(np.exp(expected) @ weights), abs=1e-5)
 
 
 def test_sampled_places_are_spread_evenly_over_the_text():
-    assert sampled_places(10, 100).tolist() == list(range(10))
-    assert sampled_places(1000, 4).tolist() == [125, 375, 625, 875]
-    assert sampled_places(0, 4).tolist() == []
+    assert sample_positions(10, 100).tolist() == list(range(10))
+    assert sample_positions(1000, 4).tolist() == [125, 375, 625, 875]
+    assert sample_positions(0, 4).tolist() == []
 
 
 def test_the_standard_error_covers_the_mean_of_all():

@@ -8,7 +8,8 @@ import pytest
 
 from models.vocabulary import BOS, EOS
 from tests import families
-from training.evaluation import evaluate, score_corpus, summary
+from training.evaluating.scoring import score_corpus
+from training.evaluation import evaluate, evaluation_facts
 from training.ngram.hit_rates import hit_rates
 from training.progress import Silent
 
@@ -66,7 +67,7 @@ def test_what_is_found_is_the_longest_n_gram_that_was_seen(context, monkeypatch)
 
 
 def test_groups_make_up_the_whole():
-    figures = summary(evaluate(families.model("ngram"), HELD_OUT, progress=Silent()))
+    figures = evaluation_facts(evaluate(families.model("ngram"), HELD_OUT, progress=Silent()))
     rates = figures["hit_rates"]
     assert [rate["order"] for rate in rates] == [1, 2, 3, 4]
     assert sum(rate["tokens"] for rate in rates) == figures["tokens"]
@@ -76,4 +77,4 @@ def test_groups_make_up_the_whole():
 
 @pytest.mark.parametrize("name", ["lstm", "mixture"])
 def test_other_families_have_none(name):
-    assert "hit_rates" not in summary(evaluate(families.model(name), HELD_OUT, progress=Silent()))
+    assert "hit_rates" not in evaluation_facts(evaluate(families.model(name), HELD_OUT, progress=Silent()))

@@ -14,11 +14,11 @@ from models.ngram.model import NGramModel
 from models.vocabulary import Vocabulary
 from tests.arpa_files import SMALL
 from tests.backoff import random_model, to_orders
-from training.commands import run_train
+from training.commands.training import run_train
 from training.exporting import export_arpa
 from training.importing import import_arpa
-from training.ngram.shrinking import Shrinking
-from training.normalisation import measure_sums
+from training.ngram.shrinking import CompressionSettings
+from training.normalisation import measure_row_sums
 from training.progress import Silent
 
 
@@ -81,7 +81,7 @@ def test_probabilities_that_do_not_sum_to_one_are_said_not_to(registry, small):
 
 
 def test_an_imported_model_can_be_made_smaller(registry, small):
-    checkpoint = imported(registry, small, shrinking=Shrinking(0.1, quantise=True))
+    checkpoint = imported(registry, small, shrinking=CompressionSettings(0.1, quantise=True))
     assert checkpoint.metrics["ngrams_before_pruning"] == [5, 4, 2]
     assert sum(checkpoint.metrics["ngrams"]) < 11
     assert checkpoint.model.automaton.log10_probs.dtype == np.uint8
@@ -92,7 +92,7 @@ def test_an_imported_model_can_be_made_smaller(registry, small):
 def test_a_model_that_is_one_is_measured_as_one(order):
     vocabulary = Vocabulary("abcde")
     orders = to_orders(random_model(7, vocab_size=8, order=order))
-    sums = measure_sums(NGramModel(build_automaton(orders), vocabulary))
+    sums = measure_row_sums(NGramModel(build_automaton(orders), vocabulary))
     assert sums.normalised
     assert sums.contexts > 2 or order == 1
 
@@ -102,7 +102,7 @@ def test_one_wrong_weight_of_a_long_context_is_seen():
     orders = to_orders(random_model(7, vocab_size=8, order=4))
     backoffs = orders[2][1].log10_backoffs
     backoffs[int(np.flatnonzero(np.diff(orders[3][0].prefixes))[0])] += 0.01
-    assert not measure_sums(NGramModel(build_automaton(orders), vocabulary)).normalised
+    assert not measure_row_sums(NGramModel(build_automaton(orders), vocabulary)).normalised
 
 
 def test_what_is_exported_is_imported_as_the_same_model(registry, tmp_path):

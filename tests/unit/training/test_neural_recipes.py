@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.write import Description, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import InvalidInputError
-from models.scoring import pad
+from models.scoring import pad_sequences
 from tests import families
 from training.data import EncodedTexts
 from training.progress import Silent
@@ -37,10 +37,10 @@ def test_every_family_learns_and_comes_back_from_a_checkpoint(name, tmp_path):
     result = trained(name)
     assert result.model.family == name
     assert result.figures["valid"]["perplexity"] < 12
-    description = Description("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
+    description = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
     write_checkpoint(tmp_path, result.model, families.tokenizer(), description)
     loaded = load_checkpoint(tmp_path).model
-    batch = pad([[3, 4, 5], [6]])
+    batch = pad_sequences([[3, 4, 5], [6]])
     scores = [m.score(m.initial_state(2), *batch) for m in (loaded, result.model)]
     np.testing.assert_allclose(scores[0], scores[1], atol=0.05)  # what is loaded may be quantised
 

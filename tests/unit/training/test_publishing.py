@@ -8,7 +8,7 @@ import pytest
 from models.checkpoint.local import LocalRegistry
 from models.errors import InvalidInputError
 from training import publishing
-from training.commands import run_train
+from training.commands.training import run_train
 
 SMALL = [
     "tokenizer.kind=word",

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from training.card import CardData, model_card
+from training.card import CardData, model_card_files
 from training.report.page import ReportData, report_page
 from training.report.pictures import gate_picture, gradient_picture, history_pictures
 
@@ -177,7 +177,9 @@ def test_lags_without_gradient_are_left_out():
 
 def card(family, histories):
     provenance = {"recipe": {**RECIPE, "tokenizer": {}, "mixture": {}}, "seed": 1, "seconds": 9.0}
-    return model_card(CardData("m", family, "2026-01-01", 10, 30, "word", METRICS, provenance, histories))
+    return model_card_files(
+        CardData("m", family, "2026-01-01", 10, 30, "word", METRICS, provenance, histories)
+    )
 
 
 @pytest.mark.parametrize("family", ["lstm", "elman", "feed-forward", "mingru"])

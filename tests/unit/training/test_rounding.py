@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from models.checkpoint.precision import in_int8
+from models.checkpoint.precision import to_int8
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from tests import families
-from training.card import CardData, model_card
+from training.card import CardData, model_card_files
 from training.evaluating import rounding
-from training.evaluating.rounding import beginning, int8_facts
+from training.evaluating.rounding import first_sentences, int8_facts
 from training.evaluation import evaluate
 from training.progress import Silent
 
@@ -20,7 +20,7 @@ def test_the_cost_is_that_of_the_perplexities_on_the_same_text(context):
     model, text = families.model("lstm"), families.corpus(60)
     facts = int8_facts(model, text, context=context, progress=Silent())["int8"]
     single, integers = (
-        evaluate(one, text, context=context, progress=Silent()).perplexity for one in (model, in_int8(model))
+        evaluate(one, text, context=context, progress=Silent()).perplexity for one in (model, to_int8(model))
     )
     assert (facts["perplexity_float32"], facts["perplexity"]) == (single, integers)
     assert facts["cost"] == pytest.approx(integers / single - 1)
@@ -55,14 +55,16 @@ def test_the_card_tells_both_perplexities():
 
 def card_with(metrics):
     data = CardData("m", "lstm", "2026-01-01T00:00:00+00:00", 1, 1, "word", metrics, {}, {})
-    return model_card(data)["MODEL_CARD.md"].decode()
+    return model_card_files(data)["MODEL_CARD.md"].decode()
 
 
 @pytest.mark.parametrize(("tokens", "sentences"), [(0, 1), (5, 1), (10, 2), (1_000_000, 400)])
 def test_the_beginning_of_a_text_is_whole_sentences(tokens, sentences):
     text = families.corpus()
     assert len(text.sentence(0)) + len(text.sentence(1)) + 2 > 10 or sentences != 2
-    some = beginning(text, tokens if sentences != 2 else len(text.sentence(0)) + len(text.sentence(1)) + 2)
+    some = first_sentences(
+        text, tokens if sentences != 2 else len(text.sentence(0)) + len(text.sentence(1)) + 2
+    )
     assert some.num_sentences == sentences
     assert (some.tokens == text.tokens[: len(some.tokens)]).all()
     assert np.array_equal(some.offsets, text.offsets[: sentences + 1])

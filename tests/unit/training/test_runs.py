@@ -11,7 +11,7 @@ from models.checkpoint.local import LocalRegistry
 from models.errors import InvalidInputError, RegistryError
 from training.commands import training as commands
 from training.progress import Silent
-from training.runs import Runs
+from training.runs import ResumableRuns
 
 SET = ["neural.hidden_size=8", "neural.embedding_size=8", "train.max_steps=20", "train.save_minutes=0"]
 SET += ["train.batch_size=4", "train.bptt_length=8", "train.validations=2", "tokenizer.kind=word"]
@@ -115,7 +115,7 @@ def test_another_tokenizer_is_refused(run):
 
 def test_two_trainings_of_one_model_are_refused(tmp_path):
     """The lock is the process's, and another opening of the folder is as good as another process."""
-    first, second = (Runs(tmp_path, "m", resume=False) for _ in range(2))
+    first, second = (ResumableRuns(tmp_path, "m", resume=False) for _ in range(2))
     with (
         first.locked(),
         pytest.raises(InvalidInputError, match="another process is training 'm'"),
@@ -139,8 +139,8 @@ def test_a_folder_that_its_holder_removed_meanwhile_is_no_lock(tmp_path, monkeyp
         really(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with Runs(tmp_path, "m", resume=True).locked():
-        other = Runs(tmp_path, "m", resume=True)
+    with ResumableRuns(tmp_path, "m", resume=True).locked():
+        other = ResumableRuns(tmp_path, "m", resume=True)
         with pytest.raises(InvalidInputError, match="another process"):
             other.locked().__enter__()
 
@@ -150,5 +150,8 @@ def test_a_file_system_without_locks_is_not_taken_for_another_process(tmp_path, 
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with pytest.raises(RegistryError, match="No locks available"), Runs(tmp_path, "m", resume=True).locked():
+    with (
+        pytest.raises(RegistryError, match="No locks available"),
+        ResumableRuns(tmp_path, "m", resume=True).locked(),
+    ):
         pass

@@ -10,7 +10,8 @@ from models.errors import InvalidInputError
 from models.mixture import MixtureModel
 from models.vocabulary import Vocabulary
 from tests import families
-from training.commands import run_evaluate, run_train
+from training.commands.evaluating import run_evaluate
+from training.commands.training import run_train
 from training.corpora.encoded import EncodedCorpus
 from training.evaluation import evaluate
 from training.ngram.estimate import estimate

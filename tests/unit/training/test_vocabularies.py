@@ -7,7 +7,7 @@ from models.errors import InvalidInputError
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from tests import backoff
-from training.ngram.vocabularies import remap, translation, union_tokenizer
+from training.ngram.vocabularies import id_translation, remap, union_tokenizer
 
 
 def words(*tokens, **rules):
@@ -46,7 +46,7 @@ def test_only_word_tokenizers_can_be_joined(other):
 
 
 def test_translation_keeps_control_tokens_and_makes_strangers_unknown():
-    ids = translation(Vocabulary(["x", "y"]), Vocabulary(["y", "<s>"]))
+    ids = id_translation(Vocabulary(["x", "y"]), Vocabulary(["y", "<s>"]))
     assert ids.tolist() == [UNK, BOS, EOS, UNK, 3]
 
 

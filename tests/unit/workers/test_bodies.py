@@ -2,8 +2,8 @@
 
 import asyncio
 
-from service.routes.limits import LATE
-from service.workers.bodies import read_whole
+from service.routes.limits import RECEIVE_TIMEOUT
+from service.workers.bodies import read_body
 
 
 def message(body, *, more=False):
@@ -20,7 +20,7 @@ def read(messages, *, max_bytes=10, state=None, headers=()):
             return next(left)
 
         scope = {"state": state or {}, "headers": headers}
-        body, again = await read_whole(scope, receive, max_bytes=max_bytes)
+        body, again = await read_body(scope, receive, max_bytes=max_bytes)
         received = []
         while True:
             try:
@@ -52,7 +52,7 @@ def test_one_that_is_announced_too_long_is_not_waited_for():
 
 def test_one_that_is_too_slow_is_left_to_who_refuses_it():
     messages = [message(b"12", more=True), message(b"3")]
-    assert read(messages, state={LATE: 30}) == (None, messages)
+    assert read(messages, state={RECEIVE_TIMEOUT: 30}) == (None, messages)
 
 
 def test_one_whose_client_has_gone_is_left_alone():

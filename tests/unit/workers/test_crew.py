@@ -8,15 +8,21 @@ from pathlib import Path
 import pytest
 
 from models.errors import InvalidInputError
-from service.workers.board import Board
-from service.workers.crew import Crew
+from service.workers.board import SharedStatus
+from service.workers.crew import WorkerPool
 from service.workers.supervisor import Supervisor
 
 
 def crew(number=1, size=3):
     folder = Path("/run/ours")
-    return Crew(
-        number=number, size=size, name="pod", status=Board(size), folder=folder, weights=folder, lifeline=-1
+    return WorkerPool(
+        number=number,
+        size=size,
+        name="pod",
+        status=SharedStatus(size),
+        folder=folder,
+        weights=folder,
+        lifeline=-1,
     )
 
 
@@ -44,7 +50,7 @@ def test_workers_are_pinned_round_and_round(monkeypatch):
 
 
 def test_a_board_knows_who_listens_and_who_has_ever_been_ready():
-    board = Board(2)
+    board = SharedStatus(2)
     assert (board.connections, board.all_started, board.restarts) == ([None, None], False, [0, 0])
     board.set_connections(0, 7)
     board.mark_started(0)
@@ -56,7 +62,7 @@ def test_a_board_knows_who_listens_and_who_has_ever_been_ready():
 
 
 def test_a_board_is_one_for_all_processes():
-    board = Board(1)
+    board = SharedStatus(1)
     child = os.fork()
     if not child:
         board.set_connections(0, 5)

@@ -3,7 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.engine.metrics import Metrics
-from service.workers.exposition import merged, of_the_whole
+from service.workers.exposition import merge_expositions, pool_metrics
 
 
 def parsed(text):
@@ -19,7 +19,7 @@ def two():
 
 
 def test_samples_of_a_family_stand_under_one_head():
-    text = merged([metrics.exposition() for metrics in two()])
+    text = merge_expositions([metrics.exposition() for metrics in two()])
     heads = [line for line in text.splitlines() if line.startswith(b"#")]
     assert len(heads) == len(set(heads))
     samples = parsed(text)["gramophone_rejections"].samples
@@ -34,11 +34,11 @@ def test_samples_of_a_family_stand_under_one_head():
 def test_nothing_is_lost_and_nothing_added():
     texts = [metrics.exposition() for metrics in two()]
     lines = {line for text in texts for line in text.splitlines()}
-    assert sorted(merged(texts).splitlines()) == sorted(lines)
+    assert sorted(merge_expositions(texts).splitlines()) == sorted(lines)
 
 
 def test_labels_of_any_kind_come_through():
-    text = merged([metrics.exposition() for metrics in two()])
+    text = merge_expositions([metrics.exposition() for metrics in two()])
     samples = parsed(text)["gramophone_scored_tokens"].samples
     assert samples[0].labels == {"model_name": 'a"b\\c\n', "worker": "1"}
 
@@ -57,7 +57,7 @@ def test_a_lone_process_has_no_label():
 
 
 def test_the_whole_is_told_of():
-    told = parsed(of_the_whole(answering=2, restarts=[0, 4, 0]))
+    told = parsed(pool_metrics(answering=2, restarts=[0, 4, 0]))
     assert told["gramophone_workers"].samples[0].value == 3
     assert told["gramophone_workers_answering"].samples[0].value == 2
     restarts = {

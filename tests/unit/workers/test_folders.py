@@ -4,12 +4,12 @@ import os
 import tempfile
 from pathlib import Path
 
-from service.workers.folders import HeldFolder
+from service.workers.folders import LockedFolder
 
 
 def left_over(parent, kind="weights"):
     """A folder whose holder has died, with something in it."""
-    folder = HeldFolder(kind, parent)
+    folder = LockedFolder(kind, parent)
     (folder.path / "file").write_text("x")
     os.close(folder._descriptor)
     return folder.path
@@ -17,15 +17,15 @@ def left_over(parent, kind="weights"):
 
 def test_what_nobody_holds_is_removed_when_the_next_is_made(tmp_path):
     old = left_over(tmp_path)
-    new = HeldFolder("weights", tmp_path)
+    new = LockedFolder("weights", tmp_path)
     assert (old.exists(), new.path.exists()) == (False, True)
     new.remove()
     assert not new.path.exists()
 
 
 def test_what_somebody_holds_stays(tmp_path):
-    held = HeldFolder("weights", tmp_path)
-    other = HeldFolder("weights", tmp_path)
+    held = LockedFolder("weights", tmp_path)
+    other = LockedFolder("weights", tmp_path)
     assert held.path.exists()
     held.remove()
     other.remove()
@@ -41,7 +41,7 @@ def test_one_that_another_service_sweeps_before_it_is_held_is_made_anew(tmp_path
         return made[-1]
 
     monkeypatch.setattr(tempfile, "mkdtemp", swept_at_first)
-    folder = HeldFolder("weights", tmp_path)
+    folder = LockedFolder("weights", tmp_path)
     assert [folder.path] == [one for one in made if one.exists()]
     folder.remove()
 
@@ -50,7 +50,7 @@ def test_other_kinds_links_and_files_are_left_alone(tmp_path):
     kept = left_over(tmp_path, "sockets")
     (tmp_path / "gramophone-file.weights").write_text("x")
     (tmp_path / "gramophone-link.weights").symlink_to(kept)
-    HeldFolder("weights", tmp_path).remove()
+    LockedFolder("weights", tmp_path).remove()
     assert (kept / "file").exists()
     assert (tmp_path / "gramophone-file.weights").exists()
     assert (tmp_path / "gramophone-link.weights").exists()
@@ -59,5 +59,5 @@ def test_other_kinds_links_and_files_are_left_alone(tmp_path):
 def test_a_folder_of_somebody_s_with_such_a_name_is_left_alone(tmp_path):
     theirs = tmp_path / "gramophone-weights-of-mine"
     theirs.mkdir()
-    HeldFolder("weights", tmp_path).remove()
+    LockedFolder("weights", tmp_path).remove()
     assert theirs.exists()

@@ -5,25 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from service.workers.board import Board
-from service.workers.crew import Crew
-from service.workers.homes import Homes, is_remembering
+from service.workers.board import SharedStatus
+from service.workers.crew import WorkerPool
+from service.workers.homes import Affinity, has_affinity
 
 SIZE = 5
 
 
 @pytest.fixture
 def homes():
-    crew = Crew(
+    crew = WorkerPool(
         number=0,
         size=SIZE,
         name="host",
-        status=Board(SIZE),
+        status=SharedStatus(SIZE),
         folder=Path("/nowhere"),
         weights=Path("/nowhere"),
         lifeline=-1,
     )
-    return Homes(crew)
+    return Affinity(crew)
 
 
 def scope(path, *, session=None, client="10.0.0.1"):
@@ -100,6 +100,6 @@ def test_reranking_is_with_its_session_only_if_it_has_one(homes):
 
 def test_all_else_is_answered_where_it_comes():
     assert not any(
-        is_remembering(path)
+        has_affinity(path)
         for path in ("/v1/score", "/v1/rerank/tune", "/v1/autocompletes", "/health/live", "/metrics", "/")
     )

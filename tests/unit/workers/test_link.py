@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from service.workers import link
-from service.workers.link import Answer, CutError, Sibling, encode, encode_again
+from service.workers.link import Peer, PeerConnectionError, PeerResponse, encode_request, encode_scope
 
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-shape: 1,2\r\ndate: now\r\n\r\nhi"
 
@@ -30,7 +30,7 @@ async def worker(folder, *answers):
 
     server = await asyncio.start_unix_server(connected, folder / "s")
     try:
-        yield Sibling(folder / "s"), connections
+        yield Peer(folder / "s"), connections
     finally:
         server.close()
         for writer in connections:
@@ -75,7 +75,7 @@ def test_chunks_are_passed_on_as_they_come(tmp_path):
         seen.append(message)
 
     chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"
-    run(tmp_path, [chunked], lambda sibling: sibling.exchange(encode("GET", b"/", []), send))
+    run(tmp_path, [chunked], lambda sibling: sibling.exchange(encode_request("GET", b"/", []), send))
     assert [message["type"] for message in seen[:2]] == ["http.response.start", "http.response.body"]
     assert b"".join(message["body"] for message in seen[1:]) == b"abc"
     assert [message["more_body"] for message in seen[1:]][-1] is False
@@ -87,19 +87,19 @@ def test_chunks_are_passed_on_as_they_come(tmp_path):
     [(b"", False), (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi", True), (b"nonsense\r\n\r\n", False)],
 )
 def test_an_answer_that_is_not_whole_is_told_of(tmp_path, answer, begun):
-    with pytest.raises(CutError) as raised:
+    with pytest.raises(PeerConnectionError) as raised:
         run(tmp_path, [answer], lambda sibling: sibling.get("/"))
     assert raised.value.reply_begun is begun
 
 
 def test_an_error_is_no_answer_to_what_workers_ask(tmp_path):
     failing = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 2\r\n\r\nno"
-    with pytest.raises(CutError, match="status 500"):
+    with pytest.raises(PeerConnectionError, match="status 500"):
         run(tmp_path, [failing], lambda sibling: sibling.get("/"))
 
 
 def test_one_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(link, "_ANSWER_S", 0.05)
+    monkeypatch.setattr(link, "_REPLY_TIMEOUT_S", 0.05)
 
     async def hang(reader, writer):
         await reader.read()  # until whoever asked hangs up
@@ -108,16 +108,16 @@ def test_one_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
     async def main():
         async with await asyncio.start_unix_server(hang, tmp_path / "s"):
             try:
-                await Sibling(tmp_path / "s").get("/")
+                await Peer(tmp_path / "s").get("/")
             finally:
                 await asyncio.sleep(0.05)
 
-    with pytest.raises(CutError, match="no answer in"):
+    with pytest.raises(PeerConnectionError, match="no answer in"):
         asyncio.run(main())
 
 
 def test_an_answer_that_nobody_waits_for_any_more_is_told_to_no_other(tmp_path, monkeypatch):
-    received = link._Link.data_received
+    received = link._PeerConnection.data_received
 
     async def main(sibling):
         gone = asyncio.create_task(sibling.get("/"))
@@ -126,7 +126,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_told_to_no_other(tmp_path, 
             received(self, data)
             gone.cancel()
 
-        monkeypatch.setattr(link._Link, "data_received", too_late)
+        monkeypatch.setattr(link._PeerConnection, "data_received", too_late)
         await asyncio.gather(gone, return_exceptions=True)
         monkeypatch.undo()
         return (await sibling.get("/")).body
@@ -135,8 +135,8 @@ def test_an_answer_that_nobody_waits_for_any_more_is_told_to_no_other(tmp_path, 
 
 
 def test_nobody_there_is_told_of(tmp_path):
-    with pytest.raises(CutError, match="No such file"):
-        asyncio.run(Sibling(tmp_path / "none").get("/"))
+    with pytest.raises(PeerConnectionError, match="No such file"):
+        asyncio.run(Peer(tmp_path / "none").get("/"))
 
 
 def test_a_request_is_encoded_anew_for_its_link():
@@ -151,7 +151,7 @@ def test_a_request_is_encoded_anew_for_its_link():
             (b"x-a", b"1"),
         ],
     }
-    assert encode_again(scope, b"{}") == (
+    assert encode_scope(scope, b"{}") == (
         b"GET /v1/a%20b?c=d HTTP/1.1\r\nhost: h\r\nx-a: 1\r\ncontent-length: 2\r\n\r\n{}"
     )
 
@@ -159,15 +159,15 @@ def test_a_request_is_encoded_anew_for_its_link():
 def test_a_request_of_http_1_0_without_a_host_may_pass_over_a_link():
     """HTTP/1.1, which is spoken there, wants one."""
     scope = {"method": "GET", "raw_path": b"/", "query_string": b"", "headers": []}
-    assert encode_again(scope, b"").startswith(b"GET / HTTP/1.1\r\nhost: \r\n")
+    assert encode_scope(scope, b"").startswith(b"GET / HTTP/1.1\r\nhost: \r\n")
 
 
 def test_an_application_may_answer_into_an_answer():
     async def main():
-        answer = Answer()
+        answer = PeerResponse()
         await answer.send({"type": "http.response.start", "status": 404, "headers": [(b"a", b"b")]})
         await answer.send({"type": "http.response.body", "body": b"x", "more_body": True})
         await answer.send({"type": "http.response.body", "body": b"y"})
         return answer
 
-    assert asyncio.run(main()) == Answer(404, [(b"a", b"b")], b"xy")
+    assert asyncio.run(main()) == PeerResponse(404, [(b"a", b"b")], b"xy")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from service.workers.board import Board
-from service.workers.crew import Crew
-from service.workers.listening import _PATIENCE_TURNS, FairListener
+from service.workers.board import SharedStatus
+from service.workers.crew import WorkerPool
+from service.workers.listening import _MAX_DEFERRALS, FairListener
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def listening():
 
 def crew(number, board):
     nowhere = Path("/nowhere")
-    return Crew(
+    return WorkerPool(
         number=number, size=2, name="host", status=board, folder=nowhere, weights=nowhere, lifeline=-1
     )
 
@@ -53,20 +53,20 @@ async def turns_left(listening, board, count):
 
 
 def test_a_connection_is_taken_at_once_where_nobody_has_fewer(listening):
-    board = Board(2)
+    board = SharedStatus(2)
     board.set_connections(1, 3)
     assert asyncio.run(turns_left(listening, board, 3)) == 0
     assert board.connections == [None, 3]
 
 
 def test_one_that_takes_nothing_is_waited_for_once(listening):
-    board = Board(2)
+    board = SharedStatus(2)
     board.set_connections(1, 0)
-    assert asyncio.run(turns_left(listening, board, 6)) == _PATIENCE_TURNS
+    assert asyncio.run(turns_left(listening, board, 6)) == _MAX_DEFERRALS
 
 
 def test_one_that_does_not_listen_is_not_waited_for(listening):
-    board = Board(2)
+    board = SharedStatus(2)
     board.set_connections(1, 0)
     board.mark_stopped(1)
     assert asyncio.run(turns_left(listening, board, 6)) == 0
@@ -74,7 +74,7 @@ def test_one_that_does_not_listen_is_not_waited_for(listening):
 
 def test_it_is_waited_for_again_once_it_has_taken_something(listening):
     async def main():
-        board = Board(2)
+        board = SharedStatus(2)
         board.set_connections(1, 0)
         listener = FairListener(listening.dup(), crew(0, board), lambda _: None)
         listener._connections, listener._unresponsive = 2, {1: 0}
@@ -90,7 +90,7 @@ def test_it_is_waited_for_again_once_it_has_taken_something(listening):
 
 def test_connections_that_end_are_counted_off(listening):
     async def main():
-        board = Board(2)
+        board = SharedStatus(2)
         listener = FairListener(listening.dup(), crew(1, board), lambda _: None)
         listener._connections = 2
         listener.connection_ended()

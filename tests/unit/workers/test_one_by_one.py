@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from service.workers.board import Board
-from service.workers.crew import Crew
-from service.workers.one_by_one import OneByOne
+from service.workers.board import SharedStatus
+from service.workers.crew import WorkerPool
+from service.workers.one_by_one import CrossProcessLock
 
 
 def crew(number, folder):
-    return Crew(number, 2, "host", Board(2), folder, Path(), -1)
+    return WorkerPool(number, 2, "host", SharedStatus(2), folder, Path(), -1)
 
 
 @pytest.mark.parametrize("others", [0, 1], ids=["the same worker", "another"])
@@ -19,7 +19,7 @@ def test_one_has_the_turn_at_a_time(tmp_path, others):
     log = []
 
     async def change(worker, name):
-        async with OneByOne(crew(worker, tmp_path)).hold():
+        async with CrossProcessLock(crew(worker, tmp_path)).hold():
             log.append(f"{name} begins")
             await asyncio.sleep(0.05)
             log.append(f"{name} ends")
@@ -36,7 +36,7 @@ def test_one_has_the_turn_at_a_time(tmp_path, others):
 
 def test_one_that_gives_up_gives_the_turn_back(tmp_path):
     async def main():
-        ours = OneByOne(crew(0, tmp_path))
+        ours = CrossProcessLock(crew(0, tmp_path))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.02), ours.hold():
                 await asyncio.sleep(10)

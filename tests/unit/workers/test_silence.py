@@ -2,8 +2,8 @@
 
 import pytest
 
-from service.workers.board import BEAT_S, Board
-from service.workers.silence import Silence
+from service.workers.board import HEARTBEAT_INTERVAL_S, SharedStatus
+from service.workers.silence import Watchdog
 
 
 @pytest.fixture
@@ -14,8 +14,8 @@ def clock():
 
 @pytest.fixture
 def silence(clock):
-    board = Board(2)
-    return board, Silence(board, 2, patience_s=5.0, clock=lambda: clock[0])
+    board = SharedStatus(2)
+    return board, Watchdog(board, 2, patience_s=5.0, clock=lambda: clock[0])
 
 
 def looks(silence, clock, count, beating=()):
@@ -56,10 +56,10 @@ def test_a_look_that_comes_late_counts_as_one(silence, clock):
 
 
 def test_nobody_is_to_speak_more_often_than_workers_do():
-    silent = Silence(Board(2), 2, patience_s=0.01, clock=lambda: 0.0)
-    assert silent.due_s == BEAT_S
+    silent = Watchdog(SharedStatus(2), 2, patience_s=0.01, clock=lambda: 0.0)
+    assert silent.due_s == HEARTBEAT_INTERVAL_S
 
 
 def test_without_a_limit_nobody_is_looked_at():
-    silent = Silence(Board(2), 2, patience_s=0, clock=lambda: 0.0)
+    silent = Watchdog(SharedStatus(2), 2, patience_s=0, clock=lambda: 0.0)
     assert (silent.due_s, silent.hung_workers()) == (None, [])

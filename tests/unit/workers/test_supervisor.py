@@ -5,14 +5,14 @@ import os
 
 import pytest
 
-from service.workers.signals import Signals
+from service.workers.signals import SignalQueue
 from service.workers.supervisor import Supervisor
 
 
 @pytest.fixture
 def supervisor():
     one = Supervisor(2, name="host", patience_s=1)
-    one._signals = Signals(())
+    one._signals = SignalQueue(())
     yield one
     one._signals.close()
 

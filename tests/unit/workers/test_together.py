@@ -2,26 +2,26 @@
 
 import json
 
-from service.workers.link import Answer
-from service.workers.together import _joint
+from service.workers.link import PeerResponse
+from service.workers.together import _merge_responses
 
-DONE = Answer(200, [(b"content-type", b"application/json")], b'{"id": "a@1"}')
+DONE = PeerResponse(200, [(b"content-type", b"application/json")], b'{"id": "a@1"}')
 HEADERS = [(b"content-type", b"application/json"), (b"x-request-id", b"7"), (b"retry-after", b"1")]
 
 
 def failed(message):
     error = {"message": message, "type": "service_unavailable_error", "param": None, "code": "engine_error"}
-    return Answer(503, HEADERS, json.dumps({"error": error}).encode())
+    return PeerResponse(503, HEADERS, json.dumps({"error": error}).encode())
 
 
 def test_where_all_agree_the_one_asked_answers():
-    assert _joint(DONE, 1, {0: Answer(202, [], b"{}"), 2: DONE}) is DONE
+    assert _merge_responses(DONE, 1, {0: PeerResponse(202, [], b"{}"), 2: DONE}) is DONE
     refused = failed("no room")
-    assert _joint(refused, 0, {1: failed("none here")}) is refused
+    assert _merge_responses(refused, 0, {1: failed("none here")}) is refused
 
 
 def test_where_some_failed_it_is_told_which():
-    answer = _joint(DONE, 1, {0: DONE, 2: failed("no room for a@1")})
+    answer = _merge_responses(DONE, 1, {0: DONE, 2: failed("no room for a@1")})
     error = json.loads(answer.body)["error"]
     assert (answer.status, error["code"]) == (503, "engine_error")
     assert (
@@ -31,10 +31,10 @@ def test_where_some_failed_it_is_told_which():
 
 
 def test_where_the_one_asked_failed_alone_it_is_told_too():
-    answer = _joint(failed("no room"), 0, {1: DONE})
+    answer = _merge_responses(failed("no room"), 0, {1: DONE})
     assert json.loads(answer.body)["error"]["message"].startswith("worker 0 of 2 failed and worker 1 did not")
 
 
 def test_what_each_worker_adds_to_its_answers_is_not_added_twice():
-    names = [name for name, _ in _joint(DONE, 0, {1: failed("no room")}).headers]
+    names = [name for name, _ in _merge_responses(DONE, 0, {1: failed("no room")}).headers]
     assert names == [b"content-type", b"retry-after", b"content-length"]

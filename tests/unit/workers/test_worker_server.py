@@ -7,15 +7,15 @@ import socket
 import pytest
 import uvicorn
 
-from service.workers.board import Board
-from service.workers.crew import Crew
+from service.workers.board import SharedStatus
+from service.workers.crew import WorkerPool
 from service.workers.worker_server import WorkerServer
 
 
 @pytest.fixture
 def board():
     """Worker 0 is ready and listens; 1 is about to."""
-    board = Board(2)
+    board = SharedStatus(2)
     board.mark_started(0)
     board.set_connections(0, 3)
     return board
@@ -24,7 +24,7 @@ def board():
 async def started(board, folder, *, is_loaded=lambda: True, is_stopped=False):
     """What a worker that takes the place of number 1 has taken over when it has started."""
     reading, writing = os.pipe()
-    crew = Crew(1, 2, "host", board, folder, folder, reading, is_restarted=True)
+    crew = WorkerPool(1, 2, "host", board, folder, folder, reading, is_restarted=True)
     config = uvicorn.Config(None, lifespan="off", log_config=None)
     config.load()
     taken = []

@@ -7,10 +7,10 @@ import numpy as np
 
 from models.arrays import FloatArray, to_numpy
 from models.protocol import LanguageModel
-from models.scoring import consume, pad
+from models.scoring import pad_sequences, prefill_sequences
 
 
-class Contexts:
+class TypingContexts:
     """A state a text, and the distribution over the token that follows it.
 
     Args:
@@ -41,9 +41,9 @@ class Contexts:
             rests.append(ids[len(known) :] if goes_on else ids)
             rows.append(number if goes_on else len(self._ids))
         state = self._state.concatenate([self._start]).select(np.array(rows))
-        tokens, lengths = pad(rests)
+        tokens, lengths = pad_sequences(rests)
         if tokens.shape[1]:
-            state = consume(self._model, state, tokens, lengths)
+            state = prefill_sequences(self._model, state, tokens, lengths)
         self._keep(moved, state)
         log_probs = to_numpy(self._model.next_log_probs(state))
         for place, number in enumerate(moved):

@@ -21,15 +21,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from training.evaluating.completing.intervals import Ratio, Rows
+from training.evaluating.completing.intervals import LineValues, Ratio
 from training.evaluating.completing.looks import TypedLine, rank_table
 
 LIST_LENGTHS = (1, 3)
 """How many completions the typist sees."""
-MOST_WORDS = 5
+MAX_PHRASE_WORDS = 5
 """Of a phrase."""
 COVERAGES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
-_LETTERS_TOLD = 10
+_MAX_LETTERS = 10
 
 
 class Ranks(NamedTuple):
@@ -49,7 +49,7 @@ class Ranks(NamedTuple):
     spaced: npt.NDArray[np.bool_]
     joined: npt.NDArray[np.bool_]
     lines: npt.NDArray[np.int64]
-    num_keys: Rows
+    num_keys: LineValues
 
     @classmethod
     def of(cls, typed: list[TypedLine]) -> "Ranks":
@@ -64,9 +64,9 @@ class Ranks(NamedTuple):
             num_keys=np.array([one.line.num_keys for one in typed], dtype=np.float64),
         )
 
-    def by_line(self, values: npt.NDArray[Any]) -> Rows:
+    def by_line(self, values: npt.NDArray[Any]) -> LineValues:
         """Sums over each line's words of a number a word [L]."""
-        sums: Rows = np.bincount(self.lines, values, minlength=len(self.num_keys)).astype(np.float64)
+        sums: LineValues = np.bincount(self.lines, values, minlength=len(self.num_keys)).astype(np.float64)
         return sums
 
     def shown(self, length: int) -> npt.NDArray[np.bool_]:
@@ -85,13 +85,13 @@ def ratios(ranks: Ranks) -> dict[str, Ratio]:
         )
     for length in LIST_LENGTHS:
         told[f"next_word_recall_top_{length}"] = Ratio(ranks.by_line((first > 0) & (first <= length)), words)
-    told["next_word_mrr"] = Ratio(ranks.by_line(_reciprocal(first)), words)
-    reciprocal = _reciprocal(ranks.table).sum(axis=1)
+    told["next_word_mrr"] = Ratio(ranks.by_line(_reciprocal_ranks(first)), words)
+    reciprocal = _reciprocal_ranks(ranks.table).sum(axis=1)
     told["mrr"] = Ratio(ranks.by_line(reciprocal), ranks.by_line(ranks.letters))
     for length in LIST_LENGTHS:
         recovered = ranks.by_line(recoverable_letters(ranks, length))
         told[f"mean_recoverable_length_top_{length}"] = Ratio(recovered, words)
-    for count, (matches, phrases) in enumerate(_phrases(ranks), start=1):
+    for count, (matches, phrases) in enumerate(_phrase_matches(ranks), start=1):
         told[f"phrase_match_{count}"] = Ratio(ranks.by_line(matches), ranks.by_line(phrases))
     return told
 
@@ -116,7 +116,7 @@ def recoverable_letters(ranks: Ranks, length: int) -> npt.NDArray[np.int64]:
 def recall_by_letters(ranks: Ranks) -> list[dict[str, Any]]:
     """Recall after so many letters, of the words that have more."""
     told: list[dict[str, Any]] = []
-    for letters in range(min(_LETTERS_TOLD + 1, ranks.table.shape[1])):
+    for letters in range(min(_MAX_LETTERS + 1, ranks.table.shape[1])):
         longer = ranks.table[:, letters] >= 0
         count = int(longer.sum())
         recalls = {f"top_{n}": float(ranks.shown(n)[longer, letters].mean()) for n in LIST_LENGTHS}
@@ -157,12 +157,12 @@ def acceptance(typed: list[TypedLine], *, first_only: bool) -> list[dict[str, fl
     return told
 
 
-def _phrases(ranks: Ranks) -> Sequence[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
+def _phrase_matches(ranks: Ranks) -> Sequence[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
     """Whether n greedy words match, and whether there are n words to match, from each word on [N], for n = 1, 2, …."""
     here = ranks.table[:, 0] == 1
     matches, phrases = here, np.ones_like(here)
     told = [(matches, phrases)]
-    for count in range(2, MOST_WORDS + 1):
+    for count in range(2, MAX_PHRASE_WORDS + 1):
         there = np.zeros_like(here)
         right = np.zeros_like(here)
         begins = len(here) - count + 1
@@ -174,7 +174,7 @@ def _phrases(ranks: Ranks) -> Sequence[tuple[npt.NDArray[np.bool_], npt.NDArray[
     return told
 
 
-def _reciprocal(table: npt.NDArray[np.int64]) -> Rows:
+def _reciprocal_ranks(table: npt.NDArray[np.int64]) -> LineValues:
     """1 / rank; 0 where there is none."""
-    answer: Rows = np.divide(1.0, table, out=np.zeros(table.shape), where=table > 0)
+    answer: LineValues = np.divide(1.0, table, out=np.zeros(table.shape), where=table > 0)
     return answer

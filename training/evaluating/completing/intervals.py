@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-Rows: TypeAlias = npt.NDArray[np.float64]
+LineValues: TypeAlias = npt.NDArray[np.float64]
 
 _RESAMPLES = 1_000
 _PERCENTILES = (2.5, 97.5)
@@ -24,8 +24,8 @@ class Ratio(NamedTuple):
         denominator: what is summed below it [L].
     """
 
-    numerator: Rows
-    denominator: Rows
+    numerator: LineValues
+    denominator: LineValues
 
 
 class Interval(NamedTuple):
@@ -42,28 +42,28 @@ class Interval(NamedTuple):
     high: float | None
 
 
-def resamples(num_lines: int) -> Rows:
+def bootstrap_counts(num_lines: int) -> LineValues:
     """How often each line is drawn [1000, L]; always the same draws."""
     random = np.random.default_rng(_SEED)
     counts = random.multinomial(num_lines, np.full(num_lines, 1 / num_lines), size=_RESAMPLES)
     return counts.astype(np.float64)
 
 
-def interval(ratio: Ratio, draws: Rows) -> Interval:
+def bootstrap_interval(ratio: Ratio, draws: LineValues) -> Interval:
     """A figure with its interval.
 
     Args:
         ratio: of L lines.
         draws: `resamples` of L lines.
     """
-    return _around(_value(ratio), _drawn(ratio, draws))
+    return _percentile_interval(_value(ratio), _resampled_values(ratio, draws))
 
 
-def difference(a: Ratio, b: Ratio, draws: Rows) -> Interval:
+def bootstrap_difference(a: Ratio, b: Ratio, draws: LineValues) -> Interval:
     """By how much a figure of one model is above another's, both over the same lines."""
     of_a, of_b = _value(a), _value(b)
     both = None if of_a is None or of_b is None else of_a - of_b
-    return _around(both, _drawn(a, draws) - _drawn(b, draws))
+    return _percentile_interval(both, _resampled_values(a, draws) - _resampled_values(b, draws))
 
 
 def _value(ratio: Ratio) -> float | None:
@@ -71,14 +71,16 @@ def _value(ratio: Ratio) -> float | None:
     return float(ratio.numerator.sum()) / under if under else None
 
 
-def _drawn(ratio: Ratio, draws: Rows) -> Rows:
+def _resampled_values(ratio: Ratio, draws: LineValues) -> LineValues:
     """The figure of each draw; not a number where a draw has nothing to divide by."""
     under = draws @ ratio.denominator
-    drawn: Rows = np.divide(draws @ ratio.numerator, under, out=np.full(len(draws), np.nan), where=under > 0)
+    drawn: LineValues = np.divide(
+        draws @ ratio.numerator, under, out=np.full(len(draws), np.nan), where=under > 0
+    )
     return drawn
 
 
-def _around(value: float | None, drawn: Rows) -> Interval:
+def _percentile_interval(value: float | None, drawn: LineValues) -> Interval:
     known = drawn[np.isfinite(drawn)]
     if value is None or not len(known):
         return Interval(None, None, None)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Word(NamedTuple):
+class WordSpan(NamedTuple):
     """A word of a line.
 
     Attributes:
@@ -27,7 +27,7 @@ class Word(NamedTuple):
         return self.end - self.begin
 
 
-class Line(NamedTuple):
+class TypingLine(NamedTuple):
     """A line to type.
 
     Attributes:
@@ -38,10 +38,10 @@ class Line(NamedTuple):
 
     text: str
     num_keys: int
-    words: tuple[Word, ...]
+    words: tuple[WordSpan, ...]
 
 
-class Look(NamedTuple):
+class CompletionRank(NamedTuple):
     """What the typist saw at one place.
 
     Attributes:
@@ -61,8 +61,8 @@ class TypedLine(NamedTuple):
         completion_ranks: of each word: before its first letter, after one, two, …, with one letter left.
     """
 
-    line: Line
-    completion_ranks: tuple[tuple[Look, ...], ...]
+    line: TypingLine
+    completion_ranks: tuple[tuple[CompletionRank, ...], ...]
 
 
 def rank_table(typed: list[TypedLine]) -> npt.NDArray[np.int64]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from models.arrays import to_numpy
 from models.completion.search import CompletionSearch
-from models.completion.together import ask_together
+from models.completion.together import next_step_batch
 from models.protocol import LanguageModel
 
 
@@ -16,6 +16,6 @@ def run_searches(model: LanguageModel[Any], searches: Sequence[CompletionSearch]
         model: any family.
         searches: each has been told of the context that it starts from.
     """
-    while (asked := ask_together(searches)) is not None:
+    while (asked := next_step_batch(searches)) is not None:
         state = model.advance(asked.state, asked.tokens)
         asked.update(state, to_numpy(model.next_log_probs(state)))

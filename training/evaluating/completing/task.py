@@ -18,21 +18,26 @@ from training.evaluating.completing.figures import (
     recall_by_letters,
     saved_keys,
 )
-from training.evaluating.completing.intervals import Ratio, difference, interval, resamples
-from training.evaluating.completing.looks import Line
+from training.evaluating.completing.intervals import (
+    Ratio,
+    bootstrap_counts,
+    bootstrap_difference,
+    bootstrap_interval,
+)
+from training.evaluating.completing.looks import TypingLine
 from training.evaluating.completing.typist import Typist
-from training.evaluating.completing.words import sampled, typed_line
+from training.evaluating.completing.words import sample_lines, typing_line
 from training.evaluating.scoring import Context
 from training.progress import Progress
 
 DEFAULT_WORDS = 2_000
 """Typed, at least: keystroke savings are then known to about one point of a hundred."""
 
-_TIMED_LOOKS = 400
-_UNTIMED_LOOKS = 20  # the first ones find cold caches
+_TIMED_KEYSTROKES = 400
+_WARMUP_KEYSTROKES = 20  # the first ones find cold caches
 
 
-class _Outcome(NamedTuple):
+class _ModelFigures(NamedTuple):
     """What one model's typist told: figures with intervals to come, and the rest as JSON can carry it."""
 
     ratios: dict[str, Ratio]
@@ -73,31 +78,35 @@ def autocomplete_figures(
                 parameter="task",
             )
     carries_state = context == "stream"
-    drawn = sampled(texts, words, consecutive=carries_state)
-    outcome = _outcome(checkpoint, drawn, progress, carries_state=carries_state)
-    draws = resamples(len(drawn))
+    drawn = sample_lines(texts, words, consecutive=carries_state)
+    outcome = _model_figures(checkpoint, drawn, progress, carries_state=carries_state)
+    draws = bootstrap_counts(len(drawn))
     told = {
         "context": context,
         **outcome.facts,
-        "figures": {name: interval(ratio, draws)._asdict() for name, ratio in outcome.ratios.items()},
+        "figures": {
+            name: bootstrap_interval(ratio, draws)._asdict() for name, ratio in outcome.ratios.items()
+        },
     }
     if against is not None:
-        other = _outcome(against, drawn, progress, carries_state=carries_state)
+        other = _model_figures(against, drawn, progress, carries_state=carries_state)
         told["against"] = {
             **other.facts,
-            "figures": {name: interval(ratio, draws)._asdict() for name, ratio in other.ratios.items()},
+            "figures": {
+                name: bootstrap_interval(ratio, draws)._asdict() for name, ratio in other.ratios.items()
+            },
             "difference": {
-                name: difference(ratio, other.ratios[name], draws)._asdict()
+                name: bootstrap_difference(ratio, other.ratios[name], draws)._asdict()
                 for name, ratio in outcome.ratios.items()
             },
         }
     return told
 
 
-def _outcome(
+def _model_figures(
     checkpoint: Checkpoint, texts: Sequence[str], progress: Progress, *, carries_state: bool
-) -> _Outcome:
-    lines = [typed_line(checkpoint.tokenizer, text) for text in texts]
+) -> _ModelFigures:
+    lines = [typing_line(checkpoint.tokenizer, text) for text in texts]
     spelled = [line.text[word.begin : word.end] for line in lines for word in line.words]
     if not spelled:
         raise InvalidInputError("the text has no word to type", parameter="corpus")
@@ -120,24 +129,24 @@ def _outcome(
         },
         "keystroke_ms": _keystroke_ms(typist, lines, progress),
     }
-    return _Outcome(ratios(ranks), facts)
+    return _ModelFigures(ratios(ranks), facts)
 
 
-def _keystroke_ms(typist: Typist, lines: Sequence[Line], progress: Progress) -> dict[str, Any]:
+def _keystroke_ms(typist: Typist, lines: Sequence[TypingLine], progress: Progress) -> dict[str, Any]:
     """What one key costs in this process, one text at a time: percentiles of wall-clock time in ms.
 
     The state before a word and its distribution are kept while the word is typed, as the service keeps them.
     """
-    progress.start("timing keystrokes", _TIMED_LOOKS)
-    times_s = list(islice(_timed(typist, lines), _UNTIMED_LOOKS + _TIMED_LOOKS))
-    told = times_s[_UNTIMED_LOOKS:] or times_s
+    progress.start("timing keystrokes", _TIMED_KEYSTROKES)
+    times_s = list(islice(_time_keystrokes(typist, lines), _WARMUP_KEYSTROKES + _TIMED_KEYSTROKES))
+    told = times_s[_WARMUP_KEYSTROKES:] or times_s
     progress.advance(len(told))
     progress.finish()
     p50, p99 = (1e3 * float(np.percentile(told, q)) for q in (50, 99))
     return {"p50": p50, "p99": p99, "keystrokes": len(told)}
 
 
-def _timed(typist: Typist, lines: Sequence[Line]) -> Iterator[float]:
+def _time_keystrokes(typist: Typist, lines: Sequence[TypingLine]) -> Iterator[float]:
     """Seconds that each look of each line took."""
     for line, start in zip(lines, typist.starts(lines), strict=True):
         looks = typist.type_line(line, start)

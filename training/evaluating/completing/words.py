@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from models.checking.sentences import running_words
+from models.checking.sentences import word_pattern
 from models.tokenizers import Tokenizer, WordTokenizer
-from training.evaluating.completing.looks import Line, Word
+from training.evaluating.completing.looks import TypingLine, WordSpan
 
 UNKNOWN_MARK = "<unk>"
 """What stands for rare words in some corpora: nobody types it, and it is no completion."""
@@ -17,7 +17,7 @@ _NOT_SPACE = re.compile(r"\S+")
 _SEED = 1
 
 
-def typed_line(tokenizer: Tokenizer, text: str) -> Line:
+def typing_line(tokenizer: Tokenizer, text: str) -> TypingLine:
     """A line as a model's typist types it.
 
     A word is what the tokenizer calls one, or a run of word characters if it has no words. For a tokenizer
@@ -28,19 +28,19 @@ def typed_line(tokenizer: Tokenizer, text: str) -> Line:
         pattern = _NOT_SPACE if tokenizer.pattern is None else re.compile(tokenizer.pattern)
         spans = [match.span() for match in pattern.finditer(text) if match.group()]
     else:
-        spans = [match.span() for match in running_words().finditer(text)]
+        spans = [match.span() for match in word_pattern().finditer(text)]
     marks = [match.span() for match in _MARK.finditer(text)]
-    words: list[Word] = []
+    words: list[WordSpan] = []
     for begin, end in spans:
         if any(first <= begin < last for first, last in marks):
             continue
         joined = bool(words) and begin == words[-1].end + 1 and text[begin - 1] == " "
-        words.append(Word(begin, end, spaced=text[end : end + 1] in {"", " "}, joined=joined))
+        words.append(WordSpan(begin, end, spaced=text[end : end + 1] in {"", " "}, joined=joined))
     num_keys = len(text) + 1 - sum(last - first + 1 for first, last in marks)
-    return Line(text, num_keys, tuple(words))
+    return TypingLine(text, num_keys, tuple(words))
 
 
-def sampled(texts: Sequence[str], words: int, *, consecutive: bool = False) -> list[str]:
+def sample_lines(texts: Sequence[str], words: int, *, consecutive: bool = False) -> list[str]:
     """Lines until they have so many words between white space, marks of unknown ones aside.
 
     Args:

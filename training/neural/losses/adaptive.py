@@ -7,7 +7,7 @@ from models.errors import InvalidInputError
 from models.neural.output.adaptive import AdaptiveSoftmax
 from models.neural.output.layer import OutputLayer
 from training.neural.losses.linear_softmax import linear_softmax
-from training.neural.losses.loss import Learned, Loss, accumulate
+from training.neural.losses.loss import Loss, LossResult, accumulate
 
 
 class AdaptiveCrossEntropy(Loss):
@@ -15,7 +15,7 @@ class AdaptiveCrossEntropy(Loss):
 
     def __call__(
         self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
-    ) -> Learned:
+    ) -> LossResult:
         """Add the gradients of the mean loss to the output layer's; see `Loss`.
 
         Parameters of a cluster that nothing needed get gradients of zero.
@@ -36,11 +36,11 @@ class AdaptiveCrossEntropy(Loss):
         gradient = head.grad_inputs.float()
         loss = head.losses.sum(dtype=torch.float64)
         for cluster in range(1, len(vectors)):
-            loss += _cluster(output, cluster, features, ranks, gradient, precision)
-        return Learned(float(loss) / len(ids), gradient.to(features.dtype))
+            loss += _cluster_loss(output, cluster, features, ranks, gradient, precision)
+        return LossResult(float(loss) / len(ids), gradient.to(features.dtype))
 
 
-def _cluster(
+def _cluster_loss(
     output: AdaptiveSoftmax,
     cluster: int,
     features: Tensor,

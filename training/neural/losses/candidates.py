@@ -8,11 +8,11 @@ from torch import Tensor
 from models.neural.output.softmax import Softmax
 from training.neural.losses.loss import accumulate
 
-LOGITS = 1 << 22
+MAX_SAMPLED_LOGITS = 1 << 22
 """Logits held at once."""
 
 
-class Candidates:
+class SampledLogits:
     """An output layer cut down to drawn tokens and to each position's target.
 
     Gradients gather here, position by position; `finish` hands them to the layer.
@@ -37,7 +37,7 @@ class Candidates:
 
     def slices(self, positions: int) -> Iterator[slice]:
         """So many positions in pieces whose logits fit into bounded memory."""
-        size = max(1, LOGITS // (len(self._drawn) + 1))
+        size = max(1, MAX_SAMPLED_LOGITS // (len(self._drawn) + 1))
         return (slice(start, start + size) for start in range(0, positions, size))
 
     def drawn_logits(self, features: Tensor) -> Tensor:

@@ -13,17 +13,17 @@ from training.neural.losses.full_softmax import FullSoftmax
 from training.neural.losses.loss import Loss
 from training.neural.losses.noise import NoiseSampler, noise_weights
 from training.neural.losses.sampled_softmax import SampledSoftmax
-from training.neural.losses.switching import Switching
+from training.neural.losses.switching import SwitchedLoss
 from training.neural.settings import TrainSettings
 
-_SAMPLING: dict[str, Callable[[NoiseSampler], Loss]] = {
+_SAMPLED_LOSSES: dict[str, Callable[[NoiseSampler], Loss]] = {
     "sampled": SampledSoftmax,
     "nce": NoiseContrastive,
     "negative-sampling": NegativeSampling,
 }
 
 
-def loss_of(settings: TrainSettings, output: OutputLayer, counts: Tensor, *, seed: int) -> Loss:
+def make_loss(settings: TrainSettings, output: OutputLayer, counts: Tensor, *, seed: int) -> Loss:
     """The loss that settings name.
 
     Args:
@@ -45,7 +45,7 @@ def loss_of(settings: TrainSettings, output: OutputLayer, counts: Tensor, *, see
         return full
     weights = noise_weights(counts.cpu().numpy(), settings.noise)
     sampler = NoiseSampler(weights, samples=settings.samples, seed=seed, device=counts.device)
-    sampled = _SAMPLING[settings.loss](sampler)
+    sampled = _SAMPLED_LOSSES[settings.loss](sampler)
     if settings.sampled_share == 1:
         return sampled
-    return Switching(sampled, full, share=settings.sampled_share)
+    return SwitchedLoss(sampled, full, share=settings.sampled_share)

@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.neural.output.layer import OutputLayer
-from training.neural.losses.candidates import Candidates
-from training.neural.losses.full_softmax import plain
+from training.neural.losses.candidates import SampledLogits
+from training.neural.losses.full_softmax import require_softmax
 from training.neural.losses.in_place import logistic_rows
-from training.neural.losses.loss import Learned, Loss
+from training.neural.losses.loss import Loss, LossResult
 from training.neural.losses.noise import NoiseSampler
 
 
@@ -26,12 +26,12 @@ class _Contrastive(Loss):
 
     def __call__(
         self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
-    ) -> Learned:
+    ) -> LossResult:
         """Add the gradients of the mean loss to the output layer's; see `Loss`."""
-        layer = plain(output, loss=self.name)
+        layer = require_softmax(output, loss=self.name)
         drawn = self._sampler.draw().ids
         correction = self._sampler.log_expected if self.corrected else torch.zeros_like(layer.bias)
-        chosen = Candidates(layer, drawn, -correction[drawn], precision=precision)
+        chosen = SampledLogits(layer, drawn, -correction[drawn], precision=precision)
         gradient = torch.empty_like(features)
         loss = 0.0
         for cut in chosen.slices(len(ids)):
@@ -42,7 +42,7 @@ class _Contrastive(Loss):
             gradient[cut] = chosen.backward(features[cut], ids[cut], of_target, logits)
             loss += float(losses.sum(dtype=torch.float64))
         chosen.finish()
-        return Learned(loss / len(ids), gradient)
+        return LossResult(loss / len(ids), gradient)
 
     def state(self) -> dict[str, Any]:
         """Where the draws are."""

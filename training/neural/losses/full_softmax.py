@@ -7,7 +7,7 @@ from models.errors import InvalidInputError
 from models.neural.output.layer import OutputLayer
 from models.neural.output.softmax import Softmax
 from training.neural.losses.linear_softmax import linear_softmax
-from training.neural.losses.loss import Learned, Loss, accumulate
+from training.neural.losses.loss import Loss, LossResult, accumulate
 
 
 class FullSoftmax(Loss):
@@ -25,9 +25,9 @@ class FullSoftmax(Loss):
 
     def __call__(
         self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
-    ) -> Learned:
+    ) -> LossResult:
         """Add the gradients of the mean loss to the output layer's; see `Loss`."""
-        layer = plain(output, loss="softmax")
+        layer = require_softmax(output, loss="softmax")
         done = linear_softmax(
             layer.weight,
             layer.bias + layer.never_predicted,
@@ -42,10 +42,10 @@ class FullSoftmax(Loss):
         losses = done.losses
         if self.self_normalise:
             losses = losses + 0.5 * self.self_normalise * done.log_sums.square()
-        return Learned(float(losses.mean(dtype=torch.float64)), done.grad_inputs.to(features.dtype))
+        return LossResult(float(losses.mean(dtype=torch.float64)), done.grad_inputs.to(features.dtype))
 
 
-def plain(output: OutputLayer, *, loss: str) -> Softmax:
+def require_softmax(output: OutputLayer, *, loss: str) -> Softmax:
     """The output layer, if it is a softmax over the whole vocabulary.
 
     Raises:

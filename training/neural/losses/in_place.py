@@ -14,7 +14,7 @@ from torch.nn import functional
 from training.neural.losses.kernel import softmax_gradients
 from training.neural.losses.logistic_kernel import logistic_gradients
 
-Array: TypeAlias = npt.NDArray[Any]
+AnyArray: TypeAlias = npt.NDArray[Any]
 
 
 class SoftmaxRows(NamedTuple):
@@ -46,7 +46,7 @@ def softmax_rows(
     if logits.is_cuda:
         return _softmax_rows_by_torch(logits, bias, targets, scale, pull)
     losses, log_sums = torch.empty(2, len(logits))
-    rows, added, places = _seen_by_numpy(logits), bias.numpy(), targets.numpy()
+    rows, added, places = _numpy_view(logits), bias.numpy(), targets.numpy()
 
     def work(part: slice) -> None:
         softmax_gradients(
@@ -76,7 +76,7 @@ def logistic_rows(logits: Tensor, *, scale: float) -> Tensor:
     if logits.is_cuda:
         return _logistic_rows_by_torch(logits, scale)
     losses = torch.empty(len(logits))
-    rows = _seen_by_numpy(logits)
+    rows = _numpy_view(logits)
     _in_threads(
         lambda part: logistic_gradients(rows[part], np.float32(scale), losses[part].numpy()), len(rows)
     )
@@ -103,9 +103,9 @@ def _logistic_rows_by_torch(logits: Tensor, scale: float) -> Tensor:
     return losses
 
 
-def _seen_by_numpy(logits: Tensor) -> Array:
+def _numpy_view(logits: Tensor) -> AnyArray:
     """The same memory as an array; numpy has no bfloat16, so its 16 bits."""
-    array: Array = (logits.view(torch.uint16) if logits.dtype == torch.bfloat16 else logits).numpy()
+    array: AnyArray = (logits.view(torch.uint16) if logits.dtype == torch.bfloat16 else logits).numpy()
     return array
 
 

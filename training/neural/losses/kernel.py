@@ -19,14 +19,14 @@ _ONE = np.float32(1)
 
 
 @numba.njit(nogil=True, inline="always")
-def _key(value: Any) -> Any:
+def _sortable_bits(value: Any) -> Any:
     """A float32 as an integer of the same order: LLVM vectorises the maximum of integers, not that of floats."""
     bits = np.int32(bits_of_float(value))
     return bits ^ ((bits >> _SIGN) & _MAGNITUDE)
 
 
 @numba.njit(nogil=True, inline="always")
-def _of_key(key: Any) -> Any:
+def _float_of_sortable(key: Any) -> Any:
     """The float32 of a key."""
     return float_of_bits(np.uint32(key ^ ((key >> _SIGN) & _MAGNITUDE)))
 
@@ -59,8 +59,8 @@ def softmax_gradients(
         key = _LOWEST_KEY
         for v in range(size):
             values[v] = as_float32(row[v]) + bias[v]
-            key = max(key, _key(values[v]))
-        highest = _of_key(key)
+            key = max(key, _sortable_bits(values[v]))
+        highest = _float_of_sortable(key)
         target = values[targets[n]]
         total = np.float32(0)
         for v in range(size):

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from training.neural.losses.in_place import SoftmaxRows, softmax_rows
 
-LOGITS = 1 << 22
+MAX_LOGITS = 1 << 22
 """Logits held at once on a CPU; beyond the caches, fresh pages for them cost more than the products."""
 
-LOGITS_ON_CUDA = 1 << 25
+MAX_LOGITS_ON_CUDA = 1 << 25
 
 MIN_ROWS = 256
 """Positions at least in a slice: each slice reads and writes matrices as large as the layer's."""
@@ -61,7 +61,10 @@ def linear_softmax(
     """
     weight, bias = weight.detach().to(precision), bias.detach().float()
     inputs = inputs.to(precision)
-    count, size = len(targets), max(MIN_ROWS, (LOGITS_ON_CUDA if inputs.is_cuda else LOGITS) // len(bias))
+    count, size = (
+        len(targets),
+        max(MIN_ROWS, (MAX_LOGITS_ON_CUDA if inputs.is_cuda else MAX_LOGITS) // len(bias)),
+    )
     answer = LinearSoftmax(
         inputs.new_empty(count, dtype=torch.float32),
         inputs.new_empty(count, dtype=torch.float32),

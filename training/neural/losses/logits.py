@@ -20,7 +20,7 @@ def _as_float32(typing_context: Any, logit: Any) -> Any:  # noqa: ARG001
         high = builder.shl(builder.zext(arguments[0], _BITS), _BITS(16))
         return builder.bitcast(high, ir.FloatType())
 
-    return _checked(logit, types.float32(logit)), generate
+    return _check_logit(logit, types.float32(logit)), generate
 
 
 @intrinsic
@@ -35,10 +35,10 @@ def _as_type_of(typing_context: Any, value: Any, logit: Any) -> Any:  # noqa: AR
         rounded = builder.add(builder.add(bits, _BITS(0x7FFF)), even)
         return builder.trunc(builder.lshr(rounded, _BITS(16)), _HALF)
 
-    return _checked(logit, logit(types.float32, logit)), generate
+    return _check_logit(logit, logit(types.float32, logit)), generate
 
 
-def _checked(logit: Any, signature: Any) -> Any:
+def _check_logit(logit: Any, signature: Any) -> Any:
     if logit not in {types.float32, types.uint16}:
         raise numba.TypingError(f"logits are float32, or bfloat16 as uint16, not {logit}")
     return signature

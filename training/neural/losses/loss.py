@@ -10,7 +10,7 @@ from torch import Tensor
 from models.neural.output.layer import OutputLayer
 
 
-class Learned(NamedTuple):
+class LossResult(NamedTuple):
     """What a stretch of text taught.
 
     Attributes:
@@ -29,7 +29,7 @@ class Loss(ABC):
     @abstractmethod
     def __call__(
         self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
-    ) -> Learned:
+    ) -> LossResult:
         """Add the gradients of the mean loss to the output layer's parameters.
 
         Args:

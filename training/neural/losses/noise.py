@@ -11,13 +11,13 @@ from torch import Tensor
 from models.vocabulary import BOS
 
 NoiseName = Literal["unigram", "log-uniform"]
-Weights: TypeAlias = npt.NDArray[np.float64]
+NoiseWeights: TypeAlias = npt.NDArray[np.float64]
 
 _POWER = 0.75
 """Flattens the frequencies (Mikolov et al. 2013)."""
 
 
-class Noise(NamedTuple):
+class NoiseDraw(NamedTuple):
     """What was drawn.
 
     Attributes:
@@ -45,7 +45,7 @@ class NoiseSampler:
     """
 
     def __init__(
-        self, weights: Weights, *, samples: int, seed: int, device: torch.device | str = "cpu"
+        self, weights: NoiseWeights, *, samples: int, seed: int, device: torch.device | str = "cpu"
     ) -> None:
         expected = inclusion_probabilities(weights, samples)
         self.samples = round(float(expected.sum()))
@@ -59,7 +59,7 @@ class NoiseSampler:
         with np.errstate(divide="ignore"):
             self.log_expected = torch.as_tensor(np.log(expected), dtype=torch.float32, device=self._device)
 
-    def draw(self) -> Noise:
+    def draw(self) -> NoiseDraw:
         """The next draw."""
         teeth = self._generator.random() + np.arange(self.samples)
         places = np.searchsorted(self._ends, teeth, side="right")
@@ -67,7 +67,7 @@ class NoiseSampler:
         ids = torch.as_tensor(
             np.unique(self._order[np.minimum(places, len(self._order) - 1)]), device=self._device
         )
-        return Noise(ids, self.log_expected[ids])
+        return NoiseDraw(ids, self.log_expected[ids])
 
     def state(self) -> dict[str, Any]:
         """What it takes to go on drawing the same."""
@@ -78,7 +78,7 @@ class NoiseSampler:
         self._generator.bit_generator.state = dict(state)
 
 
-def noise_weights(counts: npt.ArrayLike, kind: NoiseName) -> Weights:
+def noise_weights(counts: npt.ArrayLike, kind: NoiseName) -> NoiseWeights:
     """How often tokens are drawn relative to each other [V].
 
     Args:
@@ -96,7 +96,7 @@ def noise_weights(counts: npt.ArrayLike, kind: NoiseName) -> Weights:
     return weights
 
 
-def inclusion_probabilities(weights: Weights, samples: int) -> Weights:
+def inclusion_probabilities(weights: NoiseWeights, samples: int) -> NoiseWeights:
     """Probabilities [V], at most 1, that add up to a number of samples, in proportion to weights where below 1.
 
     Args:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from models.neural.output.layer import OutputLayer
-from training.neural.losses.candidates import Candidates
-from training.neural.losses.full_softmax import plain
+from training.neural.losses.candidates import SampledLogits
+from training.neural.losses.full_softmax import require_softmax
 from training.neural.losses.in_place import softmax_rows
-from training.neural.losses.loss import Learned, Loss
+from training.neural.losses.loss import Loss, LossResult
 from training.neural.losses.noise import NoiseSampler
 
 
@@ -31,13 +31,13 @@ class SampledSoftmax(Loss):
 
     def __call__(
         self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
-    ) -> Learned:
+    ) -> LossResult:
         """Add the gradients of the mean loss to the output layer's; see `Loss`."""
-        layer = plain(output, loss="sampled")
+        layer = require_softmax(output, loss="sampled")
         drawn, log_expected = self._sampler.draw()
         place = drawn.new_full((len(layer.bias),), -1)  # of each token among those drawn
         place[drawn] = torch.arange(len(drawn), device=drawn.device)
-        chosen = Candidates(layer, drawn, -log_expected, precision=precision)
+        chosen = SampledLogits(layer, drawn, -log_expected, precision=precision)
         gradient = torch.empty_like(features)
         loss = 0.0
         for cut in chosen.slices(len(ids)):
@@ -50,7 +50,7 @@ class SampledSoftmax(Loss):
             gradient[cut] = chosen.backward(features[cut], ids[cut], of_target, of_drawn)
             loss += float(rows.losses.sum(dtype=torch.float64))
         chosen.finish()
-        return Learned(loss / len(ids), gradient)
+        return LossResult(loss / len(ids), gradient)
 
     def state(self) -> dict[str, Any]:
         """Where the draws are."""

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from models.neural.output.layer import OutputLayer
-from training.neural.losses.loss import Learned, Loss
+from training.neural.losses.loss import Loss, LossResult
 
 
-class Switching(Loss):
+class SwitchedLoss(Loss):
     """A cheap loss while there is much to learn, an exact one to end with.
 
     Args:
@@ -26,7 +26,7 @@ class Switching(Loss):
 
     def __call__(
         self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
-    ) -> Learned:
+    ) -> LossResult:
         """Add the gradients of the loss whose turn it is; see `Loss`."""
         return self._current(output, features, ids, precision=precision)
 

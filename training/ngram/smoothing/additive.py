@@ -10,7 +10,7 @@ from models.vocabulary import BOS
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.observations import Observations, OrderCounts
 from training.ngram.smoothing.interface import Smoothed
-from training.ngram.smoothing.interpolated import Level, interpolate
+from training.ngram.smoothing.interpolated import InterpolationLevel, interpolate
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +42,19 @@ class Additive:
 
     def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
         """Estimate a model; held-out text is not looked at."""
-        carrying = _CarryingContexts(observations.order)
+        carrying = _EstimateContexts(observations.order)
         added = self.k * (observations.vocab_size - 1)
 
-        def level(order: OrderCounts) -> Level:
+        def level(order: OrderCounts) -> InterpolationLevel:
             with np.errstate(over="ignore"):  # with next to nothing added, or more than a float holds
                 shares = 1.0 / (1.0 + order.totals / added)
-            return Level(np.zeros(4), np.where(carrying.next_mask(order), shares, 1.0))
+            return InterpolationLevel(np.zeros(4), np.where(carrying.next_mask(order), shares, 1.0))
 
         orders = interpolate(observations.occurrences(), level)
         return Smoothed(orders, {"k": self.k})
 
 
-class _CarryingContexts:
+class _EstimateContexts:
     """Follows, order by order, which contexts are of full length or begin with `<s>`."""
 
     def __init__(self, full_order: int) -> None:

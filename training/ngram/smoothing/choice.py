@@ -34,7 +34,7 @@ SMOOTHING_OF_KEY: dict[str, SmoothingName] = {"k": "add-k", "buckets": "jelinek-
 """Settings that one smoothing alone looks at."""
 
 
-def smoothing_of(
+def make_smoothing(
     name: SmoothingName, *, k: float = 0.1, buckets: int = 1, discounts: DiscountSource = "counts"
 ) -> Smoothing:
     """The smoothing of a name.

@@ -13,18 +13,18 @@ from typing import ClassVar, Literal, TypeAlias
 import numpy as np
 
 from training.corpora.encoded import EncodedCorpus
-from training.ngram.matching import match
+from training.ngram.matching import match_counts
 from training.ngram.observations import Observations, OrderCounts
 from training.ngram.smoothing.discounts import (
-    FALLBACK,
-    SINGLE_FALLBACK,
+    FALLBACK_DISCOUNTS,
+    SINGLE_FALLBACK_DISCOUNT,
     Discounts,
     modified_discounts,
     single_discount,
 )
 from training.ngram.smoothing.held_out_discounts import fit_discounts
-from training.ngram.smoothing.interface import Smoothed, required
-from training.ngram.smoothing.interpolated import Level, interpolate
+from training.ngram.smoothing.interface import Smoothed, require_held_out
+from training.ngram.smoothing.interpolated import InterpolationLevel, interpolate
 
 DiscountSource: TypeAlias = Literal["counts", "held-out"]
 """Where discounts come from: counts of counts, or the likelihood of held-out text."""
@@ -55,13 +55,15 @@ class _Discounting:
         used: list[Discounts] = []
         fallback_orders: list[int] = []
 
-        def level(order: OrderCounts) -> Level:
+        def level(order: OrderCounts) -> InterpolationLevel:
             k = len(used)
             estimated = fitted[k] if fitted else self._from_counts(order)
             if estimated is None:
                 fallback_orders.append(k + 1)
-            used.append(estimated or (FALLBACK if self._num_discounts == 3 else SINGLE_FALLBACK))
-            return Level(used[-1].table(), np.zeros(len(order.totals)))
+            used.append(
+                estimated or (FALLBACK_DISCOUNTS if self._num_discounts == 3 else SINGLE_FALLBACK_DISCOUNT)
+            )
+            return InterpolationLevel(used[-1].table(), np.zeros(len(order.totals)))
 
         orders = interpolate(self._orders(observations), level)
         facts = {"discounts_from": self.discounts}
@@ -76,9 +78,9 @@ class _Discounting:
         return single_discount(order.counts_of_counts)
 
     def _fit(self, observations: Observations, held_out: EncodedCorpus | None) -> list[Discounts]:
-        text = required(held_out, key="ngram.discounts", what="discounts")
+        text = require_held_out(held_out, key="ngram.discounts", what="discounts")
         vocab_size = observations.vocab_size
-        matches = match(self._orders(observations), text, vocab_size=vocab_size)
+        matches = match_counts(self._orders(observations), text, vocab_size=vocab_size)
         return fit_discounts(matches, num_discounts=self._num_discounts, vocab_size=vocab_size)
 
 

@@ -24,10 +24,10 @@ class Discounts(NamedTuple):
         return np.array([0.0, *self])
 
 
-FALLBACK = Discounts(0.5, 1.0, 1.5)
+FALLBACK_DISCOUNTS = Discounts(0.5, 1.0, 1.5)
 """For an order whose counts of counts allow no estimate, as in tiny texts or closed vocabularies."""
 
-SINGLE_FALLBACK = Discounts.same(0.5)
+SINGLE_FALLBACK_DISCOUNT = Discounts.same(0.5)
 """Likewise, where all counts have the same discount."""
 
 

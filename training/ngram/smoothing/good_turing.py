@@ -11,7 +11,13 @@ from models.vocabulary import BOS
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.observations import Observations
 from training.ngram.smoothing.interface import Smoothed
-from training.ngram.smoothing.weights import EstimatedOrder, FloatArray, by_ngram, log10, uniform
+from training.ngram.smoothing.weights import (
+    DoubleArray,
+    EstimatedOrder,
+    attach_backoffs,
+    log10,
+    uniform_distribution,
+)
 
 MAX_DISCOUNTED = 5
 """Counts up to this one are discounted; higher ones are reliable as they are."""
@@ -36,7 +42,7 @@ class GoodTuring:
         """Estimate a model; held-out text is not looked at."""
         ratios: list[list[float]] = []
         fallback_orders: list[int] = []
-        orders = by_ngram(_estimate(observations, ratios, fallback_orders))
+        orders = attach_backoffs(_estimate(observations, ratios, fallback_orders))
         return Smoothed(orders, {"discount_ratios": ratios}, fallback_orders=tuple(fallback_orders))
 
 
@@ -62,20 +68,20 @@ def discount_ratios(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> 
     return None
 
 
-FALLBACK = [(r - 0.5) / r for r in range(1, MAX_DISCOUNTED + 1)]
+FALLBACK_RATIOS = [(r - 0.5) / r for r in range(1, MAX_DISCOUNTED + 1)]
 """For an order whose counts of counts allow no estimate: half an occurrence is taken from low counts."""
 
 
 def _estimate(
     observations: Observations, ratios: list[list[float]], fallback_orders: list[int]
 ) -> Iterator[EstimatedOrder]:
-    lower = uniform(observations.vocab_size)
+    lower = uniform_distribution(observations.vocab_size)
     lower_prefixes, unlisted = np.zeros(1, np.int32), np.zeros(1)
     for k, order in enumerate(observations.occurrences(), start=1):
         found = discount_ratios(order.counts_of_counts)
         if found is None:
             fallback_orders.append(k)
-        ratios.append(found or FALLBACK)
+        ratios.append(found or FALLBACK_RATIOS)
         kept = np.array([0.0, *ratios[-1], 1.0])
         if k == 1:
             probs = _unigrams(order.counts, kept)
@@ -96,7 +102,7 @@ def _estimate(
         yield EstimatedOrder(order.ngrams, log10(probs), log10(backoffs))
 
 
-def _unigrams(counts: npt.NDArray[np.int32], kept: FloatArray) -> FloatArray:
+def _unigrams(counts: npt.NDArray[np.int32], kept: DoubleArray) -> DoubleArray:
     """Probabilities of all words [V]; what is freed is shared evenly by those never seen."""
     left = counts * kept[np.minimum(counts, len(kept) - 1)]
     total, freed = float(counts.sum()), float((counts - left).sum())
@@ -107,7 +113,7 @@ def _unigrams(counts: npt.NDArray[np.int32], kept: FloatArray) -> FloatArray:
         return counts / total
     if freed == 0:
         total, freed = total + 1.0, 1.0
-    probs: FloatArray = left / total
+    probs: DoubleArray = left / total
     probs[never_seen] = freed / total / remaining
     return probs
 
@@ -118,11 +124,11 @@ def _back_off(
     suffixes: npt.NDArray[np.int32],
     counts: npt.NDArray[np.int32],
     totals: npt.NDArray[np.int32],
-    kept: FloatArray,
+    kept: DoubleArray,
     lower_prefixes: npt.NDArray[np.int32],
-    lower: FloatArray,
-    lower_unlisted: FloatArray,
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+    lower: DoubleArray,
+    lower_unlisted: DoubleArray,
+) -> tuple[DoubleArray, DoubleArray, DoubleArray]:
     """Probabilities of one order [n]; back-off weights and mass of unlisted words by context [m].
 
     `lower_unlisted` is the mass of unlisted words by context of the order below.
@@ -165,8 +171,8 @@ def _back_off(
 def _remaining_mass(
     listed: npt.NDArray[np.int32],
     lower_prefixes: npt.NDArray[np.int32],
-    lower: FloatArray,
-    lower_unlisted: FloatArray,
+    lower: DoubleArray,
+    lower_unlisted: DoubleArray,
 ) -> float:
     """What the shorter context gives words that are not listed after the longer one, term by term.
 

@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 
 from training.ngram.matching import Matches
-from training.ngram.smoothing.discounts import FALLBACK, SINGLE_FALLBACK, Discounts
-from training.ngram.smoothing.weights import FloatArray, uniform
+from training.ngram.smoothing.discounts import FALLBACK_DISCOUNTS, SINGLE_FALLBACK_DISCOUNT, Discounts
+from training.ngram.smoothing.weights import DoubleArray, uniform_distribution
 
 MIN_DISCOUNT = 1e-3
 """Something is always left for words that neither text has."""
@@ -39,11 +39,11 @@ def fit_discounts(
         vocab_size: V.
     """
     orders = [_Evidence(one_order, num_discounts) for one_order in matches]
-    start = FALLBACK if num_discounts == 3 else SINGLE_FALLBACK
+    start = FALLBACK_DISCOUNTS if num_discounts == 3 else SINGLE_FALLBACK_DISCOUNT
     found = np.array([start[:num_discounts]] * len(orders))
     for _ in range(_MAX_ROUNDS):
         before = found.copy()
-        _improve(orders, found, float(uniform(vocab_size)[0]))
+        _improve_discounts(orders, found, float(uniform_distribution(vocab_size)[0]))
         if np.abs(found - before).max() < _TOLERANCE:
             break
     rows = [[float(d) for d in row] * (3 // num_discounts) for row in found]
@@ -62,19 +62,19 @@ class _Evidence:
 
     def __init__(self, matches: Matches, num_discounts: int) -> None:
         seen = matches.totals > 0
-        weights: FloatArray = np.divide(1.0, matches.totals, out=np.zeros(len(seen)), where=seen)
+        weights: DoubleArray = np.divide(1.0, matches.totals, out=np.zeros(len(seen)), where=seen)
         types = matches.types.astype(np.float64)
         if num_discounts == 1:
             types = types.sum(axis=1, keepdims=True)
         counted_as = np.minimum(matches.counts, num_discounts)[:, None]
         which = (counted_as == np.arange(1, num_discounts + 1)).astype(np.float64)
-        self.frequencies: FloatArray = matches.counts * weights
-        self.pruned: FloatArray = np.where(seen, matches.pruned * weights, 1.0)
-        self.freed: FloatArray = types * weights[:, None]
-        self.lost: FloatArray = which * weights[:, None]
+        self.frequencies: DoubleArray = matches.counts * weights
+        self.pruned: DoubleArray = np.where(seen, matches.pruned * weights, 1.0)
+        self.freed: DoubleArray = types * weights[:, None]
+        self.lost: DoubleArray = which * weights[:, None]
 
 
-def _improve(orders: list[_Evidence], discounts: FloatArray, uniform_prob: float) -> None:
+def _improve_discounts(orders: list[_Evidence], discounts: DoubleArray, uniform_prob: float) -> None:
     """One round: every discount [orders, D] in turn takes its best value, the others as they are."""
     backoffs = [e.pruned + e.freed @ d for e, d in zip(orders, discounts, strict=True)]
     lower = np.full(len(backoffs[0]), uniform_prob)
@@ -89,12 +89,12 @@ def _improve(orders: list[_Evidence], discounts: FloatArray, uniform_prob: float
             own = evidence.frequencies - evidence.lost @ discounts[k]
             backoff = evidence.pruned + evidence.freed @ discounts[k]
             probs = added + factor * (own + backoff * lower)
-            discounts[k, column] = _best(probs, slopes, discounts[k, column], highest=column + 1.0)
+            discounts[k, column] = _best_discount(probs, slopes, discounts[k, column], highest=column + 1.0)
         backoffs[k] = evidence.pruned + evidence.freed @ discounts[k]
         lower = evidence.frequencies - evidence.lost @ discounts[k] + backoffs[k] * lower
 
 
-def _best(probs: FloatArray, slopes: FloatArray, start: float, *, highest: float) -> float:
+def _best_discount(probs: DoubleArray, slopes: DoubleArray, start: float, *, highest: float) -> float:
     """The discount that maximises Σ log p, where p = probs + slopes · (discount − start) [T].
 
     The derivative falls throughout; its root is kept between two bounds.

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from models.errors import InvalidInputError
-from models.ngram.build import NGrams, Weights
+from models.ngram.build import NGrams, NGramWeights
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.observations import Observations
 from training.ngram.smoothing.discounts import Discounts
@@ -20,7 +20,7 @@ class Smoothed(NamedTuple):
         fallback_orders: the orders whose parameters are constants, as their counts allow no estimate.
     """
 
-    orders: Sequence[tuple[NGrams, Weights]]
+    orders: Sequence[tuple[NGrams, NGramWeights]]
     facts: Mapping[str, Any]
     discounts: tuple[Discounts, ...] = ()
     fallback_orders: tuple[int, ...] = ()
@@ -42,7 +42,7 @@ class Smoothing(Protocol):
         ...
 
 
-def required(held_out: EncodedCorpus | None, *, key: str, what: str) -> EncodedCorpus:
+def require_held_out(held_out: EncodedCorpus | None, *, key: str, what: str) -> EncodedCorpus:
     """Held-out text that a smoothing cannot do without.
 
     Raises:

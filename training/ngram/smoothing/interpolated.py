@@ -17,13 +17,19 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from models.ngram.build import NGrams, Weights
+from models.ngram.build import NGrams, NGramWeights
 from models.vocabulary import BOS
 from training.ngram.observations import OrderCounts
-from training.ngram.smoothing.weights import EstimatedOrder, FloatArray, by_ngram, log10, uniform
+from training.ngram.smoothing.weights import (
+    DoubleArray,
+    EstimatedOrder,
+    attach_backoffs,
+    log10,
+    uniform_distribution,
+)
 
 
-class Level(NamedTuple):
+class InterpolationLevel(NamedTuple):
     """How one order is interpolated with the one below.
 
     Attributes:
@@ -31,29 +37,29 @@ class Level(NamedTuple):
         lower_shares: μ by context [m]; 1 for contexts that shall say nothing of their own.
     """
 
-    discounts: FloatArray
-    lower_shares: FloatArray
+    discounts: DoubleArray
+    lower_shares: DoubleArray
 
 
 def interpolate(
-    orders: Iterable[OrderCounts], level: Callable[[OrderCounts], Level]
-) -> list[tuple[NGrams, Weights]]:
+    orders: Iterable[OrderCounts], level: Callable[[OrderCounts], InterpolationLevel]
+) -> list[tuple[NGrams, NGramWeights]]:
     """A back-off model from counts.
 
     Args:
         orders: the counts of the orders 1, 2, ….
         level: how an order is interpolated with the one below it.
     """
-    return by_ngram(_estimate(orders, level))
+    return attach_backoffs(_estimate(orders, level))
 
 
 def _estimate(
-    orders: Iterable[OrderCounts], level: Callable[[OrderCounts], Level]
+    orders: Iterable[OrderCounts], level: Callable[[OrderCounts], InterpolationLevel]
 ) -> Iterator[EstimatedOrder]:
     lower = None
     for order in orders:
         is_first = lower is None
-        lower = uniform(len(order.counts)) if lower is None else lower
+        lower = uniform_distribution(len(order.counts)) if lower is None else lower
         lower, backoffs = _interpolate(
             order.ngrams.prefixes, order.ngrams.suffixes, order.counts, order.totals, *level(order), lower
         )
@@ -68,10 +74,10 @@ def _interpolate(
     suffixes: npt.NDArray[np.int32],
     counts: npt.NDArray[np.int32],
     totals: npt.NDArray[np.int32],
-    discounts: FloatArray,
-    lower_shares: FloatArray,
-    lower: FloatArray,
-) -> tuple[FloatArray, FloatArray]:
+    discounts: DoubleArray,
+    lower_shares: DoubleArray,
+    lower: DoubleArray,
+) -> tuple[DoubleArray, DoubleArray]:
     """Probabilities of one order [n], and the back-off weights of its contexts [m].
 
     The n-grams of a context lie together. What is freed is summed by itself, not as a

@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 from models.errors import InvalidInputError
 from training.corpora.encoded import EncodedCorpus
-from training.ngram.matching import Matches, match
+from training.ngram.matching import Matches, match_counts
 from training.ngram.observations import Observations, OrderCounts
-from training.ngram.smoothing.interface import Smoothed, required
-from training.ngram.smoothing.interpolated import Level, interpolate
-from training.ngram.smoothing.weights import FloatArray, uniform
+from training.ngram.smoothing.interface import Smoothed, require_held_out
+from training.ngram.smoothing.interpolated import InterpolationLevel, interpolate
+from training.ngram.smoothing.weights import DoubleArray, uniform_distribution
 
-IntArray: TypeAlias = npt.NDArray[np.int64]
+LongArray: TypeAlias = npt.NDArray[np.int64]
 
 MAX_BUCKETS = 31
 """As many powers of two as a count can have."""
@@ -57,21 +57,23 @@ class JelinekMercer:
         Raises:
             InvalidInputError: there is no held-out text, or it is not of the same vocabulary.
         """
-        text = required(held_out, key="ngram.smoothing", what="the weights of jelinek-mercer")
+        text = require_held_out(held_out, key="ngram.smoothing", what="the weights of jelinek-mercer")
         vocab_size = observations.vocab_size
-        matches = list(match(observations.occurrences(), text, vocab_size=vocab_size))
+        matches = list(match_counts(observations.occurrences(), text, vocab_size=vocab_size))
         lambdas = fit_lambdas(matches, buckets=self.buckets, vocab_size=vocab_size)
         of_order = iter(lambdas)
 
-        def level(order: OrderCounts) -> Level:
-            return Level(np.zeros(4), 1.0 - next(of_order)[_bucket_of(order.totals, self.buckets)])
+        def level(order: OrderCounts) -> InterpolationLevel:
+            return InterpolationLevel(
+                np.zeros(4), 1.0 - next(of_order)[_bucket_of(order.totals, self.buckets)]
+            )
 
         orders = interpolate(observations.occurrences(), level)
         found = [row.tolist() if self.buckets > 1 else float(row[0]) for row in lambdas]
         return Smoothed(orders, {"lambdas": found})
 
 
-def fit_lambdas(matches: Sequence[Matches], *, buckets: int, vocab_size: int) -> FloatArray:
+def fit_lambdas(matches: Sequence[Matches], *, buckets: int, vocab_size: int) -> DoubleArray:
     """The weights [orders, buckets] under which held-out text is most probable, by EM from ½.
 
     A token that reaches an order stops there or goes on to the order below. λ becomes the
@@ -89,7 +91,7 @@ def fit_lambdas(matches: Sequence[Matches], *, buckets: int, vocab_size: int) ->
     lambdas = np.full((len(orders), buckets), 0.5)
     for _ in range(_MAX_STEPS):
         before = lambdas
-        lambdas = _step(orders, before, float(uniform(vocab_size)[0]))
+        lambdas = _em_step(orders, before, float(uniform_distribution(vocab_size)[0]))
         if np.abs(lambdas - before).max() < _TOLERANCE:
             break
     for evidence, row in zip(orders, lambdas, strict=True):
@@ -106,11 +108,11 @@ class _Evidence:
         totals = matches.totals[self.tokens]
         self.buckets = _bucket_of(totals, buckets)
         self.reached = np.bincount(self.buckets, minlength=buckets) > 0
-        self.frequencies: FloatArray = matches.counts[self.tokens] / totals
-        self.pruned: FloatArray = matches.pruned[self.tokens] / totals
+        self.frequencies: DoubleArray = matches.counts[self.tokens] / totals
+        self.pruned: DoubleArray = matches.pruned[self.tokens] / totals
 
 
-def _step(orders: Sequence[_Evidence], lambdas: FloatArray, uniform_prob: float) -> FloatArray:
+def _em_step(orders: Sequence[_Evidence], lambdas: DoubleArray, uniform_prob: float) -> DoubleArray:
     """One step of EM."""
     num_tokens = len(orders[0].tokens)  # every token has seen unigrams
     probs = np.full(num_tokens, uniform_prob)
@@ -127,19 +129,21 @@ def _step(orders: Sequence[_Evidence], lambdas: FloatArray, uniform_prob: float)
         weights, here = lambdas[k][order.buckets], reaching[order.tokens]
         own = order.frequencies + order.pruned * lower
         total = lower + weights * (own - lower)
-        updated[k] = _shares(order, here * weights * own / total, here, lambdas[k])
+        updated[k] = _stop_shares(order, here * weights * own / total, here, lambdas[k])
         reaching[order.tokens] = here * (1.0 - weights * order.frequencies / total)
     return updated
 
 
-def _shares(order: _Evidence, stopping: FloatArray, reaching: FloatArray, before: FloatArray) -> FloatArray:
+def _stop_shares(
+    order: _Evidence, stopping: DoubleArray, reaching: DoubleArray, before: DoubleArray
+) -> DoubleArray:
     """The share that stops, by bucket; as before where nobody comes by."""
     stopped = np.bincount(order.buckets, stopping, minlength=len(before))
     reached = np.bincount(order.buckets, reaching, minlength=len(before))
     return np.minimum(np.divide(stopped, reached, out=before.copy(), where=reached > 0), _MAX_LAMBDA)
 
 
-def _bucket_of(totals: npt.NDArray[np.int32], buckets: int) -> IntArray:
+def _bucket_of(totals: npt.NDArray[np.int32], buckets: int) -> LongArray:
     """The bucket of each context by its count; that of contexts never seen is of no account."""
     exponents = np.frexp(np.maximum(totals, 1))[1].astype(np.int64) - 1
     return np.minimum(exponents, buckets - 1)

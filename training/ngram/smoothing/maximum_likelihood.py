@@ -7,7 +7,7 @@ import numpy as np
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.observations import Observations
 from training.ngram.smoothing.interface import Smoothed
-from training.ngram.smoothing.interpolated import Level, interpolate
+from training.ngram.smoothing.interpolated import InterpolationLevel, interpolate
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class MaximumLikelihood:
     def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
         """Estimate a model; held-out text is not looked at."""
         orders = interpolate(
-            observations.occurrences(), lambda order: Level(np.zeros(4), np.zeros(len(order.totals)))
+            observations.occurrences(),
+            lambda order: InterpolationLevel(np.zeros(4), np.zeros(len(order.totals))),
         )
         return Smoothed(orders, {})

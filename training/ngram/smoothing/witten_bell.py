@@ -7,7 +7,7 @@ import numpy as np
 from training.corpora.encoded import EncodedCorpus
 from training.ngram.observations import Observations, OrderCounts
 from training.ngram.smoothing.interface import Smoothed
-from training.ngram.smoothing.interpolated import Level, interpolate
+from training.ngram.smoothing.interpolated import InterpolationLevel, interpolate
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class WittenBell:
         return Smoothed(interpolate(observations.occurrences(), _level), {})
 
 
-def _level(order: OrderCounts) -> Level:
+def _level(order: OrderCounts) -> InterpolationLevel:
     types = order.types.astype(np.float64)
     shares = np.divide(types, order.totals + types, out=np.ones_like(types), where=types > 0)
-    return Level(np.zeros(4), shares)
+    return InterpolationLevel(np.zeros(4), shares)

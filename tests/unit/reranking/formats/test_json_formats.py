@@ -5,7 +5,10 @@ import json
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.formats import BadLine, json_elements, read_bytes, to_text
+from models.reranking.formats import json_elements
+from models.reranking.formats.interface import BadLine
+from models.reranking.formats.reading import read_bytes
+from models.reranking.formats.writing import format_lists
 from models.reranking.lists import Candidate, CandidateList
 
 
@@ -160,16 +163,16 @@ def test_documents_that_are_written_are_json():
         CandidateList("u", "", (Candidate("a"), Candidate("b", {"score": 2.0}))),
         CandidateList(None, "", (Candidate("c"),), ("r",)),
     ]
-    assert json.loads("".join(to_text(some, "mlm-scoring"))) == {
+    assert json.loads("".join(format_lists(some, "mlm-scoring"))) == {
         "u": {"hyp_1": {"score": 0.0, "text": "a"}, "hyp_2": {"score": 2.0, "text": "b"}},
         "1": {"hyp_1": {"score": 0.0, "text": "c"}, "ref": "r"},
     }
-    assert json.loads("".join(to_text(some, "hyporadise"))) == [
+    assert json.loads("".join(format_lists(some, "hyporadise"))) == [
         {"id": "u", "input": ["a", "b"], "score": [None, 2.0]},
         {"input": ["c"], "output": "r"},
     ]
-    assert json.loads("".join(to_text([], "mlm-scoring"))) == {}
-    assert json.loads("".join(to_text([], "hyporadise"))) == []
+    assert json.loads("".join(format_lists([], "mlm-scoring"))) == {}
+    assert json.loads("".join(format_lists([], "hyporadise"))) == []
 
 
 @pytest.mark.parametrize(
@@ -183,4 +186,4 @@ def test_documents_that_are_written_are_json():
 )
 def test_what_json_formats_cannot_say_is_refused(name, some):
     with pytest.raises(InvalidInputError):
-        list(to_text(some, name))
+        list(format_lists(some, name))

@@ -3,7 +3,9 @@
 import pytest
 
 from models.errors import FormatError, InvalidInputError
-from models.reranking.formats import BadLine, read_lists, write_lists
+from models.reranking.formats.interface import BadLine
+from models.reranking.formats.reading import read_lists
+from models.reranking.formats.writing import write_lists
 from models.reranking.lists import Candidate, CandidateList
 
 WORDS = "u-1-1 the cat\nu-1-2 the cap\nv-1\n"

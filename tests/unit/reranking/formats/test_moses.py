@@ -3,7 +3,9 @@
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.formats import BadLine, read_bytes, to_text
+from models.reranking.formats.interface import BadLine
+from models.reranking.formats.reading import read_bytes
+from models.reranking.formats.writing import format_lists
 from models.reranking.lists import Candidate, CandidateList
 
 
@@ -82,7 +84,7 @@ def test_bad_lines_are_told_and_others_served(line, problem):
 def test_values_of_one_feature_stand_under_one_label():
     """MERT takes a label with a low line in it for a sparse feature."""
     one = CandidateList("0", "", (Candidate("a  b", {"d_0": 1.0, "d_1": 2.0, "x_0": 3.0, "score": 4.0}),))
-    assert list(to_text([one], "moses")) == ["0 ||| a b ||| d= 1.0 2.0 x_0= 3.0 ||| 4.0\n"]
+    assert list(format_lists([one], "moses")) == ["0 ||| a b ||| d= 1.0 2.0 x_0= 3.0 ||| 4.0\n"]
 
 
 @pytest.mark.parametrize(
@@ -92,20 +94,20 @@ def test_values_of_one_feature_stand_under_one_label():
 def test_what_could_not_be_read_back_is_refused(name, text, feature):
     one = CandidateList(name, "", (Candidate(text, {feature: 1.0}),))
     with pytest.raises(InvalidInputError):
-        list(to_text([one], "moses"))
+        list(format_lists([one], "moses"))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_scores_that_are_not_finite_are_not_written(value):
     with pytest.raises(InvalidInputError, match="only finite"):
-        list(to_text([CandidateList("0", "", (Candidate("a", {"d": value}),))], "moses"))
+        list(format_lists([CandidateList("0", "", (Candidate("a", {"d": value}),))], "moses"))
 
 
 def test_neighbours_of_the_same_name_would_become_one():
     with pytest.raises(InvalidInputError, match="as that of the list before it"):
-        list(to_text([CandidateList("0", "", (Candidate("a"),))] * 2, "moses"))
+        list(format_lists([CandidateList("0", "", (Candidate("a"),))] * 2, "moses"))
 
 
 def test_a_list_without_a_name_has_its_place():
     one = CandidateList(None, "", (Candidate("a"),))
-    assert [line[0] for line in to_text([one, one], "moses")] == ["0", "1"]
+    assert [line[0] for line in format_lists([one, one], "moses")] == ["0", "1"]

@@ -3,7 +3,9 @@
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.formats import BadLine, read_bytes, to_text
+from models.reranking.formats.interface import BadLine
+from models.reranking.formats.reading import read_bytes
+from models.reranking.formats.writing import format_lists
 from models.reranking.lists import Candidate, CandidateList
 
 
@@ -47,4 +49,4 @@ def test_the_beams_size_is_needed(beam_size):
 def test_lists_of_several_sizes_are_not_written():
     some = [CandidateList(None, "", (Candidate("a"),) * size) for size in (2, 1)]
     with pytest.raises(InvalidInputError, match=r"lists\[1\] has 1 candidates, those before it 2"):
-        list(to_text(some, "nemo"))
+        list(format_lists(some, "nemo"))

@@ -9,15 +9,10 @@ import pytest
 import zstandard
 
 from models.errors import FormatError, InvalidInputError
-from models.reranking.formats import (
-    BadLine,
-    format_of_media_type,
-    grouping,
-    read_bytes,
-    read_lists,
-    reading,
-    table,
-)
+from models.reranking.formats import grouping, reading, table
+from models.reranking.formats.interface import BadLine
+from models.reranking.formats.reading import read_bytes, read_lists
+from models.reranking.formats.table import format_name_of_media_type
 from models.reranking.lists import Candidate, CandidateList
 
 ONE = b"0 ||| a ||| d= 1 ||| 2\n"
@@ -101,7 +96,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line():
     ],
 )
 def test_formats_are_told_by_their_first_lines(head, name):
-    assert table.format_of_head(head, "f").name == name
+    assert table.detect_format(head, "f").name == name
 
 
 @pytest.mark.parametrize("head", [b"", b"\n \n", b"the cat sat", b'{"a": 1}', b"\x00\xff\xfe"])
@@ -144,14 +139,14 @@ def test_the_head_is_read_again(monkeypatch):
 
 
 def test_media_types_name_formats():
-    assert format_of_media_type("Text/X-Moses-NBest; charset=utf-8") == "moses"
-    assert format_of_media_type("application/x-ndjson") == "jsonl"
-    assert format_of_media_type("text/html") is None
+    assert format_name_of_media_type("Text/X-Moses-NBest; charset=utf-8") == "moses"
+    assert format_name_of_media_type("application/x-ndjson") == "jsonl"
+    assert format_name_of_media_type("text/html") is None
 
 
 def test_what_a_format_has_no_place_for_is_named():
     one = CandidateList("u", "c", (Candidate("a", {"am": 1.0}),), ("a", "b"), "d")
-    form = table.format_called
+    form = table.format_by_name
     assert form("jsonl").dropped_fields(one) == set()
     assert form("nemo").dropped_fields(one) == {"id", "context", "continuation", "reference", "features.am"}
     assert form("mlm-scoring").dropped_fields(replace(one, context="", continuation=None)) == {

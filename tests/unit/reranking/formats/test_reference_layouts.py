@@ -6,8 +6,9 @@ import json
 import pytest
 
 from models.errors import FormatError
-from models.reranking.formats import read_lists, write_lists
-from models.reranking.formats.summary import summarise
+from models.reranking.formats.reading import read_lists
+from models.reranking.formats.summary import summarise_lists
+from models.reranking.formats.writing import write_lists
 from models.reranking.lists import Candidate, CandidateList
 
 TEXTS = {
@@ -82,7 +83,7 @@ def test_references_are_found_by_ids_wherever_there_are_any(tmp_path, lists, lay
         with pytest.raises(FormatError, match=r"references: .*--reference-layout lines"):
             list(found)
     else:
-        assert summarise(found).figures()["first_wer"] == pytest.approx(expected)
+        assert summarise_lists(found).figures()["first_wer"] == pytest.approx(expected)
 
 
 def read(names, text, folder, **options):

@@ -5,8 +5,10 @@ import math
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.formats import BadLine, read_bytes, to_text
+from models.reranking.formats.interface import BadLine
+from models.reranking.formats.reading import read_bytes
 from models.reranking.formats.srilm import BYTELOG
+from models.reranking.formats.writing import format_lists
 from models.reranking.lists import Candidate, CandidateList
 
 SCORED = "( st: {} et: {} g: {} a: {} )"
@@ -105,7 +107,7 @@ ONE = CandidateList("u", "", (Candidate("the  cat", {"score": -1.0, "am": -math.
     ],
 )
 def test_missing_scores_are_written_as_0(name, want):
-    assert "".join(to_text([ONE], name)) == want
+    assert "".join(format_lists([ONE], name)) == want
 
 
 @pytest.mark.parametrize(
@@ -113,9 +115,9 @@ def test_missing_scores_are_written_as_0(name, want):
 )
 def test_words_that_would_be_dropped_are_refused(name, text):
     with pytest.raises(InvalidInputError):
-        list(to_text([CandidateList("u", "", (Candidate(text),))], name))
+        list(format_lists([CandidateList("u", "", (Candidate(text),))], name))
 
 
 def test_a_file_holds_one_list():
     with pytest.raises(InvalidInputError, match="give a folder"):
-        list(to_text([ONE, ONE], "srilm"))
+        list(format_lists([ONE, ONE], "srilm"))

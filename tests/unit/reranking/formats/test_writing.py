@@ -6,7 +6,9 @@ import io
 import pytest
 
 from models.errors import FormatError, InvalidInputError
-from models.reranking.formats import read_lists, write_lists, writing
+from models.reranking.formats import writing
+from models.reranking.formats.reading import read_lists
+from models.reranking.formats.writing import write_lists
 from models.reranking.lists import Candidate, CandidateList
 
 ONE = CandidateList("u", "", (Candidate("a"),))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.tuning.cross_fitting import totals_of, tune
+from models.reranking.tuning.cross_fitting import candidate_totals, cross_fit
 from models.reranking.tuning.settings import TuningSettings
-from models.reranking.tuning.steps import finish
+from models.reranking.tuning.steps import run_steps
 from tests.tuning_problems import data_of, informative, problem, uninformative
 
 QUICK = TuningSettings(restarts=2, resamples=6, bootstrap_samples=200)
@@ -14,7 +14,7 @@ QUICK = TuningSettings(restarts=2, resamples=6, bootstrap_samples=200)
 
 def outcome_of(one, folds=None, settings=QUICK):
     folds = np.arange(one.num_lists) % settings.folds if folds is None else folds
-    return finish(tune(data_of(one), folds, settings))
+    return run_steps(cross_fit(data_of(one), folds, settings))
 
 
 def test_weights_are_used_where_they_help_on_lists_held_out():
@@ -42,7 +42,7 @@ def test_what_was_tried_is_told_where_the_first_pass_is_kept():
 def test_every_resample_that_was_searched_is_told():
     told = []
     folds = np.arange(60) % 2
-    finish(tune(data_of(informative()), folds, QUICK, searched=lambda: told.append(1)))
+    run_steps(cross_fit(data_of(informative()), folds, QUICK, searched=lambda: told.append(1)))
     shapes = len(data_of(informative()).shapes)
     assert len(told) == (QUICK.folds + 1) * shapes * QUICK.resamples
 
@@ -88,4 +88,4 @@ def test_folds_that_are_empty_or_too_many_are_refused(folds):
 def test_totals_of_a_kept_first_pass_keep_its_order():
     one = uninformative(num_lists=2)
     kept = outcome_of(one).fitted
-    assert totals_of(data_of(one), kept).tolist() == [0, -1, -2, -3, -4] * 2
+    assert candidate_totals(data_of(one), kept).tolist() == [0, -1, -2, -3, -4] * 2

@@ -5,17 +5,17 @@ import pytest
 
 from models.errors import InvalidInputError
 from models.reranking.features import ListFeatures
-from models.reranking.metrics import metric_of
+from models.reranking.metrics.choice import make_metric
 from models.reranking.tuning.features import looks_like_mean, tuning_data
-from models.reranking.tuning.steps import finish
+from models.reranking.tuning.steps import run_steps
 from tests.tuning_problems import candidate_list, words_alone
 
-WER = metric_of("wer")
+WER = make_metric("wer")
 
 
 def data(*lists, **options):
     told = [one for one in lists if one.references]
-    return finish(tuning_data(lists, words_alone(told), WER, **options))
+    return run_steps(tuning_data(lists, words_alone(told), WER, **options))
 
 
 def test_copies_of_a_text_are_left_out_and_keep_no_rank():
@@ -63,7 +63,7 @@ def test_the_exponent_makes_another_shape_of_the_models_score():
     computed = ListFeatures(
         ("lm", "tokens", "unk", "words"), np.array([[-6.0, 3, 0, 2], [-4.0, 2, 1, 1]]), np.array([0, 2])
     )
-    made = finish(tuning_data(lists, computed, WER, features=["lm", "words"], length_exponents=[0.0, 1.0]))
+    made = run_steps(tuning_data(lists, computed, WER, features=["lm", "words"], length_exponents=[0.0, 1.0]))
     assert [shape.problem.features[:, 0].tolist() for shape in made.shapes] == [[-6, -4], [-2, -2]]
 
 

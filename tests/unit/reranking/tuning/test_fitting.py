@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from models.reranking.log_linear import MAX_WEIGHT
-from models.reranking.tuning.fitting import FIRST_PASS, Shape, fit
+from models.reranking.tuning.fitting import FIRST_PASS_WEIGHTS, ProblemVariant, fit_feature_weights
 from models.reranking.tuning.settings import TuningSettings
-from models.reranking.tuning.steps import finish
+from models.reranking.tuning.steps import run_steps
 from tests.tuning_problems import informative, problem, uninformative
 
 QUICK = TuningSettings(restarts=2, resamples=6, bootstrap_samples=200)
 
 
 def fitted(*problems, settings=QUICK):
-    shapes = tuple(Shape(float(i), one) for i, one in enumerate(problems))
-    return finish(fit(shapes, np.arange(problems[0].num_lists), settings))
+    shapes = tuple(ProblemVariant(float(i), one) for i, one in enumerate(problems))
+    return run_steps(fit_feature_weights(shapes, np.arange(problems[0].num_lists), settings))
 
 
 def test_weights_are_for_features_as_they_were():
@@ -41,7 +41,7 @@ def test_the_feature_that_decides_most_has_weight_one():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_first_pass_stands_where_features_are_noise(seed):
-    assert fitted(uninformative(seed=seed)) == FIRST_PASS
+    assert fitted(uninformative(seed=seed)) == FIRST_PASS_WEIGHTS
 
 
 def test_a_feature_that_tells_no_candidates_apart_has_no_weight():
@@ -51,7 +51,7 @@ def test_a_feature_that_tells_no_candidates_apart_has_no_weight():
 
 
 def test_where_no_feature_tells_candidates_apart_the_first_pass_stands():
-    assert fitted(problem([1, 0, 3, 2], np.ones((4, 1)), [2, 2])) == FIRST_PASS
+    assert fitted(problem([1, 0, 3, 2], np.ones((4, 1)), [2, 2])) == FIRST_PASS_WEIGHTS
 
 
 def test_another_shape_must_be_significantly_better_than_the_simplest():

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from models.reranking.tuning.lines import LossCurve, loss_along
-from models.reranking.tuning.steps import finish
+from models.reranking.tuning.lines import LossCurve, line_loss
+from models.reranking.tuning.steps import run_steps
 from tests.tuning_problems import problem
 
 
 def along(one, weights, direction):
-    return finish(loss_along(one, one.features @ np.asarray(weights), one.features @ np.asarray(direction)))
+    return run_steps(line_loss(one, one.features @ np.asarray(weights), one.features @ np.asarray(direction)))
 
 
 def test_the_winner_changes_where_two_lines_cross():

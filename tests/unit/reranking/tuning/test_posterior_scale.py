@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 
-from models.reranking.ranking import MAX_SCALE
-from models.reranking.tuning.posterior_scale import fit_scale
-from models.reranking.tuning.steps import finish
+from models.reranking.ranking import MAX_POSTERIOR_SCALE
+from models.reranking.tuning.posterior_scale import fit_posterior_scale
+from models.reranking.tuning.steps import run_steps
 from tests.tuning_problems import problem
 
 
 def scaled(errors, totals, sizes):
-    return finish(
-        fit_scale(problem(errors, np.zeros((len(errors), 1)), sizes), np.asarray(totals, dtype=float))
+    return run_steps(
+        fit_posterior_scale(
+            problem(errors, np.zeros((len(errors), 1)), sizes), np.asarray(totals, dtype=float)
+        )
     )
 
 
@@ -42,5 +44,5 @@ def test_totals_that_are_all_alike_stay_as_they_are():
 def test_a_scale_is_one_that_a_request_may_ask_for():
     """Of lists whose best candidate always has the greatest total, be it by ever so little."""
     found = scaled([0, 5] * 9, [1e-6, 0] * 9, [2] * 9)
-    assert 1e5 < found.scale <= MAX_SCALE
+    assert 1e5 < found.scale <= MAX_POSTERIOR_SCALE
     assert found.cross_entropy < found.cross_entropy_uniform

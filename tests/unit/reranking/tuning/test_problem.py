@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from models.reranking.metrics import metric_of
-from models.reranking.tuning.problem import Problem
+from models.reranking.metrics.choice import make_metric
+from models.reranking.tuning.problem import TuningProblem
 from tests.tuning_problems import problem
 
 
@@ -29,11 +29,11 @@ def test_a_part_of_the_lists_is_a_problem_of_its_own():
 
 
 def test_where_more_is_better_the_oracle_has_the_greatest_score():
-    chrf = metric_of("chrf")
+    chrf = make_metric("chrf")
     texts = [["the cat", "a dog ran"], ["owls hoot", "owl"]]
     counts = np.concatenate(
         [chrf.statistics(t, [r]) for t, r in zip(texts, ("a dog ran", "owls hoot"), strict=True)]
     )
-    one = Problem(("a",), np.zeros((4, 1)), counts, np.array([0, 2, 4]), chrf)
+    one = TuningProblem(("a",), np.zeros((4, 1)), counts, np.array([0, 2, 4]), chrf)
     assert one.oracle().tolist() == [1, 2]
     assert one.losses(counts[[1, 2]].sum(axis=0)) == pytest.approx(-100.0)

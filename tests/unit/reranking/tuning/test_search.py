@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from models.reranking.tuning.search import search, starts
-from models.reranking.tuning.steps import finish
+from models.reranking.tuning.search import powell_search, start_points
+from models.reranking.tuning.steps import run_steps
 from tests.tuning_problems import informative, problem, scaled
 
 
 def found(one, restarts=4):
-    begin = starts(len(one.names), restarts=restarts, seed=0)
-    return finish(search(one, begin, window=0.05))
+    begin = start_points(len(one.names), restarts=restarts, seed=0)
+    return run_steps(powell_search(one, begin, window=0.05))
 
 
 def test_the_feature_that_tells_errors_gets_the_weight():

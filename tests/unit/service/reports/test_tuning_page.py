@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from models.reranking.lists import Candidate, CandidateList
-from models.reranking.metrics import metric_of
+from models.reranking.metrics.choice import make_metric
 from models.reranking.tuning.settings import TuningSettings
-from service.engine.job import result_of
-from service.reports.charts import chart
+from service.engine.job import run_to_completion
+from service.reports.charts import draw_chart
 from service.reports.tuning_page import tuning_page
 from service.schemas.tune_replies import tune_reply
 from service.use_cases.scoring_models import ScoringModels
-from service.use_cases.tune import TuneCommand, judge
+from service.use_cases.tune import TuneCommand, tune_and_evaluate
 from tests.tuning_problems import words_alone
 
 QUICK = TuningSettings(restarts=1, resamples=4, bootstrap_samples=200)
@@ -34,8 +34,10 @@ def lists(count=40):
 @pytest.fixture(scope="module", params=["wer", "chrf"])
 def page(request):
     told = tuple(lists())
-    tuned = result_of(
-        judge(TuneCommand(lists=told, metric=metric_of(request.param), settings=QUICK), words_alone(told))
+    tuned = run_to_completion(
+        tune_and_evaluate(
+            TuneCommand(lists=told, metric=make_metric(request.param), settings=QUICK), words_alone(told)
+        )
     )
     reply = tune_reply(tuned, ScoringModels((), ()), main=None, created="2026-01-01T00:00:00+00:00")
     return tuning_page("A <b> file", tuned, reply).decode()
@@ -77,6 +79,6 @@ def test_the_page_needs_nothing_from_elsewhere(page):
 def test_a_title_is_taken_as_it_stands():
     r"""A backslash in the name of a feature was an error when all else was done, and dollars made it a formula."""
     title = r"WER along the weight of \d $x$"
-    svg = chart(title, "", lambda axes: axes.plot([0, 1], [0, 1])).svg
+    svg = draw_chart(title, "", lambda axes: axes.plot([0, 1], [0, 1])).svg
     assert f'aria-label="{title}"' in svg
     assert f">{title}<" in svg

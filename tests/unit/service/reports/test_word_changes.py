@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.reports.word_changes import marked
+from service.reports.word_changes import mark_errors
 
 
 @pytest.mark.parametrize(
@@ -16,8 +16,8 @@ from service.reports.word_changes import marked
     ],
 )
 def test_errors_are_shown_by_their_kind(text, shown):
-    assert marked(text, "the cat sat") == shown
+    assert mark_errors(text, "the cat sat") == shown
 
 
 def test_texts_cannot_become_markup():
-    assert marked("<b>&", "<i>") == "<mark>&lt;b&gt;&amp;</mark>"
+    assert mark_errors("<b>&", "<i>") == "<mark>&lt;b&gt;&amp;</mark>"

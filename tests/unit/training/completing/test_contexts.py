@@ -5,7 +5,7 @@ import pytest
 from models.vocabulary import BOS
 from tests.fakes import fake_vocabulary
 from tests.remembering import RememberingModel
-from training.evaluating.completing.contexts import Contexts
+from training.evaluating.completing.contexts import TypingContexts
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def model():
 
 @pytest.fixture
 def contexts(model):
-    return Contexts(model, model.initial_state(1), 3)
+    return TypingContexts(model, model.initial_state(1), 3)
 
 
 def stands_at(contexts):

@@ -10,13 +10,15 @@ from training.evaluating.completing.figures import (
     recoverable_letters,
     saved_keys,
 )
-from training.evaluating.completing.looks import Line, Look, TypedLine, Word
+from training.evaluating.completing.looks import CompletionRank, TypedLine, TypingLine, WordSpan
 
 
 def typed(*words, text=""):
     """A line of words given as (letters, spaced, joined, ranks); all first completions have probability 0.5."""
-    line = Line(text, 100, tuple(Word(0, letters, spaced, joined) for letters, spaced, joined, _ in words))
-    return TypedLine(line, tuple(tuple(Look(rank, 0.5) for rank in ranks) for *_, ranks in words))
+    line = TypingLine(
+        text, 100, tuple(WordSpan(0, letters, spaced, joined) for letters, spaced, joined, _ in words)
+    )
+    return TypedLine(line, tuple(tuple(CompletionRank(rank, 0.5) for rank in ranks) for *_, ranks in words))
 
 
 @pytest.mark.parametrize(
@@ -83,9 +85,9 @@ def test_recall_after_letters_is_that_of_longer_words():
 
 
 def test_acceptance_takes_the_most_probable_places_first():
-    looks = [Look(1, 0.9), Look(0, 0.8), Look(1, 0.3), Look(0, 0.2)]
-    words = tuple(Word(0, 1, spaced=True, joined=False) for _ in looks)
-    one = TypedLine(Line("", 9, words), tuple((look,) for look in looks))
+    looks = [CompletionRank(1, 0.9), CompletionRank(0, 0.8), CompletionRank(1, 0.3), CompletionRank(0, 0.2)]
+    words = tuple(WordSpan(0, 1, spaced=True, joined=False) for _ in looks)
+    one = TypedLine(TypingLine("", 9, words), tuple((look,) for look in looks))
     told = {row["coverage"]: row for row in acceptance([one], first_only=True)}
     assert told[0.2] == {"coverage": 0.2, "threshold": 0.9, "mean_probability": 0.9, "precision": 1.0}
     assert told[0.5] == pytest.approx(

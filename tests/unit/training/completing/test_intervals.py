@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from training.evaluating.completing.intervals import Ratio, difference, interval, resamples
+from training.evaluating.completing.intervals import (
+    Ratio,
+    bootstrap_counts,
+    bootstrap_difference,
+    bootstrap_interval,
+)
 
 RANDOM = np.random.default_rng(5)
 
@@ -14,7 +19,7 @@ def ratio(over, under):
 
 def test_an_interval_is_as_wide_as_the_standard_error_says():
     hits = (RANDOM.random(400) < 0.3).astype(float)
-    told = interval(ratio(hits, np.ones(400)), resamples(400))
+    told = bootstrap_interval(ratio(hits, np.ones(400)), bootstrap_counts(400))
     error = np.sqrt(hits.mean() * (1 - hits.mean()) / 400)
     assert told.value == pytest.approx(hits.mean())
     assert told.low == pytest.approx(hits.mean() - 1.96 * error, abs=0.3 * error)
@@ -22,22 +27,22 @@ def test_an_interval_is_as_wide_as_the_standard_error_says():
 
 
 def test_lines_that_agree_leave_no_doubt():
-    told = interval(ratio([1, 2, 3], [2, 4, 6]), resamples(3))
+    told = bootstrap_interval(ratio([1, 2, 3], [2, 4, 6]), bootstrap_counts(3))
     assert told == pytest.approx((0.5, 0.5, 0.5))
 
 
 def test_a_difference_over_the_same_lines_is_surer_than_either_figure():
     hits = (RANDOM.random(300) < 0.5).astype(float)
     better = hits + 0.125
-    draws = resamples(300)
-    gap = difference(ratio(better, np.ones(300)), ratio(hits, np.ones(300)), draws)
+    draws = bootstrap_counts(300)
+    gap = bootstrap_difference(ratio(better, np.ones(300)), ratio(hits, np.ones(300)), draws)
     assert gap == pytest.approx((0.125, 0.125, 0.125))
 
 
 def test_nothing_to_divide_by_is_no_figure():
-    assert interval(ratio([0, 0], [0, 0]), resamples(2)) == (None, None, None)
+    assert bootstrap_interval(ratio([0, 0], [0, 0]), bootstrap_counts(2)) == (None, None, None)
 
 
 def test_draws_without_anything_to_divide_by_are_left_out():
-    told = interval(ratio([1, 0], [1, 0]), resamples(2))
+    told = bootstrap_interval(ratio([1, 0], [1, 0]), bootstrap_counts(2))
     assert told == (1.0, 1.0, 1.0)

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from models.errors import InvalidInputError
-from service.console.typist import show_typist
-from training.commands import run_evaluate_autocomplete, run_train
+from service.console.typist import show_autocomplete_evaluation
+from training.commands.evaluating import run_evaluate_autocomplete
+from training.commands.training import run_train
 
 NOUNS, PLACES = ("cat", "dog", "owl", "hen"), ("mat", "bed", "sofa", "roof")
 TRAIN = [f"the {noun} sat on the {place} and slept there" for noun in NOUNS for place in PLACES] * 6
@@ -88,7 +89,7 @@ def test_a_stream_is_the_first_lines_as_one_text(folder):
 def test_people_get_tables_and_a_page(folder, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     result = evaluate(folder, against="characters", report=folder / "page.html")
-    show_typist(result)
+    show_autocomplete_evaluation(result)
     out = capsys.readouterr().out
     for said in (
         "keystroke savings top 3",

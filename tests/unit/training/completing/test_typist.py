@@ -9,7 +9,7 @@ from tests.fakes import FakeModel
 from tests.remembering import RememberingModel
 from training.evaluating.completing.figures import Ranks, ratios
 from training.evaluating.completing.typist import Typist
-from training.evaluating.completing.words import typed_line
+from training.evaluating.completing.words import typing_line
 from training.progress import SILENT
 from training.tokenizing import TokenizerSettings, learn_tokenizer
 
@@ -29,7 +29,7 @@ def steady(shares):
 
 
 def looks(model, tokenizer, *texts):
-    lines = [typed_line(tokenizer, text) for text in texts]
+    lines = [typing_line(tokenizer, text) for text in texts]
     return Typist(model, tokenizer).type_lines(lines, progress=SILENT)
 
 
@@ -160,7 +160,7 @@ def test_what_is_first_stays_first_while_more_of_it_is_typed(kind):
 def test_a_line_of_a_stream_begins_where_the_one_before_ended():
     tokenizer = tokenizers()["words"]
     model = RememberingModel(tokenizer.vocabulary)
-    lines = [typed_line(tokenizer, text) for text in ("the cat", "a mat", "see")]
+    lines = [typing_line(tokenizer, text) for text in ("the cat", "a mat", "see")]
     starts = list(Typist(model, tokenizer, carries_state=True).starts(lines))
     ids = [tokenizer.encode(line.text) for line in lines]
     assert starts[2].texts == [(BOS, *ids[0], EOS, BOS, *ids[1], EOS, BOS)]

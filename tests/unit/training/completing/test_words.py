@@ -4,7 +4,7 @@ import pytest
 
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from training.evaluating.completing.words import sampled, typed_line
+from training.evaluating.completing.words import sample_lines, typing_line
 
 WORDS = WordTokenizer(Vocabulary(["a"]))
 CHARACTERS = CharacterTokenizer(Vocabulary("a"))
@@ -15,7 +15,7 @@ def spelled(line):
 
 
 def test_words_of_a_word_tokenizer_stand_between_spaces():
-    line = typed_line(WORDS, "so , he's in  it")
+    line = typing_line(WORDS, "so , he's in  it")
     assert spelled(line) == ["so", ",", "he's", "in", "it"]
     assert [word.joined for word in line.words] == [False, True, True, True, False]
     assert all(word.spaced for word in line.words)
@@ -23,13 +23,13 @@ def test_words_of_a_word_tokenizer_stand_between_spaces():
 
 
 def test_words_of_a_pattern_are_its_matches():
-    line = typed_line(WordTokenizer(Vocabulary(["a"]), pattern=r"\w+|[^\w\s]"), "so, it")
+    line = typing_line(WordTokenizer(Vocabulary(["a"]), pattern=r"\w+|[^\w\s]"), "so, it")
     assert spelled(line) == ["so", ",", "it"]
     assert [word.spaced for word in line.words] == [False, True, True]
 
 
 def test_words_of_characters_are_runs_of_word_characters():
-    line = typed_line(CHARACTERS, "“Don't,” well-known cafe\u0301s said — -3.")
+    line = typing_line(CHARACTERS, "“Don't,” well-known cafe\u0301s said — -3.")
     assert spelled(line) == ["Don't", "well-known", "cafe\u0301s", "said", "3"]
     assert [word.spaced for word in line.words] == [False, True, True, True, False]
     assert [word.joined for word in line.words] == [False, False, True, True, False]
@@ -37,30 +37,30 @@ def test_words_of_characters_are_runs_of_word_characters():
 
 @pytest.mark.parametrize("text", ["", "-", "--", "'a", "a-", "a--b", "-a'b-"])
 def test_joiners_join_only_between_word_characters(text):
-    runs = spelled(typed_line(CHARACTERS, text))
+    runs = spelled(typing_line(CHARACTERS, text))
     assert runs == {"'a": ["a"], "a-": ["a"], "a--b": ["a", "b"], "-a'b-": ["a'b"]}.get(text, [])
 
 
 @pytest.mark.parametrize("tokenizer", [WORDS, CHARACTERS])
 def test_marks_of_unknown_words_are_neither_typed_nor_words(tokenizer):
-    line = typed_line(tokenizer, "<unk> so <unk> it x<unk>")
+    line = typing_line(tokenizer, "<unk> so <unk> it x<unk>")
     assert line.num_keys == len("so it x<unk> ")
     assert spelled(line)[:2] == ["so", "it"]
     assert not line.words[1].joined
 
 
 def test_case_does_not_count_where_the_tokenizer_lower_cases():
-    line = typed_line(WordTokenizer(Vocabulary(["a"]), lowercase=True), "So It")
+    line = typing_line(WordTokenizer(Vocabulary(["a"]), lowercase=True), "So It")
     assert spelled(line) == ["so", "it"]
 
 
 def test_lines_are_drawn_until_there_are_words_enough_and_always_the_same():
     texts = [f"line {number} of five words" for number in range(50)]
-    drawn = sampled(texts, 51)
+    drawn = sample_lines(texts, 51)
     assert len(drawn) == 11
-    assert drawn == sampled(texts, 51) == sorted(drawn, key=texts.index)
-    assert sampled(texts, 10_000) == texts
+    assert drawn == sample_lines(texts, 51) == sorted(drawn, key=texts.index)
+    assert sample_lines(texts, 10_000) == texts
 
 
 def test_the_first_lines_are_drawn_if_they_are_to_hang_together():
-    assert sampled(["a b", "c <unk>", "d e", "f"], 4, consecutive=True) == ["a b", "c <unk>", "d e"]
+    assert sample_lines(["a b", "c <unk>", "d e", "f"], 4, consecutive=True) == ["a b", "c <unk>", "d e"]

@@ -9,7 +9,14 @@ import pytest
 
 from models.errors import FormatError, InvalidInputError
 from models.ngram import ranked as ranking
-from models.ngram.build import MAX_NGRAMS, MAX_STATES, NGrams, Weights, build_automaton, check_sizes
+from models.ngram.build import (
+    MAX_NGRAMS,
+    MAX_STATES,
+    NGrams,
+    NGramWeights,
+    build_automaton,
+    check_ngram_counts,
+)
 from models.ngram.ranked import rank_arcs
 from training.progress import SILENT
 from training.scale import assembly
@@ -52,8 +59,8 @@ def test_the_arrays_are_those_that_are_built_in_memory(tmp_path, monkeypatch):
     )
     expected = build_automaton(
         [
-            (NGrams(words, nowhere, nowhere), Weights(probs, backoffs)),
-            (bigrams, Weights(longer, np.zeros(0, np.float32))),
+            (NGrams(words, nowhere, nowhere), NGramWeights(probs, backoffs)),
+            (bigrams, NGramWeights(longer, np.zeros(0, np.float32))),
         ]
     )
     found = assembled(tmp_path, BIGRAMS)
@@ -97,11 +104,11 @@ def test_arcs_are_ranked_alike_in_blocks_of_any_size(monkeypatch, block):
 
 
 def test_more_ngrams_than_can_be_numbered_are_refused():
-    check_sizes([10, MAX_STATES - 11, MAX_NGRAMS - MAX_STATES])
+    check_ngram_counts([10, MAX_STATES - 11, MAX_NGRAMS - MAX_STATES])
     with pytest.raises(InvalidInputError, match=r"would have 4,294,967,296 n-grams, at most 4,294,967,295"):
-        check_sizes([10, MAX_NGRAMS - 9])
+        check_ngram_counts([10, MAX_NGRAMS - 9])
     with pytest.raises(InvalidInputError, match=r"2,147,483,648 n-grams below the highest order, at most"):
-        check_sizes([10, MAX_STATES - 10, 0])
+        check_ngram_counts([10, MAX_STATES - 10, 0])
 
 
 def test_a_full_disk_is_an_error_and_no_signal(tmp_path):

@@ -13,7 +13,7 @@ from training.progress import SILENT
 from training.scale import memory
 from training.scale.duckdb_engine import DuckDBEngine
 from training.scale.engines import require_engine
-from training.scale.memory import own_memory_bytes, share_of
+from training.scale.memory import engine_memory_bytes, own_memory_bytes
 from training.scale.plan import Stage
 
 MANY = Stage(
@@ -48,14 +48,14 @@ def test_a_missing_package_is_told_with_the_command_that_installs_it(monkeypatch
 def test_an_engine_may_take_what_the_process_leaves_less_a_reserve(monkeypatch):
     assert 10**7 < own_memory_bytes() < 10**11
     monkeypatch.setattr(memory, "own_memory_bytes", lambda: 500 * 1024**2)
-    assert share_of(1500 * 1024**2) == int(0.8 * (1000 - 64) * 1024**2)
+    assert engine_memory_bytes(1500 * 1024**2) == int(0.8 * (1000 - 64) * 1024**2)
 
 
 def test_a_limit_that_leaves_too_little_is_told_with_what_is_needed():
     with pytest.raises(
         InvalidInputError, match=r"--memory-limit is 100 MB; .* so at least [\d,]+ MB are needed"
     ):
-        share_of(100_000_000)
+        engine_memory_bytes(100_000_000)
 
 
 def test_a_stage_that_does_not_fit_into_the_limit_is_told(tmp_path, folder, monkeypatch):

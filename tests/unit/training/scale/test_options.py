@@ -6,7 +6,7 @@ import pytest
 
 from models.errors import InvalidInputError
 from training.recipe import load_recipe
-from training.scale.options import DEFAULT_LIMIT_BYTES, refuse_unrelational, scale_options
+from training.scale.options import DEFAULT_LIMIT_BYTES, check_relational, scale_options
 
 
 def options(engine="duckdb", limit=None, work_dir=None):
@@ -71,10 +71,10 @@ def test_what_the_plan_cannot_express_is_refused_with_its_key(recipe, assignment
     with pytest.raises(
         InvalidInputError, match=rf"--engine duckdb estimates with {said}; use --engine memory"
     ):
-        refuse_unrelational(load_recipe(recipe, assignments), "duckdb", name=recipe)
+        check_relational(load_recipe(recipe, assignments), "duckdb", name=recipe)
 
 
 @pytest.mark.parametrize("smoothing", ["absolute", "kneser-ney", "modified-kneser-ney"])
 def test_what_it_can_express_is_not(smoothing):
     assignments = [f"ngram.smoothing={smoothing}", "ngram.prune=[0, 1]", "ngram.direction=backward"]
-    refuse_unrelational(load_recipe("ngram", assignments), "spark", name="ngram")
+    check_relational(load_recipe("ngram", assignments), "spark", name="ngram")

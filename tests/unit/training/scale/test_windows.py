@@ -9,29 +9,29 @@ from training.corpora.encoded import EncodedCorpus
 from training.overlap import overlap
 from training.progress import SILENT
 from training.scale.plan import ABSENT
-from training.scale.windows import COUNTS_FILE, Reading, windows_of, write_windows
+from training.scale.windows import COUNTS_FILE, WindowSettings, text_windows, write_windows
 
 TOKENIZER = WordTokenizer(Vocabulary(["a", "b", "c"]))
 A, B, C = (TOKENIZER.vocabulary.id_of(word) for word in "abc")
 
 
 def test_every_place_with_enough_words_has_its_row_and_so_has_the_beginning_of_a_sentence():
-    windows = windows_of(EncodedCorpus.from_sentences([[A, B], [C]]), 4).T.tolist()
+    windows = text_windows(EncodedCorpus.from_sentences([[A, B], [C]]), 4).T.tolist()
     assert windows == [[BOS, A, B, EOS], [BOS, C, EOS, ABSENT]]
 
 
 def test_no_window_crosses_the_end_of_a_sentence():
-    windows = windows_of(EncodedCorpus.from_sentences([[A], [B]]), 2).T.tolist()
+    windows = text_windows(EncodedCorpus.from_sentences([[A], [B]]), 2).T.tolist()
     assert windows == [[BOS, A], [A, EOS], [BOS, B], [B, EOS]]
 
 
 def test_single_words_are_windows_of_one():
-    assert windows_of(EncodedCorpus.from_sentences([[A], []]), 1).tolist() == [[BOS, A, EOS, BOS, EOS]]
+    assert text_windows(EncodedCorpus.from_sentences([[A], []]), 1).tolist() == [[BOS, A, EOS, BOS, EOS]]
 
 
 def test_the_table_has_the_windows_of_all_blocks_with_counts_and_overlap_beside(tmp_path):
     sentences = ["a b c a b c a b", "c b a"] * 5000  # more than one block
-    reading = Reading(3, backward=False, held_out={"valid": ["a b c a b c a b", "b b b b b b b b"]})
+    reading = WindowSettings(3, backward=False, held_out={"valid": ["a b c a b c a b", "b b b b b b b b"]})
     found = write_windows(tmp_path, TOKENIZER, sentences, reading, SILENT)
     table = pq.read_table(tmp_path / "part.parquet")
     assert table.column_names == ["w1", "w2", "w3"]
@@ -45,6 +45,6 @@ def test_the_table_has_the_windows_of_all_blocks_with_counts_and_overlap_beside(
 
 
 def test_backward_each_sentence_is_read_from_its_last_word(tmp_path):
-    write_windows(tmp_path, TOKENIZER, ["a b"], Reading(3, backward=True, held_out={}), SILENT)
+    write_windows(tmp_path, TOKENIZER, ["a b"], WindowSettings(3, backward=True, held_out={}), SILENT)
     rows = pq.read_table(tmp_path / "part.parquet").to_pylist()
     assert [tuple(row.values()) for row in rows] == [(BOS, B, A), (B, A, EOS)]

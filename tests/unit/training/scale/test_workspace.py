@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from models.errors import InvalidInputError, RegistryError
-from training.scale.workspace import key_of, workspace
+from training.scale.workspace import stage_key, workspace
 
 
 def writer(text):
@@ -133,8 +133,10 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
 
 
 def test_keys_depend_on_every_part():
-    assert key_of(1, "a", [2]) == key_of(1, "a", [2])
-    assert len({key_of(1, "a", [2]), key_of(1, "a", [3]), key_of(1, "b", [2]), key_of(1, "a")}) == 4
+    assert stage_key(1, "a", [2]) == stage_key(1, "a", [2])
+    assert (
+        len({stage_key(1, "a", [2]), stage_key(1, "a", [3]), stage_key(1, "b", [2]), stage_key(1, "a")}) == 4
+    )
 
 
 def test_what_a_killed_change_of_estimation_left_is_not_gone_on_with(tmp_path, monkeypatch):
