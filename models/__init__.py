@@ -1,4 +1,5 @@
-"""What a language model is: families, vocabularies, tokenizers, decoding, checkpoints.
+"""Language models: families, vocabularies, tokenizers, decoding and checkpoints.
 
-Pure: reads no clock, no environment and no network; knows nothing of HTTP or of training.
+Pure: reads no clock and no environment, and no network but in `checkpoint`; imports neither HTTP
+code nor training.
 """

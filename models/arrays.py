@@ -1,7 +1,7 @@
-"""The one small adapter between array libraries.
+"""Array types, and conversion of torch tensors to NumPy.
 
-Models compute in NumPy on a CPU and may compute in torch on a CUDA device. What consumes
-their results on the host asks for NumPy here; this module needs no torch for that.
+Models compute in NumPy on a CPU and in torch on a CUDA device. Code that uses their results on the
+host converts them here; this module does not import torch.
 """
 
 from collections.abc import Sequence

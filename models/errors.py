@@ -1,33 +1,33 @@
-"""The one tree of domain errors.
+"""The tree of domain errors.
 
-No layer returns error objects: all raise from here, and one table in the service maps
-classes to HTTP, one handler on the command line maps them to exit codes.
+Every layer raises from this tree and none returns error objects. One table in the service maps
+classes to HTTP; one handler on the command line maps them to exit codes.
 
     LanguageModelError
     ├ InvalidInputError(parameter)          the caller's value is wrong
     │ ├ ContextLengthError                  … too long
     │ ├ UnsupportedParameterError           … valid, but not for this model
-    │ ├ UnknownStateError                   … a handle that leads to no state
-    │ ├ UnknownUserError                    … a user of whom nothing is known
-    │ └ StateElsewhereError                 … one that leads to another process
+    │ ├ UnknownStateError                   … a handle of no known state
+    │ ├ UnknownUserError                    … a user without stored text
+    │ └ StateElsewhereError                 … a handle of a state in another process
     ├ ModelNotFoundError                    no such model, version or alias
-    ├ RegistryError                         the registry is missing or cannot be written
-    ├ CheckpointError                       a version cannot be used
-    │ ├ ManifestError                       its manifest is not one
-    │ ├ IncompatibleVersionError            it needs another reader
-    │ ├ IntegrityError                      its bytes or its answers are not those published
-    │ └ VocabularyMismatchError             its parts do not share a tokenizer
-    ├ FormatError(path)                     a file of the user's is not what it should be
+    ├ RegistryError                         the registry is missing or not writable
+    ├ CheckpointError                       an unusable version
+    │ ├ ManifestError                       an invalid manifest
+    │ ├ IncompatibleVersionError            a version for another reader
+    │ ├ IntegrityError                      bytes or answers differ from those published
+    │ └ VocabularyMismatchError             parts with different tokenizers
+    ├ FormatError(path)                     an invalid file of the user's
     ├ ProcessLostError                      another process of the same training is gone
-    └ EngineError                           the service cannot answer now
+    └ EngineError                           no answer possible now
       ├ OverloadedError(retry_after_s)      the queue is full
-      │ └ StatesFullError                   no room for more states
+      │ └ StatesFullError                   no capacity for more states
       ├ DrainingError                       shutting down
       ├ NotReadyError                       the model is not loaded (yet, or because loading failed)
-      ├ MemoryBudgetError                   there is no room for another model
+      ├ MemoryBudgetError                   no memory for another model
       ├ DeadlineExceededError               out of time
-      ├ SupersededError                     who asked has asked anew
-      └ EngineFailedError                   the model threw
+      ├ SupersededError                     replaced by a newer request of the same client
+      └ EngineFailedError                   the model raised an exception
 """
 
 from pathlib import Path

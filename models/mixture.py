@@ -1,4 +1,4 @@
-"""Linear mixture: p(w | h) = Σ_i λ_i(h) p_i(w | h), of models that share a vocabulary."""
+"""Linear mixture of models with one vocabulary: p(w | h) = Σ_i λ_i(h) p_i(w | h)."""
 
 import math
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import Array, FloatArray, TokenIds, on_one_device, to_numpy
-from models.config_file import CONFIG_FILE, read_config, write_config
 from models.errors import InvalidInputError, ManifestError, VocabularyMismatchError
-from models.protocol import (
+from models.files import CONFIG_FILE, read_config, write_config
+from models.language_model import (
     ContextMatcher,
     FeatureExtractor,
     LanguageModel,
@@ -18,8 +18,11 @@ from models.protocol import (
     ReadWithFeatures,
     ScoresWithFeatures,
     feature_size,
+    prefill_sequences,
+    read_sequences,
+    score_choices,
+    score_sequences,
 )
-from models.scoring import prefill_sequences, read_sequences, score_choices, score_sequences
 from models.vocabulary import Vocabulary
 
 _NEGLIGIBLE = np.float32(-100)

@@ -1,13 +1,15 @@
-"""Text to token ids and back: words, characters, SentencePiece pieces, behind one type.
+"""Tokenizers: text to ids and back, for words, characters and SentencePiece pieces.
 
-A tokenizer is defined by its ids *and* by the bytes that each id adds to a text
-(`token_bytes`). Decoding is the same for all kinds, whole or token by token: join the
-bytes, read them as UTF-8, drop the one space that words and pieces carry at the start.
+A tokenizer is defined by its ids *and* by the bytes that each id adds to a text (`token_bytes`).
+Decoding is the same for all kinds, whole or token by token: join the bytes, read them as UTF-8,
+drop the one leading space of words and pieces. `Detokenizer` decodes incrementally: a character may
+span several byte-fallback tokens, so text is held back until its last character is complete.
 
-SentencePiece keeps every text but one character: U+2581 (▁), its own mark for a space,
-comes back as a space.
+SentencePiece keeps every text but one character: U+2581 (▁), its own mark for a space, comes back
+as a space.
 """
 
+import codecs
 import hashlib
 import json
 import re
@@ -21,8 +23,8 @@ from typing import Any, ClassVar
 import numpy as np
 import sentencepiece
 
-from models.config_file import read_config, write_config
 from models.errors import InvalidInputError, ManifestError
+from models.files import read_config, write_config
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.word_index import RaggedIds, WordIndex
 
@@ -374,3 +376,29 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     except (OSError, ValueError, KeyError, TypeError, InvalidInputError) as error:
         raise ManifestError(f"{path}: not a tokenizer: {error!s:.300}") from None
     raise ManifestError(f"{path}: unknown tokenizer kind {kind!r}")
+
+
+class Detokenizer:
+    """Incremental decoding of one text.
+
+    Args:
+        tokenizer: what the ids mean.
+        continues: whether text stands before the first token, so that its leading space is real.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, continues: bool = False) -> None:
+        self._bytes = tokenizer.token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._strip_space = tokenizer.leading_space and not continues
+
+    def push(self, *tokens: int) -> str:
+        """The text that has become certain with these tokens; may be empty."""
+        raw = b"".join([self._bytes[token] for token in tokens])
+        if self._strip_space and raw:
+            self._strip_space = False
+            raw = raw.removeprefix(b" ")
+        return self._decoder.decode(raw)
+
+    def flush(self) -> str:
+        """The text still held back: U+FFFD if the last character never became complete."""
+        return self._decoder.decode(b"", final=True)

@@ -1,8 +1,8 @@
-"""Ids and the tokens they stand for.
+"""Vocabulary: token ids and the tokens they stand for.
 
-Three control tokens have the same ids in every model: `<unk>` 0, `<s>` 1, `</s>` 2. They
-are ids, not spellings: a text that happens to spell "<s>" is looked up among the ordinary
-tokens only, so it can never become control.
+Three control tokens have the same ids in every model: `<unk>` 0, `<s>` 1, `</s>` 2. They are ids,
+not spellings: a text that contains the characters "<s>" is looked up among the ordinary tokens only
+and never becomes a control token.
 """
 
 import hashlib

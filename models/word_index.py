@@ -1,8 +1,8 @@
-"""Words of text to ids, and distinct words of a text, without a Python object per word.
+"""Map words of a text to ids and count them, without a Python object per word.
 
-Words are what `str.split` separates: runs of characters that are not white space. The
-compiled part is loaded when it is first needed: a server that tokenises a sentence at a time
-does without.
+Words are separated as by `str.split`: runs of characters other than white space. The compiled part,
+`word_kernels`, is imported at first use: a server that tokenises one sentence at a time does
+without it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ class WordIndex:
     """
 
     def __init__(self, ids: Mapping[str, int]) -> None:
-        from models.word_table import WordTable
+        from models.word_kernels import WordTable
 
         self._table = WordTable(ids).table
         self._ids = np.fromiter(ids.values(), np.int32, len(ids))
@@ -62,7 +62,7 @@ class WordCounter:
     """Counts how often each word occurs in a text that comes in pieces."""
 
     def __init__(self) -> None:
-        from models.word_table import WordTable
+        from models.word_kernels import WordTable
 
         self._words = WordTable()
         self._counts = np.zeros(self._words.capacity, dtype=np.int64)

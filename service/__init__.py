@@ -1,1 +1,1 @@
-"""The HTTP service, its client and the command line; imports `models`, never `training`."""
+"""HTTP service, client and command line; imports `models`, never `training`."""

@@ -1,4 +1,4 @@
-"""The composition root: settings in, an application out; and the server that runs it."""
+"""Composition root: build the application from the settings, and run its server."""
 
 import asyncio
 import faulthandler
@@ -17,28 +17,31 @@ import structlog
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from models.checkpoint.calibrations import CalibrationStore
+from models.checkpoint import folders
 from models.checkpoint.copies import Copies
+from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.profiles import ProfileStore
 from models.checkpoint.registry import local_registry_folder, open_registry
-from models.checkpoint.remote import cache_folder
-from models.completion.personal import UserModelLimits
+from models.completion.user_model import UserModelLimits
 from models.errors import RegistryError
-from service.engine.container_memory import reports_memory, system_memory
+from service.api_errors import install_error_handlers
+from service.api_keys import KeyStore
 from service.engine.engine import Engine
-from service.engine.host import ModelHost
-from service.engine.keeping import ModelReloader
+from service.engine.memory import reports_memory, system_memory
 from service.engine.metrics import Metrics
-from service.engine.readiness import READY, readiness
+from service.engine.model_host import READY, ModelHost, ModelReloader, readiness
 from service.engine.scheduler import Scheduler, SchedulerLimits
-from service.engine.states import StateStore
-from service.engine.users import UserStore
+from service.engine.state_store import StateStore, UserStore
+from service.http_server import listen, make_server, url_of
 from service.logs import configure_logs
+from service.middleware.authentication import Authentication
+from service.middleware.cross_origin import CORS_OPTIONS, CrossOriginGuard
+from service.middleware.limits import BodyLimit, ConnectionLimit
+from service.middleware.request_context import ModelUseMiddleware
+from service.middleware.request_log import HeadAsGet, RequestLog, Tracing, make_tracer_provider
 from service.routes import (
     admin,
     autocomplete,
-    autocomplete_users,
     check,
     completions,
     generate,
@@ -46,7 +49,6 @@ from service.routes import (
     models,
     next_token,
     playground,
-    profiles,
     quality,
     rerank,
     score,
@@ -54,30 +56,15 @@ from service.routes import (
     tokenize,
     tune,
 )
-from service.routes.authentication import Authentication
-from service.routes.autocomplete_sessions import AutocompleteSessions
-from service.routes.errors import install_error_handlers
-from service.routes.foreign_pages import CrossOriginGuard
-from service.routes.leasing import ModelUseMiddleware
-from service.routes.limits import BodyLimit, ConnectionLimit
-from service.routes.middleware import HeadAsGet, RequestLog
 from service.routes.openapi import install_openapi
-from service.routes.serving import Services
-from service.security.cors import CORS_OPTIONS
-from service.security.key_store import KeyStore
-from service.server import listen, make_server, url_of
+from service.routes.request import AutocompleteSessions, Services
 from service.settings import Settings
-from service.tracing import Tracing, make_tracer_provider
-from service.use_cases.limits import Limits
-from service.workers.crew import WorkerPool
-from service.workers.link import Peer
-from service.workers.preload import modules_for, preload
-from service.workers.private import PeerEndpoints
-from service.workers.relay import AffinityRelay
-from service.workers.scout import probe_in_child
-from service.workers.supervisor import Supervisor
-from service.workers.together import Broadcast
-from service.workers.worker_server import make_worker_server
+from service.use_cases.inputs import Limits
+from service.workers.broadcast import Broadcast
+from service.workers.peers import AffinityRelay, Peer, PeerEndpoints
+from service.workers.pool import WorkerPool
+from service.workers.supervisor import Supervisor, modules_for, preload, probe_in_child
+from service.workers.worker import make_worker_server
 
 _log = structlog.get_logger(__name__)
 _SWITCH_INTERVAL_S = 0.0005
@@ -142,14 +129,12 @@ def create_app(settings: Settings, crew: WorkerPool | None = None) -> FastAPI:
         generate,
         completions,
         autocomplete,
-        autocomplete_users,
         check,
         quality,
         states,
         tokenize,
         playground,
         models,
-        profiles,
         admin,
         health,
     ):
@@ -266,7 +251,7 @@ def _model_copies(settings: Settings) -> Copies | None:
     if not settings.copy_models or local_registry_folder(settings.registry) is None:
         return None
     try:
-        return Copies(cache_folder.cache_folder(settings.registry_cache) / "copies")
+        return Copies(folders.cache_folder(settings.registry_cache) / "copies")
     except RegistryError as error:
         _log.warning("models are served without copies", reason=str(error))
         return None

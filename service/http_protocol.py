@@ -1,13 +1,29 @@
-"""HTTP connections that cannot be kept half open, and whose bytes have one reading: what uvicorn lacks.
+"""HTTP/1.1 connection handling: limits on slow, idle and oversized requests, strict framing.
 
-With httptools it takes a head of any size, waits for it for ever, and answers connections past its limit
-with a text that has no `Retry-After`. It loses the body of a request that offers to upgrade, and reads that as the
-next request; it sends chunks to clients of HTTP/1.0, and hangs up on those that have said all they had to say.
-That is decided here, before there is a request.
+Extends uvicorn's httptools protocol, which accepts a head of any size, waits for it without limit,
+and answers connections over its limit without `Retry-After`. It also loses the body of a request
+that offers to upgrade and reads it as the next request (RFC 9110, section 7.8), sends chunks to
+HTTP/1.0 clients, and closes connections whose clients have finished sending. All of that is decided
+here, before a request exists.
+
+The head is checked for `Host` and `Transfer-Encoding` (RFC 9112, sections 3.2 and 6.1), since two
+programs that read them differently, a proxy and this service for instance, see requests at
+different offsets of the same bytes.
+
+`SlowClients` bounds the time and the memory of replies that clients are slow to read. What cannot
+be sent stays in this process until the client reads on, and nothing else would end that. All of it
+belongs to the event loop.
 """
 
 import asyncio
+import contextlib
+import fcntl
 import select
+import socket
+import struct
+import termios
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from types import SimpleNamespace
@@ -16,11 +32,127 @@ from typing import Any
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from service.backlog import SlowClients
-from service.request_heads import OLD_VERSIONS, head_error
-from service.routes.errors import error_json
-from service.routes.limits import OVER_LIMIT, RECEIVE_TIMEOUT
+from service.api_errors import error_json
+from service.middleware.limits import OVER_LIMIT, RECEIVE_TIMEOUT
 from service.schemas.replies import ErrorBody
+
+_LINGER_RESET = struct.pack("ii", 1, 0)
+"""Linger for no time: closing resets the connection."""
+
+
+@dataclass(slots=True)
+class _SlowConnection:
+    """A connection whose client does not keep up.
+
+    Attributes:
+        left_bytes: that it had not taken at the last look.
+        timer: of the next.
+    """
+
+    left_bytes: int
+    timer: asyncio.TimerHandle
+
+
+class SlowClients:
+    """Connections with something unsent, oldest first. Belongs to the event loop.
+
+    Args:
+        timeout_s: a client that takes nothing for so long is cut off.
+        max_bytes: of all of them together; past it those go that have been slow for longest.
+    """
+
+    def __init__(self, *, timeout_s: float, max_bytes: int) -> None:
+        self._timeout_s = timeout_s
+        self._max_bytes = max_bytes
+        self._slow: dict[asyncio.Transport, _SlowConnection] = {}
+
+    def add(self, transport: asyncio.Transport) -> None:
+        """Watch a connection until it is discarded, or nothing is taken from it."""
+        if transport not in self._slow:
+            self._slow[transport] = _SlowConnection(_unsent_bytes(transport), self._timer(transport))
+            self._enforce_limit()
+
+    def discard(self, transport: asyncio.Transport) -> None:
+        """Its client keeps up again, or has gone."""
+        if (slow := self._slow.pop(transport, None)) is not None:
+            slow.timer.cancel()
+
+    def _timer(self, transport: asyncio.Transport) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(self._timeout_s, self._check_progress, transport)
+
+    def _check_progress(self, transport: asyncio.Transport) -> None:
+        left_bytes, slow = _unsent_bytes(transport), self._slow[transport]
+        if left_bytes >= slow.left_bytes:
+            self._cut_off(transport)
+        else:
+            slow.left_bytes, slow.timer = left_bytes, self._timer(transport)
+
+    def _enforce_limit(self) -> None:
+        sizes = {transport: transport.get_write_buffer_size() for transport in self._slow}
+        excess = sum(sizes.values()) - self._max_bytes
+        for transport, size in [*sizes.items()][:-1]:
+            if excess <= 0:
+                break
+            self._cut_off(transport)
+            excess -= size
+
+    def _cut_off(self, transport: asyncio.Transport) -> None:
+        self.discard(transport)
+        with contextlib.suppress(OSError):  # else the system would go on offering what it has of the answer
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
+        transport.abort()
+
+
+def _unsent_bytes(transport: asyncio.Transport) -> int:
+    """What the client's side has not taken: here, and in the system, which tells us of room in large steps only."""
+    here = transport.get_write_buffer_size()
+    try:
+        queued = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    except OSError:  # it has just been closed
+        return here
+    return here + int(struct.unpack("i", queued)[0])
+
+
+OLD_VERSIONS = frozenset({"0.9", "1.0"})
+"""Of HTTP: they know no chunks, and need no `Host`."""
+
+_MAX_QUOTED_BYTES = 40
+_BLANK = b" \t"
+
+
+def head_error(headers: Sequence[tuple[bytes, bytes]], version: str) -> tuple[int, str] | None:
+    """The status and the message with which a head is refused, or None.
+
+    Args:
+        headers: their names in lower case, and their values.
+        version: of HTTP, such as `1.1`.
+    """
+    names = [name for name, _ in headers]
+    hosts = names.count(b"host")
+    if hosts > 1 or (not hosts and version not in OLD_VERSIONS):
+        return HTTPStatus.BAD_REQUEST, f"the request has {hosts} Host headers; send one"
+    if b"transfer-encoding" not in names:
+        return None
+    if version in OLD_VERSIONS:
+        return HTTPStatus.BAD_REQUEST, f"HTTP/{version} has no Transfer-Encoding; send Content-Length"
+    return _coding_error(b",".join(value for name, value in headers if name == b"transfer-encoding"))
+
+
+def _coding_error(said: bytes) -> tuple[int, str] | None:
+    shown = said[:_MAX_QUOTED_BYTES].decode("latin-1")
+    *before, last = (coding.strip(_BLANK).lower() for coding in said.split(b","))
+    if last != b"chunked" or b"chunked" in before:
+        return (
+            HTTPStatus.BAD_REQUEST,
+            f"the request's Transfer-Encoding is {shown!r}; chunked must stand last, and once",
+        )
+    if before:
+        return (
+            HTTPStatus.NOT_IMPLEMENTED,
+            f"the request's Transfer-Encoding is {shown!r}; only chunked is known",
+        )
+    return None
+
 
 _FRAME_BYTES = 4
 """Between a header's name and value, and after it."""

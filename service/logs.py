@@ -1,8 +1,9 @@
-"""How log lines look: structured, one a line, without a request's text in it unless that is asked for.
+"""Log configuration: structured lines, one per event, without request texts unless enabled.
 
-What others have made up, such as names of fields and paths, may stand in a line. So that it cannot pass for
-a line of its own or steer a terminal, control characters are written as escapes. What a text did to the
-model may stand in an exception's message: those of requests are left out, their types and places kept.
+Values that clients choose, such as names of fields and paths, may occur in a line. Control
+characters are escaped, so that such a value can neither look like a line of its own nor control a
+terminal. An exception's message may quote a request's text: messages of exceptions raised by
+requests are left out, their types and tracebacks kept.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What can be configured, and the only reader of the environment."""
+"""Settings of the service, read from the environment; the only reader of the environment."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pydantic import ByteSize, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from models.errors import InvalidInputError
-from service.engine.precisions import read_precisions
+from service.engine.loading import read_precisions
 
 PREFIX = "GRAMOPHONE_"
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")

@@ -2,17 +2,16 @@
 
 import functools
 
-from models.checking.asking import run_calls
-from models.checking.checker import Checker
-from models.checking.settings import CheckSettings
-from models.checking.verdicts import find_issues
+from models.checking.candidates import run_calls
+from models.checking.checker import Checker, find_issues
+from models.checking.error_model import CheckSettings
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 from tests.fakes import FakeModel, fake_vocabulary
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
-from training.tokenizing import TokenizerSettings, learn_tokenizer
+from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 SENTENCES = [
     "the cat sat on the mat",

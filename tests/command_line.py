@@ -2,7 +2,7 @@
 
 import sys
 
-from service import cli
+from service.cli.main import main
 
 
 def typed_line(capsys, monkeypatch, *argv, stdin=None):
@@ -12,7 +12,7 @@ def typed_line(capsys, monkeypatch, *argv, stdin=None):
         monkeypatch.setattr(sys, "stdin", stdin)
     code = 0
     try:
-        cli.main()
+        main()
     except SystemExit as stopped:
         code = stopped.code or 0
     captured = capsys.readouterr()

@@ -4,12 +4,12 @@ import functools
 
 import numpy as np
 
+from models.completion.prefix import split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings
-from models.completion.spelled import TokenTrie
-from models.completion.typed import split_prefix
+from models.completion.token_trie import TokenTrie
 from training.ngram.estimate import estimate
 from training.progress import Silent
-from training.tokenizing import TokenizerSettings, encode_corpus, learn_tokenizer
+from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 TEXT = [
     "the cat sat on the mat",

@@ -5,17 +5,17 @@ import functools
 import numpy as np
 import torch
 
-from models.cache import CacheModel
-from models.caching.config import CacheConfig
+from models.cache.config import CacheConfig
+from models.cache.model import CacheModel
 from models.mixture import MixtureModel
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.ngram.device.model import TensorNGramModel
+from models.ngram.cuda.model import TensorNGramModel
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
 from tests.devices import DEVICES
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
 from tests.fakes import fake_vocabulary

@@ -3,8 +3,7 @@
 import numpy as np
 
 from models.arrays import to_numpy
-from models.protocol import ReadWithFeatures, ScoresWithFeatures
-from models.scoring import prefill_sequences, score_sequences
+from models.language_model import ReadWithFeatures, ScoresWithFeatures, prefill_sequences, score_sequences
 from models.vocabulary import BOS
 
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from models.lattices.connecting import ArcColumns, build_lattice
-from models.lattices.lattice import Scales
-from models.scoring import pad_sequences, score_sequences
+from models.language_model import pad_sequences, score_sequences
+from models.lattices.lattice import ArcColumns, Scales, build_lattice
 from models.vocabulary import EOS
 
 

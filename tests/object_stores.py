@@ -10,9 +10,9 @@ import httpx
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
-from models.checkpoint.remote import stores
-from models.checkpoint.remote.memory_store import MemoryStore
-from models.checkpoint.remote.object_store import StoreTimeouts
+from models.checkpoint import registry
+from models.checkpoint.fsspec_store import MemoryStore
+from models.checkpoint.stores import StoreTimeouts
 from models.errors import RegistryError
 
 QUICK = StoreTimeouts(connect_s=2.0, read_s=2.0, call_s=10.0, attempts=2)
@@ -147,7 +147,7 @@ def using(server, monkeypatch, *, patience=None):
         for name, value in server.environment.items():
             patch.setenv(name, value)
         if patience is not None:
-            patch.setattr(stores, "STORE_TIMEOUTS", patience)
+            patch.setattr(registry, "STORE_TIMEOUTS", patience)
         yield server
 
 

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 import httpx
 
-from service.routes.openapi_examples import RECORDED_REPLIES
-from service.security.keys import KeyScope, create_key
+from service.api_keys import KeyScope, create_key
+from service.routes.openapi import RECORDED_REPLIES
 from service.settings import Settings
 from tests.servers import running
 

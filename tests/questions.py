@@ -3,8 +3,8 @@
 import numpy as np
 
 from models.arrays import to_numpy
+from models.language_model import pad_sequences, score_sequences
 from models.ngram.build import list_ngrams
-from models.scoring import pad_sequences, score_sequences
 from models.vocabulary import EOS
 
 

@@ -7,16 +7,15 @@ import numpy as np
 from models.ngram.automaton import Automaton
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.ngram.smoothing.choice import make_smoothing
 from training.progress import SILENT
 from training.recipe import NGramSettings
 from training.scale.assembly import assemble, open_automaton
-from training.scale.estimation import PlanRunner
-from training.scale.memory import own_memory_bytes
-from training.scale.windows import WindowSettings, write_vocabulary, write_windows
-from training.scale.workspace import workspace
+from training.scale.options import own_memory_bytes
+from training.scale.tables import WindowSettings, workspace, write_vocabulary, write_windows
+from training.scale.training import PlanRunner
 
 EXACT = ("order_starts", "first_arcs", "suffixes", "words")
 

@@ -13,9 +13,8 @@ from safetensors.torch import save_file
 
 from models.neural.config import NetworkConfig
 from models.vocabulary import Vocabulary
-from training.corpora.encoded import EncodedCorpus
-from training.neural.company import PATIENCE_S
-from training.neural.distributed import Processes, join_processes
+from training.corpus import EncodedCorpus
+from training.neural.distributed import PATIENCE_S, Processes, join_processes
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
 from training.progress import Silent

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from fastapi import FastAPI
 
 from service.app import create_app
-from service.engine.hosted import LoadState
-from service.server import make_server
+from service.engine.loaded_model import LoadState
+from service.http_server import make_server
 from service.settings import Settings
 
 

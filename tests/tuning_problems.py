@@ -2,13 +2,12 @@
 
 import numpy as np
 
+from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.features import NUM_WORDS, ListFeatures
-from models.reranking.lists import Candidate, CandidateList
-from models.reranking.metrics.choice import make_metric
-from models.reranking.tuning.features import ListCounts, TuningData
+from models.reranking.metrics import make_metric
+from models.reranking.tuning.cross_fitting import ListCounts, TuningData
 from models.reranking.tuning.fitting import ProblemVariant
-from models.reranking.tuning.problem import TuningProblem
-from models.reranking.tuning.scaling import standardise_features
+from models.reranking.tuning.problem import TuningProblem, standardise_features
 
 WORDS_A_LIST = 10
 

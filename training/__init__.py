@@ -1,1 +1,1 @@
-"""Offline: corpora, tokenizers, estimation, training, evaluation, publishing; never imports `service`."""
+"""Training, evaluation and publishing of language models."""

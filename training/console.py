@@ -1,4 +1,4 @@
-"""Progress for people: a bar on a terminal, plain lines elsewhere; on standard error."""
+"""Progress on standard error: a bar on a terminal, plain lines elsewhere."""
 
 import atexit
 import sys

@@ -1,7 +1,7 @@
-"""Dynamic evaluation: a network that goes on learning from the text it is evaluated on.
+"""Dynamic evaluation: a network that continues learning from the text it is evaluated on.
 
-Every stretch of tokens is scored before it is learnt from, so the figures are those of a predictor
-that has seen the past only. Offline: weights that follow one text are of no use to another.
+Every segment of tokens is scored before the network learns from it, so the result is that of a
+predictor that has seen the past only. For offline measurement: the adapted weights are not kept.
 """
 
 import contextlib
@@ -14,14 +14,20 @@ import torch
 from torch import Tensor
 
 from models.errors import InvalidInputError
+from models.language_model import LanguageModel
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.protocol import LanguageModel
 from models.vocabulary import BOS
-from training.corpora.encoded import EncodedCorpus
-from training.evaluating.distributions import LogProbRows, renormalised, sample_positions
-from training.evaluating.entropy import SampledMean, entropies_of, sampled_mean
-from training.evaluating.scoring import CorpusScores
+from training.corpus import EncodedCorpus
+from training.evaluation.breakdown import (
+    LogProbRows,
+    SampledMean,
+    entropies_of,
+    renormalised,
+    sample_positions,
+    sampled_mean,
+)
+from training.evaluation.evaluate import CorpusScores
 from training.progress import Progress
 
 MAX_SEGMENT = 10_000
@@ -100,7 +106,7 @@ class SampledEntropies:
 
     Args:
         num_tokens: of the text that are predicted.
-        most: places, at most; see `training.evaluating.distributions.sample_positions`.
+        most: places, at most; see `training.evaluation.breakdown.sample_positions`.
     """
 
     def __init__(self, num_tokens: int, most: int) -> None:

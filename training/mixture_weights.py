@@ -1,4 +1,4 @@
-"""Mixture weights that make held-out tokens most probable, by expectation maximisation."""
+"""Mixture weights that maximise the likelihood of held-out tokens, by expectation maximisation."""
 
 from typing import Any
 

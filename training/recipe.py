@@ -1,4 +1,8 @@
-"""A recipe: everything that decides a training run, read from TOML, checked before work begins."""
+"""Recipes: all settings of a training run, read from TOML and checked before work begins.
+
+A key that is set but would have no effect is refused. Errors name the key, what it must be, and the
+value given.
+"""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -8,18 +12,168 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from models.caching.config import MAX_WINDOW
+from models.cache.config import MAX_WINDOW
 from models.checkpoint.manifest import Direction
 from models.errors import InvalidInputError
 from models.neural.config import NetworkConfig
-from training.idle_keys import refuse_unused_keys
 from training.neural.settings import TrainSettings
-from training.ngram.count_pruning import threshold_problem
-from training.ngram.smoothing.choice import WITH_DISCOUNTS, SmoothingName
-from training.ngram.smoothing.discounting import DiscountSource
+from training.ngram.counts import threshold_problem
+from training.ngram.smoothing.choice import SMOOTHING_OF_KEY, WITH_DISCOUNTS, SmoothingName
 from training.ngram.smoothing.jelinek_mercer import MAX_BUCKETS
-from training.recipe_problems import recipe_error
-from training.tokenizing import TokenizerSettings
+from training.ngram.smoothing.kneser_ney import DiscountSource
+from training.tokenizer import TokenizerSettings
+
+_STATIC_MIXTURE_KEYS = frozenset({"prune_entropy", "quantize_bits"})
+
+
+def refuse_unused_keys(recipe: "Recipe", *, source: str) -> None:
+    """Check that every key that is set in the tables that count has something to act on.
+
+    What a mixture sets for its parts is checked with each part.
+
+    Raises:
+        InvalidInputError: one has not; the message names it and what it acts on.
+    """
+    if recipe.cache.model_fields_set and not recipe.mixture.cache:
+        key = min(recipe.cache.model_fields_set)
+        raise InvalidInputError(
+            f"recipe {source}: cache.{key} acts with mixture.cache=true only, given {getattr(recipe.cache, key)}",
+            parameter=f"cache.{key}",
+        )
+    if recipe.direction is not None:
+        _check_direction_key(recipe, source)
+    if recipe.family == "ngram":
+        _check_smoothing_keys(recipe, source)
+    elif recipe.family == "neural":
+        _check_network_keys(recipe, source)
+    elif recipe.family == "mixture" and not recipe.mixture.recipes:
+        _check_published_part_keys(recipe, source)
+
+
+def _check_direction_key(recipe: "Recipe", source: str) -> None:
+    if recipe.family == "mixture":
+        raise InvalidInputError(
+            f"recipe {source}: direction acts on the families ngram and neural, a mixture's parts read forward, "
+            f"given {recipe.direction}",
+            parameter="direction",
+        )
+    if "direction" in recipe.ngram.model_fields_set and recipe.ngram.direction != recipe.direction:
+        raise InvalidInputError(
+            f"recipe {source}: ngram.direction is {recipe.ngram.direction}, but direction is {recipe.direction}; "
+            "set one of them",
+            parameter="direction",
+        )
+
+
+def _check_network_keys(recipe: "Recipe", source: str) -> None:
+    for table, problem in (("neural", recipe.neural.unused_key()), ("train", recipe.train.unused_key())):
+        if problem is not None:
+            raise InvalidInputError(
+                f"recipe {source}: {table}.{problem}", parameter=f"{table}.{problem.split()[0]}"
+            )
+    neural = recipe.neural
+    if "dropout_start" in recipe.train.model_fields_set and not (
+        neural.dropout or neural.of_inputs or neural.between_layers
+    ):
+        raise InvalidInputError(
+            f"recipe {source}: train.dropout_start acts with neural.dropout above 0 only, given {neural.dropout}",
+            parameter="train.dropout_start",
+        )
+    mismatch = recipe.train.problem_with(recipe.neural.output)
+    if mismatch is not None:
+        raise InvalidInputError(f"recipe {source}: {mismatch}", parameter="train.loss")
+
+
+def _check_smoothing_keys(recipe: "Recipe", source: str) -> None:
+    for key, smoothing in SMOOTHING_OF_KEY.items():
+        if key in recipe.ngram.model_fields_set and recipe.ngram.smoothing != smoothing:
+            raise InvalidInputError(
+                f"recipe {source}: ngram.{key} acts with ngram.smoothing={smoothing} only, "
+                f"given {getattr(recipe.ngram, key)} with {recipe.ngram.smoothing}",
+                parameter=f"ngram.{key}",
+            )
+
+
+def _check_published_part_keys(recipe: "Recipe", source: str) -> None:
+    kind = recipe.mixture.kind
+    acting = _STATIC_MIXTURE_KEYS if kind == "static" else frozenset()
+    for key in type(recipe.ngram).model_fields:
+        if key in recipe.ngram.model_fields_set - acting:
+            also = "; with mixture.kind=static it would" if key in _STATIC_MIXTURE_KEYS else ""
+            raise InvalidInputError(
+                f"recipe {source}: ngram.{key} cannot act on a {kind} mixture of published models, "
+                f"given {getattr(recipe.ngram, key)!r}{also}",
+                parameter=f"ngram.{key}",
+            )
+
+
+_MUST_BE = {
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    "finite_number": "must be finite",
+    "literal_error": "must be {expected}",
+    "multiple_of": "must be a multiple of {multiple_of}",
+    "model_type": "is a table of keys",
+}
+_KINDS = {
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "bool": "must be true or false",
+    "string": "must be text",
+    "tuple": "must be a list",
+    "missing": "is missing",
+}
+_SHOWN_CHARACTERS = 200
+_LISTS = {"ngram.prune": "a list such as [0, 0, 1]", "mixture.recipes": 'a list such as ["ngram", "lstm"]'}
+
+
+def recipe_error(error: ValidationError, recipe: type[BaseModel], *, source: str) -> InvalidInputError:
+    """The first thing that is wrong, as the error to raise.
+
+    Args:
+        error: what checking the table said.
+        recipe: what a whole recipe looks like.
+        source: the recipe's name.
+    """
+    first = error.errors()[0]
+    path = [part for part in first["loc"] if isinstance(part, str)]  # without the place inside a list
+    key = ".".join(path)
+    if first["type"] == "extra_forbidden":
+        problem = f"there is no such key; {_known_keys(recipe, path[:-1])}"
+    else:
+        problem = _problem(key, first["type"], first["msg"], first.get("ctx", {}))
+        if first["type"] not in {
+            "missing",
+            "value_error",
+        }:  # our own words name the value where it says something
+            problem += f", given {first['input']!r:.{_SHOWN_CHARACTERS}}"
+    return InvalidInputError(f"recipe {source}: {key:.{_SHOWN_CHARACTERS}}: {problem}", parameter=key)
+
+
+def _problem(key: str, kind: str, message: str, context: Mapping[str, Any]) -> str:
+    if key in _LISTS and kind != "value_error":
+        return f"must be {_LISTS[key]}"
+    if kind in _MUST_BE:
+        return _MUST_BE[kind].format_map({name: _plain_limit(limit) for name, limit in context.items()})
+    if kind == "value_error":
+        return str(context["error"])
+    return _KINDS.get(kind.split("_", maxsplit=1)[0], message)
+
+
+def _plain_limit(limit: Any) -> Any:
+    """A limit without a decimal point that says nothing."""
+    return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
+
+
+def _known_keys(recipe: type[BaseModel], table: Sequence[str]) -> str:
+    model: Any = recipe
+    for name in table:
+        model = model.model_fields[name].annotation
+    where = f"[{'.'.join(table)}] has" if table else "a recipe has"
+    return f"{where} {', '.join(model.model_fields)}"
+
 
 Family = Literal["ngram", "neural", "mixture"]
 

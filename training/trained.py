@@ -1,21 +1,76 @@
-"""What comes of training, whatever the family, and what is measured of it."""
+"""Trained models with their metrics, and whether the rows of an n-gram model sum to 1."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from models.checkpoint.load import Checkpoint
-from models.checkpoint.manifest import Direction
+from models.checkpoint.manifest import Direction, version_address
 from models.checkpoint.write import StorableModel
-from models.ngram.model import NGramModel
-from models.protocol import LanguageModel
-from training.data import EncodedTexts
-from training.evaluating.scoring import Context
-from training.evaluation import evaluate, evaluation_facts
-from training.mixing import version_address
-from training.neural.history import HistoryRecord
-from training.normalisation import measure_row_sums
-from training.progress import Progress
+from models.language_model import LanguageModel
+from models.ngram.model import NGramModel, NGramState
+from models.vocabulary import EOS
+from training.evaluation.evaluate import Context, evaluate, evaluation_facts
+from training.progress import HistoryRecord, Progress
 from training.recipe import Recipe
+from training.texts import EncodedTexts
+
+SUM_TOLERANCE = 1e-5
+"""Sums no further from 1 than this are sums of rounded numbers."""
+
+_CONTEXTS_BY_LENGTH = 100
+_BATCH = 8
+
+
+class RowSums(NamedTuple):
+    """What the probabilities of the next token sum to, after some contexts.
+
+    Attributes:
+        contexts: how many were looked at.
+        largest_deviation: the largest |Σp − 1|.
+    """
+
+    contexts: int
+    largest_deviation: float
+
+    @property
+    def normalised(self) -> bool:
+        """Whether all are 1, but for rounding."""
+        return self.largest_deviation <= SUM_TOLERANCE
+
+    def as_facts(self) -> dict[str, Any]:
+        """For metrics.json."""
+        return {**self._asdict(), "normalised": self.normalised}
+
+
+def measure_row_sums(model: NGramModel) -> RowSums:
+    """Sum up after the empty context, after `<s>`, and after a hundred contexts of each length."""
+    states = np.concatenate([[0, model.automaton.initial], *_sample_states(model)]).astype(np.int32)
+    worst = 0.0
+    for begin in range(0, len(states), _BATCH):
+        rows = np.exp(model.next_log_probs(NGramState(states[begin : begin + _BATCH])), dtype=np.float64)
+        worst = max(worst, float(np.abs(rows.sum(axis=1) - 1).max()))
+    return RowSums(len(states), worst)
+
+
+def _sample_states(model: NGramModel) -> Iterator[npt.NDArray[np.int64]]:
+    """States of each length, evenly spread; not those after `</s>`, where nothing follows."""
+    automaton = model.automaton
+    for begin, end in pairwise(automaton.order_starts[:-1].tolist()):
+        places = np.flatnonzero(~_is_end(automaton.words[begin:end])) + begin
+        some = np.linspace(0, len(places) - 1, min(len(places), _CONTEXTS_BY_LENGTH)).astype(np.int64)
+        yield places[some] + 1  # an n-gram's state comes one later
+
+
+def _is_end(words: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
+    """Which words are `</s>` [n]; those of a quantised model are three bytes each, the lowest first [n, 3]."""
+    ends: npt.NDArray[np.bool_]
+    ends = words == EOS if words.ndim == 1 else np.all(words == np.array([EOS, 0, 0], np.uint8), axis=1)
+    return ends
+
 
 Figures: TypeAlias = dict[str, dict[str, Any]]
 

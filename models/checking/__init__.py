@@ -1,5 +1,6 @@
-"""Which words of a text are wrong, and what was meant: a noisy channel over any model, with right context.
+"""Detection and correction of wrong words: a noisy channel over any language model, with right context.
 
-Nothing here computes with a model or waits for one: what is to be asked of it are values (`asking`), so that a service
-can ask together with others, and an evaluation at once.
+Nothing here computes with a model or waits for one. The checker yields model calls as values
+(`candidates.CheckerCall`), which a service batches with those of other requests and an evaluation
+answers at once.
 """

@@ -1,4 +1,4 @@
-"""What thresholds are worth: precision and recall as they were measured for one version of a model."""
+"""Calibration of the error threshold: precision and recall measured for one version of a model."""
 
 from collections.abc import Sequence
 from itertools import pairwise

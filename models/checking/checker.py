@@ -1,15 +1,29 @@
-"""Checks texts with one model: what is built once for it, and the way of one text through the parts of this package."""
+"""Checker of texts for one tokenizer, and the issues found.
 
-from bisect import bisect_right
+`Checker` is built once per tokenizer, refers to no model, and yields one rescoring per batch of
+sentences. `find_issues` turns rescored candidates into issues: the probability that a word is
+wrong, and suggestions.
+"""
+
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from math import log
+from typing import Any, NamedTuple
 
-from models.checking.alternatives import SentenceBatch
-from models.checking.asking import CallGenerator
-from models.checking.channel import ErrorModel
-from models.checking.dictionary import UserDictionary
-from models.checking.piece_proposals import SubwordCandidateGenerator
-from models.checking.proposing import CandidateGenerator, CheckContext
+import numpy as np
+
+from models.checking.candidates import (
+    CallGenerator,
+    CandidateGenerator,
+    CheckContext,
+    Corrections,
+    Floats,
+    Indices,
+    SentenceBatch,
+)
+from models.checking.error_model import CandidateSettings, CheckSettings, ErrorModel, GivenSpan
+from models.checking.lexicon import UserDictionary
+from models.checking.rescoring import RescoredBatch, rescore_batch
 from models.checking.sentences import (
     MAX_SENTENCE_TOKENS,
     Sentence,
@@ -17,11 +31,10 @@ from models.checking.sentences import (
     WordSentenceSplitter,
     sentence_splitter_for,
 )
-from models.checking.settings import CandidateSettings, CheckSettings, GivenSpan
-from models.checking.weighing import RescoredBatch, rescore_batch
-from models.checking.word_proposals import WordCandidateGenerator
+from models.checking.subword_candidates import SubwordCandidateGenerator
+from models.checking.word_candidates import WordCandidateGenerator
 from models.errors import InvalidInputError
-from models.protocol import LanguageModel
+from models.language_model import LanguageModel
 from models.tokenizers import Tokenizer
 
 _MAX_BATCH_TOKENS = 512
@@ -126,3 +139,113 @@ def _spans_by_sentence(
             )
         found.setdefault(place, []).append(span)
     return found
+
+
+MIN_SUGGESTION_PROBABILITY = 1e-5
+"""Of suggestions beside the first: less probable ones are mostly strings that are no words."""
+
+
+class Suggestion(NamedTuple):
+    """What may have been meant.
+
+    Attributes:
+        text: to stand in the place of what was typed.
+        probability: that it was meant.
+        gain_bits: by how much it makes the text likelier to the model alone.
+        edits: how far it is from what was typed.
+    """
+
+    text: str
+    probability: float
+    gain_bits: float
+    edits: int
+
+
+class Issue(NamedTuple):
+    """A place of a text that is probably wrong.
+
+    Attributes:
+        start: where it begins, in code points.
+        end: where it ends.
+        known: whether the model knows its words.
+        probability: that something else was meant.
+        suggestions: what, the most probable first.
+    """
+
+    start: int
+    end: int
+    known: bool
+    probability: float
+    suggestions: tuple[Suggestion, ...]
+
+
+def find_issues(
+    weighed: RescoredBatch, tokens: Sequence[str], *, threshold: float, max_suggestions: int
+) -> list[Issue]:
+    """The places that are wrong with at least a probability, in order; of places that overlap, the more probable.
+
+    Args:
+        weighed: a batch.
+        tokens: the vocabulary.
+        threshold: the probability.
+        max_suggestions: of each.
+    """
+    found = _likely_issues(weighed, tokens, threshold, max_suggestions)
+    chosen: list[Issue] = []
+    for issue in sorted(found, key=lambda issue: -issue.probability):
+        place = bisect_left(chosen, issue)
+        before, behind = chosen[max(place - 1, 0) : place], chosen[place : place + 1]
+        if all(one.end <= issue.start for one in before) and all(issue.end <= one.start for one in behind):
+            chosen.insert(place, issue)
+    return chosen
+
+
+def error_probabilities(weighed: RescoredBatch) -> tuple[Indices, Floats]:
+    """The slots that have alternatives, ascending [K], and how probable it is that something else was meant [K]."""
+    order = np.argsort(weighed.alternatives.slots, kind="stable")
+    slots = weighed.alternatives.slots[order]
+    begins = np.flatnonzero(np.diff(slots, prepend=-1))
+    if not begins.size:
+        return slots, np.zeros(0)
+    log_odds = np.logaddexp.reduceat(weighed.log_odds[order], begins)
+    return slots[begins], np.exp(-np.logaddexp(0.0, -log_odds))
+
+
+def _likely_issues(
+    weighed: RescoredBatch, tokens: Sequence[str], threshold: float, max_suggestions: int
+) -> Iterator[Issue]:
+    slots, wrong = error_probabilities(weighed)
+    for number, probability in zip(slots.tolist(), wrong.tolist(), strict=True):
+        slot = weighed.slots[number]
+        if probability >= threshold and not slot.exempt:
+            suggestions = _suggestions(weighed, tokens, number, max_suggestions)
+            yield Issue(slot.start, slot.end, slot.known, probability, suggestions)
+
+
+def _suggestions(
+    weighed: RescoredBatch, tokens: Sequence[str], slot: int, count: int
+) -> tuple[Suggestion, ...]:
+    """The most probable alternatives of a slot that are worth telling."""
+    found = weighed.alternatives
+    rows = np.flatnonzero(found.slots == slot)
+    log_odds = weighed.log_odds[rows]
+    log_right = -np.logaddexp(0.0, np.logaddexp.reduce(log_odds))
+    best = np.argsort(-log_odds, kind="stable")[:count]
+    worth = log_odds[best] + log_right >= log(MIN_SUGGESTION_PROBABILITY)
+    worth[:1] = True
+    best = rows[best[worth]]
+    return tuple(
+        Suggestion(
+            _text(found, row, tokens),
+            float(np.exp(weighed.log_odds[row] + log_right)),
+            float(weighed.gains_nats[row] / log(2)),
+            int(found.edits[row]),
+        )
+        for row in best.tolist()
+    )
+
+
+def _text(found: Corrections, row: int, tokens: Sequence[str]) -> str:
+    """How an alternative is spelled; the empty text leaves out what was typed."""
+    text: str | None = found.texts[row]
+    return tokens[found.tokens[found.offsets[row]]] if text is None else text

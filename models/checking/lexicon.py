@@ -1,7 +1,12 @@
-"""The words of a list that are a few edits away from a given one."""
+"""Word lists with search by edit distance, and the user dictionary.
+
+Edits are insertions, deletions, substitutions and swaps of neighbours (optimal string alignment).
+Words that differ too much in length or in their 64-bit letter set are ruled out in one vectorised
+step. Results are cached, least recently used first out.
+"""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -96,3 +101,30 @@ def _letter_sets(words: Sequence[str], lengths: Indices) -> npt.NDArray[np.uint6
         begins = (np.cumsum(lengths) - lengths)[filled]
         sets[filled] = np.bitwise_or.reduceat(bits, begins)
     return sets
+
+
+class UserDictionary:
+    """A caller's words, found whatever their case.
+
+    Args:
+        words: how each is spelled, by its spelling in lower case.
+    """
+
+    def __init__(self, words: Mapping[str, str]) -> None:
+        self._words = words
+        self._keys = list(words)
+        self._lexicon: FuzzyLexicon | None = None
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, word: str) -> bool:
+        return bool(self._words) and word.lower() in self._words
+
+    def fuzzy_matches(self, word: str, max_edits: int) -> Iterator[tuple[str, int]]:
+        """The words at 1 to `max_edits` edits from one, case aside, as the caller spells them, and how many edits."""
+        if self._lexicon is None:
+            self._lexicon = FuzzyLexicon(self._keys)
+        found = self._lexicon.fuzzy_matches(word.lower(), max_edits)
+        for place, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):
+            yield self._words[self._keys[place]], edits

@@ -1,23 +1,29 @@
-"""A text cut into sentences and words, and which tokens spell which word.
+"""Sentences, words and spellings of a text: boundaries, tokens per word, edit strings.
 
-A line is a sentence. Of word tokenizers a word is a token. Of the others it is a run of letters, digits, combining
-marks and underscores, with apostrophes and hyphens between two of those. A token belongs to the word in which its first
-visible character lies, so that a word's tokens include the space before it and not the one after it, as in the `words`
-of /v1/score; what stands between words belongs to none.
+A line is a sentence; a line of more than `MAX_SENTENCE_TOKENS` tokens is split, and its parts
+follow one another. For word tokenizers a word is a token. For all others it is a run of letters,
+digits, combining marks and underscores, with apostrophes and hyphens between two of those. A token
+belongs to the word in which its first visible character lies, so a word's tokens include the space
+before it and not the one after it, as in the `words` of /v1/score. Tokens between words belong to
+none.
+
+`SpellingModel` is a character bigram model with add-k smoothing. `one_edit_strings` follows Norvig
+2007, How to write a spelling corrector.
 """
 
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from math import log
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
-from models.completion.words import JOINERS
+from models.completion.text import JOINERS
 from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer, make_word_splitter
 from models.vocabulary import EOS, UNK
 
@@ -301,3 +307,149 @@ def _offsets_before_lowercasing(line: str) -> list[int]:
     """For each character of the lower-cased line, and its end, the one it was made of."""
     places = [place for place, character in enumerate(line) for _ in character.lower()]
     return [*places, len(line)]
+
+
+class WordParts(NamedTuple):
+    """A token that spells a word of letters.
+
+    Attributes:
+        affixes: the punctuation on both of its sides.
+        core: the word.
+    """
+
+    affixes: tuple[str, str]
+    core: str
+
+
+NO_AFFIXES = ("", "")
+"""No punctuation on either side."""
+
+MAX_WORD_LENGTH = 256
+"""Characters of a word; longer runs, which may be of any length, are not looked into."""
+
+
+def split_affixes(token: str) -> WordParts | None:
+    """The word that a token spells; None if it spells none, or several, or is longer than `LONGEST`."""
+    if len(token) > MAX_WORD_LENGTH:
+        return None
+    if token.isalpha():
+        return WordParts(NO_AFFIXES, token)
+    found = word_pattern().search(token)
+    if found is None or not is_alphabetic(found.group()):
+        return None
+    before, after = token[: found.start()], token[found.end() :]
+    return None if word_pattern().search(after) else WordParts((before, after), found.group())
+
+
+def is_alphabetic(word: str) -> bool:
+    """Whether a run of word characters has letters, and apostrophes, hyphens and combining marks at most besides.
+
+    One longer than `LONGEST` is not looked into.
+    """
+    if len(word) > MAX_WORD_LENGTH:
+        return False
+    return word.isalpha() or (
+        word_pattern().fullmatch(word) is not None
+        and any(map(str.isalpha, word))
+        and not any(c.isdecimal() or c == "_" for c in word)
+    )
+
+
+def match_case(typed: str, word: str) -> str:
+    """A word of a lower-cased vocabulary in the case of what was typed."""
+    if len(typed) > 1 and typed.isupper():
+        return word.upper()
+    return word[:1].upper() + word[1:] if typed[:1].isupper() else word
+
+
+MAX_CHARACTERS = 255
+"""The commonest characters have counts of their own; all others share one."""
+
+_OTHER_CHARACTERS = 1 << 16
+"""Among which a rare character is one, roughly."""
+
+_END = 0
+_OTHER = 1
+
+
+class SpellingModel:
+    """P(characters of a word, its end) by bigrams of characters with add-k smoothing.
+
+    It is estimated from a list of words, each counted once: a word that is not in the list is more like its rare
+    words than like its common ones.
+
+    Args:
+        words: to learn from.
+        add: k, what is added to every count.
+    """
+
+    def __init__(self, words: Sequence[str], *, add: float = 0.1) -> None:
+        codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        characters, counts = np.unique(codes, return_counts=True)
+        common = characters[np.argsort(-counts, kind="stable")[:MAX_CHARACTERS]]
+        self._indices = {chr(code): place for place, code in enumerate(common.tolist(), start=_OTHER + 1)}
+        size = len(common) + 2
+        lookup = np.full(int(codes.max(initial=0)) + 1, _OTHER, dtype=np.int64)
+        lookup[common] = np.arange(_OTHER + 1, size)
+        lengths = np.fromiter(map(len, words), np.int64, len(words))
+        ended = np.full(len(codes) + len(words), _END, dtype=np.int64)  # an end after each word
+        ended[np.arange(len(codes)) + np.repeat(np.arange(len(words)), lengths)] = lookup[codes]
+        pairs = np.concatenate([[_END], ended[:-1]]) * size + ended if len(ended) else ended
+        table = np.bincount(pairs, minlength=size * size).reshape(size, size) + add
+        self._log_probs = np.log(table / table.sum(axis=1, keepdims=True)).tolist()
+
+    def log_prob(self, word: str) -> float:
+        """The natural logarithm of a string's probability; over all strings they sum to 1 or less."""
+        places, rows = self._indices, self._log_probs
+        total, before = 0.0, _END
+        for character in word:
+            place = places.get(character, _OTHER)
+            total += rows[before][place]
+            if place == _OTHER:
+                total -= log(_OTHER_CHARACTERS)
+            before = place
+        return total + float(rows[before][_END])
+
+
+_MIN_PART_LENGTH = 2
+"""Letters of a word that a space may have been lost beside."""
+
+
+def one_edit_strings(word: str, letters: str) -> list[str]:
+    """Deletions, swaps of neighbours, substitutions and insertions, each string once, without the word itself.
+
+    Args:
+        word: not empty.
+        letters: that may be put in.
+
+    Source: Norvig 2007, How to write a spelling corrector.
+    """
+    cuts = [(word[:place], word[place:]) for place in range(len(word) + 1)]
+    found = dict.fromkeys(left + right[1:] for left, right in cuts if right)
+    found |= dict.fromkeys(left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1)
+    found |= dict.fromkeys(left + letter + right[1:] for left, right in cuts if right for letter in letters)
+    found |= dict.fromkeys(left + letter + right for left, right in cuts for letter in letters)
+    found.pop(word, None)
+    found.pop("", None)
+    return list(found)
+
+
+def common_typo_corrections(word: str) -> list[str]:
+    """What may have been meant if the commonest slips were made: a letter too many, two swapped, one not doubled.
+
+    Args:
+        word: as typed; not empty.
+    """
+    cuts = [(word[:place], word[place:]) for place in range(len(word))]
+    found = dict.fromkeys(left + right[1:] for left, right in cuts)
+    found |= dict.fromkeys(left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1)
+    found |= dict.fromkeys(left + right[0] + right for left, right in cuts)
+    found.pop(word, None)
+    found.pop("", None)
+    return list(found)
+
+
+def word_splits(word: str) -> list[tuple[str, str]]:
+    """A word cut in two wherever a space may have been lost: each part has at least `_MIN_PART_LENGTH` letters."""
+    cuts = range(_MIN_PART_LENGTH, len(word) - _MIN_PART_LENGTH + 1)
+    return [(word[:place], word[place:]) for place in cuts]

@@ -1,11 +1,12 @@
-"""Copies of versions whose folder others write to.
+"""Private copies of versions whose folder other processes write to.
 
-    <folder>/<64 hex digits>.copy/    a whole version, by its place and the hashes of its files
+    <folder>/<64 hex digits>.copy/    a whole version, keyed by its path and the hashes of its files
 
-Who has mapped a file is ended by the system (SIGBUS) when the file is cut off, and `cp` over a file cuts it off before
-it writes. Nobody writes to a copy. Processes that load the same version share one, hence its pages. Each holds
-`flock` on it, which goes with the process however that ends: the last to give it back removes it, and what killed
-processes left is used or removed by whoever takes the next. Models go on when their copy is removed, as a map
+The operating system ends a process with SIGBUS when a file that it has mapped is truncated, and
+`cp` over a file truncates it before writing. Nobody writes to a copy. Processes that load the same
+version share one copy, and so its pages. Each holds a `flock` on it, which ends with the process:
+the last one to release it removes it, and the copies of killed processes are reused or removed by
+the next process that acquires one. Loaded models keep working when their copy is removed, as a map
 keeps its file.
 """
 

@@ -1,7 +1,7 @@
-"""`golden.json`: a few sequences and the scores they had when the checkpoint was written.
+"""Golden test of a checkpoint, `golden.json`: sequences and their scores when it was written.
 
-Replaying them at load proves that this machine, this device and these libraries give the
-answers that were published; it also warms the model up.
+Its replay at load proves that this machine, device and library versions give the published scores,
+and warms the model up.
 """
 
 import json
@@ -14,8 +14,7 @@ import numpy as np
 from models.arrays import FloatArray
 from models.checkpoint.precision import FLOAT32, INT8, to_int8
 from models.errors import IntegrityError, InvalidInputError, ManifestError
-from models.protocol import LanguageModel
-from models.scoring import finite_logprob, pad_sequences, score_sequences
+from models.language_model import LanguageModel, finite_logprob, pad_sequences, score_sequences
 from models.vocabulary import EOS
 
 GOLDEN_FILE = "golden.json"

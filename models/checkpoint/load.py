@@ -1,4 +1,8 @@
-"""Read a checkpoint back: verify its bytes, rebuild the model, replay its golden test."""
+"""Loading of a checkpoint: verify its hashes, rebuild the model, replay its golden test.
+
+Model classes are imported when a model of their family is loaded, so an n-gram server needs no
+torch.
+"""
 
 import hashlib
 import importlib
@@ -26,9 +30,9 @@ from models.checkpoint.precision import (
 )
 from models.checkpoint.write import PARTS_FOLDER
 from models.errors import CheckpointError, IncompatibleVersionError, InvalidInputError, ManifestError
+from models.language_model import LanguageModel
 from models.mixture import MixtureModel
-from models.protocol import LanguageModel
-from models.shelf import PackedWeightCache, SharedWeightCache
+from models.tensor_files import PackedWeightCache, SharedWeightCache
 from models.tokenizers import Tokenizer, load_tokenizer
 from models.vocabulary import Vocabulary
 
@@ -44,7 +48,7 @@ FAMILIES = {
 
 COMPOSITES = {
     MixtureModel.family: ("models.mixture", "MixtureModel"),
-    CACHE_FAMILY: ("models.cache", "CacheModel"),
+    CACHE_FAMILY: ("models.cache.model", "CacheModel"),
 }
 """Families whose models are made of others, which lie under `parts/`."""
 
@@ -186,7 +190,7 @@ def _resolve_device_name(device: str, directory: Path, manifest: Manifest) -> st
     """The device by its own name; torch, which an n-gram server does without, is asked only where it must be."""
     if device == "cpu" or (device == "auto" and _families(directory, manifest) == {NGRAM_FAMILY}):
         return "cpu"
-    from models.neural.device import resolve_device  # brings in torch
+    from models.neural.network import resolve_device  # brings in torch
 
     return str(resolve_device(device))
 
@@ -224,7 +228,7 @@ def _build(
     packing = {"weight_cache": shelves(directory)} if manifest.family in NEURAL_FAMILIES else {}
     loaded = _import_class(*FAMILIES[manifest.family]).load(directory, vocabulary, device=device, **packing)
     if manifest.family == NGRAM_FAMILY and device != "cpu":
-        from models.ngram.device.placement import move_if_it_fits  # brings in torch
+        from models.ngram.cuda.model import move_if_it_fits  # brings in torch
 
         loaded = move_if_it_fits(loaded, device)
     model: LanguageModel[Any] = loaded

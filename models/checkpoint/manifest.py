@@ -1,17 +1,31 @@
-"""`manifest.json`: what a checkpoint is, and the hash of every file in it.
+"""Manifest of a checkpoint, and the names, numbers, aliases and default model of a registry.
 
-The manifest is written last and vouches for all else; it vouches for itself by a checksum
-over its own canonical bytes, so damage to any byte of any file is seen.
+`manifest.json` says what a checkpoint is and lists the hash of every other file. It is written
+last, and protects itself by a checksum over its own canonical bytes, so damage to any byte of any
+file is detected.
+
+The default model answers requests that name none. A registry with several models stores its name in
+`.default`, before a second name is published or by `gramophone models default`: so a new name never
+changes what is served, and a service writes nothing.
 """
 
 import hashlib
 import json
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from models.errors import CheckpointError, IncompatibleVersionError, IntegrityError, ManifestError
+from models.errors import (
+    CheckpointError,
+    IncompatibleVersionError,
+    IntegrityError,
+    InvalidInputError,
+    ManifestError,
+    ModelNotFoundError,
+)
 
 MANIFEST_FILE = "manifest.json"
 SCHEMA_VERSION = 2
@@ -199,3 +213,173 @@ def _checksum(fields: dict[str, Any]) -> str:
 
 def _canonical(fields: dict[str, Any]) -> bytes:
     return (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode()
+
+
+CHAMPION = "champion"
+ALIASES_FILE = "aliases.json"
+MAX_NAME_LENGTH = 100
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+ChangeStamp: TypeAlias = tuple[int | str, ...]
+"""Another one means that something has changed."""
+
+
+class Version(NamedTuple):
+    """One published version.
+
+    Attributes:
+        name: of the model.
+        number: of the version.
+        path: its folder: in a local registry where it lies, else where `Registry.fetch` lays it.
+    """
+
+    name: str
+    number: int
+    path: Path
+
+    @property
+    def address(self) -> str:
+        """`name@number`."""
+        return f"{self.name}@{self.number}"
+
+
+def is_name(name: str) -> bool:
+    """Whether it can be the name of a model or an alias."""
+    return len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) is not None
+
+
+def is_version_number(text: str) -> bool:
+    """Whether it is a version number as it is spelled in paths and addresses."""
+    return _NUMBER.fullmatch(text) is not None
+
+
+def check_name(name: str, *, parameter: str = "name") -> None:
+    """Refuse what cannot be the name of a model or an alias.
+
+    Raises:
+        InvalidInputError: it has other characters than letters, digits, `.`, `_`, `-`, or is too long.
+    """
+    if not is_name(name):
+        raise InvalidInputError(
+            f"{parameter} is {name[:120]!r}; it must start with a letter or digit, go on with letters, digits, "
+            f"'.', '_' or '-', and have at most {MAX_NAME_LENGTH} characters",
+            parameter=parameter,
+        )
+
+
+def check_alias(alias: str) -> None:
+    """Refuse what cannot be an alias.
+
+    Raises:
+        InvalidInputError: it is not a name, or is a number.
+    """
+    if alias.isdecimal():
+        raise InvalidInputError(f"the alias {alias!r} would read as a version number", parameter="alias")
+    check_name(alias, parameter="alias")
+
+
+def check_unaliased(version: Version, aliases: dict[str, int]) -> None:
+    """Refuse to delete a version that is in use.
+
+    Raises:
+        InvalidInputError: an alias points to it.
+    """
+    pointing = [alias for alias, target in aliases.items() if target == version.number]
+    if pointing:
+        raise InvalidInputError(
+            f"{version.address} is {' and '.join(pointing)}: point the alias elsewhere first",
+            parameter="version",
+        )
+
+
+def parse_aliases(content: bytes, place: object) -> dict[str, int]:
+    """Read `aliases.json`.
+
+    Args:
+        content: its bytes.
+        place: what messages call it.
+
+    Raises:
+        ManifestError: it is damaged.
+    """
+    try:
+        aliases: Any = json.loads(content)
+        if not isinstance(aliases, dict) or not all(
+            is_name(alias) and type(number) is int and is_version_number(str(number))
+            for alias, number in aliases.items()
+        ):
+            raise ValueError("it must map names to version numbers")  # noqa: TRY301 - same message as bad JSON
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(
+            f"{place} is damaged: {error}; set the alias again with `gramophone models promote`"
+        ) from None
+    return aliases
+
+
+def format_aliases(aliases: dict[str, int]) -> bytes:
+    """Write `aliases.json`."""
+    return (json.dumps(aliases, indent=1, sort_keys=True) + "\n").encode()
+
+
+def unknown_alias_error(name: str, alias: str, aliases: Iterable[str]) -> ModelNotFoundError:
+    """The error that lists the aliases there are."""
+    known = ", ".join(sorted(aliases)) or "none"
+    return ModelNotFoundError(
+        f"model {name!r} has no alias {alias[:MAX_NAME_LENGTH]!r}; its aliases: {known}"
+    )
+
+
+def version_address(path: Path) -> str:
+    """The `name@version` of a version's directory."""
+    return f"{path.parents[1].name}@{path.name}"
+
+
+DEFAULT_FILE = ".default"
+PREFERRED_DEFAULT = "mixture"
+_DEFAULT_HINT = "choose one with `gramophone models default NAME` or GRAMOPHONE_DEFAULT_MODEL"
+
+
+class DefaultChoice(NamedTuple):
+    """The default among some models.
+
+    Attributes:
+        name: its name.
+        reason: why it is that one.
+        is_guess: whether nobody has said so, and others are there.
+    """
+
+    name: str
+    reason: str
+    is_guess: bool = False
+
+
+def choose_default(names: Sequence[str], remembered: str | None) -> DefaultChoice:
+    """The default among names, of which there is one at least.
+
+    Args:
+        names: of models, sorted.
+        remembered: what the registry remembers.
+    """
+    if remembered is not None and remembered in names:
+        return DefaultChoice(remembered, "it is set as the registry's default")
+    if len(names) == 1:
+        return DefaultChoice(names[0], "it is the only model")
+    name, reason = names[0], "this is the first name in the alphabet"
+    if PREFERRED_DEFAULT in names:
+        name, reason = PREFERRED_DEFAULT, "a model of this name is preferred"
+    missing = (
+        "no default was chosen" if remembered is None else f"the chosen default {remembered!r} is not here"
+    )
+    return DefaultChoice(name, f"{missing}, and {reason}: {_DEFAULT_HINT}", is_guess=True)
+
+
+def parse_default(content: bytes | None) -> str | None:
+    """The name in a registry's file; None if there is no file, or no name in it."""
+    name = (content or b"").decode("utf-8-sig", errors="replace").strip()
+    return name if is_name(name) else None
+
+
+def format_default(name: str) -> bytes:
+    """What the file holds."""
+    return f"{name}\n".encode()

@@ -1,11 +1,11 @@
-"""In which precision a model computes: single, or integers of eight bits on a CPU."""
+"""Precision of a model's networks: float32, or int8 on a CPU."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from models.errors import InvalidInputError
+from models.language_model import LanguageModel
 from models.mixture import MixtureModel
-from models.protocol import LanguageModel
 
 Precision = Literal["auto", "float32", "int8"]
 FLOAT32: Literal["float32"] = "float32"
@@ -57,14 +57,14 @@ def to_int8(model: LanguageModel[Any]) -> LanguageModel[Any]:
         return _cache_to_int8(model)
     if model.family not in NEURAL_FAMILIES or int8_problems(model):
         return model
-    from models.neural.quantized.model import Int8Model
+    from models.neural.model import Int8Model
 
     network: Any = model
     return Int8Model(network.network, model.vocabulary, shelf=network.weight_cache)
 
 
 def _cache_to_int8(cache: Any) -> LanguageModel[Any]:
-    from models.cache import CacheModel  # brings in numba
+    from models.cache.model import CacheModel  # brings in numba
 
     inner = to_int8(cache.inner)
     return cache if inner is cache.inner else CacheModel(inner, cache.config)
@@ -79,7 +79,7 @@ def int8_problems(model: LanguageModel[Any]) -> list[str]:
         return int8_problems(cache.inner)
     if model.family not in NEURAL_FAMILIES:
         return []
-    from models.neural.quantized.support import unsupported_reason  # brings in torch
+    from models.neural.int8.network import unsupported_reason  # brings in torch
 
     network: Any = model
     problem = unsupported_reason(network.config)

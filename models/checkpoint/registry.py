@@ -1,22 +1,60 @@
-"""A registry: models, each with immutable, numbered versions and movable aliases.
+"""Registry in a local folder, and the factory of registries and object stores by address.
 
-It is a folder, `models.checkpoint.local`, or lies in an object store, `models.checkpoint.remote`;
-`open_registry` opens either by its address.
+    <root>/<model>/versions/<7>/        a checkpoint; visible once its directory has this name
+    <root>/<model>/versions/.tmp-…/     one being written; ignored by readers
+    <root>/<model>/versions/.deleted-7/ an empty tombstone: the number is never used again
+    <root>/<model>/aliases.json         {"champion": 7}
+    <root>/.default                     name of the model for requests that name none
+
+A version appears by one `rename` after its files are written, flushed and verified, so a reader
+sees all of it or nothing, whenever the writer dies.
 """
 
+import errno
+import os
 import re
-from abc import ABC, abstractmethod
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeAlias
 
-from models.checkpoint.default_name import choose_default
-from models.checkpoint.manifest import Manifest
-from models.checkpoint.resolving import resolve_address
-from models.checkpoint.versions import CHAMPION, ChangeStamp, Version, check_name
-from models.errors import InvalidInputError
+from typing_extensions import override
 
-__all__ = ["CHAMPION", "Address", "Registry", "ChangeStamp", "Version", "check_name", "open_registry"]
+from models.checkpoint.folders import (
+    TEMPORARY_PREFIX,
+    fsync_path,
+    fsync_tree,
+    locked_folder,
+    make_read_only,
+    remove_stale_folders,
+    replace_file,
+    report_write_errors,
+    temporary_folder,
+)
+from models.checkpoint.manifest import (
+    ALIASES_FILE,
+    CHAMPION,
+    DEFAULT_FILE,
+    MANIFEST_FILE,
+    ChangeStamp,
+    Manifest,
+    Version,
+    check_alias,
+    check_name,
+    check_unaliased,
+    format_aliases,
+    format_default,
+    is_name,
+    is_version_number,
+    parse_aliases,
+    parse_default,
+    read_manifest,
+    unknown_alias_error,
+    verify_files,
+)
+from models.checkpoint.registry_interface import Registry
+from models.checkpoint.stores import ObjectStore, StoreTimeouts
+from models.errors import InvalidInputError, ManifestError, RegistryError
 
 Address: TypeAlias = str | Path
 """Of a registry: a folder, or a URL such as `s3://bucket/prefix`."""
@@ -24,232 +62,6 @@ Address: TypeAlias = str | Path
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _FILE_URL = "file://"
 _ONE_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/(?!/)", re.IGNORECASE)
-_QUOTED_URL = re.compile(r""""[a-z][a-z0-9+.-]*://[^"]*"|'[a-z][a-z0-9+.-]*://[^']*'""", re.IGNORECASE)
-_ACCOUNT = re.compile(r"\barn:[^\s,;]+")
-
-
-class Registry(ABC):
-    """Models with immutable, numbered versions and movable aliases, wherever they are kept."""
-
-    @property
-    @abstractmethod
-    def location(self) -> str:
-        """What messages call it: its folder or its URL."""
-
-    @property
-    @abstractmethod
-    def work_folder(self) -> Path:
-        """A local folder for what is not published yet, such as trainings that are to be resumed."""
-
-    @property
-    def is_reachable(self) -> bool:
-        """Whether the last answer was the registry's own, and not what is known from before."""
-        return True
-
-    @abstractmethod
-    def models(self) -> list[str]:
-        """Names of the models with at least one version, sorted.
-
-        Raises:
-            RegistryError: the registry cannot be read, or is there no longer.
-        """
-
-    @abstractmethod
-    def versions(self, name: str) -> list[int]:
-        """A model's version numbers, ascending; empty if there is no such model.
-
-        Raises:
-            RegistryError: the registry cannot be read.
-        """
-
-    @abstractmethod
-    def aliases(self, name: str) -> dict[str, int]:
-        """A model's aliases.
-
-        Raises:
-            ManifestError: aliases.json is damaged.
-            RegistryError: the registry cannot be read.
-        """
-
-    def resolve(self, address: str) -> Version:
-        """The version that `name`, `name@7` or `name@champion` means.
-
-        A bare name means the alias `champion`, else the newest version.
-
-        Raises:
-            InvalidInputError: nothing stands after the `@`.
-            ModelNotFoundError: there is no such model, version or alias; the message lists what there is.
-            ManifestError: aliases.json is needed and damaged.
-            RegistryError: the registry cannot be read.
-        """
-        return resolve_address(self, address)
-
-    def resolve_cached(self, address: str) -> Version:
-        """As `resolve`, by what is known already: no remote registry is asked.
-
-        Raises:
-            ModelNotFoundError: no such model, version or alias is known.
-            ManifestError, RegistryError: what is known cannot be read.
-        """
-        return self.resolve(address)
-
-    def published(self) -> list[Version]:
-        """Every version of every model.
-
-        Raises:
-            RegistryError: the registry cannot be read.
-        """
-        return [self.version(name, number) for name in self.models() for number in self.versions(name)]
-
-    @abstractmethod
-    def version(self, name: str, number: int) -> Version:
-        """The version of this number, there or not."""
-
-    def location_of(self, version: Version) -> str:
-        """What messages call the place of a version."""
-        return f"{self.location}/{version.name}/versions/{version.number}"
-
-    @abstractmethod
-    def fetch(self, version: Version) -> Path:
-        """The folder with all files of a version, which is laid there first where it is not.
-
-        Raises:
-            CheckpointError: its files are not those that were published.
-            RegistryError: they cannot be read, or there is no room for them.
-        """
-
-    @abstractmethod
-    def manifest(self, version: Version) -> Manifest:
-        """A version's manifest, without its files.
-
-        Raises:
-            CheckpointError: it is missing or damaged.
-            RegistryError: it cannot be read.
-        """
-
-    @abstractmethod
-    def read_file(self, version: Version, name: str) -> bytes:
-        """One small file of a version, such as `metrics.json`, without the others.
-
-        Raises:
-            CheckpointError: it is missing or damaged.
-            RegistryError: it cannot be read.
-        """
-
-    @abstractmethod
-    def publish(self, name: str, write: Callable[[Path], None]) -> Version:
-        """Make a new version.
-
-        Args:
-            name: the model; letters, digits, `.`, `_` and `-`.
-            write: fills the folder it is given with a whole checkpoint, manifest last.
-
-        Raises:
-            InvalidInputError: the name cannot be a folder's.
-            CheckpointError: what was written does not verify; nothing is published.
-            RegistryError: the registry cannot be written to; nothing is published.
-        """
-
-    @abstractmethod
-    def set_alias(self, name: str, alias: str, number: int) -> None:
-        """Point an alias at a version, atomically.
-
-        Raises:
-            ModelNotFoundError: there is no such version.
-            InvalidInputError: the alias is not a name, or is a number.
-            ManifestError: aliases.json is damaged (it is set anew if `alias` is the champion).
-            RegistryError: the registry cannot be written to.
-        """
-
-    @abstractmethod
-    def delete_alias(self, name: str, alias: str) -> int:
-        """Take an alias away, atomically.
-
-        Returns:
-            The version that it pointed to.
-
-        Raises:
-            ModelNotFoundError: there is no such model or alias.
-            ManifestError: aliases.json is damaged.
-            RegistryError: the registry cannot be written to.
-        """
-
-    @abstractmethod
-    def default(self) -> str | None:
-        """The name of the model remembered for requests that name none, there or not; None if none is remembered.
-
-        Raises:
-            RegistryError: the registry cannot be read.
-        """
-
-    @abstractmethod
-    def set_default(self, name: str) -> None:
-        """Remember which model answers requests that name none, atomically.
-
-        Raises:
-            ModelNotFoundError: there is no such model.
-            RegistryError: the registry cannot be written to.
-        """
-
-    def pin_default(self, coming: str) -> None:
-        """Remember what the default has been so far, if a model of another name is about to be published.
-
-        Raises:
-            RegistryError: the registry cannot be read or written to.
-        """
-        names = self.models()
-        if names and coming not in names and self.default() not in names:
-            self.set_default(choose_default(names, None).name)
-
-    @abstractmethod
-    def sweep(self, *, older_than_s: float) -> int:
-        """Remove what interrupted publishers and deleted versions left behind.
-
-        Args:
-            older_than_s: what is younger may belong to somebody who is still publishing; it stays.
-
-        Returns:
-            How many files or folders were removed.
-
-        Raises:
-            RegistryError: the registry cannot be read or written to.
-        """
-
-    @abstractmethod
-    def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, ChangeStamp]:
-        """What tells cheaply that a model's versions or aliases have changed; nothing is read.
-
-        Two changes at nearly the same time may have one stamp: look a second time.
-
-        Args:
-            names: of models, there or not; None means every model of the registry.
-
-        Raises:
-            RegistryError: the registry cannot be read.
-        """
-
-    @abstractmethod
-    def delete(self, name: str, number: int) -> None:
-        """Remove a version; its number is never used again.
-
-        Raises:
-            ModelNotFoundError: there is no such version.
-            InvalidInputError: an alias points to it.
-            RegistryError: the registry cannot be written to.
-        """
-
-    def redact_location(self, message: str) -> str:
-        """A message without where the registry lies."""
-        for place in (self.location, str(self.work_folder)):
-            # as a whole: a folder may be called `.` or like a word of the message
-            whole = rf"(?<![\w.-]){re.escape(place)}(/|(?![\w-]))"
-            message = re.sub(whole, lambda found: "" if found[1] else "registry", message)
-        return redact_accounts(message)
-
-
-def redact_accounts(message: str) -> str:
-    """A message without what stores quote in theirs: their own URL, and the account that was refused."""
-    return _QUOTED_URL.sub("…", _ACCOUNT.sub("…", message))
 
 
 def open_registry(address: Address, *, create: bool = False, cache: Path | None = None) -> Registry:
@@ -261,7 +73,7 @@ def open_registry(address: Address, *, create: bool = False, cache: Path | None 
         create: for writing: make a missing folder, otherwise that is an error; ask a remote registry whether it is
             there and can be written to, before there is something to lose.
         cache: the folder where versions of remote registries are kept; None means the process's own choice,
-            `models.checkpoint.remote.cache_folder`.
+            `models.checkpoint.folders`.
 
     Raises:
         RegistryError: there is no such registry, it needs a package that is not installed, or cannot be written to.
@@ -269,11 +81,8 @@ def open_registry(address: Address, *, create: bool = False, cache: Path | None 
     """
     folder = local_registry_folder(address)
     if folder is not None:
-        from models.checkpoint.local import LocalRegistry
-
         return LocalRegistry(folder, create=create)
-    from models.checkpoint.remote.registry import RemoteRegistry
-    from models.checkpoint.remote.stores import open_store
+    from models.checkpoint.remote_registry import RemoteRegistry
 
     registry = RemoteRegistry(open_store(str(address)), cache=cache)
     if create:
@@ -304,3 +113,317 @@ def local_registry_folder(address: Address) -> Path | None:
             f"the registry is {text!r}; a file URL is file:///absolute/path", parameter="registry"
         )
     return Path(path)
+
+
+_DELETED = ".deleted-"
+
+
+class LocalRegistry(Registry):
+    """A registry in a local folder.
+
+    Args:
+        root: the folder.
+        create: make it if it is missing; otherwise a missing folder is an error.
+
+    Raises:
+        RegistryError: the folder is missing, or is no folder.
+    """
+
+    def __init__(self, root: Path, *, create: bool = False) -> None:
+        self.root = root
+        if create:
+            try:
+                root.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise RegistryError(f"cannot create the registry {root}: {error.strerror}") from None
+        if not root.is_dir():
+            raise RegistryError(
+                f"there is no registry at {root}: train or import a model first, or name another folder with --registry"
+            )
+
+    @property
+    @override
+    def location(self) -> str:
+        return str(self.root)
+
+    @property
+    @override
+    def work_folder(self) -> Path:
+        return self.root
+
+    @override
+    def models(self) -> list[str]:
+        return [name for name in self._names() if self.versions(name)]
+
+    @override
+    def versions(self, name: str) -> list[int]:
+        folder = self._folder(name) / "versions"
+        try:
+            return sorted(
+                int(p.name)
+                for p in folder.iterdir()
+                if is_version_number(p.name) and (p / MANIFEST_FILE).is_file()
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise RegistryError(f"cannot read {folder}: {error.strerror}") from None
+
+    @override
+    def aliases(self, name: str) -> dict[str, int]:
+        return parse_aliases(self._stored_aliases(name), self._folder(name) / ALIASES_FILE)
+
+    @override
+    def version(self, name: str, number: int) -> Version:
+        return Version(name, number, self._folder(name) / "versions" / str(number))
+
+    @override
+    def fetch(self, version: Version) -> Path:
+        return version.path
+
+    @override
+    def manifest(self, version: Version) -> Manifest:
+        return read_manifest(version.path)
+
+    @override
+    def read_file(self, version: Version, name: str) -> bytes:
+        path = version.path / name
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            if not self.models():  # it is gone, or a volume that is not mounted
+                raise RegistryError(f"cannot read {path}: the registry is not there") from None
+            raise ManifestError(f"{path}: {error}") from None
+
+    @override
+    def publish(self, name: str, write: Callable[[Path], None]) -> Version:
+        check_name(name)
+        versions = self._folder(name) / "versions"
+        with report_write_errors(versions), temporary_folder(versions) as temporary:
+            write(temporary)
+            verify_files(temporary, read_manifest(temporary))
+            make_read_only(temporary)
+            fsync_tree(temporary)
+            self.pin_default(name)
+            with locked_folder(versions):  # nobody deletes the newest while the next number is looked for
+                number = _rename_to_next_number(temporary, versions)
+        return self.version(name, number)
+
+    @override
+    def set_alias(self, name: str, alias: str, number: int) -> None:
+        check_alias(alias)
+        self.resolve(f"{name}@{number}")
+        folder = self._folder(name)
+        with report_write_errors(folder), locked_folder(folder):
+            self.resolve(f"{name}@{number}")  # it may have been deleted before the lock was had
+            content = self._stored_aliases(name)
+            try:
+                aliases = parse_aliases(content, folder / ALIASES_FILE)
+            except ManifestError:
+                if alias != CHAMPION:
+                    raise
+                aliases = {}
+            _write_aliases(folder, {**aliases, alias: number})
+
+    @override
+    def delete_alias(self, name: str, alias: str) -> int:
+        self.resolve(name)
+        folder = self._folder(name)
+        with report_write_errors(folder), locked_folder(folder):
+            aliases = self.aliases(name)
+            if alias not in aliases:
+                raise unknown_alias_error(name, alias, aliases)
+            number = aliases.pop(alias)
+            _write_aliases(folder, aliases)
+        return number
+
+    def replace_aliases(self, name: str, aliases: dict[str, int]) -> None:
+        """Point aliases at versions, atomically, and take all others away; for one who knows the versions.
+
+        Raises:
+            RegistryError: the registry cannot be written to.
+        """
+        folder = self._folder(name)
+        with report_write_errors(folder), locked_folder(folder):
+            _write_aliases(folder, aliases)
+
+    def deleted_numbers(self, name: str) -> set[int]:
+        """Numbers of a model that were deleted, and are not used again."""
+        tombstones = (self._folder(name) / "versions").glob(f"{_DELETED}*")
+        return {
+            int(number)
+            for path in tombstones
+            if is_version_number(number := path.name.removeprefix(_DELETED))
+        }
+
+    def retire_numbers(self, name: str, numbers: Iterable[int]) -> None:
+        """Have no later version of a model get one of some numbers.
+
+        Raises:
+            RegistryError: the registry cannot be written to.
+        """
+        versions = self._folder(name) / "versions"
+        with report_write_errors(versions):
+            for number in numbers:
+                (versions / f"{_DELETED}{number}").mkdir(parents=True, exist_ok=True)
+
+    @override
+    def default(self) -> str | None:
+        path = self.root / DEFAULT_FILE
+        try:
+            return parse_default(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise RegistryError(f"cannot read {path}: {error.strerror}") from None
+
+    @override
+    def set_default(self, name: str) -> None:
+        self.resolve(name)
+        with report_write_errors(self.root):
+            replace_file(self.root / DEFAULT_FILE, format_default(name))
+
+    @override
+    def sweep(self, *, older_than_s: float) -> int:
+        """Whether a writer still lives is told by its lock, whatever the age."""
+        removed = 0
+        for folder in map(self._folder, self._names()):
+            versions = folder / "versions"
+            if versions.is_dir():
+                with report_write_errors(folder), locked_folder(folder), locked_folder(versions):
+                    removed += remove_stale_folders(versions) + sum(
+                        map(_empty_folder, versions.glob(f"{_DELETED}*"))
+                    )
+        return removed
+
+    @override
+    def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, ChangeStamp]:
+        names = self._names() if names is None else names
+        if not self.root.is_dir():
+            raise RegistryError(f"cannot read the registry {self.root}: it is not there")
+        return {
+            name: (
+                *_file_stamp(self._folder(name) / "versions"),
+                *_file_stamp(self._folder(name) / ALIASES_FILE),
+            )
+            for name in names
+        }
+
+    @override
+    def delete(self, name: str, number: int) -> None:
+        self.resolve(f"{name}@{number}")
+        folder = self._folder(name)
+        with report_write_errors(folder), locked_folder(folder), locked_folder(folder / "versions"):
+            version = self.resolve(f"{name}@{number}")  # somebody else may have deleted it meanwhile
+            check_unaliased(version, self.aliases(name))
+            tombstone = version.path.with_name(f"{_DELETED}{number}")
+            version.path.rename(tombstone)
+            _empty_folder(tombstone)
+
+    def _names(self) -> list[str]:
+        """Folders that may be models, sorted."""
+        try:
+            return sorted(p.name for p in self.root.iterdir() if is_name(p.name))
+        except OSError as error:
+            raise RegistryError(f"cannot read the registry {self.root}: {error.strerror}") from None
+
+    def _folder(self, name: str) -> Path:
+        return self.root / name
+
+    def _stored_aliases(self, name: str) -> bytes:
+        """The bytes of aliases.json, whatever they are; of an empty object if there is none.
+
+        Raises:
+            ManifestError: they cannot be read.
+        """
+        path = self._folder(name) / ALIASES_FILE
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return format_aliases({})
+        except OSError as error:
+            raise ManifestError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _write_aliases(folder: Path, aliases: dict[str, int]) -> None:
+    """Replace aliases.json by one rename."""
+    temporary = folder / f"{TEMPORARY_PREFIX}aliases"
+    with temporary.open("wb") as file:
+        file.write(format_aliases(aliases))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / ALIASES_FILE)
+    fsync_path(folder)
+
+
+def _empty_folder(tombstone: Path) -> bool:
+    """Remove what is in a folder; whether anything was."""
+    entries = list(tombstone.iterdir())
+    for entry in entries:
+        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    return bool(entries)
+
+
+def _file_stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _rename_to_next_number(temporary: Path, versions: Path) -> int:
+    used = [p.name.removeprefix(_DELETED) for p in versions.iterdir()]
+    number = 1 + max((int(n) for n in used if is_version_number(n)), default=0)
+    while True:
+        try:
+            temporary.rename(versions / str(number))
+        except OSError as error:
+            # another publisher was faster: a directory with files in it is never replaced
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
+            number += 1
+        else:
+            fsync_path(versions)
+            return number
+
+
+STORE_TIMEOUTS = StoreTimeouts()
+"""How long every store is waited for."""
+
+_FORBIDDEN = re.compile(r"[@?#\s]|::")
+
+
+def open_store(url: str) -> ObjectStore:
+    """The store that a URL means; nothing is asked of it yet.
+
+    Raises:
+        InvalidInputError: the URL holds credentials or a query, or names no bucket or folder.
+        RegistryError: it needs a package that is not installed, or fsspec knows no such protocol.
+    """
+    protocol, _, rest = url.partition("://")
+    if _FORBIDDEN.search(rest):  # not quoted: it may hold a password
+        raise InvalidInputError(
+            f"the registry's {protocol}:// URL has one of @ ? # or a space: credentials and options do not go there "
+            "but into the environment, such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL",
+            parameter="registry",
+        )
+    if not rest.strip("/"):
+        raise InvalidInputError(
+            f"the registry is {url!r}, which names no bucket or folder", parameter="registry"
+        )
+    if protocol == "memory":
+        from models.checkpoint.fsspec_store import MemoryStore
+
+        return MemoryStore(url, STORE_TIMEOUTS)
+    if protocol == "s3":
+        try:
+            from models.checkpoint.s3_store import S3Store
+        except ImportError as error:
+            raise RegistryError(
+                f"registries at s3:// need the extra s3: pip install 'gramophone-lm[s3]' ({error})"
+            ) from None
+        return S3Store(url, STORE_TIMEOUTS)
+    from models.checkpoint.fsspec_store import FsspecStore
+
+    return FsspecStore(url, STORE_TIMEOUTS)

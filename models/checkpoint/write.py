@@ -1,4 +1,4 @@
-"""Write a whole checkpoint into an empty directory."""
+"""Writing of a whole checkpoint into an empty directory, the manifest last."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ from models.checkpoint.manifest import (
     write_manifest,
 )
 from models.errors import RegistryError
-from models.protocol import LanguageModel, State
+from models.language_model import LanguageModel, State
 from models.tokenizers import Tokenizer
 from models.vocabulary import BOS, EOS, UNK
 

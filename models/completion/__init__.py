@@ -1,1 +1,1 @@
-"""What a text that is being typed goes on as: words and phrases, each with its probability."""
+"""Autocompletion: words and phrases that continue a text being typed, with their probabilities."""

@@ -1,21 +1,300 @@
-"""The words and phrases that begin with given bytes, each with its probability summed over all tokenisations.
+"""Best-first search for the words and phrases that begin with given bytes.
 
-A word that is spelled by several sequences of tokens is as probable as all of them together, and it has ended
-only when the next token says so (Vieira et al., "From Language Models over Tokens to Language Models over
-Characters", 2024). The search looks into the most probable sequence first. What it has not looked into is known
-by its mass: probabilities are exact when nothing is left, lower bounds before.
+A word's probability is summed over all of its tokenisations, and a word has ended only when the
+next token says so (Vieira et al., "From Language Models over Tokens to Language Models over
+Characters", 2024). The search expands the most probable token sequence first. Unexplored sequences
+are accounted for by their mass: probabilities are exact when nothing is left, lower bounds before.
+
+`SearchStepBatch` combines the model calls of several searches.
 """
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, heapreplace, nlargest
+from itertools import count, islice
+from operator import itemgetter, neg
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from models.arrays import Array, FloatArray, TokenIds, to_numpy
-from models.completion.found import MassTable, SearchResult
-from models.completion.frontier import Child, Frontier, Masses, Node
-from models.completion.spelled import TokenTrie, fold_case
-from models.completion.words import JOINERS, WordState, scan_words
+from models.completion.text import JOINERS, WordState, scan_words
+from models.completion.token_trie import TokenTrie, fold_case
+
+
+class ScoredCompletion(NamedTuple):
+    """A word or phrase that the text may go on as.
+
+    Attributes:
+        text: it, from where the current word begins.
+        mass: how probable it is that the text goes on so, jointly with what was typed of the word; the share
+            of `Found.live_mass` is the probability given what was typed.
+        num_words: in it.
+        is_complete: whether it ends with a word. A beginning of one is told where the search was cut before
+            any of its words was found; its mass is unexplored.
+    """
+
+    text: str
+    mass: float
+    num_words: int
+    is_complete: bool
+
+
+class SearchResult(NamedTuple):
+    """What a search has found so far.
+
+    Attributes:
+        completions: the best of each number of words, the most probable first.
+        live_mass: how probable what was typed is, as far as is known: never less than it is in truth.
+        unexplored_mass: the share of it that no word was found for. This and the shares of all words found, told
+            or not, sum to 1; both are 0 where no tokens spell what was typed.
+    """
+
+    completions: tuple[ScoredCompletion, ...]
+    live_mass: float
+    unexplored_mass: float
+
+
+class MassTable:
+    """Words and phrases with their masses, and what became of the rest.
+
+    What was typed is as probable as all that was `completed`, is still `open`, or was `cut`; each counts single words
+    only, as every phrase begins with one.
+
+    Args:
+        max_words: words of the longest phrase.
+    """
+
+    def __init__(self, max_words: int) -> None:
+        self._by_length: list[dict[bytes, float]] = [{} for _ in range(max_words)]
+        self.completed = self.open = self.cut = 0.0
+
+    @property
+    def live(self) -> float:
+        """How probable what was typed is, as far as is known."""
+        return self.completed + self.open + self.cut
+
+    @property
+    def words(self) -> dict[bytes, float]:
+        """The mass of each word found."""
+        return self._by_length[0]
+
+    def add(self, text: bytes, num_words: int, mass: float) -> None:
+        """Add a mass to that of a word or phrase; the account of `completed` is the caller's."""
+        found = self._by_length[num_words - 1]
+        found[text] = found.get(text, 0.0) + mass
+
+    def discard(self, mass: float) -> None:
+        """Take a mass that is open for one that will not be looked into."""
+        self.open -= mass
+        self.cut += mass
+
+    def pruning_threshold(self, limit: int) -> float:
+        """What a sequence must weigh to change the best of any length; 0 as long as there are too few of one."""
+        least = float("inf")
+        for found in self._by_length:
+            if len(found) < limit:
+                return 0.0
+            least = min(least, nlargest(limit, found.values())[-1])
+        return least
+
+    def result(self, limit: int, beginnings: Mapping[bytes, float]) -> SearchResult:
+        """The best of each length, and the best beginnings of words where there are too few words.
+
+        Args:
+            limit: how many of each length.
+            beginnings: of words, none of which was found.
+        """
+        completions = [
+            ScoredCompletion(text.decode(), mass, num_words, is_complete=True)
+            for num_words, found in enumerate(self._by_length, start=1)
+            for text, mass in nlargest(limit, found.items(), key=itemgetter(1))
+        ]
+        room = max(limit - len(self.words), 0)
+        completions += [
+            ScoredCompletion(text.decode(), mass, 1, is_complete=False)
+            for text, mass in nlargest(room, beginnings.items(), key=itemgetter(1))
+        ]
+        completions.sort(key=lambda completion: (-completion.mass, completion.text))
+        live = self.live
+        return SearchResult(
+            tuple(completions), live, max(self.open + self.cut, 0.0) / live if live > 0 else 0.0
+        )
+
+
+Masses: TypeAlias = npt.NDArray[np.float64]
+"""How probable things are, not as logarithms [n]."""
+
+_MIN_PRUNED_CHILDREN = 1 << 14
+"""Kept in any case: each takes a hundred bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A sequence of tokens whose next token's distribution is known.
+
+    Attributes:
+        states: what the model remembers of it is a row of this.
+        row: which.
+        mass: how probable it is.
+        text: what it spells, from where the current word begins.
+        num_matched: bytes spelled of those that must be.
+        word_state: where it stands, as far as words go.
+        num_words: that have ended.
+    """
+
+    states: Any
+    row: int
+    mass: float
+    text: bytes = b""
+    num_matched: int = 0
+    word_state: WordState = field(default_factory=WordState)
+    num_words: int = 0
+
+
+class Child(NamedTuple):
+    """A sequence with one more token, not looked into.
+
+    Attributes:
+        parent: what is before it.
+        token: its last.
+        mass: how probable it is.
+        num_words: that have ended in it.
+    """
+
+    parent: Node
+    token: int
+    mass: float
+    num_words: int
+
+
+class _Siblings:
+    """Children of one node, the most probable first."""
+
+    __slots__ = ("_masses", "_next", "_parent", "_sums", "_tokens", "num_words")
+
+    def __init__(self, parent: Node, num_words: int, tokens: TokenIds, masses: Masses) -> None:
+        self._parent, self.num_words = parent, num_words
+        self._tokens: list[int] = tokens.tolist()
+        self._masses: list[float] = masses.tolist()
+        self._sums: list[float] = [*masses[::-1].cumsum()[::-1].tolist(), 0.0]
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._masses) - self._next
+
+    @property
+    def best(self) -> float:
+        """The mass of the first; 0 if none is left."""
+        return self._masses[self._next] if self._next < len(self._masses) else 0.0
+
+    @property
+    def mass(self) -> float:
+        """That of all that are left."""
+        return self._sums[self._next]
+
+    def pop(self) -> Child:
+        """Take the first away."""
+        at, self._next = self._next, self._next + 1
+        return Child(self._parent, self._tokens[at], self._masses[at], self.num_words)
+
+    def cut(self, least: float) -> float:
+        """Drop those of less than this mass; how much all they had."""
+        past = bisect_right(self._masses, -least, lo=self._next, key=neg)
+        dropped = self._sums[past]
+        del self._tokens[past:], self._masses[past:]
+        self._sums = [mass - dropped for mass in self._sums[: past + 1]]
+        return dropped
+
+    @property
+    def masses(self) -> list[float]:
+        """Of those not taken."""
+        return self._masses[self._next :]
+
+    def left(self) -> Iterator[Child]:
+        """Those not taken."""
+        for token, mass in islice(zip(self._tokens, self._masses, strict=True), self._next, None):
+            yield Child(self._parent, token, mass, self.num_words)
+
+
+class Frontier:
+    """All children, by falling mass; of equal ones those that came first."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, _Siblings]] = []
+        self._numbers = count()
+        self._num_children = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    @property
+    def best(self) -> float:
+        """The greatest mass; 0 if there is no child."""
+        return -self._heap[0][0] if self._heap else 0.0
+
+    @property
+    def mass(self) -> float:
+        """That of all children in which no word has ended."""
+        return sum(siblings.mass for _, _, siblings in self._heap if not siblings.num_words)
+
+    def add(self, parent: Node, num_words: int, tokens: TokenIds, masses: Masses) -> None:
+        """Put in children of a node.
+
+        Args:
+            parent: the node.
+            num_words: that have ended in each.
+            tokens: their last [n].
+            masses: each above 0 [n].
+        """
+        if not len(tokens):
+            return
+        order = np.argsort(-masses, kind="stable")
+        siblings = _Siblings(parent, num_words, tokens[order], masses[order])
+        heappush(self._heap, (-siblings.best, next(self._numbers), siblings))
+        self._num_children += len(siblings)
+
+    def prune(self, most: int) -> float:
+        """Where there are very many children, drop all but the most probable, which bounds memory.
+
+        Args:
+            most: that can still be looked into.
+
+        Returns:
+            The mass of those dropped in which no word has ended.
+        """
+        if self._num_children <= max(_MIN_PRUNED_CHILDREN, 2 * most):
+            return 0.0
+        every = np.concatenate([siblings.masses for _, _, siblings in self._heap])
+        least = float(np.partition(every, len(every) - most)[len(every) - most])
+        dropped = 0.0
+        for _, _, siblings in self._heap:
+            mass = siblings.cut(least)
+            dropped += 0.0 if siblings.num_words else mass
+        self._heap = [entry for entry in self._heap if len(entry[2])]
+        heapify(self._heap)
+        self._num_children = sum(len(siblings) for _, _, siblings in self._heap)
+        return dropped
+
+    def pop(self) -> Child:
+        """Take the most probable child out; there is one."""
+        _, number, siblings = self._heap[0]
+        child = siblings.pop()
+        self._num_children -= 1
+        if siblings.best:
+            heapreplace(self._heap, (-siblings.best, number, siblings))
+        else:
+            heappop(self._heap)
+        return child
+
+    def first(self, limit: int) -> list[Child]:
+        """The most probable children in which no word has ended; they stay in."""
+        words = (siblings for _, _, siblings in self._heap if not siblings.num_words)
+        every = (child for siblings in words for child in islice(siblings.left(), limit))
+        return nlargest(limit, every, key=lambda child: child.mass)
+
 
 _SPACE = b" "
 
@@ -310,3 +589,35 @@ def _largest_indices(values: Masses, count: int) -> TokenIds:
     if len(values) <= count:
         return np.arange(len(values))
     return np.argpartition(values, len(values) - count)[len(values) - count :]
+
+
+class SearchStepBatch:
+    """What searches that go on ask.
+
+    Args:
+        searches: with what each asks; at least one.
+
+    Attributes:
+        state: of all of them [R].
+        tokens: to be read [R].
+    """
+
+    def __init__(self, searches: Sequence[tuple[CompletionSearch, SearchStep]]) -> None:
+        self._searches = searches
+        first, *others = (asked.state for _, asked in searches)
+        self.state = first.concatenate(others) if others else first
+        self.tokens = np.concatenate([asked.tokens for _, asked in searches])
+
+    def update(self, state: Any, log_probs: Array) -> None:
+        """Tell each search its rows of the state after the tokens [R], and of what may come next [R, V]."""
+        begin = 0
+        for search, asked in self._searches:
+            end = begin + len(asked.tokens)
+            search.update(state.select(np.arange(begin, end)), log_probs[begin:end])
+            begin = end
+
+
+def next_step_batch(searches: Sequence[CompletionSearch]) -> SearchStepBatch | None:
+    """What searches ask next; None when all are over."""
+    asking = [(search, asked) for search in searches if (asked := search.next_step()) is not None]
+    return SearchStepBatch(asking) if asking else None

@@ -1,1 +1,1 @@
-"""Choosing tokens from distributions: rules, kernels that follow them, beams, stopping."""
+"""Decoding: choice of tokens from distributions, by sampling or beam search, with rules and stop texts."""

@@ -1,17 +1,72 @@
-"""R rows of any requests that are decoded together, as they grow: an immutable value, like a model's state."""
+"""Sequences of several requests decoded together (an immutable value), and their random numbers.
+
+A row's random number at a position is a function of its seed and of that position. It does not
+depend on the other rows of a batch, and no generator state is kept. Source: SplitMix64, Steele, Lea
+and Flood 2014.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numba
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
 from models.arrays import FloatArray, TokenIds
-from models.decoding.banned import BannedSequences
-from models.decoding.draws import Seeds, uniform_numbers
-from models.decoding.rows import Float64s, Int32s, Int64s, KernelRows
-from models.decoding.rules import RaggedArray, Rules, RuleTable, pack_ragged
+from models.decoding.rules import (
+    BannedSequences,
+    Float64s,
+    Int32s,
+    Int64s,
+    KernelRows,
+    RaggedArray,
+    Rules,
+    RuleTable,
+    pack_ragged,
+)
+
+Seeds = npt.NDArray[np.uint64]
+_MASK = (1 << 64) - 1
+_GAMMA, _MULTIPLIER_1, _MULTIPLIER_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def row_seed(seed: int, *numbers: int) -> int:
+    """The seed of a row of a request: of the request's own and of numbers such as those of its prompt and choice."""
+    mixed = _mix_bits(seed + _GAMMA)
+    for number in numbers:
+        mixed = _mix_bits(mixed + (number + 1) * _GAMMA)
+    return mixed
+
+
+def uniform_numbers(seeds: Seeds, places: Int64s) -> npt.NDArray[np.float64]:
+    """A number in [0, 1) for each of R rows.
+
+    Args:
+        seeds: of the rows [R].
+        places: how many numbers each has drawn before [R].
+    """
+    numbers = np.empty(len(seeds))
+    _fill_uniforms(seeds, places, numbers)
+    return numbers
+
+
+def _mix_bits(value: int) -> int:
+    value &= _MASK
+    value = (value ^ (value >> 30)) * _MULTIPLIER_1 & _MASK
+    value = (value ^ (value >> 27)) * _MULTIPLIER_2 & _MASK
+    return value ^ (value >> 31)
+
+
+@numba.njit(types.void(types.uint64[::1], types.int64[::1], types.float64[::1]), nogil=True, cache=True)
+def _fill_uniforms(seeds: Any, places: Any, numbers: Any) -> None:
+    for row in range(len(seeds)):
+        value = seeds[row] + np.uint64(places[row] + 1) * np.uint64(_GAMMA)
+        value = (value ^ (value >> np.uint64(30))) * np.uint64(_MULTIPLIER_1)
+        value = (value ^ (value >> np.uint64(27))) * np.uint64(_MULTIPLIER_2)
+        numbers[row] = np.float64((value ^ (value >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+
 
 _INITIAL_CAPACITY = 16
 _NO_BANNED_IDS = np.zeros(0, np.int32)

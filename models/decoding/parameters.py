@@ -1,17 +1,18 @@
-"""How a continuation is to be chosen: one frozen value whose existence proves that it is valid.
+"""Decoding parameters of a request: a frozen, validated value.
 
-What a request asks for is applied to a model's log-probabilities in this order:
+A model's log-probabilities are changed in this order:
 
-1. *mask*: `<unk>` and `<s>` are impossible; so is `</s>` before `min_tokens` and with `ignore_eos`, and so is
-   whatever would complete one of `bad_words`;
+1. *mask*: `<unk>` and `<s>` are impossible; so is `</s>` before `min_tokens` and with `ignore_eos`,
+   and so is every token that would complete one of `bad_words`;
 2. *bias*: `logit_bias` is added;
 3. *penalties*: repetition, then frequency and presence;
 4. *temperature*;
-5. *top-k*; 6. *typical*; 7. *top-p*; 8. *min-p*: each counts the probability that the ones before it left.
+5. *top-k*; 6. *typical*; 7. *top-p*; 8. *min-p*: each counts the probability left by the ones
+   before it.
 
-Greedy and beam search stop after the penalties. llama.cpp truncates in the same order; Hugging Face's generation and
-vLLM, too, have bias and penalties before the temperature and that before every truncation. The log-probabilities
-that are reported are always the model's own, before any of this.
+Greedy and beam search stop after the penalties. llama.cpp truncates in the same order; Hugging
+Face's generation and vLLM, too, apply bias and penalties before the temperature and the temperature
+before every truncation. Reported log-probabilities are always the model's own, before any of this.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,14 @@
-"""What holds for a row from its beginning to its end, and for many rows as arrays."""
+"""Decoding rules of rows as arrays for kernels: bias, penalties, banned sequences, work buffers.
 
-from collections.abc import Callable, Sequence
+`BannedSequences` is an automaton over generated tokens: a node stands for the longest suffix of the
+generated text that begins a banned sequence, and determines the tokens that may not come next.
+Source: Aho and Corasick 1975.
+
+Kernels work in buffers of their thread, one set for each vocabulary size.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -9,9 +17,174 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
-from models.decoding.banned import BannedSequences
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rows import Float64s, Int32s, Int64s
+
+
+class BannedSequences:
+    """An automaton over generated tokens that tells which would complete a sequence.
+
+    Args:
+        sequences: of ids, none of them empty.
+    """
+
+    START = 0
+
+    def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
+        self._next: list[dict[int, int]] = [{}]
+        self._complete = [False]
+        for sequence in sequences:
+            self._add(sequence)
+        self._failure_links = self._link()
+        self._banned: dict[int, npt.NDArray[np.int32]] = {}
+
+    def advance(self, node: int, token: int) -> int:
+        """The node after one more token."""
+        while token not in self._next[node]:
+            if node == self.START:
+                return node
+            node = self._failure_links[node]
+        return self._next[node][token]
+
+    def banned(self, node: int) -> npt.NDArray[np.int32]:
+        """The tokens that would complete a sequence; not to be written."""
+        if node not in self._banned:
+            ids: set[int] = set()
+            end = node
+            while True:
+                ids |= {token for token, child in self._next[end].items() if self._complete[child]}
+                if end == self.START:
+                    break
+                end = self._failure_links[end]
+            self._banned[node] = np.fromiter(sorted(ids), np.int32, len(ids))
+        return self._banned[node]
+
+    def _add(self, sequence: Sequence[int]) -> None:
+        node = self.START
+        for token in sequence:
+            child = self._next[node].get(token)
+            if child is None:
+                child = self._next[node][token] = len(self._next)
+                self._next.append({})
+                self._complete.append(False)
+            node = child
+        self._complete[node] = True
+
+    def _link(self) -> list[int]:
+        """For each node that of its longest proper end; nodes are visited in order of length."""
+        shorter = [self.START] * len(self._next)
+        level = list(self._next[self.START].values())
+        while level:
+            below = []
+            for node in level:
+                for token, child in self._next[node].items():
+                    end = shorter[node]
+                    while end != self.START and token not in self._next[end]:
+                        end = shorter[end]
+                    shorter[child] = self._next[end].get(token, self.START)
+                    below.append(child)
+            level = below
+        return shorter
+
+
+TEMPERATURE, TOP_K, TYPICAL_P, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, END_AFTER = range(9)
+"""Columns of `Rows.rules`; a temperature of 0 is greedy, a top-k of 0 none; `</s>` comes after so many tokens."""
+
+SUM_BLOCK = 512
+"""Entries of which sums are kept."""
+
+HISTOGRAM_BUCKETS = 2048
+"""Of a histogram."""
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Float64s = npt.NDArray[np.float64]
+
+
+class KernelRows(NamedTuple):
+    """R rows, each with its own rules. Rows may share stretches of what has spans.
+
+    Attributes:
+        rules: numbers of each row [R, 9].
+        bias_ids: tokens whose scores change.
+        bias_values: what is added to each.
+        bias_spans: the first of each row's, and the one after its last [R, 2].
+        banned_ids: tokens that may not come next.
+        banned_spans: likewise [R, 2].
+        prompt_ids: tokens of prompts, each once in a row's part.
+        prompt_spans: likewise [R, 2].
+        history: tokens generated [R, at least the greatest length].
+        lengths: how many each row has [R].
+    """
+
+    rules: Float64s
+    bias_ids: Int32s
+    bias_values: FloatArray
+    bias_spans: Int64s
+    banned_ids: Int32s
+    banned_spans: Int64s
+    prompt_ids: Int32s
+    prompt_spans: Int64s
+    history: Int32s
+    lengths: Int64s
+
+
+class KernelBuffers(NamedTuple):
+    """Arrays that kernels write while they work on one row of V entries; V' is V rounded up to whole blocks.
+
+    Attributes:
+        scores: [V']; minus infinity past V.
+        weights: [V']; likewise 0.
+        keys: [V'].
+        ids: [V'].
+        indices: [V'].
+        counts: [V]; all 0 between rows.
+        histogram: [2048].
+        sums: of each block [V' / 512].
+    """
+
+    scores: FloatArray
+    weights: FloatArray
+    keys: FloatArray
+    ids: Int32s
+    indices: Int32s
+    counts: Int32s
+    histogram: Float64s
+    sums: Float64s
+
+
+_MAX_WIDTHS = 32
+"""For so many widths a thread keeps its room; models that have gone leave nothing behind."""
+
+
+class _ThreadBuffers(threading.local):
+    """Each thread's own, of the widths met last."""
+
+    def __init__(self) -> None:
+        self.by_width: dict[int, KernelBuffers] = {}
+
+
+_thread_buffers = _ThreadBuffers()
+
+
+def buffers_for(width: int) -> KernelBuffers:
+    """This thread's room for rows of V entries: small enough to stay in the processor's nearer caches."""
+    room = _thread_buffers.by_width.get(width)
+    if room is None:
+        if len(_thread_buffers.by_width) == _MAX_WIDTHS:
+            del _thread_buffers.by_width[next(iter(_thread_buffers.by_width))]
+        padded = -(-width // SUM_BLOCK) * SUM_BLOCK
+        room = _thread_buffers.by_width[width] = KernelBuffers(
+            np.full(padded, -np.inf, np.float32),
+            np.zeros(padded, np.float32),
+            np.zeros(padded, np.float32),
+            np.zeros(padded, np.int32),
+            np.zeros(padded, np.int32),
+            np.zeros(width, np.int32),
+            np.zeros(HISTOGRAM_BUCKETS),
+            np.zeros(padded // SUM_BLOCK),
+        )
+    return room
+
 
 _MIN_BLOCK_TEMPERATURE = 0.05
 """Below it, weights in single precision soon come to nothing."""

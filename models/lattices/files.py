@@ -1,4 +1,4 @@
-"""Files of lattices: plain, .gz, .xz or .zst."""
+"""Files of lattices, SLF or Kaldi: plain, .gz, .xz or .zst."""
 
 import codecs
 from collections.abc import Collection, Iterable, Iterator
@@ -8,14 +8,12 @@ from pathlib import Path, PurePath
 from typing import BinaryIO, Literal
 
 from models.errors import FormatError, InvalidInputError
+from models.files import COMPRESSED_SUFFIXES, atomic_writer
 from models.lattices.kaldi import read_kaldi, write_kaldi
-from models.lattices.lattice import Lattice
+from models.lattices.lattice import Lattice, SymbolTable, read_symbols
 from models.lattices.slf import read_slf, write_slf
-from models.lattices.words import SymbolTable, read_symbols
-from models.packed_files import COMPRESSED_SUFFIXES, atomic_writer
-from models.reranking.formats.interface import BadLine
-from models.reranking.formats.lines import read_blocks
-from models.reranking.formats.writing import is_valid_file_name, make_folder
+from models.reranking.formats.format import BadLine, read_blocks
+from models.reranking.formats.writer import is_valid_file_name, make_folder
 
 LatticeFormat = Literal["slf", "kaldi"]
 MAX_LATTICE_LINE_BYTES = 1 << 24

@@ -1,9 +1,10 @@
-"""Kaldi's lattices as text: `utterance`, then an arc or a final state on each line, then an empty line.
+"""Kaldi's lattices as text: `utterance`, then one arc or final state a line, then an empty line.
 
-Both types are read. CompactLattice: `source target word graph,acoustic,ids`, final states `state graph,acoustic,ids`.
-Lattice: `source target transition-id word graph,acoustic`, final states `state graph,acoustic`. What is omitted is 0.
-Costs are negative natural logarithms; acoustic ones are unscaled. Graph costs become `old_lm`: besides the language
-model's they hold those of transitions and pronunciations.
+Both types are read. CompactLattice: `source target word graph,acoustic,ids`, final states `state
+graph,acoustic,ids`. Lattice: `source target transition-id word graph,acoustic`, final states `state
+graph,acoustic`. Omitted costs are 0. Costs are negative natural logarithms; acoustic ones are
+unscaled. Graph costs become `old_lm`: besides the language model's they hold those of transitions
+and pronunciations.
 
 Source: Kaldi's lat/kaldi-lattice.cc and "Lattices in Kaldi".
 """
@@ -16,10 +17,21 @@ from typing import NamedTuple, TextIO
 import numpy as np
 
 from models.errors import InvalidInputError
-from models.lattices.connecting import ArcColumns, build_lattice, group_by_level, node_depths
-from models.lattices.lattice import NO_WORD, Lattice, Scores
-from models.lattices.words import NON_WORD_LABELS, SymbolTable, decode_line, is_whole_number, word_of_label
-from models.reranking.formats.interface import BadLine
+from models.lattices.lattice import (
+    NO_WORD,
+    NON_WORD_LABELS,
+    ArcColumns,
+    Lattice,
+    Scores,
+    SymbolTable,
+    build_lattice,
+    decode_line,
+    group_by_level,
+    is_whole_number,
+    node_depths,
+    word_of_label,
+)
+from models.reranking.formats.format import BadLine
 
 _FRAME_S = 0.01
 """How far Kaldi's frames are apart by default; each has a transition-id."""

@@ -1,25 +1,103 @@
-"""HTK's standard lattice format (SLF): one lattice a file.
+r"""HTK's standard lattice format (SLF): one lattice a file.
 
-Words and acoustic scores stand on links, or on the node that a link ends in (begins in, if `dir=b`). Scores are
-logarithms to `base` (e if none is given; 0: probabilities) and become natural ones; `acscale`, `lmscale` and
-`wdpenalty` are kept beside them. A pronunciation's score `r=`, scaled by `prscale`, becomes part of the acoustic
-one; an n-gram's score `n=` is taken where there is no `l=`. Other fields are passed over. Sub-lattices are refused.
+Words and acoustic scores stand on links, or on the node that a link ends in (begins in, if
+`dir=b`). Scores are logarithms to `base` (default e; 0: probabilities) and become natural ones;
+`acscale`, `lmscale` and `wdpenalty` are kept beside them. A pronunciation score `r=`, scaled by
+`prscale`, is added to the acoustic one; an n-gram score `n=` is used where there is no `l=`. Other
+fields are ignored. Sub-lattices are refused.
 
-Source: the HTK Book 3.4, chapter 20; SRILM's lattice-tool.
+Values may be quoted, and a backslash escapes a character; an octal escape such as `\303\251` gives
+bytes. Other programs write words unescaped: so an apostrophe opens a quotation only if another one
+closes it before white space.
+
+Sources: the HTK Book 3.4, section 4.6 (strings) and chapter 20 (lattices); SRILM's lattice-tool.
 """
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TextIO
 
 import numpy as np
 
 from models.errors import InvalidInputError
-from models.lattices.connecting import ArcColumns, build_lattice
-from models.lattices.lattice import NO_VARIANT, Indices, Lattice, Scales, check_size
-from models.lattices.slf_fields import escape_value, parse_fields
-from models.lattices.words import NON_WORD_LABELS, decode_line, word_of_label
-from models.reranking.formats.interface import BadLine
+from models.lattices.lattice import (
+    NO_VARIANT,
+    NON_WORD_LABELS,
+    ArcColumns,
+    Indices,
+    Lattice,
+    Scales,
+    build_lattice,
+    check_size,
+    decode_line,
+    word_of_label,
+)
+from models.reranking.formats.format import BadLine
+
+_FIELD = re.compile(
+    r"""\s*([^\s=]+)=("(?:\\.|[^"\\])*"(?=\s|$)|'(?:\\.|[^'\\])*'(?=\s|$)|(?:\\.|[^\s\\])*\\?)(?=\s|$)"""
+)
+_TO_ESCAPE = re.compile(r"[\\\s]")
+_ESCAPED = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
+
+
+def parse_fields(line: str) -> dict[str, str]:
+    """The fields of a line by name.
+
+    Raises:
+        InvalidInputError: something on the line is no field.
+    """
+    if "\\" in line or "='" in line or '="' in line:
+        return _quoted_fields(line)
+    fields: dict[str, str] = {}
+    for field in line.split():
+        name, equals, value = field.partition("=")
+        if not equals or not name:
+            raise _field_error(field)
+        fields[name] = value
+    return fields
+
+
+def escape_value(word: str) -> str:
+    """A word as a value that `parse_fields` reads back."""
+    # a line break in octal: it would end the line
+    word = _TO_ESCAPE.sub(r"\\\g<0>", word).replace("\n", "012")
+    return "\\" + word if word[:1] in {"'", '"'} else word
+
+
+def _quoted_fields(line: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    place, end = 0, len(line.rstrip())
+    while place < end:
+        match = _FIELD.match(line, place)
+        if match is None:
+            raise _field_error(line[place:].split(maxsplit=1)[0])
+        fields[match[1]] = _unescape(match[2])
+        place = match.end()
+    return fields
+
+
+def _unescape(value: str) -> str:
+    if len(value) > 1 and value[0] == value[-1] and value[0] in {"'", '"'}:
+        value = value[1:-1]
+    if "\\" not in value:
+        return value
+    raw = _ESCAPED.sub(lambda match: _character(match[1]), value.encode())
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"{value!r} is not UTF-8 once its escapes are read") from None
+
+
+def _character(escape: bytes) -> bytes:
+    code = int(escape, 8) if len(escape) == 3 else 256
+    return bytes([code]) if code < 256 else escape
+
+
+def _field_error(text: str) -> InvalidInputError:
+    return InvalidInputError(f"{text[:40]!r} is no field of the form name=value")
+
 
 _FIELD_ALIASES = {
     "UTTERANCE": "U", "NODES": "N", "LINKS": "L", "time": "t", "WORD": "W", "var": "v",

@@ -1,29 +1,373 @@
-"""Tokens that pass through lattices: each a way that has been gone, with the model's state after it.
+"""Token passing through lattices for any language model.
 
-Nodes of one level are not connected, so the model scores all tokens of a level at once, of as many lattices as there
-are. Tokens that meet at a node are merged where they have the same future; the ways they came are all kept.
+A token is a partial path with the model state after it. Nodes of one level are not connected, so
+the model scores all tokens of a level at once, over all lattices. Tokens at a node with the same
+future are recombined; all edges by which they came are kept.
 
-Source: Young, Russell and Thornton (1989), "Token passing: a simple conceptual model for connected speech
-recognition systems"; Liu et al. (2014), "Efficient lattice rescoring using recurrent neural network language models".
+Sources: Young, Russell and Thornton (1989), "Token passing: a simple conceptual model for connected
+speech recognition systems"; Liu et al. (2014), "Efficient lattice rescoring using recurrent neural
+network language models".
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
+from models.arrays import TokenIds, to_numpy
 from models.errors import InvalidInputError
-from models.lattices.connecting import index_ranges
-from models.lattices.growing import GrowableArray
-from models.lattices.joined import LatticeGraph
-from models.lattices.lattice import Indices, Scores
-from models.lattices.live_states import NO_STATE, ActiveStates
-from models.lattices.recombining import recombine, state_keys
-from models.lattices.spelling import LabelTokens
-from models.lattices.tokens import TokenEdges, TokenGraph, TokenTable
-from models.lattices.word_scores import word_log_probs
-from models.protocol import LanguageModel
-from models.scoring import LOG_ZERO
+from models.language_model import LOG_ZERO, LanguageModel, TopKPredictor, prefill_sequences, score_sequences
+from models.lattices.graph import LabelTokens, LatticeGraph
+from models.lattices.lattice import NO_WORD, Indices, Scores, index_ranges
+from models.mixture import MixtureState
+from models.ngram.model import NGramState
+
+T = TypeVar("T", bound=np.generic)
+
+
+class GrowableArray(Generic[T]):
+    """Rows of numbers, to which others are added.
+
+    Args:
+        dtype: of the numbers.
+        width: numbers in a row; None for a single one.
+    """
+
+    def __init__(self, dtype: type[T], width: int | None = None) -> None:
+        self._rows: npt.NDArray[T] = np.empty((1024,) if width is None else (1024, width), dtype=dtype)
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, rows: Any) -> npt.NDArray[T]:
+        answer: npt.NDArray[T] = self._rows[: self._size][rows]
+        return answer
+
+    def __setitem__(self, rows: Any, values: npt.NDArray[T]) -> None:
+        self._rows[: self._size][rows] = values
+
+    def append(self, rows: npt.NDArray[T]) -> None:
+        """Add rows."""
+        size = self._size + len(rows)
+        if size > len(self._rows):
+            grown = np.empty((2 * size, *self._rows.shape[1:]), dtype=self._rows.dtype)
+            grown[: self._size] = self._rows[: self._size]
+            self._rows = grown
+        self._rows[self._size : size] = rows
+        self._size = size
+
+
+_MAX_DISTRIBUTION_ENTRIES = 1 << 23
+"""Log-probabilities held at a time: 32 MiB."""
+
+
+def word_log_probs(
+    model: LanguageModel[Any], state: Any, rows: Indices, labels: Indices, spelling: LabelTokens
+) -> Scores:
+    """Natural-log probabilities [P] of words, each after a row of a state; 0 for labels without tokens.
+
+    Equal pairs are scored once. A model that computes whole distributions anyway does so once a row, however
+    many words follow it.
+
+    Args:
+        model: any.
+        state: B rows.
+        rows: of the state [P].
+        labels: of the words [P].
+        spelling: their tokens.
+    """
+    num_labels = len(spelling.lengths)
+    pairs, places = np.unique(rows * num_labels + labels, return_inverse=True)
+    rows, labels = np.divmod(pairs, num_labels)
+    scores = np.zeros(len(pairs))
+    spoken = np.flatnonzero(spelling.lengths[labels] > 0)
+    rows, labels = rows[spoken], labels[spoken]
+    tokens, lengths = spelling.tokens[labels], spelling.lengths[labels]
+    if isinstance(model, TopKPredictor):  # it looks up what it is asked for
+        whole = score_sequences(model, state.select(rows), tokens[:, : lengths.max(initial=0)], lengths)
+        scores[spoken] = whole.sum(axis=1, dtype=np.float64)
+        return scores[places]
+    scores[spoken] = _first_log_probs(model, state, rows, tokens[:, 0])
+    longer = np.flatnonzero(lengths > 1)
+    if longer.size:
+        after = model.advance(state.select(rows[longer]), tokens[longer, 0])
+        rest = score_sequences(model, after, tokens[longer, 1 : lengths.max()], lengths[longer] - 1)
+        scores[spoken[longer]] += rest.sum(axis=1, dtype=np.float64)
+    return scores[places]
+
+
+def advance_words(
+    model: LanguageModel[Any], state: Any, rows: Indices, labels: Indices, spelling: LabelTokens
+) -> Any:
+    """The states [P] after words, each after a row of a state; see `word_log_probs`."""
+    before = state.select(rows)
+    tokens, lengths = spelling.tokens[labels], spelling.lengths[labels]
+    spoken = np.flatnonzero(lengths > 0)
+    if not spoken.size:
+        return before
+    tokens, lengths = tokens[spoken, : lengths.max()], lengths[spoken]
+    moved = before if len(spoken) == len(rows) else before.select(spoken)
+    moved = (
+        model.advance(moved, tokens[:, 0])
+        if lengths.max() == 1
+        else prefill_sequences(model, moved, tokens, lengths)
+    )
+    if len(spoken) == len(rows):
+        return moved
+    places = np.arange(len(rows))
+    places[spoken] = len(rows) + np.arange(len(spoken))
+    return before.concatenate([moved]).select(places)
+
+
+def _first_log_probs(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds) -> Scores:
+    """Log-probabilities of one token after each of ascending rows, a bounded number of distributions at a time."""
+    scores = np.empty(len(rows))
+    step = max(1, _MAX_DISTRIBUTION_ENTRIES // len(model.vocabulary))
+    for begin in range(0, len(state), step):
+        first, last = np.searchsorted(rows, (begin, begin + step))
+        if first < last:
+            some = slice(first, last)
+            wanted, places = np.unique(rows[some], return_inverse=True)
+            log_probs = model.next_log_probs(state.select(wanted))
+            scores[some] = to_numpy(log_probs[places, tokens[some]])
+    return scores
+
+
+NO_STATE = -1
+"""The row of tokens that go no further."""
+
+
+class ActiveStates:
+    """The model's states after tokens that are still to go on; tokens that came the same way share one.
+
+    Args:
+        model: any.
+        spelling: of words as its tokens.
+    """
+
+    def __init__(self, model: LanguageModel[Any], spelling: LabelTokens) -> None:
+        self._model, self._spelling = model, spelling
+        self.initial = model.initial_state(1)
+        self._pool = self.initial
+        self._rows = GrowableArray(np.int64)
+
+    def after(self, tokens: Indices, labels: Indices) -> tuple[Any, Indices]:
+        """The states after tokens and one label more: a state of distinct rows, and the row of each [P]."""
+        num_labels = len(self._spelling.lengths)
+        pairs, places = np.unique(self._rows[tokens] * num_labels + labels, return_inverse=True)
+        rows, labels = np.divmod(pairs, num_labels)
+        return advance_words(self._model, self._pool, rows, labels, self._spelling), places
+
+    def add(self, state: Any, rows: Indices) -> None:
+        """Take states of new tokens in; −1 is the row of tokens that go no further."""
+        begin = len(self._pool) if len(self._rows) else 0
+        self._pool = self._pool.concatenate([state]) if begin else state
+        self._rows.append(np.where(rows < 0, rows, begin + rows))
+
+    def retain(self, tokens: Indices) -> None:
+        """Forget the states of all other tokens."""
+        used, self._rows[tokens] = np.unique(self._rows[tokens], return_inverse=True)
+        self._pool = self._pool.select(used)
+
+
+_LARGEST_KEY = 1 << 62
+
+
+class RecombinedEdges(NamedTuple):
+    """Candidates that became tokens: those of a node with the same future are one token.
+
+    Attributes:
+        candidates: those that are kept, ordered by token [E].
+        offsets: where each token's candidates begin, and E at the end [T + 1].
+        best: the best candidate of each token [T].
+    """
+
+    candidates: Indices
+    offsets: Indices
+    best: Indices
+
+
+def state_keys(state: Any) -> Indices | None:
+    """Numbers [B, K] that are equal where rows of a state have the same future; None if its kind cannot tell.
+
+    States of n-gram models can, and so can mixtures of such models.
+    """
+    if isinstance(state, NGramState):
+        return state.ids[:, None].astype(np.int64)
+    if isinstance(state, MixtureState):
+        columns = [state_keys(part) for part in state.parts]
+        known = [column for column in columns if column is not None]
+        return np.concatenate(known, axis=1) if len(known) == len(columns) else None
+    return None
+
+
+def recombine(
+    nodes: Indices, futures: Indices, totals: Scores, *, max_tokens_per_node: int
+) -> RecombinedEdges:
+    """Make tokens of candidates.
+
+    Args:
+        nodes: that each candidate has come to [P].
+        futures: equal in all columns where two candidates of a node have the same future [P, K].
+        totals: of each [P]; larger is better.
+        max_tokens_per_node: only so many tokens of a node are kept, the best; equal ones in the order of candidates.
+
+    Returns:
+        Tokens ordered by node, those of a node by falling total.
+    """
+    keys = _pack_columns(np.column_stack([nodes, futures]))
+    order = np.lexsort((-totals, *keys.T))
+    is_first = np.ones(len(order), dtype=np.bool_)
+    is_first[1:] = (keys[order[1:]] != keys[order[:-1]]).any(axis=1)
+    firsts, groups = np.flatnonzero(is_first), np.cumsum(is_first) - 1  # of the candidates in this order
+    best = order[firsts]
+    ranked = np.lexsort((best, -totals[best], nodes[best]))
+    node_of = nodes[best[ranked]]
+    places = np.arange(len(ranked)) - np.searchsorted(node_of, node_of)
+    kept = ranked[places < max_tokens_per_node]
+    token_of = np.full(len(best), -1, dtype=np.int64)
+    token_of[kept] = np.arange(len(kept))
+    tokens = token_of[groups]
+    by_token = np.argsort(tokens, kind="stable")
+    by_token = by_token[np.searchsorted(tokens[by_token], 0) :]
+    offsets = np.searchsorted(tokens[by_token], np.arange(len(kept) + 1))
+    return RecombinedEdges(order[by_token], offsets, best[kept])
+
+
+def _pack_columns(columns: Indices) -> Indices:
+    """Columns of numbers from −1 on [P, K] as fewer that are equal where all of them are [P, J]."""
+    packed: list[Indices] = []
+    size = _LARGEST_KEY
+    for column in columns.T:
+        base = int(column.max(initial=0)) + 2
+        if size > _LARGEST_KEY // base:
+            packed.append(column + 1)
+            size = base
+        else:
+            packed[-1] = packed[-1] * base + column + 1
+            size *= base
+    return np.column_stack(packed)
+
+
+class TokenEdges(NamedTuple):
+    """P ways that lead from a token along an arc.
+
+    Attributes:
+        parents: the token before [P].
+        arcs: that is gone [P].
+        log_probs: natural-log probability of the arc's word after that token [P].
+        scores: weighted sum of the arc's features [P].
+    """
+
+    parents: Indices
+    arcs: Indices
+    log_probs: Scores
+    scores: Scores
+
+    def select(self, places: Any) -> "TokenEdges":
+        """Some of them."""
+        return TokenEdges(*(column[places] for column in self))
+
+
+class TokenGraph(NamedTuple):
+    """T tokens and the E ways by which they came: a graph that holds the walked paths of lattices.
+
+    Attributes:
+        nodes: where the tokens are [T]; those before a token come before it.
+        forward: total of the best way to each [T].
+        offsets: where each token's ways begin, and E at the end [T + 1].
+        edges: by token.
+    """
+
+    nodes: Indices
+    forward: Scores
+    offsets: Indices
+    edges: TokenEdges
+
+
+class TokenTable:
+    """The tokens so far; those of a node are added together and lie one after the other.
+
+    Args:
+        num_nodes: of all lattices.
+        num_words: how many of a token's last words are remembered.
+
+    Attributes:
+        first: the first token of each node [N].
+        count: how many tokens a node has [N].
+    """
+
+    def __init__(self, num_nodes: int, *, num_words: int) -> None:
+        self.first = np.zeros(num_nodes, dtype=np.int64)
+        self.count = np.zeros(num_nodes, dtype=np.int64)
+        self._nodes, self._forward = GrowableArray(np.int64), GrowableArray(np.float64)
+        self._words = GrowableArray(np.int64, num_words)
+        self._num_edges = GrowableArray(np.int64)
+        self._parents, self._arcs = GrowableArray(np.int64), GrowableArray(np.int64)
+        self._log_probs, self._scores = GrowableArray(np.float64), GrowableArray(np.float64)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def forward(self, tokens: Indices) -> Scores:
+        """Totals of the best ways to tokens."""
+        return self._forward[tokens]
+
+    def nodes(self, tokens: Indices) -> Indices:
+        """Where tokens are."""
+        return self._nodes[tokens]
+
+    def words_after(self, parents: Indices, labels: Indices) -> Indices:
+        """The last words of tokens and one label more [P, num_words]; a label without a word adds nothing."""
+        before = self._words[parents]
+        if not before.shape[1]:
+            return before
+        spoken = labels != NO_WORD
+        before[spoken] = np.column_stack([before[spoken, 1:], labels[spoken]])
+        return before
+
+    def add_starts(self, nodes: Indices) -> None:
+        """Put a token on each of some nodes, to which no way leads."""
+        nothing = np.zeros(len(nodes), dtype=np.int64)
+        words = np.full((len(nodes), self._words[:0].shape[1]), NO_WORD)
+        self._add(nodes, np.zeros(len(nodes)), words, nothing)
+
+    def add(
+        self, ways: TokenEdges, totals: Scores, nodes: Indices, words: Indices, merged: RecombinedEdges
+    ) -> None:
+        """Make tokens of merged ways.
+
+        Args:
+            ways: that were merged [P].
+            totals: of each [P].
+            nodes: where each leads [P].
+            words: the last words of each.
+            merged: what became of them.
+        """
+        best = merged.best
+        self._add(nodes[best], totals[best], words[best], np.diff(merged.offsets))
+        kept = ways.select(merged.candidates)
+        self._parents.append(kept.parents)
+        self._arcs.append(kept.arcs)
+        self._log_probs.append(kept.log_probs)
+        self._scores.append(kept.scores)
+
+    def graph(self) -> TokenGraph:
+        """All tokens and their ways."""
+        offsets = np.concatenate([[0], np.cumsum(self._num_edges[:])])
+        ways = TokenEdges(self._parents[:], self._arcs[:], self._log_probs[:], self._scores[:])
+        return TokenGraph(self._nodes[:], self._forward[:], offsets, ways)
+
+    def _add(self, nodes: Indices, totals: Scores, words: Indices, num_ways: Indices) -> None:
+        places = len(self) + np.arange(len(nodes))
+        self.first[nodes[::-1]] = places[::-1]
+        np.add.at(self.count, nodes, 1)
+        self._nodes.append(nodes)
+        self._forward.append(totals)
+        self._words.append(words)
+        self._num_edges.append(num_ways)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""Neural language models in torch."""
+"""Neural language models in torch; int8 inference on a CPU."""

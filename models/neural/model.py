@@ -1,35 +1,113 @@
-"""A network as a language model: state in, log-probabilities out."""
+"""Networks as language models: `NeuralModel` in single precision, `Int8Model` on a CPU."""
 
+from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Generic, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from models.arrays import Array, FloatArray, TokenIds
-from models.neural.device import resolve_device
-from models.neural.network import Network
-from models.neural.output.softmax import Softmax
+from models.errors import InvalidInputError
+from models.language_model import BlockSums, ReadScores, ReadWithFeatures, S, ScoresWithFeatures
+from models.neural.config import NetworkConfig
+from models.neural.cuda_graphs import MAX_GRAPH_ROWS, CudaGraphSteps, capture_on_cuda
+from models.neural.int8.network import Int8Network
+from models.neural.network import Network, read_network, resolve_device, write_network
 from models.neural.packed.matrix import BEST_PACKING
 from models.neural.packed.network import pack_network
 from models.neural.packed.softmax import PackedSoftmax
-from models.neural.recorded_steps import MAX_GRAPH_ROWS, CudaGraphSteps, capture_on_cuda
 from models.neural.sequences import (
+    Want,
+    advance_one,
     features_of_batch,
     prefill_batch,
     read_batch,
+    read_int8_batch,
     score_batch,
     score_choices_after,
 )
-from models.neural.served import NetworkModel
-from models.neural.state import NeuralState
-from models.neural.stepping import advance_one
-from models.neural.storage import read_network, write_network
-from models.protocol import BlockSums, ReadScores, ReadWithFeatures, ScoresWithFeatures
-from models.shelf import PackedWeightCache
-from models.vocabulary import Vocabulary
+from models.neural.softmax import Softmax
+from models.neural.state import Int8State, NeuralState
+from models.neural.threads import run_row_slices
+from models.tensor_files import PackedWeightCache, PrivateWeightCache
+from models.vocabulary import BOS, Vocabulary
+
+
+class NetworkModel(ABC, Generic[S]):
+    """A network and the vocabulary that it predicts.
+
+    Args:
+        network: its shape and number of parameters are noted.
+        vocabulary: the tokens that ids stand for.
+
+    Raises:
+        InvalidInputError: network and vocabulary differ in size.
+    """
+
+    normalised = True
+
+    def __init__(self, network: Network, vocabulary: Vocabulary) -> None:
+        if network.vocab_size != len(vocabulary):
+            raise InvalidInputError(
+                f"the network predicts {network.vocab_size} tokens, the vocabulary has {len(vocabulary)}",
+                parameter="vocabulary",
+            )
+        self._config = network.config
+        self._num_parameters = sum(parameter.numel() for parameter in network.parameters())
+        self._vocabulary = vocabulary
+
+    @property
+    def family(self) -> str:
+        """The name of the network's cell."""
+        return self._config.cell
+
+    @property
+    def config(self) -> NetworkConfig:
+        """The network's shape."""
+        return self._config
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens that ids stand for."""
+        return self._vocabulary
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers learnt; a matrix shared by embedding and output counts once."""
+        return self._num_parameters
+
+    @property
+    def self_normalised(self) -> bool:
+        """Whether training pulled logits towards log-probabilities."""
+        return self._config.self_normalised
+
+    @abstractmethod
+    def empty_state(self, batch: int) -> S:
+        """The state after nothing."""
+
+    @abstractmethod
+    def advance(self, state: S, tokens: TokenIds) -> S:
+        """Consume one token per row.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B], each in [0, V).
+
+        Returns:
+            The state after the tokens.
+        """
+
+    def initial_state(self, batch: int) -> S:
+        """The state after `<s>`."""
+        return self._start if batch == 1 else self._start.select(np.zeros(batch, dtype=np.int64))
+
+    @cached_property
+    def _start(self) -> S:
+        """One row after `<s>`: nearly every request begins there, so it is computed once."""
+        return self.advance(self.empty_state(1), np.array([BOS]))
 
 
 class NeuralModel(NetworkModel[NeuralState]):
@@ -267,3 +345,153 @@ def _samples_blocks(network: Network, device: str) -> bool:
         and resolve_device(device).type == "cpu"
         and isinstance(network.output, Softmax)
     )
+
+
+class Int8Model(NetworkModel[Int8State]):
+    """A neural language model with weights and activations of eight bits, on a CPU.
+
+    Weights have a scale per row, activations one per row of the batch, and integers are summed
+    exactly: what a row is told depends on its own text alone, to the last bit, whoever is in the
+    batch, step by step or whole.
+
+    Args:
+        network: in single precision; it is not changed.
+        vocabulary: the tokens that ids stand for.
+        shelf: where rounded weights lie; None for this process's memory.
+
+    Raises:
+        InvalidInputError: network and vocabulary differ in size, or the network is of a kind that cannot
+            be computed in integers.
+    """
+
+    def __init__(
+        self, network: Network, vocabulary: Vocabulary, *, shelf: PackedWeightCache | None = None
+    ) -> None:
+        super().__init__(network, vocabulary)
+        self._network = Int8Network(network, shelf or PrivateWeightCache())
+
+    def empty_state(self, batch: int) -> Int8State:
+        """The state after nothing."""
+        return Int8State(self._network.start).select(np.zeros(batch, dtype=np.int64))
+
+    def advance(self, state: Int8State, tokens: TokenIds) -> Int8State:
+        """Consume one token per row.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B], each in [0, V).
+
+        Returns:
+            The state after the tokens.
+        """
+        ids = np.asarray(tokens, dtype=np.int64).reshape(len(state))  # kernels trust it
+        shares: dict[int, Int8State] = {}
+
+        def work(some: slice) -> None:
+            shares[some.start] = Int8State(self._network.step(ids[some], state.select(some).hidden))
+
+        run_row_slices(work, len(state))
+        first, *others = (shares[start] for start in sorted(shares))
+        return first.concatenate(others) if others else first
+
+    def next_log_probs(self, state: Int8State) -> FloatArray:
+        """Natural-log probabilities [B, V] of the token that follows each row."""
+        return self._network.log_probs(state.top)
+
+    def block_sums(self, state: Int8State, temperatures: FloatArray) -> BlockSums:
+        """What the next token of each row is drawn by; see `BlockSampler`."""
+        return self._network.block_sums(state.top, np.ascontiguousarray(temperatures, dtype=np.float32))
+
+    def logits(self, weighed: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
+        """The logits [N, 64] of single blocks of tokens; see `BlockSampler`."""
+        return self._network.logits(weighed.features, np.asarray(rows), np.asarray(blocks))
+
+    def score(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """Log-probabilities of given tokens, each given the state and the tokens before it.
+
+        Memory beyond arguments and result is bounded, however many and long the rows are.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B, T]; what lies past a row's length is ignored.
+            lengths: [B], each in [0, T].
+
+        Returns:
+            Natural-log probabilities [B, T]; 0 past a row's length.
+        """
+        scores = np.zeros(tokens.shape, np.float32)
+        self._read(state, tokens, lengths, Want(scores))
+        return scores
+
+    def score_unnormalised(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """The logits of given tokens [B, T], which spare the sum over the vocabulary; see `score`."""
+        scores = np.zeros(tokens.shape, np.float32)
+        self._read(state, tokens, lengths, Want(scores, normalised=False))
+        return scores
+
+    def score_choices(self, state: Int8State, rows: TokenIds, tokens: TokenIds) -> FloatArray:
+        """Log-probabilities of tokens that may come next, at the cost of a distribution for each row of the state.
+
+        Args:
+            state: B rows; it is not changed.
+            rows: of each token, never falling [C].
+            tokens: ids [C].
+
+        Returns:
+            Natural-log probabilities [C].
+        """
+        top, scores = state.top, np.empty(len(tokens), np.float32)
+
+        def choose(some: slice) -> None:
+            cut = slice(*np.searchsorted(rows, [some.start, some.stop]))
+            scores[cut] = self._network.choice_log_probs(top[some], rows[cut] - some.start, tokens[cut])
+
+        run_row_slices(choose, len(top))
+        return scores
+
+    def prefill(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> Int8State:
+        """Consume whole sequences; the arguments are those of `score`.
+
+        Returns:
+            The state after row b's first lengths[b] tokens.
+        """
+        return self._read(state, tokens, lengths, Want())
+
+    def read(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
+        """What `score` and `prefill` answer, in one pass."""
+        scores = np.zeros(tokens.shape, np.float32)
+        return ReadScores(scores, self._read(state, tokens, lengths, Want(scores)))
+
+    @property
+    def feature_size(self) -> int:
+        """Numbers in what the output layer reads, E."""
+        return self._network.feature_size
+
+    def features(self, state: Int8State) -> FloatArray:
+        """The vectors [B, E] that the output layer reads, to predict the next tokens."""
+        return self._network.features(state.top)
+
+    def features_per_token(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """The vector before each of given tokens [B, T, E]; see `score` for the arguments."""
+        features = np.zeros((*tokens.shape, self.feature_size), np.float32)
+        self._read(state, tokens, lengths, Want(features=features))
+        return features
+
+    def score_with_features(
+        self, state: Int8State, tokens: TokenIds, lengths: TokenIds
+    ) -> ScoresWithFeatures:
+        """What `score` and `features_along` answer, in one pass."""
+        reading = self.read_with_features(state, tokens, lengths)
+        return ScoresWithFeatures(reading.log_probs, reading.features)
+
+    def read_with_features(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> ReadWithFeatures:
+        """What `score_with_features` and `prefill` answer, in one pass."""
+        scores = np.zeros(tokens.shape, np.float32)
+        features = np.zeros((*tokens.shape, self.feature_size), np.float32)
+        after = self._read(state, tokens, lengths, Want(scores, features=features))
+        return ReadWithFeatures(scores, features, after)
+
+    def _read(self, state: Int8State, tokens: TokenIds, lengths: TokenIds, wanted: Want) -> Int8State:
+        """Read sequences, in as many threads as torch would take."""
+        threads = torch.get_num_threads()
+        return read_int8_batch(self._network, state, tokens, lengths, wanted=wanted, threads=threads)

@@ -1,17 +1,129 @@
-"""Many sequences of different lengths at once, scored or read, in bounded memory."""
+"""Score or read many sequences of different lengths, in bounded memory, with torch or int8 networks.
 
-from collections.abc import Iterator
+Sequences are sorted by length and computed in groups, the longest first; rows that have ended drop
+out.
+
+oneDNN, which computes LSTM layers on CPUs, keeps a compiled primitive for every shape it has met
+(pytorch issue 41486), so memory would grow with every new batch size: rows are padded to one of a
+few counts, and ragged ends are read in segments of powers of two. oneDNN also repacks the weights
+at every call, which a single step of few rows does not repay: there the plain cell is two to five
+times faster. Networks with `accepts_any_shape` need none of this.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from models.arrays import FloatArray, TokenIds
-from models.neural.body import Hidden
+from models.neural.cells import Hidden
+from models.neural.int8.matrix import take_rows
+from models.neural.int8.network import Int8Network
 from models.neural.network import Network
-from models.neural.state import NeuralState
-from models.neural.stepping import advance_many, advance_one, advance_ragged, ragged_segments
+from models.neural.state import HiddenArrays, Int8State, NeuralState
+from models.neural.threads import run_parts
 from models.vocabulary import EOS
+
+PLAIN_CELL_ROWS = 32
+"""Up to so many rows, one step by the plain cell beats the layer's kernel on a CPU."""
+
+
+def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
+    """Consume one token a row.
+
+    Args:
+        network: in evaluation mode.
+        tokens: ids [B].
+        hidden: what is carried; it is not changed.
+
+    Returns:
+        What is carried on, of the same shapes.
+    """
+    if tokens.is_cuda or (tokens.shape[0] > PLAIN_CELL_ROWS and not network.accepts_any_shape):
+        return advance_many(network, tokens[None], hidden)[1]
+    return network.step(tokens, hidden)
+
+
+def advance_many(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
+    """Consume T tokens a row.
+
+    Args:
+        network: in evaluation mode.
+        tokens: ids [T, B]; the caller keeps the number of different T small.
+        hidden: what is carried; it is not changed.
+
+    Returns:
+        The body's outputs [T, B, W] and what is carried on.
+    """
+    hidden = tuple(part.contiguous() for part in hidden)  # cuDNN takes no other
+    rows = tokens.shape[1]
+    extra = 0 if tokens.is_cuda or network.accepts_any_shape else _padded_row_count(rows) - rows
+    if extra:
+        tokens = torch.cat([tokens, tokens.new_zeros(tokens.shape[0], extra)], dim=1)
+        hidden = tuple(
+            torch.cat([part, part.new_zeros(len(part), extra, part.shape[2])], 1) for part in hidden
+        )
+    outputs, after = network(tokens, hidden)
+    if extra:
+        outputs, after = outputs[:, :rows], tuple(part[:, :rows].contiguous() for part in after)
+    return outputs, after
+
+
+def advance_ragged(network: Network, tokens: Tensor, lengths: Tensor, hidden: Hidden) -> Hidden:
+    """Consume as many tokens of each row as its length says.
+
+    Args:
+        network: in evaluation mode.
+        tokens: ids [T, B].
+        lengths: [B], on the CPU, descending, each in [1, T].
+        hidden: what is carried; it is not changed.
+
+    Returns:
+        What is carried on, of the same shapes.
+    """
+    after = tuple(part.clone() for part in hidden)
+    any_width = tokens.is_cuda or network.accepts_any_shape
+    for start, end, alive in ragged_segments(lengths.numpy(), any_width=any_width, most=len(tokens)):
+        before = tuple(part[:, :alive] for part in after)
+        stretch = tokens[start:end, :alive]
+        hidden_after = (
+            advance_one(network, stretch[0], before)
+            if end - start == 1
+            else advance_many(network, stretch, before)[1]
+        )
+        for part, changed in zip(after, hidden_after, strict=True):
+            part[:, :alive] = changed
+    return after
+
+
+def ragged_segments(lengths: TokenIds, *, any_width: bool, most: int) -> Iterator[tuple[int, int, int]]:
+    """Pieces of rows of these lengths [B], descending, each in [1, T], in none of which a row ends before its end.
+
+    Args:
+        lengths: of the rows.
+        any_width: False if there are to be few different widths: powers of two.
+        most: tokens of a row in one piece.
+
+    Yields:
+        The first column, the one after the last, and how many rows, the first ones, go through it.
+    """
+    start = 0
+    for end in np.unique(lengths).tolist():  # ascending: at each end, some rows stop
+        alive = int(np.count_nonzero(lengths >= end))
+        while start < end:
+            left = min(end - start, most)
+            width = left if any_width else 1 << (left.bit_length() - 1)
+            yield start, start + width, alive
+            start += width
+
+
+def _padded_row_count(rows: int) -> int:
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …: at most a half more, a sixth on average."""
+    power = 1 << max(rows - 1, 0).bit_length()
+    return power * 3 // 4 if power >= 4 and rows <= power * 3 // 4 else power
+
 
 GROUP_ROWS = 64
 """Sequences computed side by side: few, so that those of a group are of like length."""
@@ -281,3 +393,105 @@ def _score_positions(network: Network, outputs: Tensor, ids: Tensor, *, normalis
         cut = slice(start, start + size)
         scores[cut] = of_targets(outputs[cut], ids[cut])
     return scores.cpu().numpy()
+
+
+INT8_GROUP_ROWS = 64
+"""Sequences computed side by side: few, so that those of a group are of like length."""
+
+INT8_SEGMENT_STEPS = 64
+"""Tokens of each computed before their outputs are turned into scores."""
+
+INT8_TOKENS_PER_THREAD = 512
+"""Fewer tokens are not worth a thread."""
+
+INT8_ROWS_PER_THREAD = 8
+"""Fewer rows are not, either, as each thread reads all weights."""
+
+
+class Want(NamedTuple):
+    """What is to be written while sequences are read.
+
+    Attributes:
+        scores: natural-log probabilities of the tokens [B, T].
+        normalised: whether they are divided by what they sum to.
+        features: what the output layer reads before each token [B, T, E].
+    """
+
+    scores: FloatArray | None = None
+    normalised: bool = True
+    features: FloatArray | None = None
+
+
+class _Int8Sequences(NamedTuple):
+    tokens: TokenIds
+    lengths: TokenIds
+    hidden: HiddenArrays
+    """Of all rows; written over."""
+
+
+def read_int8_batch(
+    network: Int8Network,
+    state: Int8State,
+    tokens: TokenIds,
+    lengths: TokenIds,
+    *,
+    wanted: Want,
+    threads: int,
+) -> Int8State:
+    """The state after given tokens: row b has lengths[b] of tokens [B, T]; 0 leaves it as it was.
+
+    Args:
+        network: what computes.
+        state: what came before, B rows.
+        tokens: ids [B, T].
+        lengths: [B], each in [0, T].
+        wanted: what else to write.
+        threads: at most so many share the rows.
+    """
+    sequences = _Int8Sequences(tokens, lengths, tuple(part.copy() for part in state.hidden))
+    shares = max(
+        1,
+        min(
+            threads,
+            int(lengths.sum()) // INT8_TOKENS_PER_THREAD,
+            int(np.count_nonzero(lengths)) // INT8_ROWS_PER_THREAD,
+        ),
+    )
+    groups = list(_int8_length_groups(lengths, shares))
+
+    def read(some: Sequence[TokenIds]) -> None:
+        for group in some:
+            _read_int8_group(network, sequences, group, wanted)
+
+    run_parts(read, [groups[number::shares] for number in range(shares)])
+    return Int8State(sequences.hidden)
+
+
+def _int8_length_groups(lengths: TokenIds, shares: int) -> Iterator[TokenIds]:
+    """Rows that are not empty, longest first, so that neighbours end together; up to `ROWS` at a time."""
+    order = np.argsort(-lengths, kind="stable")
+    order = order[: np.count_nonzero(lengths)]
+    size = max(1, min(INT8_GROUP_ROWS, -(-len(order) // shares)))
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
+
+
+def _read_int8_group(network: Int8Network, sequences: _Int8Sequences, group: TokenIds, wanted: Want) -> None:
+    """Read some rows to their ends."""
+    lengths = sequences.lengths[group]
+    for start in range(0, int(lengths[0]), INT8_SEGMENT_STEPS):
+        rows = group[: np.count_nonzero(lengths > start)]
+        cut = slice(start, min(start + INT8_SEGMENT_STEPS, int(lengths[0])))
+        here = tuple(part[:, rows] for part in sequences.hidden)
+        is_read = np.arange(cut.start, cut.stop)[:, None] < sequences.lengths[rows]
+        stretch = np.where(is_read, sequences.tokens[rows, cut].T, 0)
+        outputs = network.read(stretch, np.count_nonzero(is_read, axis=1), here)
+        for part, changed in zip(sequences.hidden, outputs.hidden, strict=True):
+            part[:, rows] = changed
+        step, row = np.nonzero(is_read)
+        if wanted.scores is not None:
+            before = take_rows(outputs.rows, step * len(rows) + row)
+            predict = network.target_log_probs if wanted.normalised else network.target_logits
+            wanted.scores[rows[row], start + step] = predict(before, stretch[step, row])
+        if wanted.features is not None:
+            wanted.features[rows[row], start + step] = network.features(outputs.before[step, row])

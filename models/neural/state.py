@@ -1,13 +1,16 @@
-"""What a neural model remembers of a text, as an immutable value."""
+"""States of neural models: immutable values, of tensors in single precision or arrays for int8."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.arrays import TokenIds
-from models.neural.body import Hidden
+from models.arrays import FloatArray, TokenIds
+from models.neural.cells import Hidden
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,3 +43,36 @@ class NeuralState:
         """This state's rows, then those of each of `others`."""
         columns = zip(self.hidden, *(other.hidden for other in others), strict=True)
         return NeuralState(tuple(torch.cat(parts, dim=1) for parts in columns))
+
+
+HiddenArrays: TypeAlias = tuple[npt.NDArray[Any], ...]
+"""Arrays whose dimension 1 is the batch; the first is the body's last output [1, B, W], float32."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Int8State:
+    """What is carried of B texts.
+
+    Attributes:
+        hidden: in single precision, as `NeuralState` carries it.
+    """
+
+    hidden: HiddenArrays
+
+    def __len__(self) -> int:
+        return int(self.hidden[0].shape[1])
+
+    @property
+    def top(self) -> FloatArray:
+        """The body's last outputs [B, W]."""
+        top: FloatArray = self.hidden[0][0]
+        return top
+
+    def select(self, rows: TokenIds | slice) -> "Int8State":
+        """Rows `rows[0], rows[1], …`, copied, which may repeat; or a stretch of them, as it is."""
+        return Int8State(tuple(part[:, rows] for part in self.hidden))
+
+    def concatenate(self, others: Sequence["Int8State"]) -> "Int8State":
+        """This state's rows, then those of each of `others`."""
+        columns = zip(self.hidden, *(other.hidden for other in others), strict=True)
+        return Int8State(tuple(np.concatenate(parts, axis=1) for parts in columns))

@@ -1,4 +1,7 @@
-"""Rows shared by threads: kernels release the interpreter's lock, and none waits for another as torch's threads do."""
+"""Run shares of rows in as many threads as torch would take.
+
+The kernels release the interpreter lock, and no thread waits for another as torch's own threads do.
+"""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait

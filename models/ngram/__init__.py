@@ -1,1 +1,1 @@
-"""Back-off n-gram models as flat arrays; imports no torch, but for the part `device`."""
+"""Back-off n-gram models as flat arrays; imports no torch, but in `cuda`."""

@@ -1,12 +1,12 @@
 """The back-off automaton: an n-gram model as flat arrays, and its file.
 
 Every listed n-gram below the highest order is a state, and so is the empty context, state 0.
-N-grams are numbered by length, then in lexicographic order, and the state of n-gram a is
-a + 1. So an n-gram is at once an arc, from the state of its prefix, and a state, reached by
-that arc: nothing but the link to the longest shorter context has to be stored. Links always
-point to smaller numbers. The unigrams are arcs 0 to V − 1 of state 0: there an arc's number
-is the word's id. What is stored is log10 in single precision, as in ARPA files, or a code of
-eight bits for such a value; natural logarithms are made at the edge.
+N-grams are numbered by length, then in lexicographic order, and the state of n-gram a is a + 1. So
+an n-gram is both an arc, from the state of its prefix, and the state at the end of that arc: only
+the link to the longest shorter context has to be stored. Links always point to smaller numbers. The
+unigrams are arcs 0 to V − 1 of state 0: there an arc's number is the word's id. Values are log10 in
+single precision, as in ARPA files, or codes of eight bits for such values; results are natural
+logarithms.
 """
 
 import math
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import ManifestError
-from models.tensor_file import map_tensors, write_tensors
+from models.tensor_files import map_tensors, write_tensors
 from models.vocabulary import BOS, CONTROL_TOKENS
 
 AUTOMATON_FILE = "ngram.bin"

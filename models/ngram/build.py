@@ -1,22 +1,202 @@
-"""From n-grams with their weights, order by order, to the automaton.
+"""Build an automaton from n-grams and weights, order by order; rank its arcs, quantise and verify it.
 
-This is the seam between estimators or file formats on one side and serving on the other:
-whoever can list n-grams in lexicographic order, with the place of each one's prefix among
-the shorter n-grams, gets an automaton; `list_ngrams` is the way back.
+`build_automaton` is the boundary between estimators or file formats and serving: it takes n-grams
+in lexicographic order with the index of each one's prefix among the shorter n-grams. `list_ngrams`
+is its inverse.
+
+Quantisation stores probabilities and back-offs as eight-bit codes, in less than two thirds of the
+size. Every code stands for the mean of the values nearest to it, by Lloyd's algorithm in one
+dimension (Lloyd 1982, "Least squares quantization in PCM"). Minus infinity, 0 and the probability
+of `<unk>` stay exact.
+
+`verify_automaton` checks every number of a file before kernels use it as an index.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+import numba
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
 from models.errors import InvalidInputError
-from models.ngram.automaton import Automaton
-from models.ngram.linking import link_states
-from models.ngram.quantised import dequantise_automaton
-from models.ngram.ranked import rank_arcs
+from models.ngram.access import AUTOMATON_TYPES, U, link_states, log10_backoff_of, log10_prob_of, word_of
+from models.ngram.automaton import Automaton, reject
+from models.vocabulary import UNK
+
+MAX_UNRANKED_ARCS = 128
+"""A state with more arcs has their rank in the file; that of fewer is found when it is needed."""
+
+
+_BLOCK = 1 << 20
+"""States that are looked at at once, and arcs that are ranked at once, those of one state aside."""
+
+
+class RankedArcs(NamedTuple):
+    """The arrays of an `Automaton` whose names begin with `ranked_`."""
+
+    states: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.uint32]
+    arcs: npt.NDArray[np.uint32]
+    masses: npt.NDArray[np.float32]
+
+
+def rank_arcs(first_arcs: npt.NDArray[np.uint32], log10_probs: npt.NDArray[np.float32]) -> RankedArcs:
+    """Rank the arcs of the empty context and of every state with more than `MAX_UNRANKED_ARCS` arcs.
+
+    Equal probabilities are ranked by the word's id.
+
+    Args:
+        first_arcs: where each state's arcs start, and the end [S + 1].
+        log10_probs: of every arc [A].
+    """
+    blocks = list(rank_arcs_in_blocks(first_arcs, log10_probs))
+    states, starts, arcs, masses = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    return RankedArcs(states, np.append(starts, np.uint32(len(arcs))), arcs, masses)
+
+
+def rank_arcs_in_blocks(
+    first_arcs: npt.NDArray[np.uint32], log10_probs: npt.NDArray[np.float32]
+) -> Iterator[RankedArcs]:
+    """The same state by state, in blocks of bounded size; `starts` are without the end.
+
+    Args:
+        first_arcs: where each state's arcs start, and the end [S + 1].
+        log10_probs: of every arc [A].
+    """
+    ranked_before = 0
+    for begin in range(0, len(first_arcs) - 1, _BLOCK):
+        sizes = np.diff(first_arcs[begin : begin + _BLOCK + 1])
+        is_ranked = sizes > MAX_UNRANKED_ARCS
+        is_ranked[0] |= begin == 0
+        states = begin + np.flatnonzero(is_ranked)
+        groups = np.cumsum(sizes[is_ranked], dtype=np.int64) // _BLOCK
+        for group in np.split(states, np.flatnonzero(np.diff(groups)) + 1):
+            if len(group):
+                yield (ranked := _rank(group, first_arcs, log10_probs, ranked_before))
+                ranked_before += len(ranked.arcs)
+
+
+def _rank(
+    states: npt.NDArray[np.int64],
+    first_arcs: npt.NDArray[np.uint32],
+    log10_probs: npt.NDArray[np.float32],
+    ranked_before: int,
+) -> RankedArcs:
+    """The arcs of some states, of which so many lie before."""
+    begins = first_arcs[states].astype(np.int64)
+    sizes = first_arcs[states + 1].astype(np.int64) - begins
+    starts = np.cumsum(sizes) - sizes
+    arcs = np.repeat(begins - starts, sizes) + np.arange(sizes.sum())
+    probs = log10_probs[arcs]
+    arcs = arcs[np.lexsort((-probs, np.repeat(np.arange(len(states)), sizes)))]
+    masses = np.add.reduceat(10.0 ** probs.astype(np.float64), starts)
+    return RankedArcs(
+        states.astype(np.int32),
+        (ranked_before + starts).astype(np.uint32),
+        arcs.astype(np.uint32),
+        masses.astype(np.float32),
+    )
+
+
+NUM_CODES = 256
+MAX_QUANTISED_WORDS = 1 << 24
+_HISTOGRAM_BINS = 1 << 16
+_MAX_ITERATIONS = 100
+
+
+def quantise_automaton(automaton: Automaton) -> Automaton:
+    """The same automaton with codes of eight bits for its values and three bytes for a word.
+
+    Raises:
+        InvalidInputError: the vocabulary has more words than three bytes can tell apart.
+    """
+    if automaton.vocab_size > MAX_QUANTISED_WORDS:
+        raise InvalidInputError(
+            f"the vocabulary has {automaton.vocab_size} words, a quantised model can have {MAX_QUANTISED_WORDS}",
+            parameter="ngram.quantize_bits",
+        )
+    prob_values, probs = encode_values(automaton.log10_probs, kept=automaton.log10_probs[[UNK]])
+    backoff_values, backoffs = encode_values(automaton.log10_backoffs)
+    ranked = rank_arcs(automaton.first_arcs, prob_values[probs])
+    words = automaton.words.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :3]
+    made = automaton._replace(
+        words=np.ascontiguousarray(words),
+        log10_probs=probs,
+        log10_backoffs=backoffs,
+        prob_values=prob_values,
+        backoff_values=backoff_values,
+        ranked_arcs=ranked.arcs,
+        ranked_masses=ranked.masses,
+    )
+    return made.frozen()
+
+
+def dequantise_automaton(automaton: Automaton) -> Automaton:
+    """The same automaton with values instead of codes; what was rounded stays so."""
+    words = np.zeros((automaton.num_arcs, 4), np.uint8)
+    words[:, :3] = automaton.words
+    made = automaton._replace(
+        words=words.view("<i4").reshape(-1),
+        log10_probs=automaton.prob_values[automaton.log10_probs],
+        log10_backoffs=automaton.backoff_values[automaton.log10_backoffs],
+        prob_values=automaton.prob_values[:0],
+        backoff_values=automaton.backoff_values[:0],
+    )
+    return made.frozen()
+
+
+def encode_values(
+    values: npt.NDArray[np.float32], *, kept: npt.NDArray[np.float32] | None = None
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
+    """What 256 codes stand for, in rising order, and the code of each value [n].
+
+    Args:
+        values: to be coded.
+        kept: a few of them that keep their exact value, as 0 and minus infinity do.
+    """
+    special = np.isinf(values) | (values == 0) | np.isin(values, [] if kept is None else kept)
+    ordinary = values[~special]
+    levels = np.unique(values[special])
+    room = NUM_CODES - len(levels)
+    if len(ordinary):
+        levels = np.unique(np.concatenate([levels, _lloyd(ordinary, room)]))
+    table = np.full(NUM_CODES, levels[-1], np.float32)
+    table[: len(levels)] = levels
+    finite = np.isfinite(levels)
+    first = int(np.argmax(finite))
+    bounds = (levels[first:-1].astype(np.float64) + levels[first + 1 :]) / 2
+    codes = (first + np.searchsorted(bounds, values)).astype(np.uint8)
+    codes[values == -np.inf] = 0
+    return table, codes
+
+
+def _lloyd(values: npt.NDArray[np.float32], room: int) -> npt.NDArray[np.float32]:
+    """At most `room` levels for finite values [n], by Lloyd's algorithm on their histogram."""
+    if len(values) <= _HISTOGRAM_BINS and len(distinct := np.unique(values)) <= room:
+        return distinct
+    counts, edges = np.histogram(values, bins=_HISTOGRAM_BINS)
+    centres = (edges[:-1] + edges[1:]) / 2
+    filled = counts > 0
+    counts, centres = counts[filled].astype(np.float64), centres[filled]
+    mass = np.concatenate([[0], np.cumsum(counts)])
+    moment = np.concatenate([[0], np.cumsum(counts * centres)])
+    spread = np.cumsum(np.cbrt(counts))  # levels as dense as the cube root of the values is best for many
+    levels = centres[np.searchsorted(spread, (np.arange(room) + 0.5) / room * spread[-1])]
+    for _ in range(_MAX_ITERATIONS):
+        cuts = np.searchsorted(centres, (levels[:-1] + levels[1:]) / 2)
+        begins, ends = np.concatenate([[0], cuts]), np.concatenate([cuts, [len(centres)]])
+        inside = mass[ends] - mass[begins]
+        means = np.divide(moment[ends] - moment[begins], inside, out=levels.copy(), where=inside > 0)
+        if np.abs(means - levels).max() < 1e-7:
+            break
+        levels = means
+    single: npt.NDArray[np.float32] = levels.astype(np.float32)
+    return single
+
 
 MAX_NGRAMS = 2**32 - 1
 MAX_STATES = 2**31 - 1
@@ -151,3 +331,123 @@ def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, NGramWeights]]:
         backoffs = automaton.log10_backoffs[begin + 1 : 1 if longest else end + 1]
         listed.append((ngrams, NGramWeights(automaton.log10_probs[begin:end], backoffs)))
     return listed
+
+
+MAX_LOG10_BACKOFF = 300.0
+"""What backing off all the way may multiply a probability by at most: a double holds little more."""
+
+_MASS_TOLERANCE = 1e-5
+_LEAST_MASS = 1e-30  # single precision holds little less
+
+_PROBLEMS = (
+    "",
+    "first_arcs decreases",
+    "the arcs of the states of one length are not the n-grams one longer",
+    "a suffix is not a shorter context",
+    "the words of a context are not rising ids of the vocabulary",
+    "a probability is more than 1",
+    "a back-off weight is not a number, or the product of a state's and its suffixes' is infinite",
+    "ranked_states does not rise within the states, or ranked_starts within ranked_arcs",
+    "ranked_arcs are not the arcs of their state, the most probable first",
+    "a state of many arcs is not among ranked_states",
+    "ranked_masses are not the sums of the probabilities",
+)
+
+
+def verify_automaton(automaton: Automaton, path: Path) -> None:
+    """Check that no index leads outside the arrays and every value can be one.
+
+    Raises:
+        ManifestError: something is wrong; the message says what.
+    """
+    problem = int(find_problem(automaton))
+    if problem:
+        reject(path, _PROBLEMS[problem])
+
+
+@numba.njit(nogil=True)
+def _find_rank_problem(automaton: Automaton) -> int:  # noqa: PLR0911 - as below
+    before = np.int64(-1)
+    starts, first = automaton.ranked_starts, automaton.first_arcs
+    for rank in range(len(automaton.ranked_states)):
+        state = np.int64(automaton.ranked_states[rank])
+        if state <= before or state >= len(automaton.suffixes) or starts[rank] > starts[rank + 1]:
+            return 7
+        if starts[rank + 1] > len(automaton.ranked_arcs):
+            return 7
+        before = state
+        begin, end = first[state], first[state + 1]
+        if starts[rank + 1] - starts[rank] != end - begin or automaton.ranked_states[0] != 0:
+            return 8
+        mass, last_prob, last_arc = 0.0, np.float32(np.inf), np.int64(-1)
+        for place in range(starts[rank], starts[rank + 1]):
+            arc = np.int64(automaton.ranked_arcs[place])
+            if not begin <= arc < end:
+                return 8
+            prob = log10_prob_of(automaton, U(arc))
+            if prob > last_prob or (prob == last_prob and arc <= last_arc):  # else one might be there twice
+                return 8
+            mass, last_prob, last_arc = mass + 10.0 ** np.float64(prob), prob, arc
+        if not abs(automaton.ranked_masses[rank] - mass) <= _MASS_TOLERANCE * mass + _LEAST_MASS:
+            return 10
+    return 0
+
+
+@numba.njit(nogil=True)
+def _has_unranked_state(automaton: Automaton) -> bool:
+    """Whether a state has more arcs than are ranked when they are needed, and no rank; those with one rise."""
+    rank = 0
+    for state in range(len(automaton.suffixes)):
+        if rank < len(automaton.ranked_states) and automaton.ranked_states[rank] == state:
+            rank += 1
+        elif automaton.first_arcs[state + 1] - automaton.first_arcs[state] > MAX_UNRANKED_ARCS:
+            return True
+    return False
+
+
+@numba.njit(nogil=True)
+def _backoff_overflows(automaton: Automaton, state: np.int64) -> bool:
+    """Whether the way from a state to the empty context is charged what no float can hold, or no number."""
+    charged = np.float64(log10_backoff_of(automaton, U(state)))
+    if charged <= 0:  # most of them; what is charged further on is seen there
+        return False
+    while state != 0 and charged <= MAX_LOG10_BACKOFF:
+        state = np.int64(automaton.suffixes[state])
+        charged += log10_backoff_of(automaton, U(state))
+    return not charged <= MAX_LOG10_BACKOFF
+
+
+@numba.njit([types.int64(automaton) for automaton in AUTOMATON_TYPES], nogil=True, cache=True)
+def find_problem(automaton: Automaton) -> int:  # noqa: C901, PLR0911 - one pass over the arrays
+    """The number of the first problem found, 0 if there is none.
+
+    Each condition is written so that a value that is no number fails it.
+    """
+    states, arcs, vocab_size = len(automaton.suffixes), len(automaton.words), automaton.first_arcs[1]
+    first, longest = automaton.first_arcs, len(automaton.order_starts) - 1
+    for state in range(states):
+        if first[state] > first[state + 1] or first[state + 1] > arcs:
+            return 1
+    for length in range(1, longest):  # also those that no context has
+        if first[automaton.order_starts[length - 1] + 1] != automaton.order_starts[length]:
+            return 2
+    length, first_of_length = 0, 0  # the length of the state, and the first state of that length
+    for state in range(states):
+        while length + 1 < longest and state > automaton.order_starts[length]:
+            first_of_length = automaton.order_starts[length] + 1
+            length += 1
+        suffix = automaton.suffixes[state]
+        if suffix < 0 or (suffix >= first_of_length and state > 0) or (state == 0 and suffix != 0):
+            return 3
+        if _backoff_overflows(automaton, np.int64(state)):
+            return 6
+        before = np.int64(-1)
+        for arc in range(first[state], first[state + 1]):
+            word = np.int64(word_of(automaton, U(arc)))
+            if word <= before or word >= vocab_size:
+                return 4
+            before = word
+    for arc in range(arcs):
+        if not log10_prob_of(automaton, U(arc)) <= 1e-6:
+            return 5
+    return _find_rank_problem(automaton) or (9 if _has_unranked_state(automaton) else 0)

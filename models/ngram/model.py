@@ -1,30 +1,120 @@
-"""The n-gram model: the automaton behind the protocol that all families share."""
+"""The n-gram model: an automaton behind the common protocol, with checked inputs; sentences in bulk."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numba
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
 from models.arrays import FloatArray, TokenIds
-from models.config_file import CONFIG_FILE, read_config, write_config
 from models.errors import InvalidInputError, ManifestError
-from models.ngram import contexts, distributions, sampling, top, walking
+from models.files import CONFIG_FILE, read_config, write_config
+from models.kernels.threads import run_balanced, run_slices
+from models.language_model import TopTokens
+from models.ngram import scoring, top_k
+from models.ngram.access import readonly
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
-from models.ngram.inputs import (
-    check_k,
-    check_offsets,
-    check_one_per_row,
-    check_shapes,
-    token_spans,
-    unknown_id_error,
-)
-from models.ngram.threads import run_balanced
-from models.ngram.verification import verify_automaton
-from models.protocol import TopTokens
-from models.vocabulary import Vocabulary
+from models.ngram.build import verify_automaton
+from models.tokenizers import Tokenizer
+from models.vocabulary import EOS, Vocabulary
+
+
+class TokenSpans(NamedTuple):
+    """Rows of tokens as kernels walk along them.
+
+    Attributes:
+        tokens: of all rows, padding and all [B · T].
+        begins: where each row begins [B].
+        ends: where it ends, padding aside [B].
+    """
+
+    tokens: TokenIds
+    begins: TokenIds
+    ends: TokenIds
+
+
+def token_spans(tokens: TokenIds, lengths: TokenIds, rows: int) -> TokenSpans:
+    """Tokens [B, T], of which row b has lengths[b], of a state of so many rows.
+
+    Raises:
+        InvalidInputError: the shapes do not fit.
+    """
+    tokens = np.ascontiguousarray(tokens, dtype=np.int64)
+    lengths = np.ascontiguousarray(lengths, dtype=np.int64)
+    check_shapes(tokens, lengths, rows)
+    begins = np.arange(rows) * tokens.shape[1]
+    return TokenSpans(tokens.reshape(-1), begins, begins + lengths)
+
+
+def check_one_per_row(shape: tuple[int, ...], rows: int) -> None:
+    """Tokens of this shape are one for each row of a state.
+
+    Raises:
+        InvalidInputError: they are not.
+    """
+    if shape != (rows,):
+        raise InvalidInputError(
+            f"tokens have the shape {list(shape)}, the state has {rows} rows", parameter="tokens"
+        )
+
+
+def check_shapes(tokens: TokenIds, lengths: TokenIds, rows: int) -> None:
+    """Tokens are [B, T], lengths [B] and at most T.
+
+    Raises:
+        InvalidInputError: they are not.
+    """
+    if tokens.ndim != 2 or len(tokens) != rows or lengths.shape != (rows,):
+        raise InvalidInputError(
+            f"tokens have the shape {list(tokens.shape)} and lengths {list(lengths.shape)}; "
+            f"for a state of {rows} rows they must be [{rows}, T] and [{rows}]",
+            parameter="tokens",
+        )
+    if lengths.max(initial=0) > tokens.shape[1]:
+        raise InvalidInputError(
+            f"lengths go up to {lengths.max()}, tokens have {tokens.shape[1]} columns", parameter="lengths"
+        )
+
+
+def check_offsets(tokens: TokenIds, offsets: TokenIds, rows: int) -> None:
+    """Tokens are [N]; offsets [B + 1] rise from 0 to N.
+
+    Raises:
+        InvalidInputError: they are not.
+    """
+    if tokens.ndim != 1 or offsets.shape != (rows + 1,):
+        raise InvalidInputError(
+            f"tokens have the shape {list(tokens.shape)} and offsets {list(offsets.shape)}; "
+            f"for {rows} rows they must be [N] and [{rows + 1}]",
+            parameter="offsets",
+        )
+    if offsets[0] != 0 or offsets[-1] != len(tokens) or (offsets[1:] < offsets[:-1]).any():
+        raise InvalidInputError(f"offsets do not rise from 0 to {len(tokens)}", parameter="offsets")
+
+
+def check_k(k: int, vocab_size: int) -> None:
+    """K is in [1, V].
+
+    Raises:
+        InvalidInputError: it is not.
+    """
+    if not 1 <= k <= vocab_size:
+        raise InvalidInputError(
+            f"k is {k}, it can be 1 to {vocab_size}, the size of the vocabulary", parameter="k"
+        )
+
+
+def unknown_id_error(tokens: TokenIds, place: int, vocab_size: int) -> InvalidInputError:
+    """The error for the token at a place of the batch."""
+    return InvalidInputError(
+        f"token {place} of the batch is {tokens.flat[place]}, but token ids are 0 to {vocab_size - 1}",
+        parameter="tokens",
+    )
+
 
 _NO_ORDERS, _NO_BACKOFFS = np.zeros(0, np.uint8), np.zeros(0, np.float32)
 
@@ -122,7 +212,7 @@ class NGramModel:
         tokens = np.ascontiguousarray(tokens, dtype=np.int64)
         check_one_per_row(tokens.shape, len(state))
         out = np.empty(len(state), dtype=np.int32)
-        bad = walking.advance_rows(self.automaton, state.ids, tokens, out)
+        bad = scoring.advance_rows(self.automaton, state.ids, tokens, out)
         if bad >= 0:
             raise unknown_id_error(tokens, bad, len(self.vocabulary))
         return NGramState(out)
@@ -130,7 +220,7 @@ class NGramModel:
     def next_log_probs(self, state: NGramState) -> FloatArray:
         """Natural-log probabilities [B, V] of the token that follows each row; minus infinity for `<s>`."""
         out = np.empty((len(state), len(self.vocabulary)), dtype=np.float32)
-        distributions.write_distributions(self.automaton, state.ids, out)
+        scoring.write_distributions(self.automaton, state.ids, out)
         return out
 
     def top_k(self, state: NGramState, k: int) -> TopTokens:
@@ -148,7 +238,7 @@ class NGramModel:
         check_k(k, len(self.vocabulary))
         ids = np.empty((len(state), k), dtype=np.int64)
         log_probs = np.empty((len(state), k), dtype=np.float32)
-        top.top_k_words(self.automaton, state.ids, ids, log_probs)
+        top_k.top_k_words(self.automaton, state.ids, ids, log_probs)
         return TopTokens(ids, log_probs)
 
     def sample(self, state: NGramState, random: np.random.Generator) -> TokenIds:
@@ -160,7 +250,7 @@ class NGramModel:
         """
         seeds = random.integers(2**64, size=len(state), dtype=np.uint64)
         tokens = np.empty(len(state), dtype=np.int64)
-        sampling.sample_words(self.automaton, state.ids, seeds, tokens)
+        top_k.sample_words(self.automaton, state.ids, seeds, tokens)
         return tokens
 
     def score(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
@@ -211,7 +301,7 @@ class NGramModel:
 
         def run(rows: slice) -> int:
             begins, ends = offsets[:-1][rows], offsets[1:][rows]
-            return walking.score_spans(
+            return scoring.score_spans(
                 self.automaton, state.ids[rows], tokens, begins, ends, out, _NO_ORDERS, _NO_BACKOFFS
             )
 
@@ -229,7 +319,7 @@ class NGramModel:
             np.zeros(tokens.shape if detailed else (0, 0), dtype=np.uint8),
             np.zeros(tokens.shape if detailed else (0, 0), dtype=np.float32),
         )
-        bad = walking.score_spans(
+        bad = scoring.score_spans(
             self.automaton,
             state.ids,
             *stretches,
@@ -268,7 +358,7 @@ class NGramModel:
 
     def context_lengths(self, state: NGramState) -> npt.NDArray[np.int64]:
         """How many of the last tokens each row's future depends on [B]."""
-        return contexts.context_lengths(self.automaton, state.ids)
+        return scoring.context_lengths(self.automaton, state.ids)
 
     def context_lengths_per_token(
         self, state: NGramState, tokens: TokenIds, lengths: TokenIds
@@ -280,7 +370,7 @@ class NGramModel:
         """
         stretches = token_spans(tokens, lengths, len(state))
         out = np.zeros(tokens.shape, dtype=np.int64)
-        bad = contexts.context_lengths_per_token(self.automaton, state.ids, *stretches, out.reshape(-1))
+        bad = scoring.context_lengths_per_token(self.automaton, state.ids, *stretches, out.reshape(-1))
         if bad >= 0:
             raise unknown_id_error(stretches.tokens, bad, len(self.vocabulary))
         return out
@@ -314,3 +404,83 @@ class NGramModel:
         if order != automaton.order:
             raise ManifestError(f"{path}: order is {order}, {AUTOMATON_FILE} has {automaton.order}")
         return model
+
+
+class SentenceScores(NamedTuple):
+    """Natural-log probabilities of B sentences' tokens, `</s>` included.
+
+    Attributes:
+        log_probs: of all sentences, one after the other [N].
+        offsets: where each sentence's begin, and N at the end [B + 1].
+    """
+
+    log_probs: FloatArray
+    offsets: TokenIds
+
+    @property
+    def sums(self) -> npt.NDArray[np.float64]:
+        """The log-probability of each sentence [B]."""
+        return np.add.reduceat(self.log_probs, self.offsets[:-1], dtype=np.float64)
+
+
+def score_sentence_lines(
+    model: NGramModel, tokenizer: Tokenizer, lines: Sequence[str], *, threads: int = 1
+) -> SentenceScores:
+    """Score each line as a sentence after `<s>`, its `</s>` included.
+
+    Args:
+        model: what to score with.
+        tokenizer: the model's.
+        lines: one sentence each.
+        threads: how many cores to use, for tokenising too; the answer is the same.
+
+    Raises:
+        InvalidInputError: the tokenizer has ids that are outside the model's vocabulary.
+    """
+    cuts = np.linspace(0, len(lines), max(1, min(threads, len(lines))) + 1).astype(int).tolist()
+    parts = run_slices(lambda share: score_sentences(model, *tokenizer.encode_ragged(lines[share])), cuts)
+    if len(parts) == 1:
+        return parts[0]
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    return SentenceScores(
+        np.concatenate([part.log_probs for part in parts]), np.concatenate([[0], np.cumsum(lengths)])
+    )
+
+
+def score_sentences(
+    model: NGramModel, ids: npt.NDArray[np.integer], offsets: TokenIds, *, threads: int = 1
+) -> SentenceScores:
+    """Score B sentences of ids, each after `<s>` and with its `</s>`.
+
+    Args:
+        model: what to score with.
+        ids: of all sentences, without `<s>` and `</s>` [N].
+        offsets: where each sentence starts, and N at the end [B + 1].
+        threads: how many cores to use; the answer is the same.
+
+    Raises:
+        InvalidInputError: the offsets do not fit, or an id is outside the vocabulary.
+    """
+    words: TokenIds = np.ascontiguousarray(ids, dtype=np.int64)
+    offsets = np.ascontiguousarray(offsets, dtype=np.int64)
+    check_offsets(words, offsets, max(len(offsets) - 1, 0))
+    begins = offsets + np.arange(len(offsets))  # with one </s> a sentence
+    tokens = np.empty(int(begins[-1]), dtype=np.int64)
+    _append_eos(words, offsets, tokens)
+    log_probs = model.score_ragged(model.initial_state(len(offsets) - 1), tokens, begins, threads=threads)
+    return SentenceScores(log_probs, begins)
+
+
+@numba.njit(
+    types.void(readonly("int64"), readonly("int64"), types.int64[::1]),
+    nogil=True,
+    cache=True,
+)
+def _append_eos(
+    ids: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]
+) -> None:
+    """Put `</s>` behind each sentence; `tokens` has as many more places as there are sentences."""
+    for row in range(len(offsets) - 1):
+        for place in range(offsets[row], offsets[row + 1]):
+            tokens[place + row] = ids[place]
+        tokens[offsets[row + 1] + row] = EOS

@@ -1,1 +1,1 @@
-"""Choosing among candidates by a weighted sum of features."""
+"""Re-ranking of candidates by a weighted sum of features."""

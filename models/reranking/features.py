@@ -1,12 +1,19 @@
-"""What a candidate is judged by: features by name, as columns over all candidates of some lists.
+"""Features of candidates: given, derived and computed ones, as columns over all candidates.
 
-Some are given with the candidates, such as an acoustic score. Some are derived from what is given
-(`models.reranking.derived`). Those computed with models are: `lm`, the natural-log probability; `tokens`,
-as many as it sums over; `unk`, how many of those are unknown; and `words`, runs between white space.
-Further models have features of their own, such as `lm:old` and `tokens:old` of a model that is called `old`.
+Given with the candidates: an acoustic score, for example. Computed with models: `lm`, the
+natural-log probability; `tokens`, the number of tokens it sums over; `unk`, how many of those are
+unknown; and `words`, runs between white space. A further model named `old` has `lm:old`,
+`tokens:old`, `unk:old`. With a length exponent, `lm` is divided by `tokens` to that power, and
+`lm_sum` is the sum itself.
 
-Where a length exponent is given, `lm` is divided by `tokens` to that power, and `lm_sum` is the sum itself:
-so whatever is weighed is a feature that the client is told.
+Derived from a list's texts, order and given features:
+
+    rank                  −r: number of other texts before this one in the list
+    rank:log              −ln(r + 1)
+    NAME*words            a given feature times the text's number of words
+    NAME*characters       … times its number of characters
+    NAME*tokens           … times its number of tokens for the language model
+    consensus:UTILITY     mean utility (`chrf`, `bleu`, `wer`) against all candidates of the list
 """
 
 import re
@@ -17,9 +24,102 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidInputError
-from models.reranking import derived
-from models.reranking.lists import CandidateList
-from models.reranking.tuning.steps import Steps
+from models.language_model import count_words
+from models.reranking.candidates import CandidateList, Steps, run_steps
+from models.reranking.mbr import UTILITIES, expected_utilities_in_steps
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+RANK, RANK_LOG = "rank", "rank:log"
+CONSENSUS = "consensus"
+LENGTHS = ("words", "characters", "tokens")
+
+_LENGTH_MARK = "*"
+
+
+def is_derived(name: str) -> bool:
+    """Whether a feature of this name is made here and not given; told by the name's shape alone."""
+    return name.partition(":")[0] in {RANK, CONSENSUS} or base_feature(name) is not None
+
+
+def base_feature(name: str) -> str | None:
+    """The given feature that a derived one needs: `am` for `am*words`; None if it needs none."""
+    base, _, length = name.rpartition(_LENGTH_MARK)
+    return base if base and length in LENGTHS else None
+
+
+def needs_tokens(name: str) -> bool:
+    """Whether a derived feature needs the language model's token counts."""
+    return base_feature(name) is not None and name.endswith(_LENGTH_MARK + "tokens")
+
+
+def length_scaled_name(name: str, length: str) -> str:
+    """The name of a given feature times a length of the text."""
+    return name + _LENGTH_MARK + length
+
+
+def check_derived(name: str) -> None:
+    """Refuse what has the shape of a derived feature and is none.
+
+    Raises:
+        InvalidInputError: the message names the choices.
+    """
+    kind, colon, which = name.partition(":")
+    if base_feature(name) is not None:
+        return
+    choices = {RANK: ("", "log"), CONSENSUS: UTILITIES}[kind]
+    if which not in choices or (colon and not which):
+        known = ", ".join(f"{kind}:{choice}" if choice else kind for choice in choices)
+        raise InvalidInputError(f"there is no feature {name!r}; there are: {known}", parameter="weights")
+
+
+def derive(
+    name: str, texts: Sequence[str], given: Callable[[str], Floats], tokens: Floats | None = None
+) -> Floats:
+    """A derived feature of one list's candidates [C].
+
+    Args:
+        name: of the feature.
+        texts: of all candidates of the list, in first-pass order.
+        given: finds the values [C] of a given feature by name.
+        tokens: the language model's token counts [C]; where there is no model, None.
+
+    Raises:
+        InvalidInputError: there is no such feature, or it needs a model and there is none.
+    """
+    return run_steps(derive_in_steps(name, texts, given, tokens))
+
+
+def derive_in_steps(
+    name: str, texts: Sequence[str], given: Callable[[str], Floats], tokens: Floats | None = None
+) -> Steps[Floats]:
+    """What `derive` does, with a stop after every bounded piece: comparing each text with each takes its time."""
+    check_derived(name)
+    base = base_feature(name)
+    if base is not None:
+        return given(base) * _lengths(name, texts, tokens)
+    if name == RANK:
+        return 0.0 - text_ranks(texts)  # not −0 for the first
+    if name == RANK_LOG:
+        return 0.0 - np.log1p(text_ranks(texts))
+    alike = np.full(len(texts), 1 / len(texts))
+    return (yield from expected_utilities_in_steps(texts, alike, name.partition(":")[2]))
+
+
+def text_ranks(texts: Sequence[str]) -> Floats:
+    """How many other texts of its list came before each [C]; equal texts have the rank of the first."""
+    seen: dict[str, int] = {}
+    return np.array([seen.setdefault(text, len(seen)) for text in texts], dtype=np.float64)
+
+
+def _lengths(name: str, texts: Sequence[str], tokens: Floats | None) -> Floats:
+    if not needs_tokens(name):
+        count = count_words if name.endswith("words") else len
+        return np.array([count(text) for text in texts], dtype=np.float64)
+    if tokens is None:
+        raise InvalidInputError(f"{name} needs a language model, and none is asked", parameter="weights")
+    return tokens
+
 
 LM, LM_SUM, NUM_TOKENS, NUM_UNKNOWN, NUM_WORDS = "lm", "lm_sum", "tokens", "unk", "words"
 MODEL_FEATURES = (LM, NUM_TOKENS, NUM_UNKNOWN)
@@ -52,7 +152,7 @@ def is_computed(feature: str, models: Collection[str]) -> bool:
 
 def is_reserved(feature: str, models: Collection[str]) -> bool:
     """Whether a feature of this name is made here, so that it cannot be given."""
-    return is_computed(feature, models) or derived.is_derived(feature)
+    return is_computed(feature, models) or is_derived(feature)
 
 
 def check_model_names(names: Sequence[str], *, parameter: str) -> None:
@@ -148,7 +248,7 @@ def feature_matrix(
     Raises:
         InvalidInputError: a feature is not given, is outside its limits, or cannot be derived.
     """
-    made = tuple(name for name in names if derived.is_derived(name))
+    made = tuple(name for name in names if is_derived(name))
     parts = [np.zeros((0, len(made)))]
     for number, one in enumerate(lists):
         values = yield from derived_in_steps(one, computed.of_list(number), made, place=place(number))
@@ -180,7 +280,7 @@ def derived_in_steps(
 
     columns: list[Column] = []
     for name in names:
-        column = yield from derived.derive_in_steps(name, texts, given, tokens)
+        column = yield from derive_in_steps(name, texts, given, tokens)
         columns.append(column)
     return np.column_stack(columns) if columns else np.zeros((len(texts), 0), dtype=np.float64)
 

@@ -1,20 +1,76 @@
-"""Minimum Bayes risk: the candidate that agrees best with what all of them say.
+"""Minimum Bayes risk decoding of n-best lists, and word confidences.
 
-The utility of a candidate is expected over the posteriors of the list itself: each candidate in turn is
-taken to be the reference (Kumar & Byrne 2004; on n-best lists Goel & Byrne 2000, SRILM's `nbest-lattice -wer`).
+The utility of a candidate is its expectation over the posteriors of the list: each candidate in
+turn is the reference (Kumar & Byrne 2004; on n-best lists Goel & Byrne 2000, SRILM's `nbest-lattice
+-wer`).
+
+For confidences every other candidate is aligned to one by edit distance; a word's confidence is the
+posterior mass of the candidates with the same word in this position. This is the confusion network
+of SRILM's `nbest-lattice` (Mangu et al. 2000) and of hystoc (Beneš et al. 2023) along one
+candidate: as that candidate is the pivot, no network is built, and the order of the others has no
+influence.
 """
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
+from rapidfuzz.distance import Levenshtein
 
 from models.errors import InvalidInputError
-from models.reranking.metrics.edit_distance import pairwise_distances, words_as_characters_in_steps
-from models.reranking.posteriors import merge_equal_candidates
-from models.reranking.tuning.steps import Steps, run_steps
+from models.reranking.candidates import Steps, map_in_steps, run_steps
+from models.reranking.metrics.error_rate import pairwise_distances, words_as_characters_in_steps
+
+
+class DistinctCandidates(NamedTuple):
+    """C candidates as U distinct ones, in the order in which they first come.
+
+    Attributes:
+        first: where each is first among the candidates [U].
+        of_candidate: which one each candidate is [C].
+        posteriors: the mass of each, 1 together [U].
+    """
+
+    first: npt.NDArray[np.int64]
+    of_candidate: npt.NDArray[np.int64]
+    posteriors: npt.NDArray[np.float64]
+
+
+def merge_equal_candidates(candidates: Sequence[Hashable], posteriors: npt.ArrayLike) -> DistinctCandidates:
+    """Merge equal candidates and normalise their posteriors.
+
+    Args:
+        candidates: what is compared, such as texts; at least one.
+        posteriors: of each, or weights in proportion to them [C].
+
+    Raises:
+        InvalidInputError: there is no candidate, or the posteriors are not one for each, are negative or not
+            finite, or sum to 0.
+    """
+    mass = np.asarray(posteriors, np.float64)
+    if not candidates:
+        raise InvalidInputError("candidates has 0 entries; it must have at least 1", parameter="candidates")
+    if mass.shape != (len(candidates),):
+        raise InvalidInputError(
+            f"posteriors has the shape {list(mass.shape)}; it must be [{len(candidates)}], one for each candidate",
+            parameter="posteriors",
+        )
+    total = float(mass.sum())
+    if not (mass.min() >= 0 and 0 < total < np.inf):
+        raise InvalidInputError(
+            f"posteriors are from {mass.min()} and sum to {total}; they must be 0 or more, with a finite sum above 0",
+            parameter="posteriors",
+        )
+    number_of: dict[Hashable, int] = {}
+    of_candidate = np.array([number_of.setdefault(candidate, len(number_of)) for candidate in candidates])
+    first = np.unique(of_candidate, return_index=True)[1]
+    of_distinct = np.zeros(len(first))
+    np.add.at(of_distinct, of_candidate, mass / total)
+    return DistinctCandidates(first, of_candidate, of_distinct)
+
 
 Utility: TypeAlias = Literal["wer", "chrf", "bleu"]
 UTILITIES: tuple[Utility, ...] = get_args(Utility)
@@ -102,7 +158,7 @@ def expected_utilities_in_steps(
 
 def load_ngram_kernels() -> None:
     """Load the compiled code that `chrf` and `bleu` need, which takes a second the first time."""
-    importlib.import_module("models.reranking.metrics.ngrams")
+    importlib.import_module("models.reranking.metrics.ngram_overlap")
 
 
 def _wer_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
@@ -126,12 +182,12 @@ def _wer_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
 
 
 def _chrf_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
-    from models.reranking.metrics import chrf  # compiles kernels: only where it is asked for
+    from models.reranking.metrics import ngram_overlap  # compiles kernels: only where it is asked for
 
-    counts, metric = (yield from chrf.count_character_ngrams(texts)), chrf.ChrF()
+    counts, metric = (yield from ngram_overlap.count_character_ngrams(texts)), ngram_overlap.ChrF()
 
     def utilities(some: _IntArray, references: _IntArray) -> _Scores:
-        return metric.score(chrf.chrf_statistics(counts, some, references))
+        return metric.score(ngram_overlap.chrf_statistics(counts, some, references))
 
     return _PairwiseUtilities(
         utilities, counts.lengths + float(_CHARACTERS_PER_PAIR), squared=False, most=_CHARACTERS_PER_STEP
@@ -139,13 +195,15 @@ def _chrf_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
 
 
 def _bleu_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
-    from models.reranking.metrics import bleu
+    from models.reranking.metrics import ngram_overlap
 
-    counts = yield from bleu.count_word_ngrams(texts)
+    counts = yield from ngram_overlap.count_word_ngrams(texts)
 
     def utilities(some: _IntArray, references: _IntArray) -> _Scores:
         each_alone = np.arange(len(references) + 1)
-        return bleu.sentence_bleu(bleu.bleu_statistics(counts, some, references, each_alone))
+        return ngram_overlap.sentence_bleu(
+            ngram_overlap.bleu_statistics(counts, some, references, each_alone)
+        )
 
     return _PairwiseUtilities(
         utilities, counts.lengths + float(_CHARACTERS_PER_PAIR), squared=False, most=_CHARACTERS_PER_STEP
@@ -157,3 +215,89 @@ _UTILITY_FACTORIES: dict[str, Callable[[Sequence[str]], Steps[_PairwiseUtilities
     "chrf": _chrf_utilities,
     "bleu": _bleu_utilities,
 }
+
+
+_WORD = re.compile(r"\S+")
+_ALIGNMENT_CELLS_PER_STEP = 2_000_000
+"""Of the candidate times those of others: what aligning them takes grows so."""
+
+
+class WordPosterior(NamedTuple):
+    """A word of a candidate.
+
+    Attributes:
+        word: what stands between white space.
+        start: where it starts in the candidate's text, in characters.
+        end: where it ends.
+        confidence: posterior mass of candidates with this word at this place, from 0 to 1.
+    """
+
+    word: str
+    start: int
+    end: int
+    confidence: float
+
+
+def word_confidences(
+    texts: Sequence[str], posteriors: npt.ArrayLike, *, chosen: Sequence[int] | None = None
+) -> list[list[WordPosterior]]:
+    """Confidence of each word of some candidates.
+
+    Args:
+        texts: the candidates.
+        posteriors: of each, or weights in proportion to them [C].
+        chosen: numbers of the candidates asked about; None asks about all.
+
+    Returns:
+        For each chosen candidate its words in order; 1 exactly where all candidates agree.
+
+    Raises:
+        InvalidInputError: there is no candidate, or `posteriors` is not a distribution of mass.
+    """
+    return run_steps(word_confidences_in_steps(texts, posteriors, chosen=chosen))
+
+
+def word_confidences_in_steps(
+    texts: Sequence[str], posteriors: npt.ArrayLike, *, chosen: Sequence[int] | None = None
+) -> Steps[list[list[WordPosterior]]]:
+    """What `word_confidences` does, with a stop after every bounded piece: aligning long texts takes its time."""
+    spans = yield from map_in_steps(texts, _word_spans, size=len)
+    spelled = yield from words_as_characters_in_steps([[word for word, _, _ in words] for words in spans])
+    distinct = merge_equal_candidates(spelled, posteriors)
+    others = [spelled[place] for place in distinct.first]
+    answers = []
+    for place in range(len(texts)) if chosen is None else chosen:
+        confidences = yield from _agreement_masses(spelled[place], others, distinct.posteriors)
+        answers.append(
+            [
+                WordPosterior(*span, confidence)
+                for span, confidence in zip(spans[place], confidences, strict=True)
+            ]
+        )
+    return answers
+
+
+def _word_spans(text: str) -> list[tuple[str, int, int]]:
+    """Words, and where each starts and ends."""
+    return [(match[0], *match.span()) for match in _WORD.finditer(text)]
+
+
+def _agreement_masses(
+    pivot: str, others: Sequence[str], posteriors: npt.NDArray[np.float64]
+) -> Steps[list[float]]:
+    """Mass of the others that have each unit of the pivot where an alignment puts it."""
+    lost: list[int] = []
+    masses: list[float] = []
+    aligned = 0
+    for other, mass in zip(others, posteriors.tolist(), strict=True):
+        aligned += len(pivot) * len(other)
+        if aligned > _ALIGNMENT_CELLS_PER_STEP:
+            aligned = 0
+            yield
+        edits = Levenshtein.editops(pivot, other).as_list()
+        places = [int(place) for kind, place, _ in edits if kind != "insert"]
+        lost += places
+        masses += [mass] * len(places)
+    disagreed = np.bincount(np.array(lost, np.int64), masses, minlength=len(pivot))
+    agreed: list[float] = np.clip(1.0 - disagreed, 0.0, 1.0).tolist()
+    return agreed

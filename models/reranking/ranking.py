@@ -1,11 +1,25 @@
-"""From candidates' totals to an order and posteriors."""
+"""Log-linear ranking of candidates, total = Σ_f w_f · feature_f, and weight profiles.
 
-from typing import NamedTuple
+Weights are signed and totals are not normalised: only the order of a list's candidates counts.
+Weights of `words` and `tokens` are insertion bonuses, a negative one of `unk` is a penalty for
+unknown words. A negative weight of a model subtracts what is known already, such as the language
+model inside a recogniser (density ratio, McDermott et al. 2019).
+
+A profile is a named set of tuned weights, with the models and the metric that they were tuned for.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from models.errors import InvalidInputError
+from models.reranking import features
+from models.reranking.features import COMPUTED_FEATURES, LM, LM_SUM, feature_model
 
 MAX_POSTERIOR_SCALE = 1e6
 """What totals may be multiplied by, at most."""
@@ -62,3 +76,159 @@ def rank_by(values: npt.NDArray[np.float64], posteriors: npt.NDArray[np.float64]
     """
     order = np.argsort(-values, kind="stable")
     return Ranking(order, posteriors[order])
+
+
+MAX_LENGTH_EXPONENT = 4.0
+MAX_WEIGHT = 1e6
+"""Beyond it, in either direction, totals would no longer be exact."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLinearModel:
+    """Weights of the features; a feature without a weight does not count.
+
+    Attributes:
+        weights: signed, by feature.
+        length_exponent: `lm` is divided by `tokens` to this power: 0 takes the sum of the tokens'
+            log-probabilities, 1 their mean.
+
+    Raises:
+        InvalidInputError: a weight or the exponent is outside its limits.
+    """
+
+    weights: Mapping[str, float] = field(default_factory=lambda: {LM: 1.0})
+    length_exponent: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, weight in self.weights.items():
+            if not abs(weight) <= MAX_WEIGHT:
+                raise _weight_error(
+                    name, f"weights.{name} is {weight}; it must be from {-MAX_WEIGHT:g} to {MAX_WEIGHT:g}"
+                )
+        if not 0 <= self.length_exponent <= MAX_LENGTH_EXPONENT:
+            raise InvalidInputError(
+                f"length_exponent is {self.length_exponent}; it must be from 0 to {MAX_LENGTH_EXPONENT:g}",
+                parameter="length_exponent",
+            )
+
+    def check(self, models: Collection[str]) -> None:
+        """Refuse weights of what can be neither computed nor given.
+
+        Args:
+            models: what further models are called.
+
+        Raises:
+            InvalidInputError: a weight is of a model that does not score, of a derived feature that there is not, or
+                of undivided sums where nothing is divided.
+        """
+        for name in self.weights:
+            model = feature_model(name)
+            if model is not None and model not in models:
+                called = ", ".join(sorted(models)) or "none"
+                raise _weight_error(
+                    name,
+                    f"weights.{name} is given, but no model is called {model!r}; those that are: {called}",
+                )
+            if name.partition(":")[0] == LM_SUM and not self.length_exponent:
+                raise _weight_error(
+                    name, f"weights.{name} is given, but without length_exponent the sum is the feature {LM}"
+                )
+            if features.is_derived(name):
+                features.check_derived(name)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The features that must be given with every candidate, because weights need them."""
+        needed = dict.fromkeys(
+            features.base_feature(name) if features.is_derived(name) else name for name in self.weights
+        )
+        return tuple(
+            n for n in needed if n is not None and n not in COMPUTED_FEATURES and feature_model(n) is None
+        )
+
+    def totals(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The weighted sum of each candidate's features [N].
+
+        Args:
+            values: of the features that have weights, in the order of the weights [N, W].
+        """
+        totals = np.zeros(len(values))
+        for place, weight in enumerate(self.weights.values()):  # one by one: the same sum in whatever company
+            totals += weight * values[:, place]
+        return totals
+
+
+def _weight_error(feature: str, message: str) -> InvalidInputError:
+    return InvalidInputError(message, parameter=f"weights.{feature}")
+
+
+MAX_WEIGHTS = 1000
+
+
+class ProfileModel(BaseModel):
+    """A language model that a profile was tuned with.
+
+    `name` is what features call it: none for the one of `lm`, `old` for that of `lm:old`. `address` is `name@version`.
+    Where several have no name, they are mixed at every token, by their `weight`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    name: str = ""
+    address: str
+    weight: float = 1.0
+
+
+class Profile(BaseModel):
+    """Weights to re-rank with.
+
+    `weights` are of raw features, derived ones by name; {"rank": 1} keeps the first pass's order. `length_exponent` is
+    `LogLinearModel`'s. Totals times `posterior_scale` are the logarithms of posteriors, but for a constant.
+    `metric` and `signature` say what was counted, `decision` whether the weights were found better than the first pass,
+    and `figures` how much: as the reply of /v1/rerank/tune tells it. `created` is ISO 8601, UTC.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    schema_version: Literal[1] = 1
+    name: str
+    weights: Annotated[dict[str, float], Field(min_length=1, max_length=MAX_WEIGHTS)]
+    length_exponent: float = 0.0
+    posterior_scale: Annotated[float, Field(ge=0)] = 1.0
+    metric: str
+    signature: str
+    models: list[ProfileModel]
+    decision: Literal["tuned", "first_pass"]
+    figures: dict[str, Any]
+    created: str
+
+    @field_validator("figures")
+    @classmethod
+    def _are_json(cls, figures: dict[str, Any]) -> dict[str, Any]:
+        json.dumps(figures, allow_nan=False)  # a ValueError where one is no number, which no reply could hold
+        return figures
+
+    def weighting(self) -> LogLinearModel:
+        """The weights as a model.
+
+        Raises:
+            InvalidInputError: one is outside its limits.
+        """
+        return LogLinearModel(weights=self.weights, length_exponent=self.length_exponent)
+
+
+def parse_profile(content: bytes) -> Profile:
+    """A profile from JSON.
+
+    Raises:
+        InvalidInputError: it is none; the message names the field and the value.
+    """
+    try:
+        profile = Profile.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        field = ".".join(map(str, first["loc"])) or "the profile"
+        shown = repr(first["input"])[:80]
+        raise InvalidInputError(f"{field} is {shown}: {first['msg']}", parameter=field) from None
+    profile.weighting()
+    return profile

@@ -1,5 +1,1 @@
-"""The command line, a file a group of commands; the one place that knows both `service` and `training`."""
-
-from service.cli.program import app, main
-
-__all__ = ["app", "main"]
+"""Command line `gramophone`; the one package that imports both `service` and `training`."""

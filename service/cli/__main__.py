@@ -1,6 +1,6 @@
-"""`python -m service.cli`, the same as `gramophone`."""
+"""Entry point of `python -m service.cli`, the same as `gramophone`."""
 
-from service.cli.program import main
+from service.cli.main import main
 
 if __name__ == "__main__":
     main()

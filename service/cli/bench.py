@@ -1,42 +1,103 @@
-"""`gramophone bench`: load on any service, and what it was like."""
+"""Command `gramophone bench`: put load on any HTTP service and report the results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from models.errors import InvalidInputError
-from service.cli.bench_options import (
-    ArrivalsOption,
-    BodyOption,
-    ClientsOption,
-    ConnectionsOption,
-    DurationOption,
-    FieldOption,
-    ItemsOption,
-    KeyOption,
-    MaxTokensOption,
-    ModelOption,
-    ObjectiveOption,
-    PlotOption,
-    RateOption,
-    RequestsOption,
-    TextOption,
-    TimeoutOption,
-    UrlArgument,
-    WarmupOption,
-    WorkloadOption,
-    WorkloadSeedOption,
+from service.bench.plan import (
+    Arrivals,
+    ClosedLoop,
+    Load,
+    LoadSettings,
+    OpenLoop,
+    Request,
+    Target,
+    parse_duration_s,
 )
 from service.cli.options import EXIT_FAILED, JsonOption, print_json
-from service.load.arrivals import Arrivals
-from service.load.durations import parse_duration_s
-from service.load.loads import ClosedLoop, Load, LoadSettings, OpenLoop
-from service.load.target import Request, Target
 
 if TYPE_CHECKING:
-    from service.load.sweep import Sweep
+    from service.bench.driver import Sweep
+
+
+UrlArgument = Annotated[
+    str, typer.Argument(metavar="URL", help="Service, such as http://127.0.0.1:8000; https too.")
+]
+WorkloadOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="What to ask: next-token (the default), score, rerank, generate, or completions, which any "
+        "OpenAI-compatible service understands. The last two are streamed.",
+    ),
+]
+BodyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--body", metavar="FILE", help="Or: POST these bodies to just the URL; JSON, or a line each."
+    ),
+]
+ModelOption = Annotated[str | None, typer.Option(help="Model that is asked. Default: the service's own.")]
+TextOption = Annotated[
+    Path | None,
+    typer.Option("--text", metavar="FILE", help="Sentences to ask about. Default: Python's documentation."),
+]
+ItemsOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Contexts, texts or candidates in a request. Default: 1; of rerank, 100."),
+]
+MaxTokensOption = Annotated[int | None, typer.Option(min=1, help="Tokens to generate. Default: 32.")]
+FieldOption = Annotated[
+    list[str] | None,
+    typer.Option("--field", metavar="NAME=JSON", help="Put this into each body; may be repeated."),
+]
+RateOption = Annotated[
+    str | None,
+    typer.Option(
+        "--rate", metavar="R[,R…]", help="Open loop: requests a second; several, one after the other."
+    ),
+]
+ClientsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N[,N…]", help="Closed loop: so many clients, who ask again when they are answered."
+    ),
+]
+ArrivalsOption = Annotated[Arrivals, typer.Option(help="Open loop: random gaps, or all the same.")]
+DurationOption = Annotated[
+    str | None, typer.Option(metavar="TIME", help="How long each load is measured. [default: 10s]")
+]
+RequestsOption = Annotated[
+    int | None, typer.Option("--requests", min=1, help="Or: how many requests of each load are measured.")
+]
+WarmupOption = Annotated[
+    str, typer.Option(metavar="TIME", help="The same load before that, which is not counted.")
+]
+ObjectiveOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--objective",
+        metavar="NAME=TIME",
+        help="What a good answer keeps to, as latency=200ms; for streams also ttft (first token), itl (the longest "
+        "gap between tokens), tpot (mean time per token after the first). Goodput is the answers a second that "
+        "keep to all of them; may be repeated.",
+    ),
+]
+ConnectionsOption = Annotated[
+    int, typer.Option("--connections", min=1, help="Open loop: connections at most; who comes then waits.")
+]
+TimeoutOption = Annotated[str, typer.Option(metavar="TIME", help="After which a request is given up.")]
+KeyOption = Annotated[
+    str | None, typer.Option(envvar="GRAMOPHONE_API_KEY", help="API key, sent as a bearer token.")
+]
+WorkloadSeedOption = Annotated[int, typer.Option(help="Of arrivals and texts: the same seed asks the same.")]
+PlotOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Draw latency by load: a .png, .svg or .pdf file.")
+]
+
 
 bench_app = typer.Typer()
 N = TypeVar("N", int, float)
@@ -74,9 +135,8 @@ def bench(
     time; errors are counted by kind. Where the figures may be the generator's own, the reason is said. Ctrl-C
     reports what was measured until then. Times are written as 50ms, 10s or 2min.
     """
-    from service.load.objectives import parse_objective
-    from service.load.plot import check_plot_path
-    from service.load.sweep import Sweep
+    from service.bench.driver import Sweep
+    from service.bench.results import check_plot_path, parse_objective
 
     if body is None:
         workload = workload or "next-token"
@@ -97,8 +157,8 @@ def bench(
 
 
 def _run(sweep: "Sweep", about: Mapping[str, Any], plot: Path | None, *, as_json: bool) -> None:
-    from service.console.load import LoadProgress, print_load
-    from service.load.plot import plot_sweep
+    from service.bench.results import plot_sweep
+    from service.console.bench import LoadProgress, print_load
 
     progress = LoadProgress()
     summaries = sweep.run(progress)
@@ -125,9 +185,7 @@ def _builtin_requests(
     fields: Sequence[str],
     seed: int,
 ) -> list[Request]:
-    from service.load.bodies import parse_fields
-    from service.load.texts import load_texts
-    from service.load.workloads import WorkloadOptions, workload_requests
+    from service.bench.workloads import WorkloadOptions, load_texts, parse_fields, workload_requests
 
     shape = WorkloadOptions(
         texts=() if text is None else load_texts(text),
@@ -141,7 +199,7 @@ def _builtin_requests(
 
 
 def _custom_requests(body: Path, others: Mapping[str, object]) -> list[Request]:
-    from service.load.bodies import read_bodies
+    from service.bench.workloads import read_bodies
 
     for name, value in others.items():
         if value is not None:

@@ -1,4 +1,4 @@
-"""`gramophone lattice`: rescoring word lattices with a published model, without a server."""
+"""Command `gramophone lattice`: rescore word lattices with a published model, without a server."""
 
 import sys
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 import typer
 
 from models.errors import InvalidInputError
-from service.cli.list_options import ReferenceLayoutOption, ReferencesOption, valid_items
+from service.cli.lists import ReferenceLayoutOption, ReferencesOption, valid_items
 from service.cli.options import DEFAULT_REGISTRY, DeviceOption, ModelArgument, PrecisionOption, RegistryOption
-from service.local.standard_streams import binary_stream
+from service.local.streams import binary_stream
 
 lattice_app = typer.Typer()
 
@@ -81,9 +81,9 @@ def lattice(
     """
     from models.lattices.files import read_symbol_file
     from models.lattices.token_passing import LatticeSearchSettings
-    from service.local import asking
+    from service.local import ask
     from service.local.lattices import LatticeFiles, LatticeOutput, ReferenceComparison, rescore_lattices
-    from service.schemas.rerank_query import parse_weights
+    from service.schemas.rerank import parse_weights
 
     search = LatticeSearchSettings(
         max_tokens_per_node=max_tokens_per_node, beam=beam, recombination_order=recombination_order or None
@@ -98,7 +98,7 @@ def lattice(
         )
     read = LatticeFiles(form=form, symbols=symbols, no_words=no_word or ())
     compared = ReferenceComparison(references or (), reference_layout)
-    loaded = asking.load_published(registry, model, device, precision)
+    loaded = ask.load_published(registry, model, device, precision)
     sources = [
         (binary_stream(sys.stdin, "input"), "<stdin>") if name == "-" else (Path(name), name)
         for name in files

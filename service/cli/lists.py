@@ -1,16 +1,164 @@
-"""`gramophone lists convert | show`: files of n-best lists, without a model."""
+"""Commands `gramophone lists convert | show`, and the options of commands that read n-best lists.
 
+Lines that cannot be read are reported on standard error, the first of them one by one; the other
+lists are processed.
+"""
+
+import inspect
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
-from models.reranking.lists import CandidateList
-from service.cli.list_options import ListSource, with_list_options
+from models.errors import FormatError, InvalidInputError
+from models.reranking.candidates import CandidateList, ScoreRanges
+from models.reranking.formats.format import BadLine, ListOrBadLine, ReferenceLayout
+from models.reranking.formats.reader import FORMAT_NAMES, read_lists
 from service.cli.options import JsonOption, print_json
-from service.local.standard_streams import binary_stream
+from service.local.streams import LineWarnings, binary_stream
+
+T = TypeVar("T")
+_FORMATS = ", ".join(FORMAT_NAMES)
+
+ListsArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="n-best lists (.gz, .xz, .zst too); a folder for SRILM's and Kaldi's; - reads standard input.",
+    ),
+]
+FormatOption = Annotated[
+    str | None, typer.Option("--format", help=f"{_FORMATS}. Default: as its first lines look.")
+]
+ReferencesOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="References, found by id where lines have ids (id and tab, Kaldi's text, sclite's trn, a manifest), "
+        "else a line a list in order; may be repeated."
+    ),
+]
+ReferenceLayoutOption = Annotated[
+    ReferenceLayout | None, typer.Option(help="How references stand in their file. Default: as it looks.")
+]
+BeamSizeOption = Annotated[int | None, typer.Option(help="Candidates of each list, for format nemo.")]
+ScoresOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=FILE", help="Archive of costs, for format kaldi: am=acwt; may be repeated."),
+]
+
+
+def read_items(
+    file: str,
+    *,
+    format_name: str | None,
+    references: Sequence[Path] | None,
+    reference_layout: ReferenceLayout | None,
+    beam_size: int | None,
+    scores: Sequence[str] | None,
+    reserved: Callable[[str], bool] | None = None,
+) -> Iterator[ListOrBadLine]:
+    """Lists as the options say; see `models.reranking.formats.read_lists`.
+
+    Raises:
+        FormatError: a file is missing or damaged, of no known format, or references do not fit.
+        InvalidInputError: an option is wrong, or does not belong to the format.
+    """
+    return read_lists(
+        binary_stream(sys.stdin, "input") if file == "-" else Path(file),
+        format_name=format_name,
+        references=references or (),
+        reference_layout=reference_layout,
+        beam_size=beam_size,
+        scores=dict(_score_file(one) for one in scores or ()),
+        reserved=reserved,
+        source_name="<stdin>" if file == "-" else file,
+    )
+
+
+def valid_items(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
+    """Lists alone, or lattices; lines that could not be read are told on standard error, the first of them one by one.
+
+    Raises:
+        FormatError: there are such lines, but not one list.
+    """
+    complaints, any_good = LineWarnings(), False
+    for item in items:
+        if isinstance(item, BadLine):
+            complaints.warn(str(item))
+        else:
+            any_good = True
+            yield item
+    complaints.warn_rest(file, "more bad lines")
+    if complaints.count and not any_good:
+        raise FormatError(file, "has no list that can be read", hint="is --format right?")
+
+
+class ListSource(NamedTuple):
+    """Where a command's lists come from, as its options say; see `with_list_options`."""
+
+    file: ListsArgument
+    format_name: FormatOption = None
+    references: ReferencesOption = None
+    reference_layout: ReferenceLayoutOption = None
+    beam_size: BeamSizeOption = None
+    scores: ScoresOption = None
+
+    def lists(self, *, reserved: Callable[[str], bool] | None = None) -> Iterator[CandidateList]:
+        """The lists that can be read; the others are told, see `valid_items`, and so are scores that look wrong.
+
+        Raises:
+            FormatError, InvalidInputError: see `read_items` and `valid_items`.
+        """
+        items = read_items(
+            self.file,
+            format_name=self.format_name,
+            references=self.references,
+            reference_layout=self.reference_layout,
+            beam_size=self.beam_size,
+            scores=self.scores,
+            reserved=reserved,
+        )
+        ranges = ScoreRanges()
+        yield from ranges.watch(valid_items(items, self.file))
+        for doubt in ranges.warnings():
+            typer.echo(f"gramophone: {self.file}: {doubt}", err=True)
+
+
+def with_list_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `ListSource` in the place of its parameter `source`, which is made of them."""
+    hints = get_type_hints(ListSource, include_extras=True)
+    options = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=ListSource._field_defaults.get(name, inspect.Parameter.empty),
+            annotation=hints[name],
+        )
+        for name in ListSource._fields
+    ]
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        source = ListSource(**{name: values.pop(name) for name in ListSource._fields})
+        command(source=source, **values)
+
+    parameters: list[inspect.Parameter] = []
+    for own in inspect.signature(command, eval_str=True).parameters.values():
+        parameters += options if own.name == "source" else [own.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
+
+
+def _score_file(option: str) -> tuple[str, Path]:
+    name, equals, path = option.partition("=")
+    if not (name and equals and path):
+        raise InvalidInputError(f"--scores takes NAME=FILE, given {option!r}", parameter="scores")
+    return name, Path(path)
+
 
 lists_app = typer.Typer(
     help="Look at n-best lists, and convert them from one format to another.", no_args_is_help=True
@@ -34,8 +182,8 @@ def convert(
     Scores become natural logarithms, larger is better, whatever they were; am, old_lm and score are an acoustic
     model's, an old language model's and the first pass's own total.
     """
-    from models.reranking.formats.table import format_by_name
-    from models.reranking.formats.writing import write_lists
+    from models.reranking.formats.reader import format_by_name
+    from models.reranking.formats.writer import write_lists
 
     form = format_by_name(output_format)
     lost: set[str] = set()

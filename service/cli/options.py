@@ -1,4 +1,4 @@
-"""What the command line's commands have in common: options, exit codes, printing for programs."""
+"""Shared options, exit codes and JSON output of the commands."""
 
 import json
 from typing import Annotated, Any

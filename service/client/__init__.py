@@ -1,15 +1,13 @@
-"""A typed client of the service, synchronous and asynchronous.
+"""Typed client of the service, synchronous and asynchronous.
 
-The two differ in nothing but how they wait: what is asked and how answers are read is
-written once, in `service.client.calls`.
+The two differ only in how they wait: requests and the parsing of replies are written once, in
+`service.client.calls`.
 
     with Client("http://localhost:8000") as client:
         client.next_token("the cat", top_k=3).results[0].candidates
 """
 
-from service.client.asynchronous import AsyncClient
-from service.client.blocking import Client
-from service.client.errors import (
+from service.client.calls import (
     AccessError,
     BadRequestError,
     DeadlineError,
@@ -22,6 +20,7 @@ from service.client.errors import (
     UnavailableError,
     UnreachableError,
 )
+from service.client.client import AsyncClient, Client
 
 __all__ = [
     "AccessError",

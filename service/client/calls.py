@@ -1,4 +1,19 @@
-"""What the client asks and how it reads answers: no input or output happens here."""
+"""Requests of the client, the parsing of replies, and the client's errors; no input or output here.
+
+Errors raised by the client:
+
+GramophoneError
+├ BadRequestError      400, 408, 413: the request is wrong; `param` names the field
+├ AccessError          401, 403: the key is missing, unknown, or not allowed to do this
+├ NotFoundError        404: no such model, state or user
+├ StateElsewhereError  409: another process has the state; the message names it
+├ SupersededError      409: a newer request of the same session replaced this one
+├ OverloadedError      429, after all retries
+├ UnavailableError     503, after all retries: not ready, or shutting down
+├ DeadlineError        504: out of time
+├ ServerError          every other status
+└ UnreachableError     no answer at all
+"""
 
 import json
 import sys
@@ -9,10 +24,10 @@ from typing import Any, Generic, Literal, TypeAlias, TypedDict, TypeVar
 from urllib.parse import quote
 
 import httpx
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
-from service.client.errors import response_error, stream_error
 from service.schemas.replies import (
+    CheckReply,
     ErrorBody,
     ErrorReply,
     GenerateReply,
@@ -20,9 +35,121 @@ from service.schemas.replies import (
     ModelList,
     NextTokenReply,
     NextWordReply,
+    QualityReply,
+    RankedListResult,
+    RerankReply,
     ScoreReply,
     SequenceScoreResult,
+    TextQualityResult,
 )
+
+
+class GramophoneError(Exception):
+    """The service did not do what it was asked.
+
+    Attributes:
+        status: of HTTP; 0 if there was no answer.
+        type: kind of error.
+        param: name of the field that is wrong, if one is.
+        code: stable, machine-readable name.
+        request_id: to find the request in the service's log.
+    """
+
+    def __init__(self, error: ErrorBody, *, status: int, request_id: str | None = None) -> None:
+        super().__init__(error.message)
+        self.status = status
+        self.type = error.type
+        self.param = error.param
+        self.code = error.code
+        self.request_id = request_id
+
+
+class BadRequestError(GramophoneError):
+    """The request is wrong."""
+
+
+class AccessError(GramophoneError):
+    """The key is missing, unknown, or not good for this."""
+
+
+class NotFoundError(GramophoneError):
+    """There is no such model, state or user."""
+
+
+class StateElsewhereError(GramophoneError):
+    """Another process has the state; its handle begins with that one's name."""
+
+
+class SupersededError(GramophoneError):
+    """A newer request of the same session took its place."""
+
+
+class OverloadedError(GramophoneError):
+    """The service has too much to do."""
+
+
+class UnavailableError(GramophoneError):
+    """The model is not ready, or the service is shutting down."""
+
+
+class DeadlineError(GramophoneError):
+    """The request took too long."""
+
+
+class ServerError(GramophoneError):
+    """The service failed."""
+
+
+class UnreachableError(GramophoneError):
+    """There was no answer."""
+
+
+_ERRORS_BY_STATUS: dict[int, type[GramophoneError]] = {
+    400: BadRequestError,
+    401: AccessError,
+    403: AccessError,
+    404: NotFoundError,
+    408: BadRequestError,
+    409: StateElsewhereError,
+    413: BadRequestError,
+    429: OverloadedError,
+    503: UnavailableError,
+    504: DeadlineError,
+}
+
+# what a status alone does not tell
+_ERRORS_BY_CODE: dict[str | None, type[GramophoneError]] = {"superseded": SupersededError}
+
+# in the middle of a stream the status has gone out, so the code must tell
+_STREAM_ERRORS: dict[str | None, type[GramophoneError]] = {
+    "deadline_exceeded": DeadlineError,
+    "draining": UnavailableError,
+}
+
+_ERROR_REPLY = TypeAdapter(ErrorReply)
+
+
+def response_error(response: httpx.Response) -> GramophoneError:
+    """What a response that is no success, and has been read, says."""
+    try:
+        error = _ERROR_REPLY.validate_json(response.content).error
+    except ValidationError:  # something between us and the service answered
+        error = ErrorBody(response.text[:200], "http_error", None, None)
+    kind = _ERRORS_BY_CODE.get(error.code) or _ERRORS_BY_STATUS.get(response.status_code, ServerError)
+    return kind(error, status=response.status_code, request_id=response.headers.get("x-request-id"))
+
+
+def stream_error(payload: str) -> GramophoneError:
+    """What the last event of a stream that failed says."""
+    error = _ERROR_REPLY.validate_json(payload).error
+    return _STREAM_ERRORS.get(error.code, ServerError)(error, status=200)
+
+
+def transport_error(error: httpx.TransportError) -> UnreachableError:
+    """The error of ours for one of the transport."""
+    body = ErrorBody(f"{type(error).__name__}: {error}", "connection_error", None, None)
+    return UnreachableError(body, status=0)
+
 
 R = TypeVar("R")
 Contexts: TypeAlias = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
@@ -248,3 +375,172 @@ def read_score_line(line: str) -> SequenceScoreResult | ErrorBody:
 def result_or_error(read: R | ErrorReply) -> R | ErrorBody:
     """What was read of a line: its result, or the error that stands there instead."""
     return read.error if isinstance(read, ErrorReply) else read
+
+
+_CHECK = TypeAdapter(CheckReply)
+_QUALITY = TypeAdapter(QualityReply)
+_QUALITY_LINE: TypeAdapter[TextQualityResult | ErrorReply] = TypeAdapter(TextQualityResult | ErrorReply)
+
+NamedText: TypeAlias = str | Mapping[str, Any]
+"""A text, or a mapping with `text` and `id`."""
+
+
+class _Span(TypedDict):
+    start: int
+    end: int
+    suggestions: Sequence[str | Mapping[str, Any]]
+
+
+class CheckOptions(TypedDict, total=False):
+    """How a text is checked; see POST /v1/check."""
+
+    model: str
+    threshold: float
+    precision: float
+    max_suggestions: int
+    candidates: Sequence[_Span]
+    dictionary: Sequence[str]
+    error_rate: float
+    max_edits: int
+    timeout_ms: int
+
+
+class QualityOptions(TypedDict, total=False):
+    """With which models texts are scored; see POST /v1/quality."""
+
+    model: str
+    against: str
+
+
+def check_call(text: str, options: CheckOptions) -> Call[CheckReply]:
+    """POST /v1/check."""
+    return Call("POST", "/v1/check", _CHECK, {"text": text, **options})
+
+
+def quality_call(texts: Sequence[NamedText], options: QualityOptions) -> Call[QualityReply]:
+    """POST /v1/quality."""
+    return Call("POST", "/v1/quality", _QUALITY, {"texts": texts, **options})
+
+
+def quality_lines_call(
+    items: Iterable[Mapping[str, Any]], options: QualityOptions
+) -> Call[TextQualityResult | ErrorReply]:
+    """POST /v1/quality with a line for each item."""
+    return lines_call("/v1/quality", _QUALITY_LINE, items, options)
+
+
+def read_quality_line(line: str) -> TextQualityResult | ErrorBody:
+    """What a line of the answer says."""
+    return result_or_error(_QUALITY_LINE.validate_json(line))
+
+
+_RERANK = TypeAdapter(RerankReply)
+_RANKED_LINE: TypeAdapter[RankedListResult | ErrorReply] = TypeAdapter(RankedListResult | ErrorReply)
+_TUNE: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+
+
+class MixturePart(TypedDict):
+    """A model whose probabilities are mixed with others' at every token."""
+
+    model: str
+    weight: float
+
+
+class _Named(TypedDict):
+    model: str
+    name: str
+
+
+class FurtherModel(_Named, total=False):
+    """A model with features of its own, such as `lm:NAME`."""
+
+    weight: float
+
+
+class RerankOptions(TypedDict, total=False):
+    """How candidates are weighed; see POST /v1/rerank."""
+
+    model: str
+    mixture: Sequence[MixturePart]
+    models: Sequence[FurtherModel]
+    weights: Mapping[str, float]
+    profile: str
+    length_exponent: float
+    posterior_scale: float
+    mbr: Literal["wer", "chrf", "bleu"]
+    confidences: bool
+    detail: Literal["none", "token", "word"]
+    bos: bool
+    eos: bool
+    score_mode: Literal["normalised", "unnormalised"]
+    drop_duplicates: bool
+    top: int
+    commit_eos: bool
+    timeout_ms: int
+
+
+class TuneOptions(TypedDict, total=False):
+    """What to tune, and how; see POST /v1/rerank/tune."""
+
+    metric: Literal["wer", "cer", "bleu", "chrf"]
+    normaliser: str
+    model: str
+    mixture: Sequence[MixturePart]
+    models: Sequence[FurtherModel]
+    given_only: bool
+    features: Sequence[str]
+    length_exponents: Sequence[float]
+    folds: int
+    seed: int
+    restarts: int
+    resamples: int
+    max_p_value: float
+    bootstrap_samples: int
+    timeout_ms: int
+
+
+def rerank_call(lists: Sequence[Mapping[str, Any]], options: RerankOptions) -> Call[RerankReply]:
+    """POST /v1/rerank."""
+    return Call("POST", "/v1/rerank", _RERANK, {"lists": lists, **options})
+
+
+def rerank_lines_call(
+    lists: Iterable[Mapping[str, Any]], options: RerankOptions
+) -> Call[RankedListResult | ErrorReply]:
+    """POST /v1/rerank with a line for each list.
+
+    Raises:
+        BadRequestError: models have weights beside a profile's, for which a query string has no place.
+    """
+    return lines_call("/v1/rerank", _RANKED_LINE, lists, _query_options(options))
+
+
+def tune_call(lists: Sequence[Mapping[str, Any]], options: TuneOptions) -> Call[dict[str, Any]]:
+    """POST /v1/rerank/tune."""
+    return Call("POST", "/v1/rerank/tune", _TUNE, {"lists": lists, **options})
+
+
+def read_ranked_line(line: str) -> RankedListResult | ErrorBody:
+    """What a line of re-ranked lists says."""
+    return result_or_error(_RANKED_LINE.validate_json(line))
+
+
+def _query_options(options: RerankOptions) -> dict[str, Any]:
+    """Options as a query string has them: what is a mapping or a list there is written in pairs."""
+    query: dict[str, Any] = dict(options)
+    models = options.get("models", ())
+    weights = {f"lm:{one['name']}": one["weight"] for one in models if "weight" in one}
+    if weights and "profile" in options and "weights" not in options:
+        message = "models have weights beside a profile's: lines take either, so give all of them as weights"
+        raise BadRequestError(ErrorBody(message, "invalid_request_error", "models", None), status=0)
+    if weights or "weights" in options:
+        query["weights"] = _comma_pairs({**options.get("weights", {"lm": 1.0}), **weights})
+    if models:
+        query["models"] = _comma_pairs({one["name"]: one["model"] for one in models})
+    if "mixture" in options:
+        query["mixture"] = _comma_pairs({part["model"]: part["weight"] for part in options["mixture"]})
+    return query
+
+
+def _comma_pairs(values: Mapping[str, object]) -> str:
+    return ",".join(f"{name}={value}" for name, value in values.items())

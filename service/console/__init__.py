@@ -1,1 +1,1 @@
-"""What the command line prints for people; programs use `--json`."""
+"""Output of the command line for people; programs use `--json`."""

@@ -1,13 +1,21 @@
-"""What `gramophone evaluate` prints for people; programs use `--json`."""
+"""Tables and progress of `gramophone evaluate`, `train`, `tune`, and ARPA import and export."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from service.console.tables import figure_table, format_number, name_table
+
+if TYPE_CHECKING:
+    from service.schemas.tune import TuneReply
+
 
 _GROUPS = {
     "by_frequency": "occurrences in the {frequency_in}",
@@ -129,3 +137,272 @@ def _plain(value: str | float) -> str:
     if isinstance(value, str):
         return value
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}"
+
+
+def show_check_evaluation(result: Mapping[str, Any]) -> None:
+    """How well errors put into a text are found and corrected, by kind, and what each threshold is worth."""
+    console = Console()
+    console.print(
+        f"{result['model']}: {result['words']:,} words on {result['lines']:,} lines for each kind, one in "
+        f"{1 / result['error_rate']:.0f} of those that can be made wrong"
+    )
+    console.print(_by_kind(result["kinds"]))
+    if any(told["errors"] for told in result["kinds"].values()):
+        console.print()
+        console.print(_by_threshold(result["thresholds"]))
+    if result["calibration_saved"]:
+        console.print("\nsaved: /v1/check takes a precision now")
+    notes = (
+        "\nthreshold: the best by F0.5 on one half of the lines; its figures are of the other half"
+        "\nby surprisal: of each word, given what stands before it; gain: of F0.5 over that"
+    )
+    console.print(Text(notes, style="dim"))
+
+
+def _by_kind(kinds: Mapping[str, Mapping[str, Any]]) -> Table:
+    heads = ("threshold", "precision", "recall", "F0.5", "corrected", "gain")
+    table = figure_table("kind of error", "errors", *heads)
+    for kind, told in kinds.items():
+        if not told["errors"]:
+            table.add_row(kind.replace("_", " "), "none")
+            continue
+        tuned, plain = told["tuned"], told["surprisal"]
+        gain = "" if told["gain"] is None else f"{told['gain']:+.0%}"
+        threshold = f"{tuned['threshold']:.3f}"
+        table.add_row(kind.replace("_", " "), f"{told['errors']:,}", threshold, *_cells(tuned), gain)
+        table.add_row("  by surprisal", "", f"{plain['threshold']:.1f} bits", *_cells(plain))
+    return table
+
+
+def _by_threshold(points: list[Mapping[str, Any]]) -> Table:
+    table = figure_table("all kinds, probability at least", "precision", "recall", "F0.5", "corrected")
+    for point in points:
+        table.add_row(f"{point['threshold']:g}", *_cells(point))
+    return table
+
+
+def _cells(figures: Mapping[str, Any]) -> list[str]:
+    corrected = figures["correction_accuracy"]
+    shares = [f"{figures['precision']:.1%}", f"{figures['recall']:.1%}", f"{figures['f0_5']:.3f}"]
+    return [*shares, "" if corrected is None else f"{corrected:.1%}"]
+
+
+_POSITIONS = {"next_word": "before a word's first letter", "any_letter": "before any letter"}
+
+
+def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
+    """What completions spare, how often they are right, and what a keystroke costs; two models if there are two."""
+    console = Console()
+    models = [result, *([result["against"]] if "against" in result else [])]
+    console.print(
+        f"{result['words']:,} words on {result['lines']:,} lines, {result['unknown_words']:,} of them not in the "
+        f"vocabulary; {result['keys']:,} keys without completions; {result['context']} context"
+    )
+    console.print(_typing_figures(result))
+    for model in models:
+        console.print()
+        console.print(_by_letters(model))
+    for key, where in _POSITIONS.items():
+        console.print()
+        console.print(_acceptance(result["acceptance"][key], where))
+    console.print()
+    for model in models:
+        took = model["keystroke_ms"]
+        console.print(
+            f"one keystroke with {model['model']}, {model['precision']}: {took['p50']:.2f} ms median, "
+            f"{took['p99']:.2f} ms p99 (of {took['keystrokes']:,})"
+        )
+    console.print(Text("\nintervals hold a figure with 95 % probability: bootstrap over lines", style="dim"))
+
+
+def _typing_figures(result: Mapping[str, Any]) -> Table:
+    against = result.get("against")
+    others = ["", result["model"]] + ([against["model"], "difference"] if against else [])
+    table = figure_table(*others)
+    for name, own in result["figures"].items():
+        cells = [_with_interval(name, own)]
+        if against:
+            cells += [_share(name, against["figures"][name]["value"])]
+            cells += [_with_interval(name, against["difference"][name], "+")]
+        table.add_row(name.removeprefix("mean_").replace("_", " "), *cells)
+    return table
+
+
+def _by_letters(model: Mapping[str, Any]) -> Table:
+    table = figure_table(f"letters typed ({model['model']})", "longer words", "first is right", "among three")
+    for row in model["recall_by_letters"]:
+        cells = (f"{row['words']:,}", f"{row['top_1']:.1%}", f"{row['top_3']:.1%}")
+        table.add_row(str(row["letters"]), *cells)
+    return table
+
+
+def _acceptance(rows: list[Mapping[str, float]], where: str) -> Table:
+    table = figure_table(f"shown {where}", "least probable", "mean probability", "right")
+    for row in rows:
+        cells = (f"{row['threshold']:.3f}", f"{row['mean_probability']:.1%}", f"{row['precision']:.1%}")
+        table.add_row(f"{row['coverage']:.0%}", *cells)
+    return table
+
+
+def _with_interval(name: str, figure: Mapping[str, Any], sign: str = "") -> str:
+    """A figure and its interval."""
+    if figure["value"] is None:
+        return "none"
+    value, low, high = (_share(name, figure[key], sign) for key in ("value", "low", "high"))
+    return f"{value} ({low.rstrip('%')} to {high.rstrip('%')})"
+
+
+def _share(name: str, value: float | None, sign: str = "") -> str:
+    """A share in per cent; a reciprocal rank or a length with three digits."""
+    if value is None:
+        return "none"
+    return f"{value:{sign}.3f}" if "mrr" in name or "length" in name else f"{value:{sign}.1%}"
+
+
+_console = Console()
+
+
+def show_training(result: dict[str, Any]) -> None:
+    """A fresh model's address and figures, a mixture's parts beside it."""
+    table = name_table("model", "weight", "split", "perplexity per token", "per word", "bits per byte")
+    for name, weight, figures in [*_part_rows(result), (result["model"], "", result)]:
+        for split in ("valid", "test"):
+            if split in figures:
+                f = figures[split]
+                table.add_row(
+                    Text(name),
+                    weight,
+                    split,
+                    format_number(f["perplexity"]),
+                    format_number(f["word_perplexity"]),
+                    format_number(f["bits_per_byte"], 3),
+                )
+    _console.print(table)
+    _show_card_notes(result)
+    _console.print(
+        f"published [bold]{result['model']}[/] in {escape(result['path'])}; training took {result['seconds']:.0f} s"
+    )
+
+
+def _part_rows(result: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Name, weight and figures of all parts, each after its own parts."""
+    for part in result.get("parts", ()):
+        yield from _part_rows(part)
+        yield part["name"], f"{part['weight']:.3f}", part
+
+
+def show_import(result: dict[str, Any]) -> None:
+    """An imported model: what is in it, its figures if there are any, and what to know of its file."""
+    table = name_table("", *(f"order {order}" for order in range(1, len(result["ngrams"]) + 1)))
+    table.add_row("n-grams", *(f"{count:,}" for count in result["ngrams"]))
+    _console.print(table)
+    if "test" in result:
+        show_figures(result["test"])
+    _show_card_notes(result)
+    _console.print(
+        f"published [bold]{result['model']}[/] in {escape(result['path'])}; it took {result['seconds']:.0f} s"
+    )
+
+
+def show_export(result: dict[str, Any]) -> None:
+    """A file that was written, and what its readers must know."""
+    count = sum(result["ngrams"])
+    _console.print(
+        f"wrote {result['model']} to {escape(result['path'])}: {count:,} n-grams, {result['bytes']:,} bytes, "
+        f"in {result['seconds']:.0f} s"
+    )
+    if result["escaped_words"]:
+        _console.print(
+            f"note: {result['escaped_words']:,} words have white space in them or are spelled like control tokens; "
+            "all words are written with % escapes, as a comment in the file says"
+        )
+    if result["log_zero"] is not None:
+        _console.print(
+            f"note: a back-off weight of {result['log_zero']:g} stands for minus infinity, as a comment says"
+        )
+    if not result["splits_at_spaces"]:
+        _console.print(
+            "note: the file has no place for the model's tokenizer, which does more than split at spaces"
+        )
+
+
+def _show_card_notes(result: dict[str, Any]) -> None:
+    for note in result["notes"]:
+        _console.print(Text(f"note: {note}"))
+
+
+_PRINT_INTERVAL_S = {True: 0.1, False: 10.0}
+"""On a terminal, where a line replaces the one before it, and elsewhere."""
+
+
+class TuningProgress:
+    """How far tuning is and how long it still takes: a line that moves on a terminal, else one every ten seconds.
+
+    It goes to standard error. Each kind of work has its own pace, so the time left is that of the kind under way.
+    """
+
+    def __init__(self) -> None:
+        self._on_terminal = sys.stderr.isatty()
+        self._description = ""
+        self._began_s = self._printed_s = time.monotonic()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Tell what is being done, how much of it is done, and how much there is."""
+        now_s = time.monotonic()
+        if what != self._description:
+            self._description, self._began_s = what, now_s
+        if not done or now_s - self._printed_s < _PRINT_INTERVAL_S[self._on_terminal]:
+            return
+        self._printed_s = now_s
+        left_s = (now_s - self._began_s) * (total - done) / done
+        line = f"{what}: {done / total:.0%}, {left_s:,.0f} s left"
+        sys.stderr.write(f"\r\x1b[K{line}" if self._on_terminal else f"{line}\n")
+        sys.stderr.flush()
+
+    def finish(self) -> None:
+        """Wipe the line that moves."""
+        if self._on_terminal:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None) -> None:
+    """Scores, weights by fold, and what to do."""
+    scores = Table(box=None, header_style="dim")
+    for heading in (reply.metric.upper(), "first pass", "tuned, held out", "oracle", "lists"):
+        scores.add_column(heading, justify="left" if heading == reply.metric.upper() else "right")
+    rows = [(f"fold {i + 1}", f.baseline, f.tuned, f.oracle, f.num_lists) for i, f in enumerate(reply.folds)]
+    for name, *values, count in [
+        *rows,
+        ("all", reply.baseline, reply.tried, reply.oracle, reply.counts.lists),
+    ]:
+        scores.add_row(str(name), *(f"{value:.2f}" for value in values), f"{count:,}")
+    _console.print(scores)
+    _console.print(_weights(reply))
+    test = reply.significance
+    _console.print(
+        f"difference {test.difference:+.2f}, 95 % interval {test.low:+.2f} … {test.high:+.2f}, p = {test.p_value:.3f}"
+    )
+    _console.print(Text(reply.signature, style="dim"))
+    if reply.ignored_features:
+        _console.print(Text(f"not with every candidate, so left out: {', '.join(reply.ignored_features)}"))
+    _console.print(Text(reply.reason, style="bold"))
+    if saved is not None:
+        _console.print(f"saved as profile [bold]{saved}[/]: gramophone rerank … --profile {saved}")
+    if report is not None:
+        _console.print(Text(f"report: {report / 'report.html'}"))
+
+
+def _weights(reply: "TuneReply") -> Table:
+    table = Table(box=None, header_style="dim")
+    table.add_column("feature")
+    columns = [(reply.weights, reply.length_exponent)]
+    columns += [(fold.weights, fold.length_exponent) for fold in reply.folds]
+    for heading in ("weight", *(f"fold {i + 1}" for i in range(len(reply.folds)))):
+        table.add_column(heading, justify="right")
+    for name in reply.features:
+        if any(weights.get(name) for weights, _ in columns):
+            table.add_row(Text(name), *(f"{weights.get(name, 0):.4g}" for weights, _ in columns))
+    table.add_row("[dim]length exponent[/]", *(f"[dim]{exponent:g}[/]" for _, exponent in columns))
+    table.add_row("[dim]posterior scale[/]", f"[dim]{reply.posterior_scale:.4g}[/]")
+    return table

@@ -1,1 +1,1 @@
-"""The model host and the scheduler that share the processor fairly; imports no web framework."""
+"""Model host, scheduler and batching of model calls; imports no web framework."""

@@ -1,7 +1,7 @@
-"""What a use case asks of a model, as values: so that the engine can do those of several requests at once.
+"""Model calls as values: what a use case asks of a model, and how calls of one kind are batched.
 
-A use case says `state, log_probs = yield from step(model, state, tokens)` and is resumed with
-the answer. Whether it was computed alone or with those of others it cannot tell.
+A use case evaluates `state, log_probs = yield from step(model, state, tokens)` and is resumed with
+the result. It cannot tell whether the call ran alone or in a batch with calls of other requests.
 """
 
 from abc import abstractmethod
@@ -12,14 +12,28 @@ from typing import Any, Self, TypeAlias, TypeVar, cast
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds, to_numpy
-from models.protocol import LanguageModel, ReadScores, TopKPredictor, TopTokens
-from models.scoring import score_sequences
-from service.engine.model_call import ModelCall
-from service.engine.pools import CallBatch, SliceResult
-from service.engine.reading import Scorer
-from service.engine.reads import Read
-from service.engine.rows import gather_states, split_rows
-from service.engine.soundness import check_no_nan
+from models.language_model import (
+    LanguageModel,
+    RaggedScorer,
+    ReadScores,
+    TopKPredictor,
+    TopTokens,
+    score_sequences,
+)
+from models.language_model import score_choices as scored
+from service.engine.batching import (
+    CallBatch,
+    ModelCall,
+    SliceResult,
+    StateView,
+    check_no_nan,
+    gather_states,
+    materialize,
+    split_budget,
+    split_rows,
+    view,
+)
+from service.engine.prefill import Read, Scorer
 
 A = TypeVar("A")
 CallGenerator: TypeAlias = Generator[Any, Any, A]
@@ -193,3 +207,154 @@ def _split_array(values: Any, counts: Sequence[int]) -> list[Any]:
         return [values]
     ends = np.cumsum(counts)
     return [values[end - count : end] for count, end in zip(counts, ends, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreRagged(ImmediateCall):
+    """Tell how probable tokens are; whoever asks bounds how many there are.
+
+    Attributes:
+        tokens: ids of R sequences, one after the other [N].
+        offsets: where each begins, and N at the end [R + 1].
+    """
+
+    tokens: TokenIds
+    offsets: TokenIds
+
+    @property
+    def size(self) -> int:
+        """Tokens."""
+        return len(self.tokens)
+
+    @property
+    def merges(self) -> bool:
+        """Never: nothing is padded, so that company spares nothing."""
+        return False
+
+    @classmethod
+    def answers(cls, calls: Sequence[Self]) -> list[Any]:
+        """Log-probabilities [N] each."""
+        return [
+            cast("RaggedScorer[Any]", call.model).score_ragged(
+                materialize(call.state), call.tokens, call.offsets
+            )
+            for call in calls
+        ]
+
+
+def score_ragged(
+    model: LanguageModel[Any], state: Any, tokens: TokenIds, offsets: TokenIds
+) -> CallGenerator[FloatArray]:
+    """Natural-log probabilities [N] of R sequences that lie one after the other; of a `RaggedScorer`.
+
+    Args:
+        model: that scores them.
+        state: R rows.
+        tokens: ids [N].
+        offsets: where each sequence begins, and N at the end [R + 1].
+    """
+    return cast("FloatArray", (yield ScoreRagged(model, state, np.asarray(tokens), np.asarray(offsets))))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreChoices(ModelCall):
+    """Tell how probable tokens are as the next of rows.
+
+    Attributes:
+        rows: of each token, never falling [C].
+        tokens: ids [C].
+    """
+
+    rows: TokenIds
+    tokens: TokenIds
+
+    @property
+    def size(self) -> int:
+        """A row is one distribution."""
+        return len(self.state)
+
+    @property
+    def urgent(self) -> bool:
+        """Never: there are many, of whole lists."""
+        return False
+
+    @staticmethod
+    def batch() -> "ChoiceBatch":
+        """Rows whose choices are scored together."""
+        return ChoiceBatch()
+
+
+class ChoiceBatch(CallBatch[ScoreChoices, "_ChoiceProgress"]):
+    """Choices after the rows of several requests, a bounded number of rows at a time."""
+
+    def _start(self, call: ScoreChoices) -> "_ChoiceProgress":
+        return _ChoiceProgress(call)
+
+    def _run(self, under_way: Mapping[ScoreChoices, "_ChoiceProgress"], count: int) -> SliceResult:
+        calls = list(under_way.values())
+        left = [one.left for one in calls]
+        shares = [
+            (one, share) for one, share in zip(calls, split_budget(left, left, count), strict=True) if share
+        ]
+        firsts = np.cumsum([0, *(share for _, share in shares)])
+        if shares:
+            parts = [one.next_choices(share) for one, share in shares]
+            rows = np.concatenate([rows + first for (_, rows, _), first in zip(parts, firsts, strict=False)])
+            state = gather_states([state for state, _, _ in parts])
+            model = next(iter(under_way)).model
+            told = check_no_nan(
+                scored(model, state, rows, np.concatenate([tokens for _, _, tokens in parts]))
+            )
+            for (one, share), (_, _, tokens) in zip(shares, parts, strict=True):
+                one.record(share, told[: len(tokens)])
+                told = told[len(tokens) :]
+        done = [(call, one.scores) for call, one in under_way.items() if not one.left]
+        return SliceResult(int(firsts[-1]), int(firsts[-1]), done)
+
+
+class _ChoiceProgress:
+    """The choices of one call, those of its first rows scored.
+
+    Attributes:
+        scores: log-probabilities [C], as far as they are known.
+        left: rows whose choices are not scored yet.
+    """
+
+    def __init__(self, call: ScoreChoices) -> None:
+        self._call = call
+        self._state = call.state if isinstance(call.state, StateView) else view(call.state)
+        self.scores = np.empty(len(call.tokens), dtype=np.float32)
+        self.left = len(call.state)
+
+    def next_choices(self, count: int) -> tuple[StateView, TokenIds, TokenIds]:
+        """The state of the next so many rows, and for each of their choices its row among them and its token."""
+        at = len(self._state) - self.left
+        cut = self._choices(count)
+        return (
+            self._state.select(np.arange(at, at + count)),
+            self._call.rows[cut] - at,
+            self._call.tokens[cut],
+        )
+
+    def record(self, count: int, scores: FloatArray) -> None:
+        """The choices of the next so many rows were scored."""
+        self.scores[self._choices(count)] = scores
+        self.left -= count
+
+    def _choices(self, count: int) -> slice:
+        at = len(self._state) - self.left
+        return slice(*np.searchsorted(self._call.rows, [at, at + count]))
+
+
+def score_choices(
+    model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds
+) -> CallGenerator[FloatArray]:
+    """Natural-log probabilities [C] of tokens [C], each as the next of one of R rows.
+
+    Args:
+        model: any.
+        state: R rows.
+        rows: of each token, never falling [C].
+        tokens: ids [C].
+    """
+    return cast("FloatArray", (yield ScoreChoices(model, state, np.asarray(rows), np.asarray(tokens))))

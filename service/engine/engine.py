@@ -1,4 +1,4 @@
-"""The scheduler's async shell: one model thread, and outcomes carried back to the event loop."""
+"""Async interface of the scheduler: one model thread, and results returned to the event loop."""
 
 import asyncio
 import contextlib

@@ -1,15 +1,15 @@
-"""Work for the model thread, and where its outcome goes.
+"""Jobs of the scheduler, their listeners, and the observer of the scheduler.
 
-A use case is a plain generator function. What it yields is a `ModelCall`, with whose answer it
-is resumed; an event for whoever listens; or None, to give others their turn. It returns its result.
+A use case is a generator function. It yields a `ModelCall` and is resumed with its result, or an
+event for the listener, or None to let other jobs run. It returns its result.
 """
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from service.engine.batching import ModelCall
 from service.engine.calls import run_single
-from service.engine.model_call import ModelCall
 
 E = TypeVar("E")
 R = TypeVar("R")
@@ -99,3 +99,39 @@ class Job:
     parked: bool = field(default=False, init=False)
     pending_events: int = field(default=0, init=False)
     answer: Any = field(default=None, init=False)
+
+
+class SchedulerObserver(Protocol):
+    """Told what happens, on whatever thread it does."""
+
+    def started(self, waited_s: float) -> None:
+        """A job had its first step after so many seconds."""
+        ...
+
+    def rejected(self, reason: str) -> None:
+        """A job was not admitted: `requests`, `tokens` or `draining`."""
+        ...
+
+    def ended(self, how: str) -> None:
+        """A job ended: `done`, `failed`, `cancelled` or `deadline`."""
+        ...
+
+    def answered(self, kind: str, rows: int) -> None:
+        """So many rows of calls of a kind were answered in one batch."""
+        ...
+
+
+class NullSchedulerObserver:
+    """Nobody is told."""
+
+    def started(self, waited_s: float) -> None:
+        """Ignore it."""
+
+    def rejected(self, reason: str) -> None:
+        """Ignore it."""
+
+    def ended(self, how: str) -> None:
+        """Ignore it."""
+
+    def answered(self, kind: str, rows: int) -> None:
+        """Ignore it."""

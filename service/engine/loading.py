@@ -1,20 +1,135 @@
-"""Loading one version: room for it, its bytes, its golden test, its first answers."""
+"""Loading of one model version: memory check, golden test, precision, caches and warm-up.
+
+The warm-up runs all operations of a model at several batch sizes, so that kernels are compiled and
+selected before the first request.
+"""
 
 import sys
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from models.checkpoint.load import Checkpoint
-from models.checkpoint.registry import Registry
-from models.checkpoint.versions import Version
-from models.errors import LanguageModelError
-from service.engine.hosted import LoadedModel
-from service.engine.looks import NextTokenCache
-from service.engine.measuring import measure_bytes
-from service.engine.memory import ModelBytes, UnloadableModel, check_budget, estimate_bytes
-from service.engine.precisions import Precisions
-from service.engine.prefixes import PrefixCache
-from service.engine.warming import warm_up
+from models.checkpoint.manifest import Version
+from models.checkpoint.precision import Precision, check_precision
+from models.checkpoint.registry_interface import Registry
+from models.errors import CheckpointError, InvalidInputError, LanguageModelError, ModelNotFoundError
+from models.language_model import (
+    BlockSampler,
+    LanguageModel,
+    TopKPredictor,
+    prefill_sequences,
+    score_sequences,
+    supports,
+)
+from models.vocabulary import EOS
+from service.engine.loaded_model import LoadedModel
+from service.engine.memory import ModelBytes, UnloadableModel, check_budget, estimate_bytes, measure_bytes
+from service.engine.prefix_cache import NextTokenCache, PrefixCache
+
+
+class Precisions(NamedTuple):
+    """One precision for all models, and others for some.
+
+    Attributes:
+        common: of models that are not named.
+        named: of some, by name or by `name@number`.
+    """
+
+    common: Precision
+    named: Mapping[str, Precision]
+
+    def of(self, version: Version) -> Precision:
+        """That of one version; what is said of the version goes before what is said of the model."""
+        return self.named.get(version.address, self.named.get(version.name, self.common))
+
+    def check_names(self, registry: Registry) -> None:
+        """Refuse a precision of a model that is not there, as it is misspelt, and of an alias, which counts for none.
+
+        Raises:
+            InvalidInputError: it is of the one or the other.
+            RegistryError: the registry cannot be read.
+        """
+        for address in self.named:
+            try:
+                version = registry.resolve(address)
+            except ModelNotFoundError as error:
+                raise InvalidInputError(
+                    f"precision names {address!r}: {error}", parameter="precision"
+                ) from None
+            except CheckpointError:
+                continue  # it is there; what is wrong with it is told when it is to be loaded
+            if address not in {version.name, version.address}:
+                raise InvalidInputError(
+                    f"precision names {address!r}; name the model, {version.name}, or a version of it by its number, "
+                    f"such as {version.address}",
+                    parameter="precision",
+                )
+
+
+def read_precisions(text: str) -> Precisions:
+    """Read `int8`, or `lstm=int8,gru@3=float32`, or `int8,gru=float32`; models not named are `auto`, or the first.
+
+    Raises:
+        InvalidInputError: a part is no precision, or two parts speak of the same models.
+    """
+    common: Precision | None = None
+    named: dict[str, Precision] = {}
+    for part in text.split(","):
+        name, equals, value = (piece.strip() for piece in part.rpartition("="))
+        precision = check_precision(value)
+        if name in named or (not equals and common is not None) or (equals and not name):
+            raise InvalidInputError(
+                f"precision is {text!r}: {part.strip()!r} says again what was said, or names no model",
+                parameter="precision",
+            )
+        if equals:
+            named[name] = precision
+        else:
+            common = precision
+    return Precisions(common or "auto", named)
+
+
+BATCHES = (1, 2, 17, 64)
+"""Rows: alone; fewest together; an odd number past a vector's width; many."""
+
+_WIDTH = 5
+_TOP = 10
+
+
+def warm_up(model: LanguageModel[Any]) -> None:
+    """Let a model do all that requests will ask of it, at several batch sizes.
+
+    Raises:
+        Whatever the model raises.
+    """
+    vocab_size = len(model.vocabulary)
+    for batch in BATCHES:
+        tokens = _tokens(batch * _WIDTH, vocab_size).reshape(batch, _WIDTH)
+        lengths = 1 + np.arange(batch) % _WIDTH
+        state = model.advance(model.initial_state(batch), tokens[:, 0])
+        model.next_log_probs(state)
+        if supports(model, TopKPredictor):
+            model.top_k(state, min(_TOP, vocab_size))
+        if supports(model, BlockSampler):
+            rows = np.arange(batch)
+            model.logits(model.block_sums(state, np.ones(batch, np.float32)), rows, np.zeros(batch, np.int64))
+        score_sequences(model, state, tokens, lengths)
+        prefill_sequences(model, state.select(np.arange(batch)[::-1].copy()), tokens, lengths)
+    model.next_log_probs(model.empty_state(1))
+    for name in ("models.decoding.beam_search", "models.decoding.sampling"):
+        import_module(name)  # and with them all kernels that choose tokens
+
+
+def _tokens(count: int, vocab_size: int) -> Any:
+    """Ordinary ids [count] from across the vocabulary; `</s>` where it has none."""
+    ordinary = vocab_size - EOS - 1
+    if ordinary == 0:
+        return np.full(count, EOS, dtype=np.int64)
+    return EOS + 1 + np.arange(count, dtype=np.int64) * 7919 % ordinary
+
 
 _NEXT_TOKEN_CACHE_DIVISOR = 4
 """Of the memory for what was read before, the fourth part is for what models said while people typed."""

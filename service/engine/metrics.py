@@ -1,4 +1,4 @@
-"""What is counted and timed; names follow those of other model servers, with our prefix."""
+"""Prometheus metrics of the service; names follow those of other model servers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property

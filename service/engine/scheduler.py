@@ -1,30 +1,129 @@
-"""Who is given the model next: a bounded set of jobs, whose calls of one kind are answered together.
+"""Scheduler: admission of jobs, and turns of interactive work with slices of long and bulk work.
 
-Synchronous; it reads no clock of its own and starts no thread. `step` belongs to one
-thread, the model's. All else may be called from any thread: a lock guards the book-keeping
-and is never held while a job or a model works.
+Synchronous, with an injected clock, and without threads of its own. Only the model thread takes
+steps; everything else may be called from any thread. A lock guards the bookkeeping and is never
+held while a job or a model runs.
 
-A turn has two halves. First the interactive jobs go on, pass after pass for some milliseconds: each
-pass lets every job that is ready go on to its next call, and each pool of urgent calls do its next piece.
-Then one pool of what is long, or bulk, has a slice of bounded time. So nobody waits for more than a slice of
-somebody else's long text.
+A turn has two halves. First interactive jobs run for some milliseconds, pass after pass: every
+ready job runs up to its next call, and every batch of urgent calls runs one slice. Then one batch
+of long or bulk calls gets a slice of bounded time. So no request waits for more than one slice of
+another request's long text.
+
+Admission bounds the number of jobs and the tokens that they are expected to read and generate.
 """
 
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from models.errors import DeadlineExceededError, EngineFailedError, LanguageModelError
-from service.engine.admission import Admission
-from service.engine.job import Job
-from service.engine.lanes import CallQueue, SliceSize
-from service.engine.model_call import ModelCall
-from service.engine.observer import NullSchedulerObserver, SchedulerObserver
-from service.engine.pace import CostModel
+from models.errors import (
+    DeadlineExceededError,
+    DrainingError,
+    EngineFailedError,
+    LanguageModelError,
+    OverloadedError,
+)
+from service.engine.batching import ModelCall
+from service.engine.call_queues import CallQueue, CostModel, SliceSize
+from service.engine.job import Job, NullSchedulerObserver, SchedulerObserver
+
+
+class Admission:
+    """The jobs that were admitted and have not ended. No method locks: who changes something holds a lock.
+
+    Args:
+        max_jobs: at most so many.
+        max_tokens: that they are expected to read and generate together; one job alone may have more.
+        retry_after_s: what is told to those who are turned away.
+        observer: told of those, and of how jobs end.
+    """
+
+    def __init__(
+        self, *, max_jobs: int, max_tokens: int, retry_after_s: float, observer: SchedulerObserver
+    ) -> None:
+        self._max_jobs, self._max_tokens = max_jobs, max_tokens
+        self._retry_after_s = retry_after_s
+        self._observer = observer
+        self._jobs: set[Job] = set()
+        self._next_deadline_s = math.inf
+        self.tokens = 0
+        self.num_waiting = 0
+        self.draining = False
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __contains__(self, job: Job) -> bool:
+        return job in self._jobs
+
+    @property
+    def jobs(self) -> Collection[Job]:
+        """Those admitted, in no order; not to be kept."""
+        return self._jobs
+
+    def check_capacity(self, tokens: int = 0) -> None:
+        """Refuse what `admit` would refuse now.
+
+        Raises:
+            DrainingError: no new work is taken.
+            OverloadedError: there are as many jobs, or tokens, as the limits allow.
+        """
+        if self.draining:
+            self._observer.rejected("draining")
+            raise DrainingError("the service is shutting down and takes no new requests")
+        if len(self._jobs) >= self._max_jobs:
+            self._observer.rejected("requests")
+            raise OverloadedError(
+                f"{len(self._jobs)} requests are queued or under way, as many as this service takes",
+                retry_after_s=self._retry_after_s,
+            )
+        if self._jobs and self.tokens + tokens > self._max_tokens:
+            self._observer.rejected("tokens")
+            raise OverloadedError(
+                f"requests of about {self.tokens} tokens are queued or under way, and this one has about "
+                f"{tokens}; this service takes {self._max_tokens} at once",
+                retry_after_s=self._retry_after_s,
+            )
+
+    def admit(self, job: Job) -> None:
+        """Let a job in; its place is taken from now until it is released.
+
+        Raises:
+            DrainingError, OverloadedError: as `check_room`.
+        """
+        self.check_capacity(job.tokens)
+        self._jobs.add(job)
+        self.tokens += job.tokens
+        self.num_waiting += 1
+        self._next_deadline_s = min(self._next_deadline_s, job.deadline_s)
+
+    def start(self, job: Job) -> None:
+        """A job waits no more."""
+        if not job.started:
+            job.started = True
+            self.num_waiting -= 1
+
+    def release(self, job: Job, how: str) -> None:
+        """A job has ended, if it had not before."""
+        if job in self._jobs:
+            self._jobs.discard(job)
+            self.tokens -= job.tokens
+            self._observer.ended(how)
+        self.start(job)
+
+    def expired(self, now_s: float) -> list[Job]:
+        """The jobs whose time is out."""
+        if now_s < self._next_deadline_s:
+            return []
+        late = [job for job in self._jobs if job.deadline_s <= now_s]
+        left = (job.deadline_s for job in self._jobs if job.deadline_s > now_s)
+        self._next_deadline_s = min(left, default=math.inf)
+        return late
+
 
 _log = structlog.get_logger(__name__)
 _BULK_JOBS_AT_ONCE = 16

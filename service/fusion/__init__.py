@@ -1,10 +1,9 @@
-"""Decoders of other projects with a served language model: shallow fusion over HTTP.
+"""Language models for other projects' decoders: shallow fusion over HTTP.
 
-Nothing of those projects is imported: what they ask of a model of one's own is answered in the shape
-that they document. Like the client, it needs httpx and pydantic alone.
+Nothing of those projects is imported: the adapters have the methods that the decoders document for
+custom language models. Like the client, the package needs httpx and pydantic alone.
 """
 
-from service.fusion.pyctcdecode import PyCTCDecodeLM
-from service.fusion.torchaudio import TorchaudioLM
+from service.fusion.adapters import PyCTCDecodeLM, TorchaudioLM
 
 __all__ = ["PyCTCDecodeLM", "TorchaudioLM"]

@@ -1,18 +1,183 @@
-"""Texts that a decoder grows word by word, as states of a service, in few round trips.
+"""Tree of texts that a decoder extends by words or tokens, stored as states of a service.
 
-A decoder asks for one word after one text at a time, but texts that compete are followed by much the
-same words. So each question takes the words along that came up lately. And where a model's every word
-is known, all others are one unknown word to it, and are asked about as one.
+Word by word: a decoder asks for one word after one text at a time, but competing texts are
+continued by much the same words. So each request also scores recently used words after the same
+text. If all words of a model are known, every other word is one unknown word to it and is scored
+once.
+
+Token by token: a decoder asks for every token after a text, so the whole row is requested at once,
+and the service keeps the state of a text only once it is extended itself.
+
+Handles of states that the decoder has dropped are freed with the next request; any thread may add
+one, including the garbage collector's. The trees themselves are for one thread at a time.
 """
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple
 
 from service.client import Client
-from service.client.states import ContinuationOptions
-from service.fusion.dropped import ReleasedHandles, StateHandle
-from service.fusion.vocabulary import NO_INITIAL_WORDS, InitialWords, WordEstimate, score_initial_words
-from service.schemas.state_replies import AdvancedState
+from service.client.calls import StateElsewhereError
+from service.client.resources import ContinuationOptions, States
+from service.schemas.replies import AdvancedState
+
+_MAX_HANDLES = 1000
+"""Handles that one request frees at most; a service takes so many unless it was told to take fewer."""
+
+
+class ReleasedHandles:
+    """Gathers handles; any thread may add one, the garbage collector's included.
+
+    Those of each process by themselves: it refuses to free what another keeps, and a service that is started again
+    has another name.
+    """
+
+    def __init__(self) -> None:
+        self._by_process: dict[str, deque[str]] = {}
+
+    def add(self, handle: str) -> None:
+        """A handle that nobody needs."""
+        self._queue_of(handle).append(handle)
+
+    def batch_for(self, asked: str) -> AbstractContextManager[list[str]]:
+        """Some handles, for what is asked meanwhile to free; if it fails they are gathered still.
+
+        Args:
+            asked: the handle that it is asked about, whose process keeps the states.
+        """
+        return _pop_batch(self._queue_of(asked))
+
+    def free(self, states: States) -> None:
+        """Free all of them; what another process keeps than the one that answers ends there by itself.
+
+        Raises:
+            GramophoneError: the service does not answer, or refuses.
+        """
+        for process, handles in [*self._by_process.items()]:
+            try:
+                while handles:
+                    with _pop_batch(handles) as some:
+                        states.free(some)
+            except StateElsewhereError:
+                del self._by_process[process]
+
+    def _queue_of(self, handle: str) -> deque[str]:
+        return self._by_process.setdefault(handle.partition(".")[0], deque())
+
+
+class StateHandle:
+    """A handle that is dropped when the last reference to it goes.
+
+    Args:
+        handle: of a state.
+        dropped: where it is added then.
+    """
+
+    __slots__ = ("_dropped", "handle")
+
+    def __init__(self, handle: str, dropped: ReleasedHandles) -> None:
+        self.handle = handle
+        self._dropped = dropped
+
+    def __del__(self) -> None:
+        self._dropped.add(self.handle)
+
+
+@contextmanager
+def _pop_batch(handles: deque[str]) -> Iterator[list[str]]:
+    """The first of some handles, which are put back if the block fails."""
+    some = [handles.popleft() for _ in range(min(len(handles), _MAX_HANDLES))]
+    freed = False
+    try:
+        yield some
+        freed = True
+    finally:
+        if not freed:
+            handles.extendleft(reversed(some))
+
+
+_BATCH_WORDS = 1000
+_CONTROL_TOKENS = 3
+
+
+class WordEstimate(NamedTuple):
+    """What a model said of a word.
+
+    Attributes:
+        logprob: natural logarithm of its probability.
+        is_oov: whether it, or a part of it, is unknown.
+        num_tokens: it is made of.
+        eos_logprob: of `</s>` after it; None where nobody asked.
+    """
+
+    logprob: float
+    is_oov: bool
+    num_tokens: int
+    eos_logprob: float | None = None
+
+    @classmethod
+    def of(cls, result: AdvancedState) -> "WordEstimate":
+        """What a reply says."""
+        return cls(result.logprob, result.num_oov > 0, result.num_tokens, result.eos_logprob)
+
+
+class InitialWords(NamedTuple):
+    """What a model says of words at the start of texts.
+
+    Attributes:
+        model: the version.
+        said: of each word.
+        whole: the words that it knows, where every other word is the same unknown one to it; else None.
+    """
+
+    model: str
+    said: dict[str, WordEstimate]
+    whole: frozenset[str] | None
+
+    @property
+    def known(self) -> set[str]:
+        """The words that it knows, their parts included."""
+        return {word for word, said in self.said.items() if not said.is_oov}
+
+
+NO_INITIAL_WORDS = InitialWords("", {}, None)
+
+
+def score_initial_words(client: Client, model: str, handle: str, words: Sequence[str]) -> InitialWords:
+    """Ask a version for all of some words.
+
+    Args:
+        client: of the service.
+        model: the version.
+        handle: of its state at the start of texts.
+        words: each once.
+
+    Raises:
+        GramophoneError: the service does not answer.
+    """
+    said: dict[str, WordEstimate] = {}
+    for first in range(0, len(words), _BATCH_WORDS):
+        said |= _estimates(client, handle, words[first : first + _BATCH_WORDS])
+    known = [word for word, one in said.items() if not one.is_oov and one.num_tokens == 1]
+    whole = len(known) + _CONTROL_TOKENS == client.model(model).vocab_size
+    if whole:  # of a tokenizer that neither cuts words nor changes them
+        probes = [probe for probe in _probes(known) if probe not in said]
+        whole = all(one.is_oov and one.num_tokens == 1 for one in _estimates(client, handle, probes).values())
+    return InitialWords(model, said, frozenset(known) if whole else None)
+
+
+def _probes(known: Sequence[str]) -> list[str]:
+    """Words that are known ones to a tokenizer that changes case or cuts at marks."""
+    changed = {change(word) for word in known[:20] for change in (str.upper, str.lower, str.title)}
+    return [*changed, *(f"{known[0]}{mark}{known[-1]}" for mark in "-'._/,1")]
+
+
+def _estimates(client: Client, handle: str, words: Sequence[str]) -> dict[str, WordEstimate]:
+    asked: list[ContinuationOptions] = [{"state": handle, "text": word, "keep": False} for word in words]
+    results = client.states.advance(asked).results if asked else []
+    return {word: WordEstimate.of(result) for word, result in zip(words, results, strict=True)}
+
 
 _UNKNOWN_WORD = "\0"
 """Stands for every word that a model does not know."""
@@ -200,3 +365,92 @@ class WordTree:
     def _held(self, result: AdvancedState) -> StateHandle:
         assert result.state is not None  # noqa: S101 - it was asked to be kept
         return StateHandle(result.state, self._dropped)
+
+
+_EOS = 2
+
+
+class TokenNode:
+    """A text that a decoder has reached.
+
+    Made by `TokenTree`.
+
+    Attributes:
+        logprob: natural logarithm of the probability of its last token.
+    """
+
+    __slots__ = ("held", "logprob", "origin", "row")
+
+    def __init__(
+        self,
+        logprob: float,
+        *,
+        held: StateHandle | None = None,
+        origin: "tuple[TokenNode, int] | None" = None,
+    ) -> None:
+        self.logprob = logprob
+        self.held = held
+        self.origin = origin
+        self.row: list[float] | None = None
+
+
+class TokenTree:
+    """Texts of one model over a list of its tokens. For one thread at a time.
+
+    Args:
+        client: of the service.
+        token_ids: what the decoder's indices mean to the model.
+        model: address; None for the service's default.
+        context: what stands before every text.
+
+    Every method raises GramophoneError.
+    """
+
+    def __init__(
+        self, client: Client, token_ids: Sequence[int], *, model: str | None = None, context: str = ""
+    ) -> None:
+        self._states = client.states
+        self._ids = list(token_ids)
+        self._model = model
+        self._context = context
+        self._dropped = ReleasedHandles()
+
+    def start(self, *, bos: bool = True) -> TokenNode:
+        """The text before the first token, after `<s>` or nothing."""
+        reply = self._states.open(self._context, model=self._model, bos=bos)
+        return TokenNode(0.0, held=StateHandle(reply.states[0].state, self._dropped))
+
+    def extend(self, text: TokenNode, index: int) -> TokenNode:
+        """A text and the token of one more index."""
+        return TokenNode(self._row(text)[index], origin=(text, index))
+
+    def end(self, text: TokenNode) -> float:
+        """Natural logarithm of the probability that the text ends here."""
+        return self._row(text)[-1]
+
+    def close(self) -> None:
+        """Free the states that were let go of."""
+        self._dropped.free(self._states)
+
+    def _row(self, text: TokenNode) -> list[float]:
+        """Log-probabilities of what follows a text: of each index, and last of `</s>`."""
+        if text.row is None:
+            text.row = self._query(text)
+        return text.row
+
+    def _query(self, text: TokenNode) -> list[float]:
+        asked: ContinuationOptions
+        if text.origin is None:
+            asked = {"state": self._handle(text), "keep": False}
+        else:
+            before, index = text.origin
+            asked = {"state": self._handle(before), "token_ids": [self._ids[index]]}
+        with self._dropped.batch_for(asked["state"]) as free:
+            (result,) = self._states.advance([asked], next_token_ids=[*self._ids, _EOS], free=free).results
+        if result.state is not None:
+            text.held, text.origin = StateHandle(result.state, self._dropped), None
+        return result.next_logprobs
+
+    def _handle(self, text: TokenNode) -> str:
+        """Of a text that was continued, or stands at the start."""
+        return "" if text.held is None else text.held.handle

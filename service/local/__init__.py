@@ -1,1 +1,1 @@
-"""A published model asked, and a registry looked into, in this process: what the command line does without a server."""
+"""Work of the command line in this process: published models without a server."""

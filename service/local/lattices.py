@@ -6,24 +6,19 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from models.errors import UnsupportedParameterError
+from models.files import atomic_writer
+from models.language_model import LanguageModel
 from models.lattices.files import LatticeFormat, read_lattices, write_lattices
-from models.lattices.lattice import Lattice
-from models.lattices.oracle import oracle_path
-from models.lattices.paths import nbest_candidates
-from models.lattices.rescoring import RescoredLattice, rescore
-from models.lattices.spelling import LabelTokenizer
+from models.lattices.graph import LabelTokenizer, PathWeights
+from models.lattices.lattice import NON_WORD_LABELS, Lattice, SymbolTable
+from models.lattices.rescoring import RescoredLattice, nbest_candidates, oracle_path, rescore
 from models.lattices.token_passing import LatticeSearchSettings
-from models.lattices.weights import PathWeights
-from models.lattices.words import NON_WORD_LABELS, SymbolTable
-from models.packed_files import atomic_writer
-from models.protocol import LanguageModel
-from models.reranking.formats.interface import BadLine, ReferenceLayout
-from models.reranking.formats.references import References
-from models.reranking.formats.table import format_by_name
-from models.reranking.formats.writing import write_lists
-from models.reranking.lists import CandidateList
-from models.reranking.metrics.choice import make_metric
-from service.engine.hosted import LoadedModel
+from models.reranking.candidates import CandidateList
+from models.reranking.formats.format import BadLine, ReferenceLayout
+from models.reranking.formats.reader import References, format_by_name
+from models.reranking.formats.writer import write_lists
+from models.reranking.metrics import make_metric
+from service.engine.loaded_model import LoadedModel
 
 _BATCH_ARCS = 1 << 15
 """Lattices are walked together up to so many arcs: more of them share each call of the model."""

@@ -1,1 +1,1 @@
-"""HTTP in, frozen command to a use case, reply out; one module per group of endpoints."""
+"""HTTP endpoints: parse the request, run the use case, write the reply."""

@@ -1,4 +1,4 @@
-"""POST /admin/models/load and /unload, GET /admin/models, PUT and DELETE of aliases."""
+"""Administration endpoints: list, load and unload models; set and delete aliases."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,14 +7,22 @@ from typing import TypeVar
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from models.checkpoint.registry import Registry
+from models.checkpoint.registry_interface import Registry
 from models.errors import ModelNotFoundError, NotReadyError
-from service.engine.host import ModelHost
-from service.engine.hosted import LoadState
+from service.engine.loaded_model import LoadState
+from service.engine.model_host import ModelHost
 from service.routes.openapi import body_of, replies_of
-from service.routes.serving import json_response, services_of, to_json
-from service.schemas.admin import AliasRequest, LoadRequest, UnloadRequest, admin_model, admin_models
-from service.schemas.admin_replies import AdminModel, AdminModels, AliasReply
+from service.routes.request import json_response, services_of, to_json
+from service.schemas.models import (
+    AdminModel,
+    AdminModels,
+    AliasReply,
+    AliasRequest,
+    LoadRequest,
+    UnloadRequest,
+    admin_model,
+    admin_models,
+)
 from service.schemas.wire import parse_json
 
 router = APIRouter()

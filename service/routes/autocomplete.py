@@ -1,13 +1,14 @@
-"""POST /v1/autocomplete."""
+"""POST /v1/autocomplete, and the endpoints of the accepted words of its users."""
 
 from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from models.completion.user_model import split_word_sequences
 from service.engine.job import Work
 from service.routes.openapi import body_of, replies_of
-from service.routes.serving import (
+from service.routes.request import (
     WorkEstimate,
     json_response,
     owner_of,
@@ -19,8 +20,16 @@ from service.routes.serving import (
     to_json,
     while_connected,
 )
-from service.schemas.autocomplete import AutocompleteRequest, autocomplete_reply
-from service.schemas.autocomplete_replies import AutocompleteReply
+from service.schemas.autocomplete import (
+    AcceptedRequest,
+    AutocompleteRequest,
+    ImportRequest,
+    autocomplete_reply,
+    check_user_name,
+    export_reply,
+    user_reply,
+)
+from service.schemas.replies import AutocompleteReply, ForgottenReply, UserReply, UserWords
 from service.schemas.wire import parse_json
 from service.use_cases.autocomplete import autocomplete, cached_next_tokens, max_search_steps
 
@@ -63,3 +72,42 @@ async def complete(request: Request) -> Response:
     answer = services.engine.run(work(), terms)
     with services.sessions.newest(owner, wire.session, answer):
         return json_response(await while_connected(request.receive, answer))
+
+
+@router.post(
+    "/v1/autocomplete/users/{user}/accepted",
+    responses=replies_of(UserReply),
+    openapi_extra=body_of(AcceptedRequest),
+)
+async def accept(request: Request, user: str) -> Response:
+    """Learn from what a user has accepted: words, and which came after which; older ones fade."""
+    wire = parse_json(AcceptedRequest, await request.body())
+    learnt = split_word_sequences(wire.text, wire.context)
+    model = services_of(request).users.learn(owner_of(request), check_user_name(user), learnt)
+    return json_response(to_json(user_reply(user, model)))
+
+
+@router.get("/v1/autocomplete/users/{user}", responses=replies_of(UserWords))
+async def export(request: Request, user: str) -> Response:
+    """All that is known of a user."""
+    model = services_of(request).users.find(owner_of(request), user)
+    return json_response(to_json(export_reply(user, model)))
+
+
+@router.put(
+    "/v1/autocomplete/users/{user}", responses=replies_of(UserReply), openapi_extra=body_of(ImportRequest)
+)
+async def restore(request: Request, user: str) -> Response:
+    """Know this of a user, such as an export, instead of whatever was known."""
+    users = services_of(request).users
+    model = parse_json(ImportRequest, await request.body()).personal(users.bounds)
+    return json_response(
+        to_json(user_reply(user, users.put(owner_of(request), check_user_name(user), model)))
+    )
+
+
+@router.delete("/v1/autocomplete/users/{user}", responses=replies_of(ForgottenReply))
+async def forget(request: Request, user: str) -> Response:
+    """Forget a user."""
+    forgotten = services_of(request).users.forget(owner_of(request), check_user_name(user))
+    return json_response(to_json(ForgottenReply(user, forgotten)))

@@ -8,14 +8,13 @@ from starlette.responses import Response
 
 from models.checking.calibration import Calibration
 from models.errors import LanguageModelError
-from service.routes.facts import add_counts
+from service.middleware.request_context import add_counts
 from service.routes.openapi import body_of, replies_of
-from service.routes.serving import Services, request_options, resolve_model, run_request, services_of, to_json
+from service.routes.request import Services, request_options, resolve_model, run_request, services_of, to_json
 from service.schemas.check import CheckRequest, check_reply
-from service.schemas.check_replies import CheckReply
+from service.schemas.replies import CheckReply
 from service.schemas.wire import parse_json
-from service.use_cases.check import CheckResult, check
-from service.use_cases.checkers import checker_of, has_checker
+from service.use_cases.check import CheckResult, check, checker_of, has_checker
 
 router = APIRouter()
 _log = structlog.get_logger(__name__)

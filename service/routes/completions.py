@@ -1,4 +1,4 @@
-"""POST /v1/completions, OpenAI's contract, whole or as server-sent events."""
+"""POST /v1/completions, compatible with OpenAI's API, as one reply or as server-sent events."""
 
 import time
 import uuid
@@ -8,12 +8,10 @@ import structlog
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.engine.hosted import LoadedModel
+from service.engine.loaded_model import LoadedModel
 from service.engine.metrics import Metrics
-from service.routes.event_stream import EventStream, start_event_stream
-from service.routes.openapi import body_of, replies_of
-from service.routes.openapi_lines import EVENTS_TYPE
-from service.routes.serving import (
+from service.routes.openapi import EVENTS_TYPE, body_of, replies_of
+from service.routes.request import (
     BYTES_PER_TOKEN,
     TOKENS_PER_PREDICTION,
     WorkEstimate,
@@ -23,9 +21,9 @@ from service.routes.serving import (
     services_of,
     to_json,
 )
-from service.routes.token_times import TokenLatencies
-from service.schemas.completion_replies import CompletionReply
+from service.routes.streaming import EventStream, TokenLatencies, start_event_stream
 from service.schemas.completions import (
+    CompletionReply,
     CompletionRequest,
     ReplyHeader,
     completion_event,
@@ -33,8 +31,7 @@ from service.schemas.completions import (
     usage_event,
 )
 from service.schemas.wire import parse_json
-from service.use_cases.completion_parts import ChoiceChunk, CompletionCommand
-from service.use_cases.completions import CompletionResult, complete_prompts
+from service.use_cases.completions import ChoiceChunk, CompletionCommand, CompletionResult, complete_prompts
 
 _log = structlog.get_logger(__name__)
 router = APIRouter()

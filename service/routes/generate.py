@@ -1,16 +1,14 @@
-"""POST /v1/generate, whole or as server-sent events."""
+"""POST /v1/generate, as one reply or as server-sent events."""
 
 from collections.abc import AsyncGenerator
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.engine.hosted import LoadedModel
+from service.engine.loaded_model import LoadedModel
 from service.engine.metrics import Metrics
-from service.routes.event_stream import EventStream, start_event_stream
-from service.routes.openapi import body_of, replies_of
-from service.routes.openapi_lines import EVENTS_TYPE
-from service.routes.serving import (
+from service.routes.openapi import EVENTS_TYPE, body_of, replies_of
+from service.routes.request import (
     WorkEstimate,
     request_options,
     resolve_model,
@@ -18,7 +16,7 @@ from service.routes.serving import (
     services_of,
     to_json,
 )
-from service.routes.token_times import TokenLatencies
+from service.routes.streaming import EventStream, TokenLatencies, start_event_stream
 from service.schemas.generate import GenerateRequest, end_event, generate_reply, piece_event
 from service.schemas.replies import GenerateReply
 from service.schemas.wire import parse_json

@@ -1,12 +1,12 @@
-"""GET /health/live, /health/ready and /metrics."""
+"""GET /health/live, GET /health/ready and GET /metrics."""
 
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from service.engine.readiness import READY, readiness
+from service.engine.model_host import READY, readiness
 from service.routes.openapi import replies_of
-from service.routes.serving import json_response, services_of, to_json
+from service.routes.request import json_response, services_of, to_json
 from service.schemas.replies import Health
 
 router = APIRouter()

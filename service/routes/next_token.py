@@ -1,14 +1,12 @@
-"""POST /v1/next-token."""
+"""POST /v1/next-token: most probable next tokens or words, or whole distributions."""
 
 from functools import partial
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.routes.openapi import body_of, replies_of
-from service.routes.openapi_lines import BINARY_TYPE
-from service.routes.raw_numbers import float32_response
-from service.routes.serving import (
+from service.routes.openapi import BINARY_TYPE, body_of, replies_of
+from service.routes.request import (
     ENTRIES_PER_TOKEN,
     WorkEstimate,
     accepts,
@@ -20,11 +18,11 @@ from service.routes.serving import (
     services_of,
     to_json,
 )
-from service.schemas.next_token import NextTokenRequest, next_token_reply, next_token_result, next_word_reply
+from service.routes.streaming import float32_response
 from service.schemas.replies import NextTokenReply, NextWordReply
+from service.schemas.score import NextTokenRequest, next_token_reply, next_token_result, next_word_reply
 from service.schemas.wire import parse_json
-from service.use_cases.next_token import next_distributions, rank_next_tokens
-from service.use_cases.next_word import max_word_steps, rank_next_words
+from service.use_cases.next_token import max_word_steps, next_distributions, rank_next_tokens, rank_next_words
 
 router = APIRouter()
 _INLINE_CANDIDATES = 256

@@ -1,4 +1,4 @@
-"""The playground's page and what it is made of; and of models, the card, the pictures and the reports."""
+"""Playground page and its static files; model cards, pictures and reports of published models."""
 
 import asyncio
 import hashlib
@@ -13,12 +13,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from models.checkpoint.manifest import FileEntry
-from models.checkpoint.registry import Registry
+from models.checkpoint.registry_interface import Registry
 from models.errors import CheckpointError
-from service.engine.hosted import LoadedModel
+from service.engine.loaded_model import LoadedModel
 from service.routes.openapi import replies_of
-from service.routes.serving import json_response, resolve_model, services_of, to_json
-from service.schemas.model_files import ModelFileList, model_files
+from service.routes.request import json_response, resolve_model, services_of, to_json
+from service.schemas.models import ModelFileList, model_files
 
 router = APIRouter()
 _STATIC = Path(__file__).parents[1] / "static"

@@ -1,16 +1,14 @@
-"""POST /v1/quality."""
+"""POST /v1/quality: how probable texts are by word and byte, as JSON or JSON lines."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.engine.hosted import LoadedModel
-from service.routes.facts import add_counts
-from service.routes.line_streams import error_line, json_lines, with_error_line
-from service.routes.openapi import body_of, replies_of
-from service.routes.openapi_lines import LINES_TYPE
-from service.routes.serving import (
+from service.engine.loaded_model import LoadedModel
+from service.middleware.request_context import add_counts
+from service.routes.openapi import LINES_TYPE, body_of, replies_of
+from service.routes.request import (
     ClosingStream,
     Services,
     has_json_lines,
@@ -23,7 +21,8 @@ from service.routes.serving import (
     to_json,
     use_model,
 )
-from service.schemas.quality import (
+from service.routes.streaming import error_line, json_lines, with_error_line
+from service.schemas.check import (
     QualityQuery,
     QualityRequest,
     quality_items,
@@ -31,9 +30,9 @@ from service.schemas.quality import (
     quality_result,
     read_quality_query,
 )
-from service.schemas.quality_replies import QualityReply
+from service.schemas.replies import QualityReply
 from service.schemas.wire import parse_json
-from service.use_cases.quality import QualityOutcome, TextQuality, quality, quality_lines
+from service.use_cases.score import QualityOutcome, TextQuality, quality, quality_lines
 
 router = APIRouter()
 

@@ -1,4 +1,4 @@
-"""POST /v1/rerank."""
+"""POST /v1/rerank, as JSON, JSON lines or list formats of other programs."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -7,14 +7,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models.reranking.features import is_reserved
-from models.reranking.formats.table import format_name_of_media_type
+from models.reranking.formats.reader import format_name_of_media_type
 from models.reranking.mbr import load_ngram_kernels
-from models.reranking.profiles import Profile
-from service.routes.facts import annotate
-from service.routes.line_streams import error_line, with_error_line
-from service.routes.openapi import body_of, replies_of
-from service.routes.openapi_lines import LINES_TYPE
-from service.routes.serving import (
+from models.reranking.ranking import Profile
+from service.middleware.request_context import annotate
+from service.routes.openapi import LINES_TYPE, body_of, replies_of
+from service.routes.request import (
     BYTES_PER_TOKEN,
     ClosingStream,
     Services,
@@ -28,14 +26,28 @@ from service.routes.serving import (
     services_of,
     start_stream,
 )
+from service.routes.streaming import error_line, with_error_line
 from service.schemas.replies import RerankReply
-from service.schemas.rerank import RerankRequest, RerankSettings, items_of_format, rerank_items
-from service.schemas.rerank_query import read_rerank_query
-from service.schemas.rerank_replies import list_chunks, main_address, rerank_reply_chunks
+from service.schemas.rerank import (
+    RerankRequest,
+    RerankSettings,
+    items_of_format,
+    list_chunks,
+    main_address,
+    read_rerank_query,
+    rerank_items,
+    rerank_reply_chunks,
+)
 from service.schemas.wire import parse_json
-from service.use_cases.rerank import RankedList, RerankItem, RerankOptions, rerank
-from service.use_cases.rerank_lines import RerankOutcome, rerank_lines
-from service.use_cases.scoring_models import ScoringModels
+from service.use_cases.candidate_features import ScoringModels
+from service.use_cases.rerank import (
+    RankedList,
+    RerankItem,
+    RerankOptions,
+    RerankOutcome,
+    rerank,
+    rerank_lines,
+)
 from service.use_cases.states import OwnedStateStore
 
 router = APIRouter()

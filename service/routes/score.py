@@ -1,4 +1,4 @@
-"""POST /v1/score."""
+"""POST /v1/score, as JSON or JSON lines."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,12 +6,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models.errors import InvalidInputError
-from service.engine.hosted import LoadedModel
-from service.routes.facts import add_counts
-from service.routes.line_streams import error_line, json_lines, with_error_line
-from service.routes.openapi import body_of, replies_of
-from service.routes.openapi_lines import LINES_TYPE
-from service.routes.serving import (
+from service.engine.loaded_model import LoadedModel
+from service.middleware.request_context import add_counts
+from service.routes.openapi import LINES_TYPE, body_of, replies_of
+from service.routes.request import (
     BYTES_PER_TOKEN,
     ClosingStream,
     Services,
@@ -27,6 +25,7 @@ from service.routes.serving import (
     start_stream,
     to_json,
 )
+from service.routes.streaming import error_line, json_lines, with_error_line
 from service.schemas.replies import ScoreReply
 from service.schemas.score import ScoreQuery, ScoreRequest, score_items, score_result, score_totals
 from service.schemas.wire import parse_json

@@ -1,4 +1,4 @@
-"""POST /v1/states and what is done with the handles that it gives."""
+"""POST /v1/states, and the endpoints that advance, query and free states by handle."""
 
 from dataclasses import replace
 
@@ -6,11 +6,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.engine.engine import RequestOptions
-from service.routes.facts import add_counts
-from service.routes.openapi import body_of, replies_of
-from service.routes.openapi_lines import BINARY_TYPE
-from service.routes.raw_numbers import float32_response
-from service.routes.serving import (
+from service.middleware.request_context import add_counts
+from service.routes.openapi import BINARY_TYPE, body_of, replies_of
+from service.routes.request import (
     accepts,
     json_response,
     owner_of,
@@ -22,7 +20,8 @@ from service.routes.serving import (
     to_json,
     use_model,
 )
-from service.schemas.state_replies import AdvanceReply, FreeReply, NextReply, OpenStatesReply
+from service.routes.streaming import float32_response
+from service.schemas.replies import AdvanceReply, FreeReply, NextReply, OpenStatesReply
 from service.schemas.states import (
     AdvanceRequest,
     FreeRequest,
@@ -33,13 +32,14 @@ from service.schemas.states import (
     open_reply,
 )
 from service.schemas.wire import TimedRequest, parse_json
-from service.use_cases.state_scores import next_log_prob_blocks, next_log_prob_matrix
 from service.use_cases.states import (
     AdvanceResult,
     OpenResult,
     OwnedStateStore,
     advance_states,
     common_version,
+    next_log_prob_blocks,
+    next_log_prob_matrix,
     open_states,
     requested_token_ids,
 )

@@ -1,13 +1,13 @@
-"""POST /tokenize, POST /detokenize and GET /tokenizer_info, at the root, where lm-evaluation-harness looks."""
+"""POST /tokenize, POST /detokenize and GET /tokenizer_info, at the root for lm-evaluation-harness."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.engine.job import Work
 from service.routes.openapi import body_of, replies_of
-from service.routes.serving import request_options, resolve_model, run_request, services_of, to_json
-from service.schemas.completion_replies import DetokenizeReply, TokenizeReply, TokenizerInfo
-from service.schemas.tokenize import DetokenizeRequest, TokenizeRequest, tokenize_reply, tokenizer_info
+from service.routes.request import request_options, resolve_model, run_request, services_of, to_json
+from service.schemas.completions import DetokenizeReply, TokenizeReply, TokenizerInfo
+from service.schemas.score import DetokenizeRequest, TokenizeRequest, tokenize_reply, tokenizer_info
 from service.schemas.wire import parse_json
 from service.use_cases.tokenize import detokenize, tokenize
 

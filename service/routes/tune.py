@@ -1,4 +1,4 @@
-"""POST /v1/rerank/tune."""
+"""POST /v1/rerank/tune: reranking weights from lists with references."""
 
 from datetime import UTC, datetime
 
@@ -7,10 +7,9 @@ from starlette.responses import Response
 
 from service.engine.job import Work
 from service.routes.openapi import body_of, replies_of
-from service.routes.serving import request_options, resolve_model, run_request, services_of, to_json
-from service.schemas.rerank_replies import main_address
-from service.schemas.tune import TuneRequest
-from service.schemas.tune_replies import TuneReply, tune_reply
+from service.routes.request import request_options, resolve_model, run_request, services_of, to_json
+from service.schemas.rerank import main_address
+from service.schemas.tune import TuneReply, TuneRequest, tune_reply
 from service.schemas.wire import parse_json
 from service.use_cases.tune import tune
 

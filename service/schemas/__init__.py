@@ -1,1 +1,1 @@
-"""The only names that appear on the wire; requests are parsed here once, into commands."""
+"""Requests and replies of the HTTP interface."""

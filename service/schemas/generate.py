@@ -1,4 +1,4 @@
-"""POST /v1/generate."""
+"""Schemas of POST /v1/generate."""
 
 from typing import Annotated
 
@@ -6,10 +6,10 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from models.decoding.parameters import SAMPLE, STRATEGIES, DecodingParameters
 from models.errors import InvalidInputError
-from models.protocol import TopTokens
-from models.scoring import finite_logprob
-from service.engine.hosted import LoadedModel
-from service.schemas.bounds import (
+from models.language_model import TopTokens, finite_logprob
+from service.engine.loaded_model import LoadedModel
+from service.schemas.replies import Choice, GenerateReply, TokenCandidate, Usage
+from service.schemas.wire import (
     BadWords,
     Biases,
     DiversityPenalty,
@@ -17,6 +17,7 @@ from service.schemas.bounds import (
     NonNegative,
     NumBeams,
     NumChoices,
+    OneContext,
     Penalty,
     Positive,
     Probability,
@@ -25,14 +26,13 @@ from service.schemas.bounds import (
     Share,
     Stops,
     Temperature,
+    TimedRequest,
     schema_only,
+    text_or_ids,
 )
-from service.schemas.replies import Choice, GenerateReply, TokenCandidate, Usage
-from service.schemas.wire import OneContext, TimedRequest, text_or_ids
 from service.use_cases.choices import Continuation, TokenEvent
-from service.use_cases.continuation import check_streams
-from service.use_cases.generate import GenerateCommand, GenerateResult
-from service.use_cases.limits import Limits
+from service.use_cases.generate import GenerateCommand, GenerateResult, check_streams
+from service.use_cases.inputs import Limits
 
 MAX_ALTERNATIVES = 20
 FlagOrCount = Annotated[

@@ -1,12 +1,23 @@
-"""GET /v1/models, in the shape of OpenAI's with more fields."""
+"""Schemas of the models' list and files, of model administration, and of stored profiles.
+
+GET /v1/models has OpenAI's shape with more fields.
+"""
 
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from service.engine.host import ModelHost
-from service.engine.hosted import HostedModel
+from pydantic import ConfigDict, Field
+
+from models.checkpoint.manifest import FileEntry, Version
+from models.reranking.ranking import MAX_WEIGHTS, Profile, ProfileModel
+from service.engine.loaded_model import HostedModel, UnloadingModel
+from service.engine.memory import ModelBytes
+from service.engine.model_host import ModelHost
 from service.schemas.replies import ModelCard, ModelList
+from service.schemas.wire import LengthExponent, Weight, WireModel
 
 
 def model_list(host: ModelHost) -> ModelList:
@@ -46,3 +57,228 @@ def _figures(metrics: dict[str, Any]) -> dict[str, float]:
         for name, value in figures.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     }
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A published file: where it lies in its version, its size, and its SHA-256 in hex."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFileList:
+    """The files of a version that are for people, sorted by name."""
+
+    object: str
+    model: str
+    data: list[ModelFile]
+
+
+def model_files(address: str, files: Mapping[str, FileEntry]) -> ModelFileList:
+    """The files as they go over the wire."""
+    told = [ModelFile(name, entry.bytes, entry.sha256) for name, entry in sorted(files.items())]
+    return ModelFileList("list", address, told)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMemory:
+    """Bytes of a model: of the process, of mapped files, of a device."""
+
+    own_bytes: int
+    mapped_bytes: int
+    device_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdminModel:
+    """A version.
+
+    `state` is `published` (and not hosted), `loading`, `loaded`, `failed`, or `draining` (unloaded, and still
+    used by requests). `serves` are the addresses that it was told to be served by; `last_used` is in seconds
+    since 1970; `reason` says what failed, beside a loaded model what failed of its successor.
+    """
+
+    id: str
+    state: str
+    reason: str | None = None
+    is_default: bool = False
+    aliases: list[str] = field(default_factory=list)
+    serves: list[str] = field(default_factory=list)
+    memory: ModelMemory | None = None
+    requests_in_flight: int = 0
+    last_used: float | None = None
+    load_seconds: float | None = None
+    warm_up_seconds: float | None = None
+    precision: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes of the host's memory that models take, and may take; null is no bound."""
+
+    in_use_bytes: int
+    budget_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AdminModels:
+    """All published and hosted versions; `queued` are addresses that wait to be loaded, or are being loaded."""
+
+    object: str
+    data: list[AdminModel]
+    queued: list[str]
+    memory: MemoryUse
+
+
+@dataclass(frozen=True, slots=True)
+class AliasReply:
+    """What an alias means in the registry, null once it is gone; and the model that answers for it now."""
+
+    model: str
+    alias: str
+    version: int | None
+    previous: int | None
+    serving: str | None
+
+
+_MAX_ADDRESS_LENGTH = 201
+
+
+class LoadRequest(WireModel):
+    """POST /admin/models/load."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "lstm@1", "wait": True}]})
+
+    model: Annotated[str, Field(min_length=1, max_length=_MAX_ADDRESS_LENGTH)]
+    """What to serve from now on: `name`, `name@7` or `name@champion`."""
+
+    wait: bool = False
+    """Whether the answer waits until the model is loaded."""
+
+
+class UnloadRequest(WireModel):
+    """POST /admin/models/unload."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "lstm@1"}]})
+
+    model: Annotated[str, Field(min_length=1, max_length=_MAX_ADDRESS_LENGTH)]
+    """What to serve no longer."""
+
+
+class AliasRequest(WireModel):
+    """PUT /admin/models/{name}/aliases/{alias}."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"version": 1, "wait": True}]})
+
+    version: Annotated[int, Field(ge=1, le=999_999_999)]
+    """The version that the alias is to mean."""
+
+    wait: bool = False
+    """Whether the answer waits until requests are answered by that version, or it could not be loaded."""
+
+
+def admin_models(host: ModelHost, published: Sequence[Version], queued: Sequence[str]) -> AdminModels:
+    """All versions of the registry, those hosted and those leaving included."""
+    hosted = dict(host.models)
+    rows = [admin_model(host, hosted.pop(version.address, None), version.address) for version in published]
+    rows += [admin_model(host, model, address) for address, model in hosted.items()]
+    rows += [_unloading_model(leaving) for leaving in host.unloading]
+    return AdminModels("list", rows, list(queued), MemoryUse(host.bytes_in_use, host.budget))
+
+
+def admin_model(host: ModelHost, model: HostedModel | None, address: str) -> AdminModel:
+    """One version."""
+    if model is None:
+        return AdminModel(id=address, state="published")
+    use = model.loaded.use if model.loaded is not None else None
+    return AdminModel(
+        id=model.address,
+        state=model.state.value,
+        reason=model.failure,
+        is_default=model.address == host.default.address,
+        aliases=list(model.aliases),
+        serves=host.followed_addresses(model),
+        memory=_memory(model.size),
+        requests_in_flight=use.in_flight if use is not None else 0,
+        last_used=use.last_s if use is not None else None,
+        load_seconds=model.load_s,
+        warm_up_seconds=model.warm_up_s,
+        precision=model.loaded.checkpoint.precision if model.loaded is not None else None,
+    )
+
+
+def _unloading_model(leaving: UnloadingModel) -> AdminModel:
+    return AdminModel(
+        id=leaving.address,
+        state="draining",
+        memory=_memory(leaving.size),
+        requests_in_flight=leaving.use.in_flight,
+        last_used=leaving.use.last_s,
+    )
+
+
+def _memory(size: ModelBytes | None) -> ModelMemory | None:
+    return None if size is None else ModelMemory(size.own, size.mapped, size.device)
+
+
+class ProfileBody(WireModel):
+    """A profile as /v1/rerank/tune answers it: it has no name yet."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "weights": {"am": 1.0, "lm": 0.4, "words": 0.2},
+                    "metric": "wer",
+                    "models": [{"address": "mixture@1", "weight": 1.0}],
+                    "created": "2026-01-01T00:00:00+00:00",
+                }
+            ]
+        }
+    )
+
+    weights: dict[str, Weight] = Field(min_length=1, max_length=MAX_WEIGHTS)
+    """Signed weights, by feature."""
+    length_exponent: LengthExponent = 0.0
+    """Of `lm`."""
+    posterior_scale: float = Field(default=1.0, ge=0)
+    """What totals are multiplied by."""
+    metric: str = ""
+    """What the weights were tuned for."""
+    signature: str = ""
+    """What exactly was counted."""
+    models: list[ProfileModel] = Field(default_factory=list)
+    """Models that score where a request names none."""
+    decision: Literal["tuned", "first_pass"] = "tuned"
+    """Whether they were better than the first pass."""
+    figures: dict[str, Any] = Field(default_factory=dict)
+    """And how much."""
+    created: str = ""
+    """ISO 8601, UTC."""
+
+    def profile(self, name: str) -> Profile:
+        """The profile under a name.
+
+        Raises:
+            InvalidInputError: a weight is outside its limits.
+        """
+        profile = Profile(name=name, **{field: getattr(self, field) for field in type(self).model_fields})
+        profile.weighting()
+        return profile
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileList:
+    """The names of all profiles, sorted."""
+
+    profiles: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedProfile:
+    """The profile that was stored or removed."""
+
+    profile: str

@@ -1,10 +1,237 @@
-"""What the service answers: the names on the wire, for the server that writes them and the client.
+"""Replies of the service: field names on the wire, for the server that writes them and the client.
 
-Log-probabilities are natural logarithms and always finite: a probability of zero is −9999
-and makes a perplexity null.
+Log-probabilities are natural logarithms and always finite: a probability of zero is −9999 and makes
+a perplexity null. The client imports this module, so it needs neither the models nor NumPy.
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionCandidate:
+    """One way to go on.
+
+    `text` stands from the reply's `start` on, in place of what was typed there. `suffix` is what to append instead,
+    with the space before it if there must be one; null where what was typed changes. `probability` is that
+    the text goes on so and the word ends there, given that it goes on as a word that begins with the prefix; where
+    `is_complete_word` is false, that it goes on with some word that begins so. `edits` says how many characters of
+    the prefix were corrected; `source`, who gave most of the probability: the model, or the user's words and the
+    dictionary.
+    """
+
+    text: str
+    suffix: str | None
+    start: int
+    probability: float
+    num_words: int
+    is_complete_word: bool
+    edits: int
+    source: Literal["model", "user"]
+
+
+@dataclass(frozen=True, slots=True)
+class AutocompleteReply:
+    """Ways to complete a text, the best first.
+
+    `prefix` is the part of the text that is completed, from `start` on, in characters. `unexplored_mass` is the part of
+    the probability that the search did not follow to the end of a word; each probability is that much too low at most.
+    """
+
+    model: str
+    prefix: str
+    start: int
+    completions: list[CompletionCandidate]
+    unexplored_mass: float
+
+
+@dataclass(frozen=True, slots=True)
+class UserReply:
+    """How much is known of what a user writes."""
+
+    user: str
+    num_words: int
+    num_pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenReply:
+    """Whether anything was known of the user."""
+
+    user: str
+    forgotten: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UserWord:
+    """A word and how often it was accepted; the count fades as others are."""
+
+    text: str
+    count: float
+
+
+@dataclass(frozen=True, slots=True)
+class UserPair:
+    """How often a word was accepted after another; `previous` is empty at the start of a sentence."""
+
+    previous: str
+    text: str
+    count: float
+
+
+@dataclass(frozen=True, slots=True)
+class UserWords:
+    """All that is known of what a user writes."""
+
+    user: str
+    words: list[UserWord]
+    pairs: list[UserPair]
+
+
+@dataclass(frozen=True, slots=True)
+class WordSurprisal:
+    """A word from `start` to `end` in code points of the text as given.
+
+    `surprisal_bits` is −log2 of its probability given what stands before it, summed over its tokens: the space before a
+    word counts as part of it, the one after it does not, as in the `words` of /v1/score. `known` says whether the model
+    has a token that spells it (of characters: whether it knows them all) or the request's dictionary has it.
+    """
+
+    start: int
+    end: int
+    text: str
+    surprisal_bits: float
+    known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SuggestedText:
+    """What may have been meant.
+
+    `probability` is that it was, given the text on both sides; `gain_bits` by how much it makes the text likelier to
+    the model, errors aside; `edits` how many letters are to be changed.
+    """
+
+    text: str
+    probability: float
+    gain_bits: float
+    edits: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextIssue:
+    """Words from `start` to `end` that are probably wrong; `probability` is that something else was meant."""
+
+    start: int
+    end: int
+    text: str
+    type: Literal["unknown_word", "real_word"]
+    probability: float
+    suggestions: list[SuggestedText]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReply:
+    """All words, and those that are probably wrong.
+
+    `threshold` is the one that counted, `precision` the share of issues that were errors with it when the model was
+    calibrated, null if it was not. `surprisal_bits` is of the whole text, ends of lines included; `bits_per_word`
+    divides it by the words between white space and the ends of lines, and is null for a text without any.
+    """
+
+    model: str
+    threshold: float
+    precision: float | None
+    words: list[WordSurprisal]
+    issues: list[TextIssue]
+    surprisal_bits: float
+    bits_per_word: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TextQualityResult:
+    """One text, between `<s>` and `</s>`.
+
+    `num_words` counts what stands between white space, `num_oov` tokens that are unknown. `bits_per_word` divides by
+    the words and one end of text, `perplexity` is per token as in /v1/score. All are null where a probability is zero.
+    `difference` is `bits_per_word` less that of the model it is compared with (Moore and Lewis 2010): the lower, the
+    more the text is like those of the first model. It is null without such a model.
+    """
+
+    id: str | None
+    num_words: int
+    num_oov: int
+    bits_per_word: float | None
+    bits_per_byte: float | None
+    perplexity: float | None
+    difference: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class QualityReply:
+    """One result a text, in order; `against` is the model of the differences."""
+
+    model: str
+    against: str | None
+    results: list[TextQualityResult]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedState:
+    """A handle, and how many tokens were read before it; `<s>` is not counted."""
+
+    state: str
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStatesReply:
+    """One state a context, in order."""
+
+    model: str
+    states: list[OpenedState]
+
+
+@dataclass(frozen=True, slots=True)
+class AdvancedState:
+    """What became of a continuation.
+
+    `state` leads to the state after it, before any `</s>`, and is null if it was not to be kept. `logprob` is
+    the sum of `logprobs`, those of its tokens; `eos_logprob` is that of `</s>` after them, null if not asked
+    for. `next_logprobs` are of the tokens asked about, if they came next.
+    """
+
+    state: str | None
+    logprob: float
+    num_tokens: int
+    num_oov: int
+    token_ids: list[int]
+    logprobs: list[float]
+    eos_logprob: float | None
+    next_logprobs: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceReply:
+    """One result a continuation, in order."""
+
+    model: str
+    results: list[AdvancedState]
+
+
+@dataclass(frozen=True, slots=True)
+class NextReply:
+    """For each state, in order, the log-probabilities of the tokens that were asked about, or of all."""
+
+    model: str
+    logprobs: list[list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class FreeReply:
+    """How many of the states were there to be freed."""
+
+    freed: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,30 +1,49 @@
-"""POST /v1/rerank: what is asked."""
+"""Schemas of POST /v1/rerank: request, query string of list streams, and the reply as chunks.
 
-from collections.abc import Callable, Iterator, Sequence
+Lists may be many and long, so the reply is written piece by piece. Its field names are those of
+`RerankReply` in `service.schemas.replies`; dictionaries are written instead of its objects, which
+takes a third of the time per candidate. If the body is a stream of lists, the settings are in the
+query string, written as on the command line.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, JsonValue, model_validator, with_config
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, Field, JsonValue, ValidationError, model_validator, with_config
+from pydantic_core import PydanticCustomError, to_json
 
 from models.errors import InvalidInputError
-from models.reranking.features import LM, feature_name
-from models.reranking.formats.interface import BadLine
-from models.reranking.formats.reading import read_bytes
-from models.reranking.lists import Candidate, CandidateList
-from models.reranking.log_linear import LogLinearModel
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.features import LM, NUM_TOKENS, feature_name
+from models.reranking.formats.format import BadLine
+from models.reranking.formats.reader import read_bytes
 from models.reranking.mbr import Utility
-from models.reranking.profiles import Profile
-from models.reranking.ranking import MAX_POSTERIOR_SCALE, check_posterior_scale
-from service.schemas.bounds import LengthExponent, MixtureWeight, ModelName, Name, Weight, schema_only
-from service.schemas.score import DetailName
-from service.schemas.wire import TimedRequest, WireModel, body_lines, parse_json
-from service.use_cases.candidate_features import ScoreMode, ScoringOptions
-from service.use_cases.limits import Limits
-from service.use_cases.rerank import RerankItem, RerankOptions
-from service.use_cases.rerank_sessions import Turn
+from models.reranking.ranking import MAX_POSTERIOR_SCALE, LogLinearModel, Profile, check_posterior_scale
+from service.schemas.score import DetailName, token_scores, word_scores
+from service.schemas.wire import (
+    LengthExponent,
+    MixtureWeight,
+    ModelName,
+    Name,
+    TimedRequest,
+    Weight,
+    WireModel,
+    body_lines,
+    invalid_input,
+    parse_json,
+    schema_only,
+)
+from service.use_cases.candidate_features import (
+    MAX_MODELS,
+    ModelChoice,
+    ScoreMode,
+    ScoringModels,
+    ScoringOptions,
+)
+from service.use_cases.inputs import Limits
+from service.use_cases.rerank import RankedList, RerankItem, RerankOptions, Turn
 from service.use_cases.score import Detail
-from service.use_cases.scoring_models import MAX_MODELS, ModelChoice
 
 _MAX_SESSION = 2048
 """Characters of a session: a handle for each model."""
@@ -305,3 +324,173 @@ def rerank_items(body: bytes, limits: Limits) -> Iterator[RerankItem | InvalidIn
             yield one.item()
         except InvalidInputError as error:
             yield error
+
+
+def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:
+    """The settings that a query string holds.
+
+    `weights=lm=0.5,am=1`, `mixture=ngram=0.3,lstm=0.7` and `models=old=small@3` are written as pairs; all others as
+    they are.
+
+    Raises:
+        InvalidInputError: one is unknown or wrong.
+    """
+    read: dict[str, Any] = dict(query)
+    if "weights" in read:
+        read["weights"] = parse_weights(read["weights"], parameter="weights")
+    if "mixture" in read:
+        parts = parse_weights(read["mixture"], parameter="mixture")
+        read["mixture"] = [{"model": model, "weight": weight} for model, weight in parts.items()]
+    if "models" in read:
+        named = parse_names(read["models"], parameter="models")
+        read["models"] = [{"name": name, "model": model} for name, model in named.items()]
+    try:
+        return RerankSettings.model_validate(read, strict=False)
+    except ValidationError as error:
+        raise invalid_input(error) from None
+
+
+def parse_weights(text: str, *, parameter: str) -> dict[str, float]:
+    """`lm=0.7,am=1` as a mapping.
+
+    Raises:
+        InvalidInputError: a part is not NAME=NUMBER.
+    """
+    read = {}
+    for name, value in parse_names(text, parameter=parameter).items():
+        try:
+            read[name] = float(value)
+        except ValueError:
+            raise InvalidInputError(
+                f"{parameter} takes NAME=NUMBER,…, given {f'{name}={value}'!r}", parameter=parameter
+            ) from None
+    return read
+
+
+def parse_names(text: str, *, parameter: str) -> dict[str, str]:
+    """`old=small@3,new=lstm` as a mapping.
+
+    Raises:
+        InvalidInputError: a part is not NAME=VALUE, or a name comes twice.
+    """
+    read: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = part.rpartition("=")
+        name, value = name.strip(), value.strip()
+        if not equals or not name or not value:
+            raise InvalidInputError(
+                f"{parameter} takes NAME=VALUE,…, given {part.strip()[:80]!r}", parameter=parameter
+            )
+        if name in read:
+            raise InvalidInputError(f"{parameter} has {name[:80]!r} twice", parameter=parameter)
+        read[name] = value
+    return read
+
+
+_BATCH_CANDIDATES = 128
+"""Candidates written before other requests have their turn."""
+
+
+def rerank_reply_chunks(
+    lists: Sequence[RankedList], models: ScoringModels, options: RerankOptions, limits: Limits
+) -> Iterator[bytes]:
+    """The whole answer.
+
+    Raises:
+        InvalidInputError: it would report too many tokens one by one.
+    """
+    if options.detail is not Detail.NONE and models.parts:
+        limits.check_entries(
+            int(sum(one.feature_values[:, one.feature_names.index(NUM_TOKENS)].sum() for one in lists)),
+            parameter="detail",
+            description=f"detail is {options.detail.value!r} for all candidates of {len(lists)} lists",
+            instead="send lines, application/x-ndjson, for more",
+        )
+    yield _reply_head(models, options)
+    for number, one in enumerate(lists):
+        if number:
+            yield b","
+        yield from list_chunks(one, models, options)
+    yield b"]}"
+
+
+def main_address(models: ScoringModels) -> str | None:
+    """The main model's address; of a mixture those of its parts, with their weights; None where no model scores."""
+    if not models.parts:
+        return None
+    if len(models.parts) == 1:
+        return models.parts[0].address
+    weighted = zip(models.mixture_weights, models.parts, strict=True)
+    return " + ".join(f"{weight:g} {part.address}" for weight, part in weighted)
+
+
+def list_chunks(ranked: RankedList, models: ScoringModels, options: RerankOptions) -> Iterator[bytes]:
+    """One list as JSON, best candidate first."""
+    head: dict[str, Any] = {"id": ranked.given.name, "unchanged": ranked.ranking.unchanged}
+    if ranked.session is not None:
+        head["session"] = ranked.session
+    if options.confidences:
+        head["confidences"] = [
+            {"text": word, "start": start, "end": end, "confidence": confidence}
+            for word, start, end, confidence in ranked.confidences
+        ]
+    yield to_json(head)[:-1] + b',"ranking":['
+    count = len(ranked.ranking.order) if options.top is None else min(options.top, len(ranked.ranking.order))
+    for first in range(0, count, _BATCH_CANDIDATES):
+        some = slice(first, min(first + _BATCH_CANDIDATES, count))
+        yield (b"," if first else b"") + to_json(_candidates(ranked, some, models, options))[1:-1]
+    yield b"]}"
+
+
+def _reply_head(models: ScoringModels, options: RerankOptions) -> bytes:
+    """All that stands before the lists."""
+    about = {
+        "model": main_address(models),
+        "models": {name: loaded.address for name, loaded in models.extra.items()},
+        "weights": dict(options.weighting.weights),
+        "length_exponent": options.weighting.length_exponent,
+        "posterior_scale": options.posterior_scale,
+    }
+    return to_json(about)[:-1] + b',"lists":['
+
+
+def _candidates(
+    ranked: RankedList, some: slice, models: ScoringModels, options: RerankOptions
+) -> list[dict[str, Any]]:
+    order = ranked.ranking.order[some]
+    places = order.tolist()
+    candidates, names = ranked.given.candidates, ranked.feature_names
+    written: list[dict[str, Any]] = [
+        {
+            "index": index,
+            "text": candidates[place].text,
+            "total": total,
+            "posterior": posterior,
+            "features": {**candidates[place].features, **dict(zip(names, values, strict=True))},
+        }
+        for place, index, total, posterior, values in zip(
+            places,
+            ranked.indices[order].tolist(),
+            ranked.totals[order].tolist(),
+            ranked.ranking.posteriors[some].tolist(),
+            ranked.feature_values[order].tolist(),
+            strict=True,
+        )
+    ]
+    if ranked.utilities is not None:
+        for one, utility in zip(written, ranked.utilities[order].tolist(), strict=True):
+            one["expected_utility"] = utility
+    if options.detail is not Detail.NONE:
+        for one, place in zip(written, places, strict=True):
+            one.update(_detail(ranked, place, models, options.detail))
+    return written
+
+
+def _detail(ranked: RankedList, place: int, models: ScoringModels, detail: Detail) -> dict[str, Any]:
+    """What the main model says of a candidate's tokens or words."""
+    if ranked.tokens is None:
+        return {}
+    scores = ranked.tokens(place)
+    if detail is Detail.TOKEN:
+        return {"tokens": token_scores(models.parts[0], *scores)}
+    return {"words": word_scores(models.parts[0], *scores)}

@@ -1,7 +1,11 @@
-"""POST /v1/score, as one JSON object or as lines of them."""
+"""Schemas of POST /v1/score, POST /v1/next-token and the tokenizer's endpoints.
+
+/v1/score takes one JSON object or JSON lines. POST /tokenize, POST /detokenize and GET
+/tokenizer_info follow vLLM.
+"""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -10,23 +14,39 @@ from pydantic_core import PydanticCustomError
 
 from models.arrays import TokenIds
 from models.errors import InvalidInputError
-from models.scoring import bits_per_unit, finite_logprob, perplexity
-from models.vocabulary import EOS, UNK
-from service.engine.hosted import LoadedModel
-from service.schemas.bounds import TokenId
-from service.schemas.replies import ScoreReply, ScoreTotals, SequenceScoreResult, TokenScore, WordScore
+from models.language_model import bits_per_unit, finite_logprob, perplexity
+from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK
+from service.engine.loaded_model import LoadedModel
+from service.schemas.completions import TokenizeReply, TokenizerInfo
+from service.schemas.replies import (
+    NextTokenReply,
+    NextTokenResult,
+    NextWordReply,
+    NextWordResult,
+    ScoreReply,
+    ScoreTotals,
+    SequenceScoreResult,
+    TokenCandidate,
+    TokenScore,
+    WordCandidate,
+    WordScore,
+)
 from service.schemas.wire import (
     OneContext,
+    OneOrMoreContexts,
     TimedRequest,
+    TokenId,
     WireModel,
     body_lines,
     invalid_input,
+    named_contexts,
     parse_json,
     text_or_ids,
 )
-from service.use_cases.limits import Limits
+from service.use_cases.inputs import Limits, TextOrIds
+from service.use_cases.next_token import NextTokenCommand, NextTokens, NextWords
 from service.use_cases.score import Detail, ScoreItem, ScoreOptions, SequenceScore
-from service.use_cases.tokens import TextOrIds
+from service.use_cases.tokenize import TokenizedText
 
 DetailName = Annotated[Detail, Field(strict=False)]
 """How finely to report: in JSON by its name."""
@@ -199,3 +219,118 @@ def word_scores(loaded: LoadedModel, given: TokenIds, log_probs: npt.NDArray[np.
         name = loaded.token_texts[EOS] if part[0] == EOS else text
         words.append(WordScore(name, finite_logprob(logprob), len(part), UNK in part))
     return words
+
+
+class NextTokenRequest(TimedRequest):
+    """What may come next after one or more contexts."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"context": "Return the", "top_k": 3},
+                {"context": ["Return the", "Raise an"], "top_k": 2, "entropy": False},
+                {"context": "Return the", "top_k": 3, "unit": "word"},
+            ]
+        }
+    )
+
+    context: OneOrMoreContexts
+    """A text, texts, token ids, or lists of them; empty for the start of a sentence."""
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    top_k: int = Field(default=10, ge=1)
+    """How many candidates to rank; at most the vocabulary's size, or 100 words."""
+    entropy: bool = True
+    """Whether to report each whole distribution's entropy; without it an n-gram model need not compute the whole."""
+    unit: Literal["token", "word"] = "token"
+    """What to rank. Words are put together from tokens, exactly; their contexts must be texts, and have no entropy."""
+
+    def command(self, limits: Limits) -> NextTokenCommand:
+        """The request as its use case takes it.
+
+        Raises:
+            InvalidInputError: there are too many contexts.
+        """
+        contexts = named_contexts(self.context, parameter="context")
+        limits.check_count(len(contexts), parameter="context")
+        return NextTokenCommand(contexts, self.top_k, self.entropy, self.model)
+
+
+def next_token_reply(loaded: LoadedModel, results: Sequence[NextTokens]) -> NextTokenReply:
+    """The results as they go over the wire."""
+    return NextTokenReply(loaded.address, [next_token_result(loaded, found) for found in results])
+
+
+def next_token_result(loaded: LoadedModel, found: NextTokens) -> NextTokenResult:
+    """What may follow one context as it goes over the wire."""
+    texts = loaded.token_texts
+    return NextTokenResult(
+        [
+            TokenCandidate(i, texts[i], finite_logprob(logprob))
+            for i, logprob in zip(found.top.ids.tolist(), found.top.log_probs.tolist(), strict=True)
+        ],
+        found.entropy_bits,
+    )
+
+
+def next_word_reply(loaded: LoadedModel, results: list[NextWords]) -> NextWordReply:
+    """Words as they go over the wire."""
+    return NextWordReply(
+        loaded.address,
+        [
+            NextWordResult([WordCandidate(word.text, word.logprob) for word in words], unexplored)
+            for words, unexplored in results
+        ],
+    )
+
+
+class TokenizeRequest(WireModel):
+    """Tell a text's tokens; other fields are ignored."""
+
+    model_config = ConfigDict(
+        extra="ignore", json_schema_extra={"examples": [{"prompt": "Return the value."}]}
+    )
+
+    prompt: str
+    """The text; `<s>`, `</s>` or `<unk>` alone is that control token."""
+    add_special_tokens: bool | None = None
+    """Whether `<s>` is put first; it is unless this is false. These ids mean to /v1/completions what the text does."""
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+
+
+class DetokenizeRequest(WireModel):
+    """Tell the text that tokens spell; other fields are ignored."""
+
+    model_config = ConfigDict(
+        extra="ignore", json_schema_extra={"examples": [{"tokens": [303, 260, 311, 259]}]}
+    )
+
+    tokens: list[TokenId]
+    """Token ids."""
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+
+
+def tokenize_reply(tokens: TokenizedText, limits: Limits) -> TokenizeReply:
+    """A text's tokens as they go over the wire."""
+    return TokenizeReply(len(tokens.ids), limits.max_tokens_per_sequence, tokens.ids, tokens.names)
+
+
+def tokenizer_info(loaded: LoadedModel, limits: Limits) -> TokenizerInfo:
+    """What there is to know of a model's tokenizer."""
+    return TokenizerInfo(
+        model=loaded.address,
+        tokenizer_class=loaded.tokenizer.kind,
+        fingerprint=loaded.tokenizer.fingerprint,
+        vocab_size=loaded.vocab_size,
+        max_model_len=limits.max_tokens_per_sequence,
+        bos_token=CONTROL_TOKENS[BOS],
+        eos_token=CONTROL_TOKENS[EOS],
+        unk_token=CONTROL_TOKENS[UNK],
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        unk_token_id=UNK,
+        add_bos_token=True,
+        add_eos_token=False,
+    )

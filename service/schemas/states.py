@@ -1,4 +1,4 @@
-"""POST /v1/states, /v1/states/advance, /v1/states/next and /v1/states/free."""
+"""Schemas of POST /v1/states, /v1/states/advance, /v1/states/next and /v1/states/free."""
 
 from collections.abc import Sequence
 from typing import Annotated, Self
@@ -8,13 +8,19 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.arrays import FloatArray
-from models.scoring import LOG_ZERO, finite_logprob
-from service.engine.hosted import LoadedModel
-from service.engine.states import StoredState
-from service.schemas.bounds import TokenId
-from service.schemas.state_replies import AdvancedState, AdvanceReply, NextReply, OpenedState, OpenStatesReply
-from service.schemas.wire import OneOrMoreContexts, TimedRequest, WireModel, named_contexts, text_or_ids
-from service.use_cases.limits import Limits
+from models.language_model import LOG_ZERO, finite_logprob
+from service.engine.loaded_model import LoadedModel
+from service.engine.state_store import StoredState
+from service.schemas.replies import AdvancedState, AdvanceReply, NextReply, OpenedState, OpenStatesReply
+from service.schemas.wire import (
+    OneOrMoreContexts,
+    TimedRequest,
+    TokenId,
+    WireModel,
+    named_contexts,
+    text_or_ids,
+)
+from service.use_cases.inputs import Limits
 from service.use_cases.states import AdvanceCommand, AdvanceResult, OpenCommand, OpenResult, StateContinuation
 
 Handle = Annotated[str, Field(min_length=1, max_length=200)]

@@ -1,1 +1,1 @@
-"""What the service does, without HTTP: one module per endpoint family."""
+"""Operations of the service without HTTP, one module per endpoint family."""

@@ -1,4 +1,7 @@
-"""From lists of candidates to the distinct texts that are to be scored, as ids that lie one after the other."""
+"""Distinct texts of candidate lists, tokenised into one ragged array.
+
+Equal candidates in equal surroundings are scored once.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -10,18 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
+from models.reranking.candidates import CandidateList, map_in_steps
 from models.reranking.features import offsets_of
-from models.reranking.lists import CandidateList
-from models.reranking.tuning.steps import map_in_steps
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS
-from service.engine.hosted import LoadedModel
 from service.engine.job import Work
-from service.engine.states import StoredState
-from service.use_cases.limits import Limits
-from service.use_cases.reading_order import no_context_error
+from service.engine.loaded_model import LoadedModel
+from service.engine.state_store import StoredState
+from service.use_cases.inputs import (
+    ContextInterner,
+    EncodedText,
+    Limits,
+    encode,
+    encode_after,
+    no_context_error,
+)
 from service.use_cases.states import ids_after
-from service.use_cases.tokens import ContextInterner, EncodedText, encode, encode_after
 
 Indices = npt.NDArray[np.int64]
 _CANDIDATES_PER_STEP = 2048

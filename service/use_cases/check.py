@@ -1,29 +1,50 @@
-"""Which words of a text are probably wrong, and what was meant."""
+"""Spelling and word check: probably wrong words of a text, and suggestions.
 
+A checker is built once per loaded model and kept as long as the model.
+"""
+
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from models.checking import asking
+from models.checking import candidates
+from models.checking.checker import Checker, Issue, find_issues
+from models.checking.error_model import CheckSettings
+from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence
-from models.checking.settings import CheckSettings
-from models.checking.verdicts import Issue, find_issues
-from models.checking.weighing import RescoredBatch
 from models.errors import ContextLengthError, InvalidInputError
-from models.protocol import LanguageModel
-from models.reranking.tuning.steps import map_in_steps
-from models.scoring import count_words
-from service.engine.calls import consume, next_log_probs, score
-from service.engine.choices import score_choices
-from service.engine.hosted import LoadedModel
+from models.language_model import LanguageModel, count_words
+from models.reranking.candidates import map_in_steps
+from service.engine.batching import view
+from service.engine.calls import consume, next_log_probs, score, score_choices
 from service.engine.job import Work
-from service.engine.rows import view
-from service.use_cases.checkers import checker_of
-from service.use_cases.limits import Limits
-from service.use_cases.reading_order import check_reads_forward
+from service.engine.loaded_model import LoadedModel
+from service.use_cases.inputs import Limits, check_reads_forward
+
+_lock = threading.Lock()
+_checkers: WeakKeyDictionary[LanguageModel[Any], Checker] = WeakKeyDictionary()
+
+
+def checker_of(loaded: LoadedModel) -> Checker:
+    """The checker for a model's tokenizer; the first call of a model takes up to a few tenths of a second."""
+    found = _checkers.get(loaded.model)  # without waiting for one of another model that is being built
+    if found is not None:
+        return found
+    with _lock:
+        found = _checkers.get(loaded.model)
+        if found is None:
+            found = _checkers[loaded.model] = Checker(loaded.tokenizer)
+        return found
+
+
+def has_checker(loaded: LoadedModel) -> bool:
+    """Whether the checker for a model is there already."""
+    return loaded.model in _checkers
 
 
 class _Line(NamedTuple):
@@ -171,7 +192,7 @@ def _words(weighed: RescoredBatch) -> list[CheckedWord]:
 
 
 def _through_engine(
-    model: LanguageModel[Any], work: asking.CallGenerator[RescoredBatch]
+    model: LanguageModel[Any], work: candidates.CallGenerator[RescoredBatch]
 ) -> Work[Any, RescoredBatch]:
     """Do a work of checking, its questions answered by the engine, together with those of others.
 
@@ -186,25 +207,25 @@ def _through_engine(
             weighed: RescoredBatch = stopped.value
             return weighed
         if is_table and asked is not None:
-            told = asking.run_call(model, asked)
-            if not isinstance(asked, asking.AdvanceCall):  # there are many, of microseconds
+            told = candidates.run_call(model, asked)
+            if not isinstance(asked, candidates.AdvanceCall):  # there are many, of microseconds
                 yield None
         else:
             told = yield from _run_call(model, asked)
 
 
-def _run_call(model: LanguageModel[Any], asked: asking.CheckerCall | None) -> Work[Any, Any]:
+def _run_call(model: LanguageModel[Any], asked: candidates.CheckerCall | None) -> Work[Any, Any]:
     match asked:
-        case asking.BeginCall(rows):
+        case candidates.BeginCall(rows):
             return view(model.initial_state(rows))
-        case asking.AdvanceCall(state, tokens):
+        case candidates.AdvanceCall(state, tokens):
             ones = np.ones(len(tokens), dtype=np.int64)
             return (yield from consume(model, state, tokens[:, None], ones))
-        case asking.ChoicesCall(state, rows, tokens):
+        case candidates.ChoicesCall(state, rows, tokens):
             return (yield from score_choices(model, state, rows, tokens))
-        case asking.PredictCall(state):
+        case candidates.PredictCall(state):
             return (yield from next_log_probs(model, state))
-        case asking.ScoreCall(state, tokens, lengths):
+        case candidates.ScoreCall(state, tokens, lengths):
             return (yield from score(model, state, tokens, lengths))
         case None:
             yield None

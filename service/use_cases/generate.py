@@ -1,15 +1,133 @@
-"""Continuing a text."""
+"""Continuation of prompts: the core of /v1/generate and /v1/completions.
 
-from dataclasses import dataclass
+The rows of all prompts are stepped together. Choice `prompt * n + j` is the j-th continuation of a
+prompt; it depends on its prompt, the parameters and the seed only.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from models.decoding.parameters import DecodingParameters
-from service.engine.hosted import LoadedModel
+from models.arrays import TokenIds
+from models.decoding.parameters import BEAM, DecodingParameters
+from models.decoding.rules import BannedSequences
+from models.decoding.stopping import spellings
+from models.errors import InvalidInputError
+from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
-from service.use_cases.choices import Continuation, TokenEvent
-from service.use_cases.continuation import continue_prompts
-from service.use_cases.limits import Limits
-from service.use_cases.tokens import TextOrIds, encode_within
+from service.engine.loaded_model import LoadedModel
+from service.use_cases.choices import Continuation, DecodeTask, Prompt, TokenEvent
+from service.use_cases.inputs import Limits, TextOrIds, check_reads_forward, encode_within
+
+
+def continue_prompts(
+    loaded: LoadedModel,
+    prompts: Sequence[TokenIds],
+    parameters: DecodingParameters,
+    *,
+    continues: Sequence[bool],
+    limits: Limits,
+    bos: Sequence[bool] | None = None,
+    top: int | None = None,
+    stream: bool = False,
+) -> Work[TokenEvent | Continuation, list[Continuation]]:
+    """Continue each prompt `n` times; a use case.
+
+    Args:
+        loaded: by what model.
+        prompts: checked ids [T] of each, without `<s>`; possibly none.
+        parameters: how.
+        continues: for each prompt, whether a text stands before its continuation whose first space is then real.
+        limits: of one request.
+        bos: for each prompt, whether the model starts after `<s>`, else from its empty state; all do if left out.
+        top: how many of the most probable tokens to report in the place of each token; none if 0 or left out.
+        stream: whether events are wanted: a `TokenEvent` a token, and each `Continuation` when it ends. A choice of
+            beams, which is certain only at the end, then gives all its pieces at once.
+
+    Returns:
+        The continuations, n a prompt in order of prompts; of beams and of `best_of` the best first. Beams
+        give fewer if there are not n that differ.
+
+    Raises:
+        InvalidInputError: an id of `logit_bias` is outside the vocabulary, a limit is exceeded, or what
+            is asked for cannot be streamed.
+        UnsupportedParameterError: the model reads from right to left.
+    """
+    check_reads_forward(loaded)
+    _check_biases(loaded, parameters)
+    if stream:
+        check_streams(parameters)
+    choices = len(prompts) * parameters.n
+    limits.check_entries(
+        choices * parameters.max_tokens * max(1, top or 0),
+        parameter="max_tokens",
+        description=f"max_tokens is {parameters.max_tokens} for {choices} choices"
+        + (f" with {top} alternatives a token" if top else ""),
+        instead="ask in several requests",
+    )
+    banned = yield from _banned_sequences(loaded, parameters)
+    if parameters.seed is None:
+        parameters = replace(parameters, seed=secrets.randbits(63))
+    starts = [True] * len(prompts) if bos is None else bos
+    given = [
+        Prompt(number, ids, after_bos, continued)
+        for number, (ids, after_bos, continued) in enumerate(zip(prompts, starts, continues, strict=True))
+    ]
+    task = DecodeTask(loaded, parameters, banned, min(top or 0, loaded.vocab_size), stream)
+    # compiled code, which a model has had loaded when it was warmed up, is not waited for when the service starts
+    from service.use_cases.decode import beam_search, sample_prompts
+
+    if parameters.strategy == BEAM:
+        return (yield from beam_search(task, given))
+    return _best((yield from sample_prompts(task, given)), parameters)
+
+
+def check_streams(parameters: DecodingParameters) -> None:
+    """Refuse to stream what is chosen among more continuations.
+
+    Raises:
+        InvalidInputError: `best_of` is above `n`.
+    """
+    if parameters.num_samples > parameters.n:
+        raise InvalidInputError(
+            f"best_of is {parameters.best_of} and n is {parameters.n}: which are the best is known at the end, so "
+            "they cannot be streamed",
+            parameter="best_of",
+        )
+
+
+def _check_biases(loaded: LoadedModel, parameters: DecodingParameters) -> None:
+    for token_id, _ in parameters.logit_bias:
+        if not 0 <= token_id < loaded.vocab_size:
+            raise InvalidInputError(
+                f"logit_bias has the token {token_id}, but this model's token ids are 0 to {loaded.vocab_size - 1}",
+                parameter=f"logit_bias.{token_id}",
+            )
+
+
+def _banned_sequences(
+    loaded: LoadedModel, parameters: DecodingParameters
+) -> Work[TokenEvent | Continuation, BannedSequences | None]:
+    if not parameters.bad_words:
+        return None
+    found = yield from map_in_steps(
+        parameters.bad_words, lambda text: spellings(loaded.tokenizer, text), size=lambda text: 16 * len(text)
+    )
+    return BannedSequences(ids for several in found for ids in several)
+
+
+def _best(drawn: list[Continuation], parameters: DecodingParameters) -> list[Continuation]:
+    """Of `best_of` continuations a prompt the `n` best ones, numbered anew."""
+    if parameters.num_samples == parameters.n:
+        return drawn
+    kept = []
+    for first in range(0, len(drawn), parameters.num_samples):
+        ranked = sorted(drawn[first : first + parameters.num_samples], key=lambda one: -one.score)
+        kept += ranked[: parameters.n]
+    for choice, one in enumerate(kept):
+        one.choice = choice
+    return kept
 
 
 @dataclass(frozen=True, slots=True)

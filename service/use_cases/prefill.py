@@ -1,4 +1,8 @@
-"""Reading contexts: the state of a model after each of several sequences."""
+"""Prefill of contexts: the model state after each of several sequences, with the prefix cache.
+
+States of requests with few contexts are cached, both at the end and at the start of the last word,
+which may still change while it is typed.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,15 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
-from models.protocol import LanguageModel
-from models.scoring import pad_sequences
+from models.language_model import LanguageModel, pad_sequences
 from models.vocabulary import BOS
+from service.engine.batching import concatenate_states, materialize
 from service.engine.calls import consume
-from service.engine.hosted import LoadedModel
 from service.engine.job import Work
-from service.engine.prefixes import PrefixCache
-from service.engine.reads import SHORT_READ_TOKENS
-from service.engine.rows import concatenate_states, materialize
+from service.engine.loaded_model import LoadedModel
+from service.engine.prefill import SHORT_READ_TOKENS
+from service.engine.prefix_cache import PrefixCache
 
 MAX_CALL_TOKENS = 2048
 """Padded tokens that one call reads, or one sequence: what it holds is bounded so."""

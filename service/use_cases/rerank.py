@@ -1,33 +1,202 @@
-"""Putting candidates in a better order."""
+"""Reranking of candidate lists by a log-linear combination of features, one list or a stream.
 
-from collections.abc import Callable, Mapping, Sequence
+A list of a stream that is wrong fails alone. In a session the candidates of each list follow the
+text that the client committed before: a session is a handle to one state per model, so its cost
+does not grow with the committed text. Using a session changes nothing, so a list may be sent again,
+with the same commit or another.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from models.errors import InvalidInputError
-from models.reranking import derived
-from models.reranking.confidence import WordPosterior, word_confidences_in_steps
+from models.arrays import TokenIds
+from models.errors import InvalidInputError, LanguageModelError, StatesFullError
+from models.language_model import pad_sequences
+from models.reranking import features as reranking_features
+from models.reranking.candidates import CandidateList
 from models.reranking.features import ListFeatures, check_given, derived_in_steps, given_column, offsets_of
-from models.reranking.lists import CandidateList
-from models.reranking.log_linear import LogLinearModel
-from models.reranking.mbr import Utility, expected_utilities_in_steps
-from models.reranking.ranking import Ranking, rank_by, scaled_posteriors
+from models.reranking.mbr import (
+    Utility,
+    WordPosterior,
+    expected_utilities_in_steps,
+    word_confidences_in_steps,
+)
+from models.reranking.ranking import LogLinearModel, Ranking, rank_by, scaled_posteriors
+from models.vocabulary import EOS
+from service.engine.batching import concatenate_states, materialize
+from service.engine.calls import consume
 from service.engine.job import Work
+from service.engine.loaded_model import LoadedModel
+from service.engine.state_store import StoredState
 from service.use_cases.candidate_features import (
     NO_START_STATES,
     CandidateScores,
+    ScoringModels,
     ScoringOptions,
+    StartStates,
     TokenScores,
     score_candidates,
 )
-from service.use_cases.limits import Limits
-from service.use_cases.rerank_sessions import Turn, resume_sessions
+from service.use_cases.inputs import Limits, check_reads_forward
+from service.use_cases.prefill import chunks_by_length
 from service.use_cases.score import Detail
-from service.use_cases.scoring_models import ScoringModels
-from service.use_cases.states import OwnedStateStore
+from service.use_cases.states import OwnedStateStore, ids_after
+
+_HANDLE_SEPARATOR = ","
+
+
+class Turn(NamedTuple):
+    """What a list says of the session it belongs to.
+
+    Attributes:
+        session: what the reply to the list before it gave; None begins a session.
+        commit: the text that the client chose of the list before, which is read first; None if nothing is to be read.
+    """
+
+    session: str | None
+    commit: str | None
+
+
+class SessionStates(NamedTuple):
+    """Where the lists of a request start.
+
+    Attributes:
+        starts: the states that they follow.
+        turns: what each list says, by the number of its state; None for a list without a session.
+        place: where states are kept.
+    """
+
+    starts: StartStates
+    turns: Sequence[Turn | None]
+    place: OwnedStateStore
+
+    def sessions(self) -> list[str | None]:
+        """What each list's reply gives, for the list after it: the same as before where nothing was committed.
+
+        Raises:
+            StatesFullError: there is no room for the states; none is kept.
+        """
+        numbers = self.starts.of_lists
+        news = sorted(
+            {
+                n
+                for n, turn in zip(numbers, self.turns, strict=True)
+                if turn and turn.commit is not None and n is not None
+            }
+        )
+        kept = [states[n] for n in news for states in self.starts.of_models]
+        handles = iter(self.place.store.keep(self.place.owner, kept))
+        made = {n: _HANDLE_SEPARATOR.join(next(handles) for _ in self.starts.of_models) for n in news}
+        return [
+            None if turn is None or n is None else made.get(n, turn.session)
+            for n, turn in zip(numbers, self.turns, strict=True)
+        ]
+
+
+def resume_sessions(
+    models: ScoringModels,
+    turns: Sequence[Turn | None],
+    place: OwnedStateStore,
+    limits: Limits,
+    *,
+    bos: bool,
+    eos: bool,
+    name: Callable[[int], str],
+) -> Work[Any, SessionStates]:
+    """Find the states of sessions and read what is committed; a use case.
+
+    Args:
+        models: who scores.
+        turns: of each list; None for a list without a session.
+        place: where states are kept.
+        limits: of what a state has read.
+        bos: whether a session begins with `<s>`.
+        eos: whether `</s>` is read after what is committed.
+        name: what stands before `session` in a message about list i.
+
+    Raises:
+        UnknownStateError: a session was freed or has expired.
+        StateElsewhereError: another process keeps it.
+        InvalidInputError: a session is of other models than the request's.
+        ContextLengthError: what was committed has become too long.
+        UnsupportedParameterError: a model reads from right to left.
+        StatesFullError: there is no room for what would be kept.
+    """
+    numbers: dict[Turn, int] = {}
+    of_lists = [None if turn is None else numbers.setdefault(turn, len(numbers)) for turn in turns]
+    names = {of_lists[i]: name(i) for i in reversed(range(len(turns)))}
+    place.store.check_capacity(len(models.all) * sum(turn.commit is not None for turn in numbers))
+    found = [_session_states(models, turn, place, names[n], bos=bos) for turn, n in numbers.items()]
+    of_models = []
+    for number, loaded in enumerate(models.all):
+        check_reads_forward(loaded)
+        befores = [states[number] for states in found]
+        texts = [_commit_ids(befores[n], turn, names[n], limits, eos=eos) for turn, n in numbers.items()]
+        of_models.append((yield from _read_commits(loaded, befores, texts)))
+    return SessionStates(StartStates(of_lists, of_models), turns, place)
+
+
+def _session_states(
+    models: ScoringModels, turn: Turn, place: OwnedStateStore, name: str, *, bos: bool
+) -> list[StoredState]:
+    """What each model remembers of a session."""
+    if turn.session is None:
+        return [
+            StoredState(loaded, loaded.model.initial_state(1) if bos else loaded.model.empty_state(1))
+            for loaded in models.all
+        ]
+    states = place.store.find(place.owner, turn.session.split(_HANDLE_SEPARATOR), parameter=f"{name}session")
+    told = [kept.loaded for kept in states]
+    if len(told) != len(models.all) or any(a is not b for a, b in zip(told, models.all, strict=True)):
+        raise InvalidInputError(
+            f"{name}session is of {', '.join(one.address for one in told)} as loaded then, and this request asks "
+            f"{', '.join(one.address for one in models.all)}: begin another session, with what was committed as its "
+            "first commit",
+            parameter=f"{name}session",
+        )
+    return states
+
+
+def _commit_ids(before: StoredState, turn: Turn, name: str, limits: Limits, *, eos: bool) -> TokenIds:
+    if turn.commit is None:
+        return np.zeros(0, dtype=np.int64)
+    limits.check_characters(turn.commit, parameter=f"{name}commit")
+    if eos:
+        ids = np.append(ids_after(before, turn.commit), EOS)
+    else:
+        ids = ids_after(before, _with_trailing_space(before.loaded, turn.commit))
+    limits.check_length(before.num_tokens + len(ids), parameter=f"{name}commit")
+    return ids
+
+
+def _with_trailing_space(loaded: LoadedModel, text: str) -> str:
+    """A text with the space that stands before the next candidate: as after a context, it is read and not scored."""
+    own = loaded.tokenizer.leading_space  # of the next word's first token
+    return text if own or not text or text[-1].isspace() else text + " "
+
+
+def _read_commits(
+    loaded: LoadedModel, befores: Sequence[StoredState], texts: Sequence[TokenIds]
+) -> Work[Any, list[StoredState]]:
+    """The states after texts, each read after its own."""
+    states = [kept.state for kept in befores]
+    for rows in chunks_by_length(np.array([len(text) for text in texts], dtype=np.int64)):
+        tokens, lengths = pad_sequences([texts[row] for row in rows])
+        if tokens.size:
+            state = concatenate_states([befores[row].state for row in rows])
+            after = yield from consume(loaded.model, state, tokens, lengths)
+            for place, row in enumerate(rows):
+                states[row] = materialize(after.select(np.array([place])))  # as what is kept must be
+            yield None
+    return [
+        StoredState(loaded, state, kept.num_tokens + len(ids), int(ids[-1]) if len(ids) else kept.last_token)
+        for state, kept, ids in zip(states, befores, texts, strict=True)
+    ]
+
 
 MAX_COMPARED = 1000
 """Candidates of a list of which each is compared with each, as risks, agreement and confidences ask for."""
@@ -67,7 +236,7 @@ class RerankOptions:
     @property
     def is_pairwise(self) -> bool:
         """Whether each candidate of a list is compared with each other one."""
-        made = (name for name in self.weighting.weights if name.startswith(derived.CONSENSUS))
+        made = (name for name in self.weighting.weights if name.startswith(reranking_features.CONSENSUS))
         return self.mbr is not None or self.confidences or any(made)
 
 
@@ -227,7 +396,7 @@ def _with_derived(
     lists: Sequence[CandidateList], features: ListFeatures, options: RerankOptions, name: Callable[[int], str]
 ) -> Work[Any, ListFeatures]:
     """With the derived features that have weights."""
-    made = tuple(feature for feature in options.weighting.weights if derived.is_derived(feature))
+    made = tuple(feature for feature in options.weighting.weights if reranking_features.is_derived(feature))
     if not made:
         return features
     parts = []
@@ -295,3 +464,105 @@ def _rank_list(
         None if tokens is None else (lambda place: tokens(first + place)),
         None,
     )
+
+
+RerankOutcome: TypeAlias = RankedList | LanguageModelError
+"""What became of a line; an error if it is wrong."""
+
+RerankLine: TypeAlias = RerankItem | InvalidInputError
+"""A list, or why there is none."""
+
+_CANDIDATES_PER_BATCH = 2048
+_LINES_PER_BATCH = 256
+_BYTES_PER_PIECE = 1 << 15
+
+
+def rerank_lines(
+    models: ScoringModels,
+    lines: Iterator[RerankLine],
+    options: RerankOptions,
+    limits: Limits,
+    *,
+    write: Callable[[RerankOutcome], Iterator[bytes]],
+    states: OwnedStateStore | None = None,
+) -> Work[bytes, None]:
+    """Re-rank a stream of lists; a wrong one does not stop the others. A use case.
+
+    Args:
+        models: who scores.
+        lines: a list each, or why there is none.
+        options: how.
+        limits: of one text with its context.
+        write: makes of an outcome pieces of what is answered, each in a bounded time.
+        states: where sessions are kept.
+
+    Yields:
+        Events: pieces of the answer, in order.
+    """
+    while batch := (yield from read_batch(lines)):
+        written = bytearray()
+        for outcome in (yield from rerank_batch(models, batch, options, limits, states=states)):
+            for piece in write(outcome):
+                written += piece
+                if len(written) >= _BYTES_PER_PIECE:
+                    yield bytes(written)
+                    written.clear()
+        yield bytes(written)
+
+
+def read_batch(lines: Iterator[RerankLine]) -> Work[Any, list[RerankLine]]:
+    """The next of some lines, as many as are re-ranked together; none at the end. A use case."""
+    batch: list[RerankLine] = []
+    count = read = 0
+    for line in lines:
+        batch.append(line)
+        size = len(line.given.candidates) if isinstance(line, RerankItem) else 1
+        count, read = count + size, read + size
+        if count >= _CANDIDATES_PER_BATCH or len(batch) >= _LINES_PER_BATCH:
+            break
+        if read >= CANDIDATES_PER_STEP:
+            read = 0
+            yield None
+    return batch
+
+
+def rerank_batch(
+    models: ScoringModels,
+    lines: Sequence[RerankLine],
+    options: RerankOptions,
+    limits: Limits,
+    *,
+    states: OwnedStateStore | None = None,
+) -> Work[Any, list[RerankOutcome]]:
+    """What becomes of some lines: re-ranked together, or if one is wrong one by one, so that only that one fails.
+
+    A use case; see `rerank_lines` for the arguments.
+    """
+    items = [line for line in lines if isinstance(line, RerankItem)]
+    ranked = iter((yield from _rerank_or_split(models, items, options, limits, states)))
+    return [next(ranked) if isinstance(line, RerankItem) else line for line in lines]
+
+
+def _rerank_or_split(
+    models: ScoringModels,
+    items: Sequence[RerankItem],
+    options: RerankOptions,
+    limits: Limits,
+    states: OwnedStateStore | None,
+) -> Work[Any, list[RerankOutcome]]:
+    if not items:
+        return []
+    try:
+        return [*(yield from rerank(models, items, options, limits, states=states, name=_no_prefix))]
+    except (InvalidInputError, StatesFullError) as error:
+        if len(items) == 1:
+            return [error]
+    one_by_one: list[RerankOutcome] = []
+    for item in items:
+        one_by_one += yield from _rerank_or_split(models, [item], options, limits, states)
+    return one_by_one
+
+
+def _no_prefix(_: int) -> str:
+    """What stands before `candidates` in messages where a line is one list."""
+    return ""

@@ -1,13 +1,13 @@
-"""Texts to token ids and back, for clients that count and compare tokens."""
+"""Texts to token ids and back, for clients that count or compare tokens."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from models.vocabulary import BOS, CONTROL_TOKENS
-from service.engine.hosted import LoadedModel
 from service.engine.job import Work
-from service.use_cases.limits import Limits
-from service.use_cases.token_entries import EntryBuilder
+from service.engine.loaded_model import LoadedModel
+from service.use_cases.completions import EntryBuilder
+from service.use_cases.inputs import Limits
 
 
 class TokenizedText(NamedTuple):

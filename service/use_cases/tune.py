@@ -1,4 +1,4 @@
-"""Finding weights for re-ranking from lists of which is known what is right."""
+"""Tuning of reranking weights on lists with references."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -6,21 +6,22 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from models.errors import InvalidInputError
-from models.reranking.derived import CONSENSUS, is_derived
-from models.reranking.features import ListFeatures, check_given
-from models.reranking.lists import CandidateList
-from models.reranking.metrics.interface import Metric
-from models.reranking.tuning.cross_fitting import cross_fit
-from models.reranking.tuning.features import TuningData, select_with_references, tuning_data
-from models.reranking.tuning.folds import assign_folds
-from models.reranking.tuning.outcome import TuningOutcome
+from models.reranking.candidates import CandidateList
+from models.reranking.features import CONSENSUS, ListFeatures, check_given, is_derived
+from models.reranking.metrics.metric import Metric
+from models.reranking.tuning.cross_fitting import (
+    TuningData,
+    TuningOutcome,
+    cross_fit,
+    select_with_references,
+    tuning_data,
+)
+from models.reranking.tuning.fitting import TuningSettings, assign_folds
 from models.reranking.tuning.problem import Ints
-from models.reranking.tuning.settings import TuningSettings
 from service.engine.job import Work
-from service.use_cases.candidate_features import compute_features
-from service.use_cases.limits import Limits
+from service.use_cases.candidate_features import ScoringModels, compute_features
+from service.use_cases.inputs import Limits
 from service.use_cases.rerank import MAX_COMPARED
-from service.use_cases.scoring_models import ScoringModels
 
 MAX_CANDIDATES = 65_536
 """Candidates of all lists of one request; the command line takes any number."""

@@ -1,1 +1,1 @@
-"""Several processes that serve behind one port: who starts them, and how they share connections and memory."""
+"""Several worker processes behind one port: supervision, shared connections and shared memory."""

@@ -1,27 +1,174 @@
-"""The process that starts workers, starts one again that has died, and has all stop together.
+"""Supervisor process: starts workers, restarts dead or hung ones, and stops all of them together.
 
 It serves nothing itself, starts no thread and runs no event loop, so that it can fork at any time.
+Models are inspected in a child process before, so that no thread of a library stays in this one,
+and modules are imported before the fork, so that their pages are shared.
+
+The watchdog counts its own checks, not seconds: when the whole machine was suspended, no worker is
+taken for hung. Shared folders are held by `flock`, which ends with the last process however it
+dies; folders that no process holds are removed at the next start.
 """
 
 import contextlib
+import fcntl
+import gc
+import importlib
+import json
 import os
 import secrets
+import select
+import shutil
 import signal
 import socket
+import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from models.errors import InvalidInputError
-from service.workers.board import SharedStatus
-from service.workers.crew import WorkerPool
-from service.workers.folders import LockedFolder
-from service.workers.signals import SignalQueue
-from service.workers.silence import Watchdog
+from models.errors import InvalidInputError, LanguageModelError
+from service.engine.model_host import ModelHost
+from service.workers.pool import HEARTBEAT_INTERVAL_S, SharedStatus, WorkerPool
 
 _log = structlog.get_logger(__name__)
+_PREFIX = "gramophone-"
+
+
+class LockedFolder:
+    """A new folder that nobody else's user may enter. The folders of its kind that were left over are removed first.
+
+    Args:
+        kind: what its name ends with, `gramophone-….kind`, so that nobody's own folder is taken for one.
+        parent: where it is to be; None for the folder of temporary files.
+    """
+
+    def __init__(self, kind: str, parent: Path | None = None) -> None:
+        parent = Path(tempfile.gettempdir()) if parent is None else parent
+        _remove_leftovers(parent, kind)
+        while True:  # until nobody has swept it before it was held
+            self.path = Path(tempfile.mkdtemp(f".{kind}", _PREFIX, parent))  # of mode 0700
+            try:
+                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            except FileNotFoundError:
+                continue
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            if self.path.exists():
+                return
+            os.close(self._descriptor)
+
+    def remove(self) -> None:
+        """Remove it, with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._descriptor)
+
+
+def _remove_leftovers(parent: Path, kind: str) -> None:
+    """Remove the folders of a kind that are ours and that nobody holds."""
+    for path in parent.glob(f"{_PREFIX}*.{kind}"):
+        with contextlib.suppress(OSError):  # held, or another user's, or gone by now
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(descriptor).st_uid == os.getuid():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+                    _log.info("removed what a service that was killed had left", folder=str(path))
+            finally:
+                os.close(descriptor)
+
+
+class SignalQueue:
+    """While it is open, signals of some kinds wait to be asked for.
+
+    Args:
+        kinds: which.
+    """
+
+    def __init__(self, kinds: Iterable[signal.Signals]) -> None:
+        self._kinds = frozenset(kinds)
+        self._reading, self._writing = socket.socketpair()
+        self._reading.settimeout(0)
+        self._writing.settimeout(0)
+        self._before = {kind: signal.signal(kind, lambda *_: None) for kind in self._kinds}
+        signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
+
+    def wait(self, timeout_s: float | None) -> list[int]:
+        """Signals that have come, in order; none if the time is over."""
+        if not select.select([self._reading], [], [], timeout_s)[0]:
+            return []
+        with contextlib.suppress(BlockingIOError):
+            return list(self._reading.recv(4096))
+        return []
+
+    @contextlib.contextmanager
+    def blocked(self) -> Iterator[None]:
+        """While the block runs, none arrives: a child that is forked there would write its own into our pipe."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, self._kinds)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def close(self) -> None:
+        """Let signals do what they did before."""
+        signal.set_wakeup_fd(-1)
+        for kind, handler in self._before.items():
+            signal.signal(kind, handler)
+        self._reading.close()
+        self._writing.close()
+
+
+_MAX_MISSED_HEARTBEATS = 5
+
+
+class Watchdog:
+    """Finds workers that have said nothing for some time.
+
+    It counts its own looks, not seconds: when the whole machine was held up, or all processes of a container were, the
+    supervisor could not look either, and takes nobody's silence amiss.
+
+    Args:
+        board: where workers say that they are alive.
+        size: how many there are.
+        patience_s: how long one may be silent; 0 is for ever. Five beats it always may.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, board: SharedStatus, size: int, *, patience_s: float, clock: Callable[[], float]
+    ) -> None:
+        self._status = board
+        self._every_s = max(patience_s / _MAX_MISSED_HEARTBEATS, HEARTBEAT_INTERVAL_S) if patience_s else 0.0
+        self._clock = clock
+        self._last_heartbeats = [0] * size
+        self._missed = [0] * size  # that found nothing new
+        self._due_s = clock() + self._every_s
+
+    @property
+    def due_s(self) -> float | None:
+        """When to look next; None where nobody is to."""
+        return self._due_s if self._every_s else None
+
+    def hung_workers(self) -> list[int]:
+        """Look, if it is time to; the workers that have been silent for too long, each told once.
+
+        One that has never spoken is being started, which may take its time.
+        """
+        if not self._every_s or self._clock() < self._due_s:
+            return []
+        self._due_s = self._clock() + self._every_s
+        found = []
+        for worker, count in enumerate(self._status.heartbeats):
+            is_silent = count > 0 and count == self._last_heartbeats[worker]
+            self._missed[worker] = self._missed[worker] + 1 if is_silent else 0
+            self._last_heartbeats[worker] = count
+            if self._missed[worker] == _MAX_MISSED_HEARTBEATS:
+                found.append(worker)
+        return found
+
+
 _STOP = (signal.SIGTERM, signal.SIGINT)
 _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 30.0
@@ -75,8 +222,8 @@ class Supervisor:
         self._name = name or secrets.token_hex(4)
         if len(self._name) > _MAX_NAME_LENGTH:
             raise InvalidInputError(
-                f"GRAMOPHONE_PROCESS_NAME has {len(self._name)} characters; with several workers {_MAX_NAME_LENGTH} are "
-                "the most, as each adds its number",
+                f"GRAMOPHONE_PROCESS_NAME has {len(self._name)} characters; with several workers {_MAX_NAME_LENGTH} "
+                "are the most, as each adds its number",
                 parameter="GRAMOPHONE_PROCESS_NAME",
             )
         self._patience_s = patience_s
@@ -283,3 +430,51 @@ def _shared_memory_folder() -> Path | None:
         return None
     is_roomy = room.f_bavail * room.f_frsize >= _MIN_SHARED_MEMORY_BYTES
     return _SHARED_MEMORY if is_roomy and os.access(_SHARED_MEMORY, os.W_OK) else None
+
+
+_ALWAYS = ("models.ngram.model",)
+_NEURAL = ("torch", "models.neural.model", "models.neural.int8", "models.cache.model", "models.mixture")
+_WEIGHTS = ".safetensors"
+
+
+def modules_for(host: ModelHost) -> list[str]:
+    """Names of the modules that the models of a host are made by; torch only where there is a network."""
+    for model in host.models.values():
+        if model.version is not None:
+            with contextlib.suppress(LanguageModelError, OSError):  # whoever loads it will tell
+                if any(name.endswith(_WEIGHTS) for name in host.registry.manifest(model.version).files):
+                    return [*_ALWAYS, *_NEURAL]
+    return [*_ALWAYS]
+
+
+def preload(modules: Iterable[str]) -> None:
+    """Import modules, and keep the collector's notes out of the pages that are to be shared."""
+    for name in modules:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+def probe_in_child(look: Callable[[], list[str]]) -> list[str]:
+    """What a look finds that is done by a child process, so that nothing of it stays in this one.
+
+    Threads that it starts, of a library for remote files say, would not be there in workers that are forked later.
+    Should it raise, the child tells, as this process would, and this process ends with the same exit code.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        found = look()
+        with os.fdopen(writing, "w") as pipe:
+            json.dump(found, pipe)
+        os._exit(0)  # not by the ways out of a program that goes on in its parent
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code:
+        sys.exit(code if code > 0 else 1)
+    found_there: list[str] = json.loads(said)
+    return found_there

@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from service.schemas.autocomplete import AutocompleteRequest
-from service.schemas.check import CheckRequest
+from service.schemas.check import CheckRequest, QualityRequest
 from service.schemas.generate import GenerateRequest
-from service.schemas.next_token import NextTokenRequest
-from service.schemas.quality import QualityRequest
 from service.schemas.rerank import RerankRequest
-from service.schemas.score import ScoreRequest
+from service.schemas.score import NextTokenRequest, ScoreRequest
 
 ROOT = Path(__file__).parents[2]
 REQUESTS = {

@@ -6,7 +6,7 @@ import pytest
 
 from models import errors
 from models.errors import LanguageModelError
-from service.routes.errors import ERROR_STATUSES, error_status
+from service.api_errors import ERROR_STATUSES, error_status
 
 KINDS = [
     kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, LanguageModelError)

@@ -13,7 +13,10 @@ def having(pattern):
 
 def test_everything_is_caught_in_two_places_only():
     """The engine's step, and the last resort around all requests."""
-    assert having(r"except (Base)?Exception\b|except:") == {"engine/scheduler.py", "routes/middleware.py"}
+    assert having(r"except (Base)?Exception\b|except:") == {
+        "engine/scheduler.py",
+        "middleware/request_log.py",
+    }
 
 
 def test_only_settings_read_the_environment():

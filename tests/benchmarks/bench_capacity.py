@@ -20,12 +20,10 @@ from pathlib import Path
 from ports import free_port, wait_until_ready
 from preparation import GRAMOPHONE, QUIET, quickstart, registry_at
 
-from service.load.driver import run_load
-from service.load.loads import ClosedLoop, LoadSettings, OpenLoop
-from service.load.summary import summarise_load
-from service.load.target import Request, Target
-from service.load.texts import default_texts, typed_prefixes
-from service.load.workloads import WorkloadOptions, workload_requests
+from service.bench.driver import run_load
+from service.bench.plan import ClosedLoop, LoadSettings, OpenLoop, Request, Target
+from service.bench.results import summarise_load
+from service.bench.workloads import WorkloadOptions, default_texts, typed_prefixes, workload_requests
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 WORKLOADS = ("next-token", "score", "autocomplete", "rerank", "generate")

@@ -22,9 +22,9 @@ from pathlib import Path
 from ports import free_port, wait_until_ready
 from preparation import GRAMOPHONE, QUIET, data_folder, ngram_and_mixture, registry_at, typed_texts
 
-from service.load.connection import Connection
-from service.load.target import Request, Target
-from service.load.workloads import WorkloadOptions, workload_requests
+from service.bench.connection import Connection
+from service.bench.plan import Request, Target
+from service.bench.workloads import WorkloadOptions, workload_requests
 
 _EQUAL = 20
 """Connections over which the equal requests come."""

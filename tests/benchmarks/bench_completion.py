@@ -15,14 +15,13 @@ import time
 import numpy as np
 from preparation import data_folder, novels_or_documentation, read_lines
 
-from models.completion.near import corrected_prefixes
+from models.completion.prefix import corrected_prefixes, split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings
-from models.completion.spelled import TokenTrie
-from models.completion.typed import split_prefix
-from models.scoring import prefill_sequences
+from models.completion.token_trie import TokenTrie
+from models.language_model import prefill_sequences
 from training.ngram.estimate import estimate
 from training.progress import Silent
-from training.tokenizing import TokenizerSettings, encode_corpus, learn_tokenizer
+from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 
 def lines_of(data, split):

@@ -22,15 +22,15 @@ import torch
 from ports import free_port, wait_until_ready
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
-from service.load.connection import Connection
-from service.load.target import Request, Target
+from service.bench.connection import Connection
+from service.bench.plan import Request, Target
 
 ROWS = 32
 

@@ -20,7 +20,7 @@ from ports import free_port
 from preparation import GRAMOPHONE, QUIET, data_folder, registry_at, train
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 
 RECIPES = ("ngram", "feed-forward", "elman", "mingru", "gru", "lstm", "mixture")
 

@@ -14,10 +14,10 @@ import math
 
 from preparation import data_folder, novels_or_documentation
 
-from training.corpora.encoded import EncodedCorpus
-from training.ngram.counting import count_ngrams
+from training.corpus import EncodedCorpus
+from training.ngram.counts import count_ngrams
 from training.progress import SILENT
-from training.tokenizing import TokenizerSettings, encode_corpus, learn_tokenizer
+from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 
 def main():

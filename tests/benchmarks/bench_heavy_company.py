@@ -29,12 +29,11 @@ import numpy as np
 from ports import free_port, wait_until_ready
 from preparation import GRAMOPHONE, QUIET, quickstart, registry_at, typed_texts
 
-from service.load.connection import Connection
-from service.load.driver import run_load
-from service.load.loads import ClosedLoop, LoadSettings
-from service.load.summary import summarise_load
-from service.load.target import Request, Target
-from service.load.texts import candidate_variants
+from service.bench.connection import Connection
+from service.bench.driver import run_load
+from service.bench.plan import ClosedLoop, LoadSettings, Request, Target
+from service.bench.results import summarise_load
+from service.bench.workloads import candidate_variants
 
 ROOT = Path(__file__).parents[2]
 _LETTERS = [chr(code) for code in range(33, 127) if chr(code) not in '"\\']

@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from models.language_model import pad_sequences
 from models.neural.config import NetworkConfig
-from models.neural.model import NeuralModel
+from models.neural.model import Int8Model, NeuralModel
 from models.neural.network import Network
-from models.neural.quantized.model import Int8Model
-from models.scoring import pad_sequences
 from models.vocabulary import Vocabulary
 
 STRETCH = 5

@@ -21,11 +21,10 @@ from bench_service import NO_OP
 from ports import free_port, wait_until_ready
 from preparation import GRAMOPHONE, QUIET, data_folder, ngram_and_mixture, registry_at, typed_texts
 
-from service.load.driver import run_load
-from service.load.loads import LoadSettings, OpenLoop
-from service.load.summary import summarise_load
-from service.load.target import Request, Target
-from service.load.workloads import WorkloadOptions, workload_requests
+from service.bench.driver import run_load
+from service.bench.plan import LoadSettings, OpenLoop, Request, Target
+from service.bench.results import summarise_load
+from service.bench.workloads import WorkloadOptions, workload_requests
 
 WARMUP_S = 1
 

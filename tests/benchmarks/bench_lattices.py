@@ -22,24 +22,21 @@ import torch
 from preparation import data_folder, lists_of_variants, peer
 from rapidfuzz.distance import Levenshtein
 
-from models.lattices.connecting import ArcColumns, build_lattice
+from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.kaldi import read_kaldi, write_kaldi
-from models.lattices.paths import nbest_candidates
-from models.lattices.rescoring import rescore
+from models.lattices.lattice import ArcColumns, build_lattice
+from models.lattices.rescoring import nbest_candidates, rescore
 from models.lattices.slf import read_slf, write_slf
-from models.lattices.spelling import LabelTokenizer
 from models.lattices.token_passing import LatticeSearchSettings
-from models.lattices.weights import PathWeights
 from models.neural.config import NetworkConfig
-from models.neural.model import NeuralModel
+from models.neural.model import Int8Model, NeuralModel
 from models.neural.network import Network
-from models.neural.quantized.model import Int8Model
-from models.ngram.arpa.writing import write_arpa
+from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import list_ngrams
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
 from tests.nbest_data import Listed, recognised
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 

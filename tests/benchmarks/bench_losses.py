@@ -10,15 +10,17 @@ import time
 import torch
 from torch.nn import functional
 
-from models.neural.output.adaptive import AdaptiveSoftmax
-from models.neural.output.softmax import INITIAL_RANGE, Softmax
-from models.neural.output.vectors import ClusteredEmbedding
+from models.neural.adaptive_softmax import AdaptiveSoftmax, ClusteredEmbedding
+from models.neural.softmax import INITIAL_RANGE, Softmax
 from models.vocabulary import BOS
-from training.neural.losses.adaptive import AdaptiveCrossEntropy
-from training.neural.losses.contrastive import NegativeSampling, NoiseContrastive
-from training.neural.losses.full_softmax import FullSoftmax
-from training.neural.losses.noise import NoiseSampler, noise_weights
-from training.neural.losses.sampled_softmax import SampledSoftmax
+from training.neural.losses.sampled import (
+    NegativeSampling,
+    NoiseContrastive,
+    NoiseSampler,
+    SampledSoftmax,
+    noise_weights,
+)
+from training.neural.losses.softmax import AdaptiveCrossEntropy, FullSoftmax
 
 POSITIONS, WIDTH, SAMPLES = 1120, 512, 2048
 CUTOFFS = {10_000: (2_000,), 100_000: (2_000, 20_000)}

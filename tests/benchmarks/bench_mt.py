@@ -17,21 +17,18 @@ from pathlib import Path
 import numpy as np
 from preparation import needed_data, read_lines
 
+from models.language_model import pad_sequences
+from models.reranking.candidates import Candidate, CandidateList, run_steps
 from models.reranking.features import ListFeatures, offsets_of
-from models.reranking.lists import Candidate, CandidateList
-from models.reranking.metrics.choice import make_metric
-from models.reranking.metrics.interface import Metric
+from models.reranking.metrics import make_metric
+from models.reranking.metrics.metric import Metric
 from models.reranking.metrics.significance import paired_bootstrap
-from models.reranking.tuning.cross_fitting import cross_fit
-from models.reranking.tuning.features import tuning_data
-from models.reranking.tuning.folds import assign_folds
-from models.reranking.tuning.settings import TuningSettings
-from models.reranking.tuning.steps import run_steps
-from models.scoring import pad_sequences
+from models.reranking.tuning.cross_fitting import cross_fit, tuning_data
+from models.reranking.tuning.fitting import TuningSettings, assign_folds
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS, UNK, Vocabulary
 from tests.nbest_data import translated
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 

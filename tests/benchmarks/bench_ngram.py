@@ -28,12 +28,10 @@ import numpy as np
 from preparation import data_folder, novels_or_documentation, peer
 
 from models.checkpoint.load import load_checkpoint
-from models.ngram.arpa.reading import read_arpa
-from models.ngram.arpa.writing import write_arpa
-from models.ngram.build import build_automaton, list_ngrams
-from models.ngram.bulk import score_sentence_lines, score_sentences
-from models.ngram.model import NGramModel, NGramState
-from models.ngram.quantised import quantise_automaton
+from models.ngram.arpa_reader import read_arpa
+from models.ngram.arpa_writer import write_arpa
+from models.ngram.build import build_automaton, list_ngrams, quantise_automaton
+from models.ngram.model import NGramModel, NGramState, score_sentence_lines, score_sentences
 from models.tokenizers import Tokenizer
 from models.vocabulary import EOS
 

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from preparation import data_folder, leave_out, novels_or_documentation
 
-from models.ngram.device.model import TensorNGramModel
+from models.language_model import pad_sequences
+from models.ngram.cuda.model import TensorNGramModel
 from models.ngram.model import NGramModel
-from models.scoring import pad_sequences
 from models.vocabulary import EOS, Vocabulary
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 

@@ -30,11 +30,11 @@ from peers.servers import running
 from peers.variants import BUSY, CHOSEN, VARIANTS, fastapi_command, litserve_command
 from peers.workloads import FASTAPI, GENERATE, LITSERVE, NEW_TOKENS, OURS, PEERS, SCORE, VOCAB_SIZE
 
-from models.checkpoint.local import LocalRegistry
-from service.load.connection import Connection
-from service.load.driver import run_load
-from service.load.loads import ClosedLoop, LoadSettings, OpenLoop
-from service.load.summary import summarise_load
+from models.checkpoint.registry import LocalRegistry
+from service.bench.connection import Connection
+from service.bench.driver import run_load
+from service.bench.plan import ClosedLoop, LoadSettings, OpenLoop
+from service.bench.results import summarise_load
 
 TOLERANCE = 1e-4
 """Nats by which a peer's score may differ from ours in float32."""

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from models.language_model import pad_sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.scoring import pad_sequences
 from models.vocabulary import Vocabulary
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
 from training.progress import Silent

@@ -26,7 +26,7 @@ from ports import free_port, wait_until_ready
 from preparation import GRAMOPHONE, QUIET, data_folder, lists_of_variants, train
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel

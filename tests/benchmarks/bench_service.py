@@ -17,10 +17,9 @@ from pathlib import Path
 from ports import free_port, wait_until_ready
 from preparation import GRAMOPHONE, QUIET, quickstart, registry_at
 
-from service.load.driver import run_load
-from service.load.loads import ClosedLoop, LoadSettings
-from service.load.summary import summarise_load
-from service.load.target import Request, Target
+from service.bench.driver import run_load
+from service.bench.plan import ClosedLoop, LoadSettings, Request, Target
+from service.bench.results import summarise_load
 
 NO_OP = """
 import fastapi, sys, uvicorn

@@ -25,7 +25,7 @@ from soak.findings import Soak, draw, table
 from soak.samples import sample
 from soak.swaps import Swaps
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 
 SHARE = 0.7
 RAMP = (8, 16)

@@ -24,9 +24,9 @@ from ports import free_port, wait_until_ready
 from preparation import GRAMOPHONE, QUIET, data_folder, ngram_and_mixture, registry_at
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.local import LocalRegistry
-from service.load.connection import Connection
-from service.load.target import Request, Target
+from models.checkpoint.registry import LocalRegistry
+from service.bench.connection import Connection
+from service.bench.plan import Request, Target
 
 WORDS_BEFORE = 7
 

@@ -22,15 +22,14 @@ from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.vocabulary import BOS
-from training.corpora.encoded import EncodedCorpus
-from training.corpora.reading import read_corpus
-from training.evaluation import evaluate
-from training.neural.schedule import Schedule
+from training.corpus import EncodedCorpus, read_corpus
+from training.evaluation.evaluate import evaluate
+from training.neural.optimization import Schedule
 from training.neural.settings import TrainSettings
-from training.neural.stream import Streams
+from training.neural.streams import Streams
 from training.neural.trainer import train_network
 from training.progress import Silent
-from training.tokenizing import TokenizerSettings, encode_corpus, learn_tokenizer
+from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 DROPOUT = 0.35
 WORDS = 10_000

@@ -25,14 +25,12 @@ from pathlib import Path
 from ports import free_port, wait_until_ready
 from preparation import GRAMOPHONE, QUIET, data_folder, quickstart, registry_at, train
 
-from service.load.connection import Connection
-from service.load.driver import run_load
-from service.load.loads import ClosedLoop, LoadSettings
-from service.load.summary import summarise_load
-from service.load.target import Request, Target
-from service.workers.board import SharedStatus
-from service.workers.crew import WorkerPool
-from service.workers.homes import Affinity
+from service.bench.connection import Connection
+from service.bench.driver import run_load
+from service.bench.plan import ClosedLoop, LoadSettings, Request, Target
+from service.bench.results import summarise_load
+from service.workers.peers import Affinity
+from service.workers.pool import SharedStatus, WorkerPool
 
 WORDS = (
     "it",

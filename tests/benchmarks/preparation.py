@@ -11,9 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from service.load.texts import candidate_variants, default_texts, shuffled
-from training.corpora.default import read_default_corpus
+from service.bench.workloads import candidate_variants, default_texts, shuffled
 from training.progress import Silent
+from training.texts import read_default_corpus
 
 GRAMOPHONE = (sys.executable, "-m", "service.cli")
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

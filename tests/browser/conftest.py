@@ -10,16 +10,16 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from models.checkpoint import load
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
 from service.app import create_app
-from service.engine.hosted import LoadState
-from service.server import listen, make_server
+from service.engine.loaded_model import LoadState
+from service.http_server import listen, make_server
 from service.settings import Settings
 from tests.fakes import FakeModel, fake_vocabulary
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 

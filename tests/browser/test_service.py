@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Error, expect
 
-from service.security.keys import create_key
+from service.api_keys import create_key
 from service.settings import Settings
 from tests.browser.conftest import editor, serving_at, write
 

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.tokenizers import WordTokenizer
+from service.api_keys import create_key
 from service.app import create_app
-from service.security.keys import create_key
 from service.settings import Settings
 from tests.checkpoints import damage
 from tests.contract.conftest import publish

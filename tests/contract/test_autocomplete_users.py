@@ -5,9 +5,9 @@ import dataclasses
 import httpx
 import pytest
 
+from service.api_keys import KeyScope, create_key
 from service.client import BadRequestError, Client, NotFoundError
-from service.schemas.autocomplete_replies import UserPair, UserWord
-from service.security.keys import KeyScope, create_key
+from service.schemas.replies import UserPair, UserWord
 from service.settings import Settings
 from tests.servers import running
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from service.security.keys import create_key
+from service.api_keys import create_key
 from service.settings import Settings
 from tests.command_line import typed_line
 from tests.servers import running

@@ -4,7 +4,7 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from service.security.keys import create_key
+from service.api_keys import create_key
 from service.settings import Settings
 from tests.servers import running
 

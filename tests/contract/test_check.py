@@ -7,7 +7,7 @@ import math
 import pytest
 
 from models.checking.calibration import Calibration, CalibrationPoint
-from models.checkpoint.calibrations import CalibrationStore
+from models.checkpoint.documents import CalibrationStore
 from models.vocabulary import BOS, EOS
 from service.client import AsyncClient, BadRequestError, Client
 from service.settings import Settings

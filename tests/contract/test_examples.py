@@ -7,17 +7,17 @@ import httpx
 import pytest
 from fastapi.openapi.models import OpenAPI
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from service.api_keys import KeyScope, create_key
 from service.routes.openapi import make_document, operations_in
-from service.security.keys import KeyScope, create_key
 from service.settings import Settings
 from tests.fakes import FakeModel
 from tests.json_schemas import Checker, MismatchError
 from tests.openapi_examples import EVENTS, JSON, LINES, WRITTEN, Asker, examples_in, media_type_of
 from tests.servers import running
 from training.progress import Silent
-from training.tokenizing import TokenizerSettings, learn_tokenizer
+from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 TEXT = [
     "Return the value of the function.",

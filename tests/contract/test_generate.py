@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from service.routes import event_stream
+from service.routes import streaming
 
 
 def ask(http, **body):
@@ -262,7 +262,7 @@ def test_bad_words_and_biases_hold(http):
 
 def test_a_silent_stream_shows_that_it_is_alive(http, server, monkeypatch):
     """Before the first event, which beams have only at the end, and between events."""
-    monkeypatch.setattr(event_stream, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(streaming, "HEARTBEAT_S", 0.02)
     model = server.app.state.services.host.resolve("slow").model
     for body in ({"max_tokens": 2}, {"max_tokens": 2, "strategy": "beam"}):
         monkeypatch.setattr(model, "delay_s", 0.15)
@@ -274,7 +274,7 @@ def test_a_silent_stream_shows_that_it_is_alive(http, server, monkeypatch):
 
 
 def test_what_goes_wrong_after_a_heartbeat_is_an_event(http, server, monkeypatch):
-    monkeypatch.setattr(event_stream, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(streaming, "HEARTBEAT_S", 0.02)
     model = server.app.state.services.host.resolve("slow").model
     monkeypatch.setattr(model, "delay_s", 0.1)
     threading.Timer(0.25, monkeypatch.setattr, (model, "fails", True)).start()

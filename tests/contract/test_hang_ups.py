@@ -6,7 +6,7 @@ import json
 import random
 import time
 
-from service.engine.rows import StateView
+from service.engine.batching import StateView
 
 REQUESTS = 400
 

@@ -36,7 +36,7 @@ def submitted(monkeypatch):
     """The jobs that the engine was given."""
     jobs, submit = [], Scheduler.submit
     monkeypatch.setattr(Scheduler, "submit", lambda self, job: (jobs.append(job), submit(self, job))[1])
-    monkeypatch.setattr("service.routes.serving.BULK_TOKENS", 600)  # small limits for small models
+    monkeypatch.setattr("service.routes.request.BULK_TOKENS", 600)  # small limits for small models
     return jobs
 
 

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from service.settings import Settings
 from tests import families

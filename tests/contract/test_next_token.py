@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from models.scoring import entropy_bits
+from models.language_model import entropy_bits
 from models.vocabulary import BOS
 from tests.fakes import FakeModel, fake_vocabulary
 

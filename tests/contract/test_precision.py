@@ -6,8 +6,7 @@ from models.checkpoint.load import load_checkpoint
 from service.client import Client
 from service.settings import Settings
 from tests.servers import running
-from training.commands.evaluating import run_evaluate
-from training.commands.training import run_train
+from training.commands import run_evaluate, run_train
 
 TRAIN = [
     f"the {noun} sat on the {place}" for noun in ("cat", "dog", "owl") for place in ("mat", "bed", "roof")

@@ -9,8 +9,8 @@ import time
 import httpx
 import pytest
 
-from models.checkpoint.local import LocalRegistry
-from service.security.keys import create_key
+from models.checkpoint.registry import LocalRegistry
+from service.api_keys import create_key
 from tests.processes import running_process
 
 PRIVATE = "cat sat on the mat"

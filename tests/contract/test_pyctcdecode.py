@@ -6,9 +6,9 @@ import kenlm
 import numpy as np
 import pytest
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
-from models.ngram.arpa.writing import write_arpa
+from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import list_ngrams
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
@@ -17,7 +17,7 @@ from service.fusion import PyCTCDecodeLM
 from service.settings import Settings
 from tests.decoders import importable
 from tests.servers import running
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 

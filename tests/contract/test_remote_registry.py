@@ -12,7 +12,7 @@ import pytest
 from models.checkpoint.registry import open_registry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
-from service.security.keys import create_key
+from service.api_keys import create_key
 from service.settings import Settings
 from tests.contract.conftest import publish
 from tests.fakes import FakeModel, fake_vocabulary

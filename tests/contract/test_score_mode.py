@@ -4,12 +4,12 @@ import httpx
 import pytest
 import torch
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.language_model import pad_sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.scoring import pad_sequences
 from models.vocabulary import EOS
 from service.settings import Settings
 from tests import families

@@ -4,10 +4,10 @@ import httpx
 import pytest
 
 from models.errors import FormatError, InvalidInputError
+from service.api_keys import KeyScope, create_key
 from service.app import create_app
 from service.client import AccessError, Client
-from service.security.access import SCOPES_BY_ROUTE, AccessTable
-from service.security.keys import KeyScope, create_key
+from service.middleware.authentication import SCOPES_BY_ROUTE, AccessTable
 from service.settings import Settings
 from tests.raw_http import asked
 from tests.servers import running, serving

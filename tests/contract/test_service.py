@@ -7,7 +7,7 @@ import time
 import httpx
 import pytest
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.errors import InvalidInputError, ModelNotFoundError, RegistryError
 from service.app import create_app
 from service.settings import Settings

@@ -6,7 +6,7 @@ import httpx
 import numpy as np
 import pytest
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from service.client import AsyncClient, Client
 from service.settings import Settings

@@ -5,10 +5,10 @@ import time
 import httpx
 import pytest
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.tokenizers import WordTokenizer
+from service.api_keys import create_key
 from service.client import Client, NotFoundError, OverloadedError, ServerError, StateElsewhereError
-from service.security.keys import create_key
 from service.settings import Settings
 from tests.contract.conftest import publish
 from tests.fakes import FakeModel, fake_vocabulary

@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.tokenizers import WordTokenizer
-from service.engine.hosted import LoadedModel
-from service.local import asking
+from service.engine.loaded_model import LoadedModel
+from service.local import ask
 from service.settings import Settings
 from tests.contract.conftest import publish
 from tests.fakes import FakeModel, fake_vocabulary
@@ -41,7 +41,7 @@ def answers_of(registry, number):
     """What a version answers, by path; asked in this process."""
     version = registry.resolve(f"moving@{number}")
     loaded = LoadedModel(version.address, load_checkpoint(version.path))
-    return {"/v1/score": asking.score(loaded, SCORE), "/v1/generate": asking.generate(loaded, GENERATE)}
+    return {"/v1/score": ask.score(loaded, SCORE), "/v1/generate": ask.generate(loaded, GENERATE)}
 
 
 def essence(answer):

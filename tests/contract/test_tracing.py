@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from models.errors import InvalidInputError
 from service import app as composition
-from service import tracing
+from service.middleware import request_log
 from service.settings import Settings
 from tests.servers import running
 
@@ -96,7 +96,7 @@ def test_a_bad_request_is_no_failure_of_the_service(traced, spans):
     ],
 )
 def test_the_endpoint_is_completed(endpoint, whole):
-    provider = tracing.make_tracer_provider(endpoint)
+    provider = request_log.make_tracer_provider(endpoint)
     (processor,) = provider._active_span_processor._span_processors
     assert processor.span_exporter._endpoint == whole
     assert provider.resource.attributes["service.name"] == "gramophone"
@@ -106,7 +106,7 @@ def test_the_endpoint_is_completed(endpoint, whole):
 def test_set_but_not_installed_stops_the_start(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(InvalidInputError, match=r"gramophone-lm\[otel\]"):
-        tracing.make_tracer_provider("http://c:4318")
+        request_log.make_tracer_provider("http://c:4318")
 
 
 def test_unset_it_is_not_imported():

@@ -3,9 +3,9 @@
 import httpx
 import pytest
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.tokenizers import WordTokenizer
-from service.security.keys import create_key
+from service.api_keys import create_key
 from tests.contract.conftest import publish
 from tests.fakes import FakeModel, fake_vocabulary
 from tests.workers import running_workers, wait_for

@@ -7,7 +7,7 @@ import time
 import httpx
 import pytest
 
-from service.security.keys import create_key
+from service.api_keys import create_key
 from tests.workers import running_workers, wait_for
 
 USERS = ["ann", "bob", "cid", "dan"]

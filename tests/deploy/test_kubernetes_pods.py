@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from service.server import _CANCEL_MARGIN_S
+from service.http_server import _CANCEL_MARGIN_S
 from service.settings import Settings
 from tests.deploy.manifests import (
     KUBERNETES,

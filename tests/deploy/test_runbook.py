@@ -12,7 +12,7 @@ import typer
 import yaml
 
 from service.app import create_app
-from service.cli.program import app
+from service.cli.main import app
 from service.settings import Settings
 from tests.deploy.gramophones import train_small
 from tests.deploy.manifests import KUBERNETES, OVERLAYS, rendered

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import yaml
 
-from service.security.keys import KeyScope, create_key
+from service.api_keys import KeyScope, create_key
 from tests.deploy.gramophones import GRAMOPHONE, serving_processes, train_small
 from tests.deploy.monitoring import FOLDER, monitoring
 from tests.deploy.panels import metrics, queries

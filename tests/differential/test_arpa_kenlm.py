@@ -7,11 +7,11 @@ import kenlm
 import numpy as np
 import pytest
 
-from models.ngram.arpa.reading import read_arpa
-from models.ngram.arpa.writing import write_arpa
+from models.language_model import pad_sequences
+from models.ngram.arpa_reader import read_arpa
+from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import build_automaton, list_ngrams
 from models.ngram.model import NGramModel
-from models.scoring import pad_sequences
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS, UNK
 from tests.arpa_files import random_arpa

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.reranking.metrics.choice import make_metric
+from models.reranking.metrics import make_metric
 from tests.nbest_data import RECOGNISED, recognised, translated
 
 texts = st.text("ab é.", max_size=12)

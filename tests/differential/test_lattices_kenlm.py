@@ -6,12 +6,10 @@ import kenlm
 import numpy as np
 import pytest
 
-from models.lattices.paths import nbest_candidates
-from models.lattices.rescoring import rescore
-from models.lattices.spelling import LabelTokenizer
+from models.lattices.graph import LabelTokenizer, PathWeights
+from models.lattices.rescoring import nbest_candidates, rescore
 from models.lattices.token_passing import LatticeSearchSettings
-from models.lattices.weights import PathWeights
-from models.ngram.arpa.reading import read_arpa
+from models.ngram.arpa_reader import read_arpa
 from models.ngram.build import build_automaton
 from models.ngram.model import NGramModel
 from models.tokenizers import WordTokenizer

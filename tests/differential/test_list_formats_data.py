@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from models.reranking.formats.fields import collapse_whitespace
-from models.reranking.formats.reading import read_bytes, read_lists
+from models.reranking.formats.format import collapse_whitespace
+from models.reranking.formats.reader import read_bytes, read_lists
 from models.reranking.formats.summary import summarise_lists
-from models.reranking.formats.writing import format_lists
+from models.reranking.formats.writer import format_lists
 
 pytestmark = pytest.mark.data
 

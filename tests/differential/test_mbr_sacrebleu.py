@@ -5,7 +5,7 @@ import pytest
 import sacrebleu
 
 from models.reranking.mbr import expected_utilities
-from models.reranking.metrics.choice import make_metric
+from models.reranking.metrics import make_metric
 from tests.nbest_data import translated
 
 SENTENCE_SCORES = {"chrf": sacrebleu.sentence_chrf, "bleu": sacrebleu.sentence_bleu}

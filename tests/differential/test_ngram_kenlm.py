@@ -9,11 +9,11 @@ import kenlm
 import numpy as np
 import pytest
 
+from models.language_model import pad_sequences
 from models.ngram.build import list_ngrams
-from models.scoring import pad_sequences
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS, Vocabulary
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import NGramEstimate, estimate
 from training.progress import Silent
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.ngram.arpa.reading import read_arpa
+from models.ngram.arpa_reader import read_arpa
 from models.ngram.build import build_automaton
 from models.ngram.model import NGramModel, NGramState
 from models.vocabulary import EOS, Vocabulary

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.ngram.build import list_ngrams
-from models.ngram.verification import verify_automaton
+from models.ngram.build import list_ngrams, verify_automaton
 from tests.relational import assert_same, in_memory, limit_with_room, relational, tokenizer_of
 from training.scale.duckdb_engine import DuckDBEngine
 

@@ -7,8 +7,8 @@ import pytest
 
 from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, Vocabulary
-from training.corpora.encoded import EncodedCorpus
-from training.evaluation import evaluate
+from training.corpus import EncodedCorpus
+from training.evaluation.evaluate import evaluate
 from training.ngram.estimate import NGramEstimate, estimate, smooth
 from training.progress import Silent
 

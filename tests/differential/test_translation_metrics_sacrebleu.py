@@ -9,10 +9,9 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-from models.reranking.metrics.bleu import sentence_bleu
-from models.reranking.metrics.choice import make_metric
+from models.reranking.metrics import make_metric
+from models.reranking.metrics.ngram_overlap import sentence_bleu, tokenize_13a
 from models.reranking.metrics.significance import resampled_scores
-from models.reranking.metrics.tokenizer_13a import tokenize_13a
 from tests.nbest_data import translated
 
 THEIRS = {"bleu": BLEU, "chrf": CHRF}

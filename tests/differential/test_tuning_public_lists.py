@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 
-from models.reranking.lists import Candidate, CandidateList
-from models.reranking.metrics.choice import make_metric
-from models.reranking.tuning.cross_fitting import cross_fit
-from models.reranking.tuning.features import tuning_data
-from models.reranking.tuning.settings import TuningSettings
-from models.reranking.tuning.steps import run_steps
+from models.reranking.candidates import Candidate, CandidateList, run_steps
+from models.reranking.metrics import make_metric
+from models.reranking.tuning.cross_fitting import cross_fit, tuning_data
+from models.reranking.tuning.fitting import TuningSettings
 from tests.nbest_data import RECOGNISED, recognised
 from tests.tuning_problems import words_alone
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import matplotlib.figure  # noqa: F401 - what children need is imported once, here
 
-import training.commands.past_memory
+import training.commands
 import training.scale.duckdb_engine  # noqa: F401
-from service.cli.program import main as gramophone
+from service.cli.main import main as gramophone
 from tests.fault.forked import Child, moments
 
 KILLS = 4

@@ -11,9 +11,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from models.checkpoint.local import LocalRegistry
 from models.checkpoint.manifest import read_manifest, verify_files
-from models.checkpoint.registry import open_registry
+from models.checkpoint.registry import LocalRegistry, open_registry
 from tests.checkpoints import write_minimal
 
 FILE_OPERATIONS = {

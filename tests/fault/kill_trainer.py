@@ -11,12 +11,12 @@ from pathlib import Path
 
 import matplotlib.figure  # noqa: F401 - what children need is imported once, here
 
-import training.commands.training
-import training.publishing  # noqa: F401
+import training.commands
+import training.publish  # noqa: F401
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.ngram.model import NGramModel  # noqa: F401
-from service.cli.program import main as gramophone
+from service.cli.main import main as gramophone
 from tests.fault.forked import Child, moments, told_by_child
 
 KILLS_ANYWHERE = 8

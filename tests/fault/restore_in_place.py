@@ -16,13 +16,13 @@ from typing import NamedTuple
 import httpx
 import numpy as np
 
-from models.checkpoint.local import LocalRegistry
-from models.checkpoint.restoring import restore_backup
+from models.checkpoint.registry import LocalRegistry
+from models.checkpoint.restore import restore_backup
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
 from tests.processes import running_process
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 

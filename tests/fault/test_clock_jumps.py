@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from models.checkpoint import load
-from models.checkpoint.local import LocalRegistry
-from models.checkpoint.registry import open_registry
+from models.checkpoint.registry import LocalRegistry, open_registry
 from models.tokenizers import WordTokenizer
 from service.settings import Settings
 from tests.checkpoints import write_minimal
@@ -213,7 +212,7 @@ def test_durations_are_measured_by_no_wall_clock():
                 if isinstance(node, ast.Attribute) and node.attr == "isoformat"
             }
             unspelled += [path for node in now if id(node) not in spelled]
-    assert asking == {"service/engine/hosted.py", "service/routes/completions.py"}
+    assert asking == {"service/engine/loaded_model.py", "service/routes/completions.py"}
     assert unspelled == []
 
 

@@ -7,13 +7,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.local import LocalRegistry
 from models.checkpoint.manifest import file_entries, read_manifest, write_manifest
-from models.checkpoint.registry import open_registry
+from models.checkpoint.registry import LocalRegistry, open_registry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import CheckpointError
-from service.engine.host import ModelHost
-from service.local import asking
+from service.engine.model_host import ModelHost
+from service.local import ask
 from tests import families
 from tests.object_stores import Clock
 
@@ -95,7 +94,7 @@ def promoted(checkpoints, tmp_path):
 
 def score(host):
     loaded = host.resolve("m")
-    return loaded.address, asking.score(loaded, {"texts": ["w3 w5 w9"]})["results"]
+    return loaded.address, ask.score(loaded, {"texts": ["w3 w5 w9"]})["results"]
 
 
 def test_the_version_before_answers_until_a_damaged_one_is_mended(promoted):

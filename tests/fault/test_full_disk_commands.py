@@ -9,15 +9,15 @@ from types import SimpleNamespace
 import pytest
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.errors import FormatError, RegistryError
-from service.cli.program import main
-from service.load import plot
+from service.bench import results
+from service.cli.main import main
 from tests.fault.disks import GrowthLimit
 from tests.fault.test_full_disk_registry import write
 from tests.resumable import fit
-from training import publishing
-from training.neural.interruption import Terminated, exit_on_sigterm
+from training import publish
+from training.neural.distributed import Terminated, exit_on_sigterm
 from training.neural.resume import StateFile
 from training.progress import Silent
 
@@ -82,9 +82,9 @@ def test_a_picture_that_finds_no_room_is_named_and_an_older_one_stays(tmp_path):
     latency = SimpleNamespace(p50_s=0.1, p90_s=0.2, p99_s=0.3, p999_s=0.4)
     summary = SimpleNamespace(load=SimpleNamespace(clients=1), latency=latency, valid=True)
     with FULL.full(1000), pytest.raises(FormatError, match=r"sweep\.png.*File too large"):
-        plot.plot_sweep([summary], picture)
+        results.plot_sweep([summary], picture)
     assert picture.read_bytes() == b"of yesterday"
-    plot.plot_sweep([summary], picture)
+    results.plot_sweep([summary], picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -93,10 +93,8 @@ def test_the_parts_of_a_mixture_that_find_no_room_are_told_by_their_place(tmp_pa
     part = tmp_path / "part"
     part.mkdir()
     write(part, "ngram")
-    monkeypatch.setattr(publishing, "_has_embedded_parts", lambda _: True)
-    monkeypatch.setattr(
-        publishing, "_part_directory", lambda *_: write(tmp_path / "scratch", "mixture", [part])
-    )
+    monkeypatch.setattr(publish, "_has_embedded_parts", lambda _: True)
+    monkeypatch.setattr(publish, "_part_directory", lambda *_: write(tmp_path / "scratch", "mixture", [part]))
     (tmp_path / "scratch").mkdir()
     recipe = SimpleNamespace(mixture=SimpleNamespace(publish_parts=False))
     trained = SimpleNamespace(recipe=recipe, parts=[None])
@@ -104,7 +102,7 @@ def test_the_parts_of_a_mixture_that_find_no_room_are_told_by_their_place(tmp_pa
         FULL.full(1000),
         pytest.raises(RegistryError, match=r"^cannot write to /[^\[]*\[Errno 27\] File too large[^\[]*$"),
     ):
-        publishing.publish(LocalRegistry(tmp_path / "r", create=True), "m", trained, None)
+        publish.publish(LocalRegistry(tmp_path / "r", create=True), "m", trained, None)
 
 
 class Meddling(Silent):

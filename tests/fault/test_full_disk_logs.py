@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.tokenizers import WordTokenizer
 from tests.contract.conftest import publish
 from tests.fakes import FakeModel, fake_vocabulary

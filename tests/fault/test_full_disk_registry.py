@@ -5,15 +5,13 @@ import uuid
 import pytest
 
 from models.checking.calibration import Calibration, CalibrationPoint
-from models.checkpoint.calibrations import CalibrationStore
+from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.local import LocalRegistry
 from models.checkpoint.manifest import read_manifest, verify_files
-from models.checkpoint.profiles import ProfileStore
-from models.checkpoint.registry import open_registry
+from models.checkpoint.registry import LocalRegistry, open_registry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import RegistryError
-from models.reranking.profiles import Profile
+from models.reranking.ranking import Profile
 from tests import families
 from tests.fault.disks import KINDS, disk_of_kind
 

@@ -10,7 +10,7 @@ import pytest
 from models.arrays import to_numpy
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
-from models.shelf import SharedWeightCache
+from models.tensor_files import SharedWeightCache
 from tests import families
 from tests.fault.disks import KINDS, disk_of_kind
 

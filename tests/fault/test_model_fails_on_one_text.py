@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.errors import EngineFailedError
-from models.scoring import pad_sequences
+from models.language_model import pad_sequences
 from service.engine.calls import score
 from service.engine.job import Job, run_to_completion
 from service.engine.scheduler import Scheduler, SchedulerLimits

@@ -9,8 +9,9 @@ import time
 
 import pytest
 
+from models.checkpoint import fsspec_store
+from models.checkpoint import registry as checkpoint_registry
 from models.checkpoint.registry import open_registry
-from models.checkpoint.remote import file_system_store, stores
 from models.errors import IntegrityError, ManifestError, RegistryError
 from tests.checkpoints import write_minimal
 from tests.object_stores import QUICK, altering, s3_server, stalling, using
@@ -44,7 +45,7 @@ def kept(registry):
 
 
 def test_a_store_that_stalls_is_not_waited_for_without_end(server, opened, monkeypatch):
-    monkeypatch.setattr(stores, "STORE_TIMEOUTS", QUICK._replace(read_s=0.5))
+    monkeypatch.setattr(checkpoint_registry, "STORE_TIMEOUTS", QUICK._replace(read_s=0.5))
     registry = opened()
     server.fault = stalling("GET")
     began_s = time.monotonic()
@@ -60,7 +61,7 @@ def test_a_store_that_trickles_is_not_waited_for_without_end(server, opened, mon
         return (time.sleep(0.2) or b"x" for _ in range(40))
 
     version = opened().resolve("m")
-    monkeypatch.setattr(stores, "STORE_TIMEOUTS", QUICK._replace(call_s=2.0))
+    monkeypatch.setattr(checkpoint_registry, "STORE_TIMEOUTS", QUICK._replace(call_s=2.0))
     registry = opened()
     server.fault = trickle
     with pytest.raises(RegistryError, match="no answer in time"):
@@ -102,8 +103,8 @@ def test_a_store_that_vanishes_in_the_middle_leaves_nothing_and_can_be_gone_on_w
             return server.pass_on(environ, start_response)
         raise ConnectionResetError
 
-    monkeypatch.setattr(stores, "STORE_TIMEOUTS", QUICK._replace(read_s=0.5))
-    monkeypatch.setattr(file_system_store, "_CHUNK_BYTES", 4096)
+    monkeypatch.setattr(checkpoint_registry, "STORE_TIMEOUTS", QUICK._replace(read_s=0.5))
+    monkeypatch.setattr(fsspec_store, "_CHUNK_BYTES", 4096)
     registry = opened()
     version = registry.resolve("m")
     server.fault = vanish
@@ -172,7 +173,7 @@ def test_a_version_is_published_though_the_store_never_says_so(server, opened, m
             time.sleep(2.0)  # longer than anybody waits
         return answer
 
-    monkeypatch.setattr(stores, "STORE_TIMEOUTS", QUICK._replace(read_s=0.5))
+    monkeypatch.setattr(checkpoint_registry, "STORE_TIMEOUTS", QUICK._replace(read_s=0.5))
     registry = opened()
     server.fault = mute
     assert registry.publish("m", write_minimal).number == 2

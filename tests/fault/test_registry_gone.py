@@ -4,12 +4,12 @@ import httpx
 import pytest
 
 from models.checkpoint import load
-from models.checkpoint.local import LocalRegistry
-from models.checkpoint.profiles import ProfileStore
-from models.checkpoint.remote.registry import RemoteRegistry
+from models.checkpoint.documents import ProfileStore
+from models.checkpoint.registry import LocalRegistry
+from models.checkpoint.remote_registry import RemoteRegistry
 from models.errors import RegistryError
 from models.tokenizers import WordTokenizer
-from service.engine.host import ModelHost
+from service.engine.model_host import ModelHost
 from service.settings import Settings
 from tests.contract.conftest import publish
 from tests.fakes import FakeModel, fake_vocabulary

@@ -9,7 +9,7 @@ from itertools import pairwise
 import httpx
 
 from models.checkpoint import load
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.tokenizers import WordTokenizer
 from tests.contract.conftest import publish
 from tests.fakes import WORDS, FakeModel, fake_vocabulary

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
-from models.shelf import SharedWeightCache
+from models.tensor_files import SharedWeightCache
 from tests import families
 
 LOAD = """

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from models.checkpoint.registry import open_registry
 from tests.machines import two_machines
-from training.commands.training import run_train
+from training.commands import run_train
 
 pytestmark = pytest.mark.long
 TEXT = "the cat sat on the mat\na dog ran on a log\nthe dog saw the cat\n" * 40

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.security.keys import create_key
+from service.api_keys import create_key
 from tests.faulty_services import SCORE, faulty_service, made_up_registry, program
 from tests.poisoned import HANGS
 from tests.workers import running_workers, wait_for

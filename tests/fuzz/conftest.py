@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from service.security.keys import KeyScope, create_key
+from service.api_keys import KeyScope, create_key
 from tests.fuzz.asking import Asker
 from tests.fuzz.served import fuzzed
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import httpx
 import torch
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel

@@ -4,8 +4,8 @@ from http import HTTPStatus
 
 from hypothesis import strategies as st
 
-from service.security.access import AccessTable
-from service.security.keys import KeyScope
+from service.api_keys import KeyScope
+from service.middleware.authentication import AccessTable
 from tests.fuzz.asking import DOCUMENT
 from tests.fuzz.document import drawn, fuzz_schema, settings
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.caching.config import CacheConfig
+from models.cache.config import CacheConfig
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.manifest import (
     MANIFEST_FILE,
@@ -23,7 +23,7 @@ from models.checkpoint.manifest import (
 )
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import InvalidInputError
-from models.tensor_file import map_hashed_tensors, write_hashed_tensors
+from models.tensor_files import map_hashed_tensors, write_hashed_tensors
 from tests import families
 from tests.damage import any_bytes, damaged, damaged_json
 from tests.parsing import Parser, ParserProcess, fuzz

@@ -10,16 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.lattices.files import read_lattices, read_symbol_file
+from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.kaldi import write_kaldi
-from models.lattices.oracle import oracle_path
-from models.lattices.paths import nbest_paths
-from models.lattices.rescoring import rescore
+from models.lattices.lattice import NON_WORD_LABELS, SymbolTable
+from models.lattices.rescoring import nbest_paths, oracle_path, rescore
 from models.lattices.slf import write_slf
-from models.lattices.spelling import LabelTokenizer
 from models.lattices.token_passing import LatticeSearchSettings
-from models.lattices.weights import PathWeights
-from models.lattices.words import NON_WORD_LABELS, SymbolTable
-from models.reranking.formats.interface import BadLine
+from models.reranking.formats.format import BadLine
 from tests import families
 from tests.damage import any_bytes, damaged
 from tests.lattices import random_lattice

@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import FormatError
-from models.reranking.formats.interface import BadLine
-from models.reranking.formats.reading import read_bytes, read_lists
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.formats.format import BadLine
+from models.reranking.formats.reader import FORMAT_NAMES, FORMATS, read_bytes, read_lists
 from models.reranking.formats.summary import summarise_lists
-from models.reranking.formats.table import FORMAT_NAMES, FORMATS
-from models.reranking.formats.writing import format_lists
-from models.reranking.lists import Candidate, CandidateList
+from models.reranking.formats.writer import format_lists
 from tests.damage import any_bytes, damaged
 from tests.parsing import Parser, ParserProcess, fuzz
 

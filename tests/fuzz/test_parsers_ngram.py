@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import ManifestError
-from models.ngram.arpa.reading import read_arpa
+from models.ngram.arpa_reader import read_arpa
 from models.ngram.automaton import AUTOMATON_FILE
-from models.ngram.build import build_automaton
+from models.ngram.build import build_automaton, quantise_automaton
 from models.ngram.model import NGramModel
-from models.ngram.quantised import quantise_automaton
-from models.tensor_file import map_tensors, write_tensors
+from models.tensor_files import map_tensors, write_tensors
 from models.vocabulary import CONTROL_TOKENS, Vocabulary
 from tests.arpa_files import SMALL, random_arpa
 from tests.damage import any_bytes, damaged

@@ -9,17 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.checkpoint.calibrations import CalibrationStore
-from models.checkpoint.local import LocalRegistry
-from models.checkpoint.profiles import ProfileStore
-from models.checkpoint.remote.known import CachedCatalogue
-from models.checkpoint.versions import is_name
+from models.checkpoint.documents import CalibrationStore, ProfileStore
+from models.checkpoint.download_cache import CachedCatalogue
+from models.checkpoint.manifest import is_name
+from models.checkpoint.registry import LocalRegistry
 from models.errors import InvalidInputError, LanguageModelError
-from service.cli.words import read_dictionary
-from service.load.bodies import read_bodies
-from service.load.texts import load_texts
-from service.security.key_store import KeyStore
-from service.security.keys import create_key
+from service.api_keys import KeyStore, create_key
+from service.bench.workloads import load_texts, read_bodies
+from service.cli.ask import read_dictionary
 from tests.damage import any_bytes, damaged, damaged_json
 from tests.parsing import Parser, ParserProcess, fuzz
 from training.recipe import Recipe, load_recipe, recipe_names

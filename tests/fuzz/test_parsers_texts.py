@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from models.vocabulary import Vocabulary
 from tests.damage import any_bytes, damaged
 from tests.parsing import Parser, ParserProcess, fuzz
-from training.corpora.reading import MAX_LINE_BYTES, read_corpus
-from training.embeddings import read_embeddings
+from training.corpus import MAX_LINE_BYTES, read_corpus
+from training.neural.embeddings import read_embeddings
 from training.progress import Silent
 
 PACKERS = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstandard.ZstdCompressor().compress}

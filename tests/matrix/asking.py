@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from service.security.keys import KeyScope, create_key
+from service.api_keys import KeyScope, create_key
 from tests.matrix.cells import INT8
 from tests.matrix.publishing import DEFAULT
 from tests.matrix.texts import tokenizer

@@ -1,6 +1,6 @@
 """The models of some cells in one registry."""
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from tests.matrix.cells import CELLS, FLOAT32, Cell
 from tests.matrix.texts import TEXTS, tokenizer

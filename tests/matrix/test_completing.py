@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from models.scoring import LOG_ZERO
+from models.language_model import LOG_ZERO
 from tests.matrix.rows import row
 from tests.matrix.texts import TEXTS
 

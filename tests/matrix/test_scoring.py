@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from models.scoring import LOG_ZERO
+from models.language_model import LOG_ZERO
 from models.vocabulary import EOS
 from tests.matrix.rows import row
 from tests.matrix.texts import TEXTS
-from training.commands.evaluating import run_evaluate
+from training.commands import run_evaluate
 
 SCORE, QUALITY = "/v1/score", "/v1/quality"
 

@@ -4,8 +4,8 @@ import functools
 
 import numpy as np
 
-from training.corpora.encoded import EncodedCorpus
-from training.tokenizing import TokenizerSettings, encode_corpus, learn_tokenizer
+from training.corpus import EncodedCorpus
+from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 TOKENIZERS = {
     "word": {"kind": "word", "min_count": 2},

@@ -4,8 +4,8 @@ import functools
 
 import torch
 
-from models.cache import CacheModel
-from models.caching.config import CacheConfig
+from models.cache.config import CacheConfig
+from models.cache.model import CacheModel
 from models.mixture import MixtureModel
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
@@ -14,8 +14,8 @@ from tests import families
 from tests.matrix.texts import encoded, tokenizer
 from training.ngram.estimate import estimate
 from training.ngram.smoothing.choice import make_smoothing
-from training.ngram.static_mixture import mix_statically
 from training.progress import Silent
+from training.static_mixture import mix_statically
 
 SMOOTHINGS = (
     "mle",

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.ngram.arpa.reading import read_arpa
-from models.ngram.arpa.writing import write_arpa
+from models.ngram.arpa_reader import read_arpa
+from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import build_automaton, list_ngrams
 from models.vocabulary import Vocabulary
 from tests.arpa_files import listed, parse_arpa, random_arpa

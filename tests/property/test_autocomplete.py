@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.completion.personal import SENTENCE_START, UserModel, UserModelLimits, WordSequence
+from models.completion.user_model import SENTENCE_START, UserModel, UserModelLimits, WordSequence
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from service.engine.hosted import LoadedModel
 from service.engine.job import run_to_completion
-from service.engine.looks import NextTokenCache
+from service.engine.loaded_model import LoadedModel
+from service.engine.prefix_cache import NextTokenCache
 from service.schemas.autocomplete import AutocompleteRequest
 from service.use_cases.autocomplete import autocomplete
-from service.use_cases.limits import Limits
+from service.use_cases.inputs import Limits
 from tests.fakes import FakeModel
 
 WORDS = ("a", "an", "ann", "Ann", "and", "den", "dean", "near", "nan", "na", "be", "bee")

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from models.language_model import pad_sequences, prefill_sequences, score_sequences
 from models.neural.config import NetworkConfig
+from models.neural.model import Int8Model
 from models.neural.network import Network
-from models.neural.quantized.model import Int8Model
-from models.scoring import pad_sequences, prefill_sequences, score_sequences
 from models.vocabulary import BOS, Vocabulary
 
 SHAPES = {

@@ -6,15 +6,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.language_model import pad_sequences, score_sequences
 from models.mixture import MixtureModel
 from models.neural.config import NetworkConfig
+from models.neural.model import Int8Model
 from models.neural.network import Network
-from models.neural.quantized.model import Int8Model
-from models.scoring import pad_sequences, score_sequences
 from service.engine.calls import consume, next_log_probs, score, step
 from service.engine.job import Job, run_to_completion
 from service.engine.scheduler import Scheduler, SchedulerLimits
-from service.use_cases.shared_prefixes import score_shared_prefixes, shared_prefix_levels
+from service.use_cases.sequence_scoring import score_shared_prefixes, shared_prefix_levels
 from tests import families
 
 texts = st.lists(st.lists(st.integers(3, 9), min_size=1, max_size=9), min_size=1, max_size=6)

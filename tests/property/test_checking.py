@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.checking.checker import Checker
-from models.checking.settings import CheckSettings, ErrorSettings
+from models.checking.error_model import CheckSettings, ErrorSettings
 from service.use_cases.check import CheckCommand, check
-from service.use_cases.limits import Limits
+from service.use_cases.inputs import Limits
 from tests.checked import check as check_directly
 from tests.checked import trigram, weigh
 

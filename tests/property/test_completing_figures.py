@@ -3,14 +3,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.evaluating.completing.figures import (
+from training.evaluation.autocomplete_metrics import (
+    CompletionRank,
     Ranks,
+    TypedLine,
+    TypingLine,
+    WordSpan,
     ratios,
     recall_by_letters,
     recoverable_letters,
     saved_keys,
 )
-from training.evaluating.completing.looks import CompletionRank, TypedLine, TypingLine, WordSpan
 
 
 @st.composite

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from models.completion.search import CompletionSearch, CompletionSettings
-from models.completion.spelled import TokenTrie
+from models.completion.token_trie import TokenTrie
 from models.tokenizers import WordTokenizer
 from tests.completion_pieces import drive
 from tests.fakes import FakeModel, fake_vocabulary

@@ -5,7 +5,7 @@ import codecs
 import numpy as np
 import pytest
 
-from models.completion.typed import split_prefix
+from models.completion.prefix import split_prefix
 from models.vocabulary import EOS
 from tests.completion_pieces import learnt_pieces, piece_model, searched, state_after
 from tests.slow_completion import WORD

@@ -5,13 +5,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from models.decoding.banned import BannedSequences
 from models.decoding.batch import SequenceBatch
-from models.decoding.choosing import choose_tokens
 from models.decoding.parameters import DecodingParameters
-from models.decoding.ranking import top_tokens, top_tokens_of_rows
-from models.decoding.rules import compile_rules
+from models.decoding.rules import BannedSequences, compile_rules
+from models.decoding.sampling import choose_tokens
 from models.decoding.stopping import StopBytes, StopStrings, Tail
+from models.decoding.top_k import top_tokens, top_tokens_of_rows
 from models.vocabulary import EOS
 from tests import slow_decoding
 

@@ -12,11 +12,11 @@ from models.ngram.model import NGramModel
 from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, EOS, Vocabulary
 from tests import backoff
-from training.corpora.encoded import EncodedCorpus
-from training.evaluation import evaluate
-from training.ngram.counting import count_ngrams
-from training.ngram.entropy_pruning import history_frequencies, prune_by_entropy
+from training.corpus import EncodedCorpus
+from training.evaluation.evaluate import evaluate
+from training.ngram.counts import count_ngrams
 from training.ngram.estimate import smooth
+from training.ngram.pruning import history_frequencies, prune_by_entropy
 from training.progress import Silent
 
 SEEDS = range(12)

@@ -5,8 +5,7 @@ import pytest
 
 from models.arrays import to_numpy
 from models.checkpoint.write import StorableModel
-from models.protocol import LanguageModel
-from models.scoring import pad_sequences, prefill_sequences, score_sequences
+from models.language_model import LanguageModel, pad_sequences, prefill_sequences, score_sequences
 from models.vocabulary import BOS, EOS
 from tests import families
 

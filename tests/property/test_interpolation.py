@@ -6,10 +6,10 @@ import pytest
 from models.errors import InvalidInputError, VocabularyMismatchError
 from models.vocabulary import BOS
 from tests import backoff
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import smooth
-from training.ngram.interpolation import interpolate_models
 from training.progress import Silent
+from training.static_mixture import interpolate_models
 
 SEEDS = range(12)
 

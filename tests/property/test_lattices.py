@@ -7,15 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.kaldi import read_kaldi, write_kaldi
-from models.lattices.oracle import oracle_path
-from models.lattices.paths import nbest_candidates, nbest_paths
-from models.lattices.rescoring import rescore
+from models.lattices.lattice import NON_WORD_LABELS, SymbolTable
+from models.lattices.rescoring import nbest_candidates, nbest_paths, oracle_path, rescore
 from models.lattices.slf import read_slf, write_slf
-from models.lattices.spelling import LabelTokenizer
 from models.lattices.token_passing import LatticeSearchSettings
-from models.lattices.weights import PathWeights
-from models.lattices.words import NON_WORD_LABELS, SymbolTable
 from tests import families
 from tests.lattices import all_paths, brute_force, edit_distance, random_lattice, text_of
 

@@ -12,13 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.errors import FormatError, InvalidInputError
-from models.reranking.formats.fields import collapse_whitespace
-from models.reranking.formats.interface import BadLine
-from models.reranking.formats.reading import read_bytes, read_lists
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.formats.format import BadLine, collapse_whitespace
+from models.reranking.formats.reader import FORMAT_NAMES, read_bytes, read_lists
 from models.reranking.formats.srilm import BYTELOG
-from models.reranking.formats.table import FORMAT_NAMES
-from models.reranking.formats.writing import format_lists, write_lists
-from models.reranking.lists import Candidate, CandidateList
+from models.reranking.formats.writer import format_lists, write_lists
 
 # all of Unicode, and often what means something in one of the formats; no byte-order mark
 characters = st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff")

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.reranking.confidence import word_confidences
-from models.reranking.mbr import UTILITIES, expected_utilities
+from models.reranking.mbr import UTILITIES, expected_utilities, word_confidences
 
 texts = st.lists(st.sampled_from(["the", "a", "cat", "dog", "sat"]), max_size=6).map(" ".join)
 weighted = st.lists(st.tuples(texts, st.integers(1, 9)), min_size=1, max_size=7)

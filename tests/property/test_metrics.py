@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.reranking.metrics.choice import METRIC_NAMES, make_metric
-from models.reranking.metrics.edit_distance import pairwise_distances
+from models.reranking.metrics import METRIC_NAMES, make_metric
+from models.reranking.metrics.error_rate import pairwise_distances
 
 sequences = st.text("abc", max_size=12)
 texts = st.lists(st.sampled_from(["a", "b", "c", ".", ",", "it's", "10-3"]), max_size=8).map(" ".join)

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.language_model import pad_sequences, prefill_sequences, score_sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.scoring import pad_sequences, prefill_sequences, score_sequences
 from models.vocabulary import BOS, Vocabulary
 
 VOCABULARY = Vocabulary([f"w{i}" for i in range(30)])

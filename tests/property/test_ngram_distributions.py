@@ -6,12 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.ngram.automaton import Automaton
-from models.ngram.build import NGrams, NGramWeights, build_automaton, list_ngrams
+from models.ngram.build import MAX_UNRANKED_ARCS, NGrams, NGramWeights, build_automaton, list_ngrams
 from models.ngram.model import NGramModel, NGramState
-from models.ngram.ranked import MAX_UNRANKED_ARCS
 from models.vocabulary import Vocabulary
 from tests.backoff import random_model, to_orders
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 

@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.language_model import pad_sequences
 from models.ngram.model import NGramModel, NGramState
-from models.scoring import pad_sequences
 from models.vocabulary import BOS, Vocabulary
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 

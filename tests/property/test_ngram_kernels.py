@@ -11,12 +11,17 @@ import math
 import numpy as np
 import pytest
 
-from models.ngram import threads
-from models.ngram.build import NGrams, NGramWeights, build_automaton, list_ngrams
+from models.kernels import threads
+from models.ngram.build import (
+    MAX_UNRANKED_ARCS,
+    NGrams,
+    NGramWeights,
+    build_automaton,
+    find_problem,
+    list_ngrams,
+    quantise_automaton,
+)
 from models.ngram.model import NGramModel, NGramState
-from models.ngram.quantised import quantise_automaton
-from models.ngram.ranked import MAX_UNRANKED_ARCS
-from models.ngram.verification import find_problem
 from models.vocabulary import BOS, Vocabulary
 
 SEEDS = range(24)

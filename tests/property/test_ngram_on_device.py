@@ -6,11 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.ngram.build import NGramWeights, build_automaton
-from models.ngram.device import distributions, sequences
-from models.ngram.device.model import TensorNGramModel, TensorNGramState
+from models.ngram.build import NGramWeights, build_automaton, quantise_automaton
+from models.ngram.cuda import kernels
+from models.ngram.cuda.model import TensorNGramModel, TensorNGramState
 from models.ngram.model import NGramModel, NGramState
-from models.ngram.quantised import quantise_automaton
 from models.vocabulary import Vocabulary
 from tests.backoff import random_model, to_orders
 from tests.devices import DEVICES
@@ -123,7 +122,7 @@ def test_stretches_of_rows_change_nothing(device, entries, monkeypatch):
     pair = Pair(7, device, order=4)
     whole = [call(pair.device_state) for call in (pair.device.next_log_probs, pair.device.next_states)]
     top = pair.device.top_k(pair.device_state, 3)
-    monkeypatch.setattr(distributions, "MAX_MATRIX_ENTRIES", entries)
+    monkeypatch.setattr(kernels, "MAX_MATRIX_ENTRIES", entries)
     for call, expected in zip((pair.device.next_log_probs, pair.device.next_states), whole, strict=True):
         assert torch.equal(call(pair.device_state), expected)
     assert np.array_equal(pair.device.top_k(pair.device_state, 3).ids, top.ids)
@@ -134,7 +133,7 @@ def test_stretches_of_tokens_change_nothing(device, positions, monkeypatch):
     pair = Pair(8, device, order=4)
     tokens, lengths = pair.sequences()
     whole = pair.device.score(pair.device_state, tokens, lengths)
-    monkeypatch.setattr(sequences, "MAX_TOKENS_AT_ONCE", positions)
+    monkeypatch.setattr(kernels, "MAX_TOKENS_AT_ONCE", positions)
     assert np.array_equal(pair.device.score(pair.device_state, tokens, lengths), whole)
 
 

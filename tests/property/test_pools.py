@@ -4,11 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.scoring import pad_sequences, score_sequences
-from service.engine.calls import run_single
-from service.engine.choices import ScoreChoices
-from service.engine.reads import Read, slice_width
-from service.engine.shares import split_budget
+from models.language_model import pad_sequences, score_sequences
+from service.engine.batching import split_budget
+from service.engine.calls import ScoreChoices, run_single
+from service.engine.prefill import Read, slice_width
 from tests import families
 
 MODEL = families.model("ngram")  # exact, whatever the company

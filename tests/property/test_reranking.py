@@ -7,17 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.reranking.lists import Candidate, CandidateList
-from models.reranking.log_linear import LogLinearModel
-from models.reranking.ranking import rank
-from models.scoring import pad_sequences, score_sequences
-from service.engine.hosted import LoadedModel
+from models.language_model import pad_sequences, score_sequences
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.ranking import LogLinearModel, rank
 from service.engine.job import run_to_completion
-from service.use_cases.candidate_features import ScoringOptions, compute_features
-from service.use_cases.limits import Limits
-from service.use_cases.prefix_tree import build_tree, score_tree
+from service.engine.loaded_model import LoadedModel
+from service.use_cases.candidate_features import ScoringModels, ScoringOptions, compute_features
+from service.use_cases.inputs import Limits
 from service.use_cases.rerank import RerankItem, RerankOptions, rerank
-from service.use_cases.scoring_models import ScoringModels
+from service.use_cases.sequence_scoring import build_tree, score_tree
 from tests import families
 
 LIMITS = Limits(max_texts=1000, max_tokens_per_sequence=1000, max_new_tokens=1)
@@ -39,7 +37,7 @@ lists = st.lists(
 def model_of(name):
     if name != "int8 lstm":
         return families.model(name)
-    from models.neural.quantized.model import Int8Model
+    from models.neural.model import Int8Model
 
     inner = families.model("lstm")
     return Int8Model(inner.network, inner.vocabulary)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from models.vocabulary import BOS, EOS, Vocabulary
 from tests import slow_smoothing as slow
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.ngram.smoothing.choice import make_smoothing
 from training.progress import Silent

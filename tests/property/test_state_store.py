@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from models.errors import StatesFullError, UnknownStateError
-from service.engine.hosted import LoadedModel
-from service.engine.states import OVERHEAD_BYTES, StateStore, StoredState
+from service.engine.loaded_model import LoadedModel
+from service.engine.state_store import OVERHEAD_BYTES, StateStore, StoredState
 
 MAX_STATES, TTL_S = 6, 10.0
 MAX_BYTES = 5 * OVERHEAD_BYTES

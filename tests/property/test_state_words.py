@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from service.engine.hosted import LoadedModel
-from service.engine.states import StoredState
+from service.engine.loaded_model import LoadedModel
+from service.engine.state_store import StoredState
 from service.use_cases.states import ids_after
 from training.progress import Silent
-from training.tokenizing import TokenizerSettings, learn_tokenizer
+from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 WORDS = st.lists(
     st.one_of(

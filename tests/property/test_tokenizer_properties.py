@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.detokenizer import Detokenizer
+from models.tokenizers import Detokenizer
 from models.vocabulary import BOS, EOS
 from training.progress import Silent
-from training.tokenizing import TokenizerSettings, learn_tokenizer
+from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 # U+2581 is SentencePiece's own sign for a space: the one character that does not come back
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\u2581"), max_size=40)

@@ -4,10 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.reranking.tuning.lines import line_loss
-from models.reranking.tuning.problem import argmax_by_list
-from models.reranking.tuning.scaling import standardise_features
-from models.reranking.tuning.steps import run_steps
+from models.reranking.candidates import run_steps
+from models.reranking.tuning.mert import line_loss
+from models.reranking.tuning.problem import argmax_by_list, standardise_features
 from tests.tuning_problems import problem
 
 

@@ -6,10 +6,10 @@ import httpx
 import pytest
 
 from models.checkpoint import load
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
-from service.security.keys import KeyScope, create_key
+from service.api_keys import KeyScope, create_key
 from service.settings import Settings
 from tests.checkpoints import damage
 from tests.fakes import FakeModel, fake_vocabulary

@@ -8,9 +8,9 @@ import pytest
 import zstandard
 
 from models.errors import FormatError
-from models.ngram.arpa.reading import read_arpa
-from models.reranking.formats.lines import read_blocks
-from training.corpora.reading import read_corpus
+from models.ngram.arpa_reader import read_arpa
+from models.reranking.formats.format import read_blocks
+from training.corpus import read_corpus
 from training.progress import Silent
 
 MIB = 1 << 20

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from service.security.keys import KeyScope, create_key
+from service.api_keys import KeyScope, create_key
 from service.settings import Settings
 from tests.servers import running
 

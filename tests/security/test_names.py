@@ -4,11 +4,11 @@ from itertools import product
 
 import pytest
 
-from models.checkpoint.local import LocalRegistry
-from models.checkpoint.profiles import ProfileStore
-from models.checkpoint.remote.memory_store import MemoryStore
-from models.checkpoint.remote.object_store import StoreTimeouts
-from models.checkpoint.remote.registry import RemoteRegistry
+from models.checkpoint.documents import ProfileStore
+from models.checkpoint.fsspec_store import MemoryStore
+from models.checkpoint.registry import LocalRegistry
+from models.checkpoint.remote_registry import RemoteRegistry
+from models.checkpoint.stores import StoreTimeouts
 from models.errors import InvalidInputError, LanguageModelError
 from tests.raw_http import asked
 from tests.security.conftest import CANARY

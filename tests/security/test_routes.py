@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.routing import Mount, Route
 
+from service.api_keys import KeyScope
 from service.app import create_app
-from service.security.keys import KeyScope
 from service.settings import Settings
-from service.workers import private
-from service.workers.relay import PEER_PREFIX, is_from_peer
+from service.workers import peers
+from service.workers.peers import PEER_PREFIX, is_from_peer
 from service.workers.supervisor import _socket_folder
 
 INFER, METRICS, ADMIN = KeyScope.INFER, KeyScope.METRICS, KeyScope.ADMIN
@@ -153,7 +153,7 @@ def test_an_upgrade_is_no_way_round(locked, path):
 def test_what_workers_ask_of_one_another_is_behind_no_port(locked):
     """Its paths lead nowhere from outside; `test_workers_remember` asks one of a service of two workers."""
     paths = [
-        value for value in vars(private).values() if isinstance(value, str) and value.startswith(PEER_PREFIX)
+        value for value in vars(peers).values() if isinstance(value, str) and value.startswith(PEER_PREFIX)
     ]
     assert len(paths) > 3  # and PRIVATE itself
     assert {asked(locked.url, "GET", path) for path in paths} == {401}

@@ -6,8 +6,8 @@ import re
 import httpx
 import pytest
 
-from service.routes.facts import header
-from service.security.keys import KeyScope, create_key
+from service.api_keys import KeyScope, create_key
+from service.middleware.request_context import header
 from tests.processes import running_process
 from tests.raw_http import asked, connect
 

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.local import LocalRegistry
-from models.scoring import score_sequences
+from models.checkpoint.registry import LocalRegistry
+from models.language_model import score_sequences
 from service.client import Client
 from service.settings import Settings
 from tests.servers import running
-from training.commands.evaluating import run_evaluate
-from training.commands.training import run_train
+from training.commands import run_evaluate, run_train
 
 pytestmark = pytest.mark.long
 NOUNS, PLACES = ("cat", "dog", "owl", "hen", "naïve café"), ("mat", "bed", "sofa", "roof")

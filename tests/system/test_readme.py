@@ -8,7 +8,7 @@ import httpx
 import pytest
 import typer
 
-from service.cli.program import app
+from service.cli.main import app
 from tests.system import readme
 from tests.system.shapes import differences, first_unlike_line
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from models.arrays import to_numpy
-from models.cache import CacheModel
-from models.caching.config import CacheConfig
-from models.caching.history import History
+from models.cache.config import CacheConfig
+from models.cache.history import History
+from models.cache.model import CacheModel
 from models.errors import InvalidInputError, ManifestError
-from models.scoring import pad_sequences, prefill_sequences
+from models.language_model import pad_sequences, prefill_sequences
 from models.vocabulary import BOS, EOS
 from tests.fakes import FakeModel, fake_vocabulary
 from tests.featured import FeaturedModel
@@ -98,8 +98,8 @@ def test_scores_are_the_same_bits_step_by_step_whole_and_in_pieces(config, monke
     for token in ids:
         stepwise.append(model.next_log_probs(state)[0, token])
         state = model.advance(state, np.array([token]))
-    monkeypatch.setattr("models.cache._SEGMENT_TOKENS", 17)
-    monkeypatch.setattr("models.cache._MAX_FEATURE_VALUES", 1)
+    monkeypatch.setattr("models.cache.model._SEGMENT_TOKENS", 17)
+    monkeypatch.setattr("models.cache.model._MAX_FEATURE_VALUES", 1)
     in_pieces = model.score(model.initial_state(2), *pad_sequences([ids, ids[:7]]))
     assert (whole == stepwise).all()
     assert (whole == in_pieces[0]).all()
@@ -111,7 +111,7 @@ def test_a_long_context_is_read_at_once_as_it_is_step_by_step(config, monkeypatc
     expected = model.initial_state(1)
     for token in ids:
         expected = model.advance(expected, np.array([token]))
-    monkeypatch.setattr("models.cache._SEGMENT_TOKENS", 16)
+    monkeypatch.setattr("models.cache.model._SEGMENT_TOKENS", 16)
     state = model.prefill(model.initial_state(3), *pad_sequences([ids[:9], ids, []]))
     assert (state.histories[1].tokens == expected.histories[0].tokens).all()
     assert (state.histories[1].features == expected.histories[0].features).all()

@@ -3,11 +3,15 @@
 import numpy as np
 import pytest
 
-from models.caching.history import History
-from models.caching.products import VECTOR_LANES, inner_products
-from models.caching.reading import score_with_history
-from models.caching.unit_vectors import to_unit_vectors
-from models.caching.weighing import SEGMENT_TOKENS, SimilarityDecay
+from models.cache.history import History
+from models.cache.kernels import (
+    SEGMENT_TOKENS,
+    VECTOR_LANES,
+    SimilarityDecay,
+    inner_products,
+    to_unit_vectors,
+)
+from models.cache.model import score_with_history
 
 RANDOM = np.random.default_rng(0)
 

@@ -8,11 +8,10 @@ import torch
 
 from models.arrays import on_one_device, to_numpy
 from models.errors import InvalidInputError, VocabularyMismatchError
+from models.language_model import feature_size, pad_sequences, prefill_sequences, score_sequences
 from models.mixture import MixtureModel
 from models.neural.model import NeuralModel
-from models.ngram.device.model import TensorNGramModel
-from models.protocol import feature_size
-from models.scoring import pad_sequences, prefill_sequences, score_sequences
+from models.ngram.cuda.model import TensorNGramModel
 from tests import families
 from tests.devices import DEVICES
 from training.mixture_weights import fit_weights, fit_weights_by_context

@@ -10,15 +10,9 @@ import time
 import pytest
 import zstandard
 
-from models import packed_files
+from models import files
 from models.errors import FormatError
-from models.packed_files import (
-    DECOMPRESSION_ERRORS,
-    MAX_EXPANSION,
-    ExpansionError,
-    atomic_writer,
-    decompressed,
-)
+from models.files import DECOMPRESSION_ERRORS, MAX_EXPANSION, ExpansionError, atomic_writer, decompressed
 
 CONTENT = random.Random(0).randbytes(5000) * 20
 PACKERS = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}
@@ -69,7 +63,7 @@ def test_a_bomb_is_unpacked_bit_by_bit():
 @pytest.mark.parametrize("suffix", PACKERS)
 @pytest.mark.parametrize(("size", "is_text"), [(MAX_EXPANSION // 3, True), (MAX_EXPANSION * 3, False)])
 def test_what_no_text_shrinks_to_is_refused(monkeypatch, suffix, size, is_text):
-    monkeypatch.setattr(packed_files, "_UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(files, "_UNCHECKED_BYTES", 0)
     packed = PACKERS[suffix](CONTENT[:5000])
     padded = packed + PACKERS[suffix](b"a" * (5000 * size - 5000))
     if is_text:
@@ -122,7 +116,7 @@ def test_a_stream_is_not_closed_while_it_is_written_to(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     done = []
-    monkeypatch.setattr(packed_files, "_compressor", lambda *_: Slow())
+    monkeypatch.setattr(files, "_compressor", lambda *_: Slow())
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert done == ["written", "closed"]

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from models.shelf import PrivateWeightCache, SharedWeightCache
+from models.tensor_files import PrivateWeightCache, SharedWeightCache
 
 
 def make():
@@ -92,7 +92,7 @@ def test_without_room_everybody_has_its_own(shelf, tmp_path, caplog, monkeypatch
         file.write(b"some of it")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("models.shelf.write_sealed", full)
+    monkeypatch.setattr("models.tensor_files.write_sealed", full)
     assert same(shelf.get_or_make("a", make), make())
     assert "cannot be shared between processes: [Errno 28] No space left on device" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
@@ -123,7 +123,7 @@ def test_a_file_that_goes_while_it_is_opened_is_made_anew(shelf, monkeypatch):
     shelf.get_or_make("a", make)
     unlinked = os.stat_result((0o100600, 1, 1, 0, 0, 0, 0, 0, 0, 0))
     with monkeypatch.context() as patch:
-        patch.setattr("models.shelf.os.fstat", lambda _: unlinked)
+        patch.setattr("models.tensor_files.os.fstat", lambda _: unlinked)
         assert same(shelf.get_or_make("a", make), make())
 
 

@@ -8,7 +8,7 @@ from models.errors import InvalidInputError, ManifestError
 from models.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from training.progress import Silent
-from training.tokenizing import TokenizerSettings, encode_corpus, learn_tokenizer
+from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 TEXT = ["the cat sat on the mat .", "the dog <unk> the cat !", "Über <s> naïve </s> café"] * 30
 

@@ -10,8 +10,7 @@ import pytest
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 from models.word_index import WordCounter, WordIndex, measure_text
-from models.word_kernels import find_word, insert_word
-from models.word_table import WordTable, encode_utf8
+from models.word_kernels import WordTable, encode_utf8, find_word, insert_word
 
 LINES = ["the cat  sat", "", " the\n\nÜber naïve cat\u3000", "漢字 cat\x1cthe\x85x"]
 VOCABULARY = Vocabulary(["the", "cat", "naïve", "漢字", "x"])

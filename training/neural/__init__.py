@@ -1,1 +1,1 @@
-"""Training recurrent models."""
+"""Training of neural networks."""

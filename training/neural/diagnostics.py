@@ -1,8 +1,13 @@
-"""How far back a trained network learns, and how its gates stand: measured on text, not on random numbers."""
+"""Diagnostics of a network's training: gradients by lag, gate saturation, failures, TensorBoard.
+
+Gradients and gates are measured on text, not on random numbers. For self-normalised models the
+deviation of logits from log-probabilities is measured, too. TensorBoard is an optional package.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -10,15 +15,15 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from models.arrays import TokenIds
-from models.neural.cells.cell import Cell, CellState
-from models.neural.cells.elman import Elman
-from models.neural.cells.gru import GRU
-from models.neural.cells.kernel import TorchCell
-from models.neural.cells.lstm import LSTM
-from models.neural.cells.mingru import MinGRU
+from models.errors import InvalidInputError
+from models.language_model import pad_sequences
+from models.neural.cells import GRU, LSTM, Cell, CellState, Elman, MinGRU, TorchCell
+from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import BOS
-from training.corpora.encoded import EncodedCorpus
+from models.vocabulary import BOS, EOS, Vocabulary
+from training.corpus import EncodedCorpus
+from training.neural.settings import TrainSettings
+from training.progress import HistoryRecord
 
 LAGS = 64
 """Tokens that gradients are followed back over."""
@@ -179,3 +184,191 @@ def _evaluation_mode(network: Network) -> Iterator[None]:
         yield
     finally:
         network.train(was_training)
+
+
+_MAX_SHOWN_CHARACTERS = 160
+_WORD_START = "▁"  # of SentencePiece
+_CPU_ALLOCATOR = "DefaultCPUAllocator"
+
+
+def divergence_error(
+    step: int, *, loss: float, norm: float, text: str, settings: TrainSettings
+) -> InvalidInputError:
+    """The error of an update whose loss or gradient is not a finite number.
+
+    Args:
+        step: the update, from 1.
+        loss: mean over the batch.
+        norm: of its gradient.
+        text: of the batch's worst row.
+        settings: of the run.
+    """
+    return InvalidInputError(
+        f"the training diverged at step {step}: the loss is {loss:g}, the gradient's norm {norm:g}, with "
+        f"train.learning_rate {settings.learning_rate:g}: try a third of it, or train.precision=float32; "
+        f"the worst row of text: {text!r}",
+        parameter="train.learning_rate",
+    )
+
+
+@torch.no_grad()
+def worst_row(network: Network, outputs: Tensor, targets: Tensor, vocabulary: Vocabulary) -> str:
+    """The text of the row with the highest loss, shortened.
+
+    Args:
+        network: that made the outputs.
+        outputs: [T, B, W].
+        targets: the ids that follow, [T, B].
+        vocabulary: what they stand for.
+    """
+    was_training = network.training
+    network.eval()
+    losses = []
+    for row in range(targets.shape[1]):
+        predicted = targets[:, row] != BOS
+        scores = network.target_log_probs(outputs[:, row].float()[predicted], targets[:, row][predicted])
+        mean = -float(scores.mean()) if len(scores) else 0.0
+        losses.append(mean if np.isfinite(mean) else np.inf)
+    network.train(was_training)
+    return display_text(targets[:, int(np.argmax(losses))].tolist(), vocabulary)
+
+
+def display_text(ids: list[int], vocabulary: Vocabulary) -> str:
+    """Tokens as a line to read, cut off where it gets long."""
+    tokens = [vocabulary[token] for token in ids]
+    pieces = any(_WORD_START in token for token in tokens)
+    text = "".join(tokens).replace(_WORD_START, " ").strip() if pieces else " ".join(tokens)
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[: _MAX_SHOWN_CHARACTERS - 1] + "…"
+
+
+@contextmanager
+def memory_advice(settings: TrainSettings) -> Iterator[None]:
+    """Say which settings to lower where memory runs out.
+
+    Raises:
+        InvalidInputError: it did.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        raise InvalidInputError(
+            f"the training ran out of memory: train.batch_size is {settings.batch_size}, try half of it; or lower "
+            f"train.bptt_length ({settings.bptt_length}), neural.hidden_size or tokenizer.vocab_size",
+            parameter="train.batch_size",
+        ) from error
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
+        return True
+    return _CPU_ALLOCATOR in str(error)
+
+
+_SENTENCES = 256  # scored together
+_TOKENS = 20_000  # enough for two digits
+
+
+class LogNormalisers(NamedTuple):
+    """Log-normalisers over a text: what unnormalised scores are off by, in nats a token.
+
+    Attributes:
+        mean: near 0 if the scores are to be compared with log-probabilities.
+        deviation: standard deviation; what disturbs the order of candidates.
+    """
+
+    mean: float
+    deviation: float
+
+
+def log_normalisers(model: NeuralModel, corpus: EncodedCorpus) -> LogNormalisers:
+    """Mean and deviation of log Σ exp of the logits, over sentences from all over a text.
+
+    Args:
+        model: whose logits.
+        corpus: at least one sentence; some 20,000 of its tokens are looked at.
+    """
+    every = max(1, corpus.num_tokens // _TOKENS)
+    chosen = range(0, corpus.num_sentences, every)
+    offs = []
+    for start in range(0, len(chosen), _SENTENCES):
+        sentences = [[*corpus.sentence(i).tolist(), EOS] for i in chosen[start : start + _SENTENCES]]
+        tokens, lengths = pad_sequences(sentences)
+        state = model.initial_state(len(sentences))
+        off = model.score_unnormalised(state, tokens, lengths) - model.score(state, tokens, lengths)
+        offs.append(off[np.arange(tokens.shape[1]) < lengths[:, None]])
+    values = np.concatenate(offs).astype(np.float64)
+    return LogNormalisers(float(values.mean()), float(values.std()))
+
+
+def normaliser_facts(model: NeuralModel, corpus: EncodedCorpus) -> dict[str, Any]:
+    """What is remembered of a self-normalised model; nothing of others."""
+    if not model.self_normalised:
+        return {}
+    return {"log_normalisers": log_normalisers(model, corpus)._asdict()}
+
+
+class TensorBoardWriter:
+    """Writes records into a folder; does nothing without one.
+
+    Args:
+        folder: where to; empty for nowhere.
+        step: updates made before; what is there of later ones is hidden.
+
+    Attributes:
+        failure: why nothing more is shown; empty while nothing is wrong.
+
+    Raises:
+        InvalidInputError: the package is not installed, or the folder cannot be written.
+    """
+
+    def __init__(self, folder: str, *, step: int = 0) -> None:
+        self.failure = ""
+        self._folder = folder
+        self._writer: Any = None
+        if not folder:
+            return
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise InvalidInputError(
+                f"train.tensorboard is {folder!r}, but the package tensorboard is not installed: "
+                "pip install 'gramophone-lm[tensorboard]', or leave the key out",
+                parameter="train.tensorboard",
+            ) from None
+        try:
+            self._writer = SummaryWriter(folder, purge_step=step + 1)
+        except OSError as error:
+            raise InvalidInputError(
+                f"train.tensorboard is {folder!r}, which cannot be written: {error.strerror}",
+                parameter="train.tensorboard",
+            ) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._writer is not None:
+            with self._ignore_write_errors():
+                self._writer.close()
+
+    def add(self, record: HistoryRecord) -> None:
+        """Show a record's figures over the updates."""
+        if self._writer is None:
+            return
+        with self._ignore_write_errors():
+            for name, value in record._asdict().items():
+                if name not in {"step", "seconds"} and value is not None:
+                    self._writer.add_scalar(f"training/{name}", value, record.step)
+
+    @contextmanager
+    def _ignore_write_errors(self) -> Iterator[None]:
+        """Show no more where the file system refuses: the run is worth more than its picture."""
+        try:
+            yield
+        except OSError as error:
+            self._writer = None
+            self.failure = f"cannot write to {self._folder} for TensorBoard: {error.strerror or error}"

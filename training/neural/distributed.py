@@ -1,14 +1,29 @@
-"""Several processes that train one network: each has a share of the streams, all make the same updates.
+"""Data-parallel training in several processes, liveness of its processes, and signals.
 
-Random draws, dropout's masks among them, are made for the whole batch in every process and each takes
-its share, so the result is that of one process but for rounding. What is decided by the clock or a signal,
-the first process decides for all. They may be on several machines; only the first one's disk is written to.
+Each process has a share of the streams, and all make the same updates. Random numbers, dropout
+masks among them, are drawn for the whole batch in every process and each takes its rows, so the
+result is that of one process but for rounding. The first process decides whatever depends on the
+clock or on a signal. Processes may be on several machines; only the first one writes to disk.
+
+Each process writes a heartbeat to torchrun's store once a second and reads those of the others, so
+it can wait hours for a busy process and still detects a lost one in bounded time. Only a thread of
+its own accesses the store, so that a waiting process can be interrupted.
+
+Signals act between two updates, so that saved states are complete. Ctrl-C ends a training, which is
+then evaluated and published. SIGTERM, as an orchestrator sends it, only saves: there may be no time
+for more, and a half-trained model must not be served because a machine is serviced.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import ClassVar, NamedTuple
+from types import FrameType
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
@@ -16,10 +31,259 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
 from models.errors import InvalidInputError, LanguageModelError, ProcessLostError
-from models.neural.body import Hidden
-from models.neural.dropout import Dropout
-from training.neural.company import PATIENCE_S, PeerMonitor
-from training.neural.interruption import Terminated
+from models.neural.cells import Dropout, Hidden
+
+PATIENCE_S = 300.0
+"""How long a process may be silent, or an exchange between processes take, before a process is taken for dead."""
+
+_HEARTBEAT_S = 1.0
+_FIRST_PAUSE_S = 0.001
+_SILENCE_S = 3.5  # of silence, once an exchange has failed: three beats that did not come
+_ADVICE = "start all of them again; with --resume the training goes on from what was saved"
+
+
+class Store(Protocol):
+    """What is used of torch's stores."""
+
+    def set(self, key: str, value: str) -> None:
+        """Put a value."""
+        ...
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """The values of keys, as soon as all have one."""
+        ...
+
+
+class _Peer:
+    """What was heard of another process.
+
+    Attributes:
+        name: its number and its machine.
+        barriers: that it has come to.
+        exit_reason: why it ended; nothing if it ended as it should, None while it runs.
+        heard: when it last told something new; by this process's clock.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.name = f"process {rank}"
+        self.barriers = 0
+        self.exit_reason: str | None = None
+        self.heard = time.monotonic()
+        self._rank = rank
+        self._said = b""
+
+    def update(self, said: bytes) -> None:
+        """Take in what it says of itself now."""
+        if said == self._said:
+            return
+        self._said, self.heard = said, time.monotonic()
+        told = json.loads(said)
+        self.name = f"process {self._rank} on {told['machine']}"
+        self.barriers, self.exit_reason = told["meetings"], told["farewell"]
+
+
+class PeerMonitor:
+    """This process among the others of its run.
+
+    Args:
+        store: that all share; used by this object alone.
+        rank: of this process.
+        count: of all.
+        patience_s: silence after which a process is taken for dead.
+    """
+
+    def __init__(self, store: Store, rank: int, count: int, *, patience_s: float = PATIENCE_S) -> None:
+        self._store = store
+        self._rank = rank
+        self._patience_s = patience_s
+        self._peers = {other: _Peer(other) for other in range(count) if other != rank}
+        self._barriers = 0
+        self._heartbeats = 0
+        self._exit_reason: str | None = None
+        self._heard = time.monotonic()  # when the store last answered
+        self._failure = ""  # of the store
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="company", daemon=True)
+        self._thread.start()
+
+    def barrier(self) -> None:
+        """Wait until all processes are here, however long that takes while they live.
+
+        Raises:
+            ProcessLostError: one is gone.
+        """
+        self._barriers += 1
+        self._wake.set()
+        pause = _FIRST_PAUSE_S
+        while late := [other for other in self._peers.values() if other.barriers < self._barriers]:
+            ended = [other.name for other in late if other.exit_reason is not None]
+            if ended or self._problem(late, silent_s=self._patience_s):
+                raise self.lost_peer_error(f"{', '.join(ended)} ended before the others")
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+
+    def lost_peer_error(self, problem: str) -> ProcessLostError:
+        """The error of an exchange that failed, which names who is gone and why, if that can be found out soon.
+
+        Args:
+            problem: what to tell otherwise.
+        """
+        until = time.monotonic() + 2 * _SILENCE_S
+        while not (reason := self._problem(self._peers.values(), silent_s=_SILENCE_S)):
+            if time.monotonic() > until:
+                reason = f"an exchange between the processes failed: {problem}"
+                break
+            time.sleep(_HEARTBEAT_S / 10)
+        return ProcessLostError(f"{reason}; {_ADVICE}")
+
+    def leave(self, farewell: str) -> None:
+        """Tell the others that this process ends, and why, if it is not as it should."""
+        self._exit_reason = farewell
+        self._wake.set()
+        self._thread.join(timeout=2 * _HEARTBEAT_S)
+
+    def _problem(self, others: Iterable[_Peer], *, silent_s: float) -> str:
+        """Who of the others is gone; nothing if nobody is known to be."""
+        now = time.monotonic()
+        if self._failure:
+            return f"torchrun on the machine of process 0 is gone: {self._failure}"
+        if now - self._heard > silent_s:
+            return f"torchrun on the machine of process 0 has not answered for {now - self._heard:.0f} s"
+        for other in others:
+            if other.exit_reason:
+                return f"{other.name} ended: {other.exit_reason}"
+        for other in others:
+            if other.exit_reason is None and now - other.heard > silent_s:
+                return f"{other.name} is gone: nothing was heard of it for {now - other.heard:.0f} s"
+        return ""
+
+    def _run(self) -> None:
+        pause = _HEARTBEAT_S
+        try:
+            while self._exit_reason is None:
+                self._publish()
+                self._poll()
+                if self._wake.wait(pause):
+                    self._wake.clear()
+                    pause = _FIRST_PAUSE_S
+                pause = min(2 * pause, _HEARTBEAT_S)
+            self._publish()
+        except RuntimeError as error:  # torch's errors of stores are some
+            self._failure = str(error).splitlines()[0]
+
+    def _publish(self) -> None:
+        self._heartbeats += 1
+        own: dict[str, Any] = {
+            "machine": socket.gethostname(),
+            "beats": self._heartbeats,
+            "meetings": self._barriers,
+            "farewell": self._exit_reason,
+        }
+        self._store.set(_key(self._rank), json.dumps(own))
+
+    def _poll(self) -> None:
+        told = self._store.multi_get([_key(rank) for rank in self._peers])
+        for other, said in zip(self._peers.values(), told, strict=True):
+            other.update(said)
+        self._heard = time.monotonic()
+
+
+def _key(rank: int) -> str:
+    return f"gramophone/process/{rank}"
+
+
+EXIT_TERMINATED = 128 + signal.SIGTERM
+"""Exit status of a command that SIGTERM ended: 143, as of one that does not handle it."""
+
+
+class Terminated(SystemExit):
+    """SIGTERM came; leads out of the program, cleaning up on the way.
+
+    Args:
+        unsaved: why the run could not be saved; empty where it was, or there was none.
+    """
+
+    def __init__(self, unsaved: str = "") -> None:
+        super().__init__(EXIT_TERMINATED)
+        self.unsaved = unsaved
+
+
+class Interruption:
+    """Whether a run is to end.
+
+    Attributes:
+        requested: by one Ctrl-C; a second one interrupts at once, as usual.
+        terminated: by SIGTERM; a second one ends the process at once.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.terminated = False
+
+    def request(self, number: int, frame: FrameType | None) -> None:
+        """Take note of Ctrl-C."""
+        if self.requested:
+            signal.default_int_handler(number, frame)
+        self.requested = True
+
+    def terminate(self, _number: int, _frame: FrameType | None) -> None:
+        """Take note of SIGTERM."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self.terminated = True
+
+
+@contextmanager
+def catch_interruption() -> Iterator[Interruption]:
+    """Take note of Ctrl-C for a while, and of SIGTERM where a command is `exit_on_sigterm`.
+
+    Of nothing where a signal is handled otherwise, or outside the main thread.
+    """
+    asked = Interruption()
+    with (
+        _signal_handler(signal.SIGINT, asked.request, instead_of=signal.default_int_handler),
+        _signal_handler(signal.SIGTERM, asked.terminate, instead_of=_raise_terminated),
+    ):
+        yield asked
+
+
+@contextmanager
+def exit_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise `Terminated` for a while; process 1 of a container would ignore it otherwise.
+
+    Also where a library that was interrupted by it, as DuckDB is, raises an error of its own.
+    """
+    with _signal_handler(signal.SIGTERM, _raise_terminated, instead_of=signal.SIG_DFL):
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            yield
+        except LanguageModelError:
+            raise
+        except Exception as error:
+            if handler == _raise_terminated and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+                raise Terminated from error
+            raise
+
+
+def _raise_terminated(_number: int, _frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
+    raise Terminated
+
+
+@contextmanager
+def _signal_handler(
+    number: signal.Signals, handler: Callable[..., Any], *, instead_of: object
+) -> Iterator[None]:
+    """Handle a signal for a while, if it is handled as it is said to be."""
+    before = signal.getsignal(number)
+    if before != instead_of or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        if signal.getsignal(number) == handler:
+            signal.signal(number, before)
 
 
 class ExchangeResult(NamedTuple):

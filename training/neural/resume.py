@@ -1,6 +1,6 @@
-"""What an interrupted run needs to go on as if nothing had happened: one file that is always whole.
+"""State of an interrupted run in one file, replaced atomically.
 
-It is a SHA-256, then torch's format of tensors, numbers and text, read back with `weights_only`, so that
+It is a SHA-256, then torch's format of tensors, numbers and text, read with `weights_only`, so that
 reading it runs no code.
 """
 
@@ -19,7 +19,7 @@ from models.checkpoint.folders import fsync_path
 from models.errors import FormatError, InvalidInputError, RegistryError
 from models.neural.config import NetworkConfig
 from models.vocabulary import Vocabulary
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.neural.settings import BOUNDS, TrainSettings
 
 STATE_FORMAT = 1

@@ -1,4 +1,4 @@
-"""All that a training run is made of, and how it becomes tensors, numbers and text and comes back."""
+"""Components of a training run, validation and best weights, and their state for resuming."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,25 +8,148 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.language_model import perplexity
 from models.neural.config import NetworkConfig
+from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.vocabulary import EOS, Vocabulary
-from training.corpora.encoded import EncodedCorpus
-from training.embeddings import Embeddings, initialise_embeddings
-from training.neural.averaging import WeightAverage
-from training.neural.best import BestWeights
+from models.vocabulary import BOS, EOS, Vocabulary
+from training.corpus import EncodedCorpus
+from training.evaluation.evaluate import evaluate
 from training.neural.distributed import Processes
-from training.neural.growing_dropout import DropoutSchedule
-from training.neural.history import HistoryRecord
-from training.neural.losses.choice import make_loss
-from training.neural.optimizers import make_optimizer
-from training.neural.penalties import OutputPenalties
-from training.neural.precision import training_precision
+from training.neural.embeddings import Embeddings, initialise_embeddings
+from training.neural.losses.factory import make_loss
+from training.neural.optimization import (
+    DropoutSchedule,
+    OutputPenalties,
+    Schedule,
+    WeightAverage,
+    make_optimizer,
+)
 from training.neural.resume import check_same_structure
-from training.neural.schedule import Schedule
 from training.neural.settings import TrainSettings
-from training.neural.stream import Streams
-from training.neural.validation import Validation
+from training.neural.streams import Streams
+from training.progress import HistoryRecord, Silent
+
+
+class BestWeights:
+    """Remembers the weights of the lowest validation perplexity.
+
+    Args:
+        patience: so many validations in a row without a lower one exhaust it.
+    """
+
+    def __init__(self, *, patience: int) -> None:
+        self.perplexity = math.inf
+        self._patience = patience
+        self._failures = 0
+        self._weights: dict[str, Tensor] | None = None
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether patience is at its end."""
+        return self._failures >= self._patience
+
+    def update(self, perplexity: float, network: Network, *, counts: bool = True) -> None:
+        """Take note of a validation.
+
+        Args:
+            perplexity: what it found.
+            network: of which.
+            counts: whether it tries patience if it is no better.
+        """
+        if perplexity < self.perplexity:
+            self.perplexity = perplexity
+            self._failures = 0
+            self._weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+        else:
+            self._failures += counts
+
+    def apply(self, network: Network) -> None:
+        """Give the network the best weights; its own stay if nothing was ever validated."""
+        if self._weights is not None:
+            network.load_state_dict(self._weights)
+
+    def state(self) -> dict[str, Any]:
+        """All that a resumed run needs: tensors and numbers."""
+        return {"perplexity": self.perplexity, "failures": self._failures, "weights": self._weights}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` said."""
+        self.perplexity, self._failures = state["perplexity"], state["failures"]
+        self._weights = state["weights"]
+
+
+_CPU_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
+
+
+def training_precision(settings: TrainSettings, device: torch.device) -> torch.dtype:
+    """The type that the settings name; for `auto`, bfloat16 where the device has instructions for it."""
+    if settings.precision == "auto":
+        return torch.bfloat16 if _has_bfloat16(device) else torch.float32
+    return torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch cannot say
+    return any(capabilities.get(name, False) for name in _CPU_INSTRUCTIONS)
+
+
+def autocast(precision: torch.dtype, device: torch.device) -> torch.autocast:
+    """A context in which matrix products compute in a type."""
+    return torch.autocast(device.type, precision, enabled=precision != torch.float32)
+
+
+_NUM_ROWS = 16
+_MIN_ROW_TOKENS = 256  # tokens: shorter rows would mostly measure how a text begins
+
+
+class Validation:
+    """The same sample of a text, whenever it is asked.
+
+    In sentence context, sentences from all over it. In stream context, some rows of running text
+    from all over it, read side by side: one row would be slow, and the first tokens of a few cost little.
+
+    Args:
+        corpus: the validation text.
+        settings: context and size.
+    """
+
+    def __init__(self, corpus: EncodedCorpus, settings: TrainSettings) -> None:
+        self._stream = settings.validate_context == "stream"
+        self._sentences = sample_sentences(corpus, settings.valid_tokens)
+        self._rows = sample_rows(corpus, settings.valid_tokens)
+
+    def perplexity(self, model: NeuralModel) -> float:
+        """Per token; infinite where a probability is zero or not a number."""
+        if not self._stream:
+            measured = evaluate(model, self._sentences, progress=Silent()).perplexity or math.inf
+        else:
+            state = model.advance(model.empty_state(len(self._rows)), self._rows[:, 0])
+            tokens = self._rows[:, 1:]
+            lengths = np.full(len(tokens), tokens.shape[1])
+            scores = model.score(state, tokens, lengths)[tokens != BOS]
+            measured = perplexity(float(scores.sum(dtype="float64")), len(scores)) or math.inf
+        return measured if math.isfinite(measured) else math.inf
+
+
+def sample_sentences(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
+    """Sentences from all over a corpus, of about so many tokens to predict, one at least."""
+    every = -(-corpus.num_tokens // tokens)
+    return EncodedCorpus.from_sentences(
+        [corpus.sentence(i).tolist() for i in range(0, corpus.num_sentences, every)]
+    )
+
+
+def sample_rows(corpus: EncodedCorpus, tokens: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """Rows of running text [R, T] from all over a corpus, of at most about so many tokens in all."""
+    text = corpus.with_boundaries().astype(np.int64)
+    count = max(1, min(_NUM_ROWS, min(len(text), tokens) // _MIN_ROW_TOKENS))
+    width = max(2, min(len(text), tokens) // count)
+    starts = np.linspace(0, len(text) - width, count).astype(np.int64)
+    return np.asarray(text[starts[:, None] + np.arange(width)])
+
 
 STOP_REQUESTED = ("interrupted", "terminated")
 """Ends of a run that are not its own: resumed, it goes on."""

@@ -1,4 +1,4 @@
-"""How a network is trained: the recipe's `train.*` keys."""
+"""Settings of a network's training: the recipe's `train.*` keys."""
 
 import itertools
 from typing import Literal, Self

@@ -1,40 +1,177 @@
-"""The trainer of neural networks: truncated back-propagation over streams with carried state.
+"""Training loop of neural networks: truncated back-propagation over streams with carried state.
 
-What a run is made of is in `run`; here is the loop. A run keeps the weights of its best validation,
-and gives them back however it ends, an interrupt from the keyboard included. Only SIGTERM just saves.
+A run keeps the weights of its best validation and returns them however it ends, including by Ctrl-C;
+SIGTERM only saves the state. The state is saved every few minutes, and a run is resumed from it.
 """
 
+import ctypes
 import math
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, RegistryError
 from models.neural.config import NetworkConfig
-from models.neural.device import resolve_device
 from models.neural.model import NeuralModel
+from models.neural.network import Network, resolve_device
 from models.vocabulary import BOS, Vocabulary
-from training.corpora.encoded import EncodedCorpus
-from training.embeddings import Embeddings
-from training.neural.allocation import keep_freed_memory
-from training.neural.backward import backward
-from training.neural.distributed import Processes
-from training.neural.failures import divergence_error, memory_advice, worst_row
-from training.neural.history import HistoryRecord, with_speed
-from training.neural.interruption import Interruption, Terminated, catch_interruption
-from training.neural.optimizers import set_learning_rate
-from training.neural.precision import autocast
-from training.neural.resume import identity_of
-from training.neural.run import TrainingRun
-from training.neural.saving import Saver
+from training.corpus import EncodedCorpus
+from training.neural.diagnostics import TensorBoardWriter, divergence_error, memory_advice, worst_row
+from training.neural.distributed import Interruption, Processes, Terminated, catch_interruption
+from training.neural.embeddings import Embeddings
+from training.neural.losses.loss import Loss
+from training.neural.optimization import set_learning_rate
+from training.neural.resume import StateFile, changed_bounds, identity_of, library_version
+from training.neural.run import TrainingRun, autocast
 from training.neural.settings import TrainSettings
-from training.neural.stream import StreamSegment
-from training.neural.tensorboard import TensorBoardWriter
-from training.progress import Progress
+from training.neural.streams import StreamSegment
+from training.progress import HistoryRecord, Progress, with_speed
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
+_MAX_THRESHOLD = 2**31 - 1
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep large blocks that it frees, to use them again.
+
+    glibc returns each to the system and takes it back page by page, zeroed: an eighth of an update's
+    time on a CPU. Other allocators are left alone.
+
+    Returns:
+        Whether it is so now.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    tune = getattr(ctypes.CDLL(None), "mallopt", None)
+    if tune is None:
+        return False
+    return bool(tune(_MMAP_THRESHOLD, _MAX_THRESHOLD >> 1)) and bool(tune(_TRIM_THRESHOLD, _MAX_THRESHOLD))
+
+
+def backward(
+    network: Network, outputs: Tensor, targets: Tensor, loss: Loss, *, precision: torch.dtype
+) -> float:
+    """Add the gradient of the mean loss to the parameters' gradients.
+
+    Args:
+        network: in training mode.
+        outputs: the body's [T, B, W], with the graph that made them.
+        targets: the ids that follow, [T, B]; `<s>` is not predicted.
+        loss: what is minimised.
+        precision: of matrix products.
+
+    Returns:
+        The loss: mean per predicted token, 0 where there is none.
+    """
+    predicted = targets != BOS
+    ids = targets[predicted]
+    if not len(ids):
+        return 0.0
+    with autocast(precision, outputs.device):
+        features = network.features(outputs)[predicted]  # [N, E]
+    learned = loss(network.output, features.detach(), ids, precision=precision)
+    features.backward(learned.gradient)  # type: ignore[no-untyped-call]  # torch ships it untyped
+    return learned.loss
+
+
+class Saver:
+    """Keeps a run in a file.
+
+    Args:
+        run: what is saved.
+        path: of the file; None for nowhere.
+        identity: what makes the run this run, as `identity_of` has it.
+
+    Attributes:
+        failure: why it could not be saved when that was last tried; empty where it was.
+    """
+
+    def __init__(self, run: TrainingRun, path: Path | None, identity: Mapping[str, Any]) -> None:
+        self._run = run
+        self._file = None if path is None else StateFile(path)
+        self._identity = dict(identity)
+        self._saved_at = 0.0  # seconds of the run
+        self.failure = ""
+
+    def resume(self) -> float:
+        """Let the run go on from what is in the file, if anything is; of several processes, in the first one's.
+
+        Returns:
+            The seconds that it took until then.
+
+        Raises:
+            InvalidInputError: it is of another run; the message says what differs. Or another process has a
+                state and the first one has none.
+            FormatError: the file is damaged.
+        """
+        if self._file is None:
+            return 0.0
+        run = self._run
+        processes = run.processes
+        content = processes.broadcast_bytes(self._file.content() if processes.is_leader else None)
+        if content is None:
+            self._check_no_stale_state(self._file.path)
+            return 0.0
+        state = self._file.parse(content)
+        try:
+            version = f"{state['version']:.80}"
+            changed = changed_bounds(state, self._identity, place=self._file.path.parent)
+            run.check(state)
+            run.resume_from(state)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise self._file.format_error(error) from None
+        self._saved_at = state["seconds"]
+        run.notes.append(f"resumed after {run.step:,} updates and {self._saved_at / 60:.1f} minutes")
+        if changed:
+            run.stopped = ""
+            run.done = run.schedule.done(run.step, seconds=self._saved_at)
+            run.notes.append(f"the schedule was shaped anew: {'; '.join(changed)}")
+        if version != library_version():
+            run.notes.append(f"begun with version {version}, this is {library_version()}")
+        return self._saved_at
+
+    def save_if_due(self, seconds: float) -> None:
+        """Save if it was last done `save_minutes` ago.
+
+        Args:
+            seconds: since the run began, the same in all processes, so that all save or none.
+        """
+        if seconds - self._saved_at >= 60 * self._run.settings.save_minutes:
+            self._saved_at = seconds
+            self.save()
+
+    def save(self) -> None:
+        """Save now; the first of several processes does it for all."""
+        if self._file is None:
+            return
+        state = {"identity": self._identity, **self._run.state()}
+        if not self._run.processes.is_leader:
+            return
+        try:
+            self._file.write(state)
+        except RegistryError as error:  # no reason to lose the run as well
+            self.failure = str(error)
+            if self.failure not in self._run.notes:  # it may be so at every update
+                self._run.notes.append(self.failure)
+        else:
+            self.failure = ""
+
+    def _check_no_stale_state(self, path: Path) -> None:
+        """Do not begin anew where the machines were started in another order than before."""
+        places = self._run.processes.gather_texts(str(path.absolute()) if path.exists() else "")
+        for rank, place in enumerate(places):
+            if place:
+                raise InvalidInputError(
+                    f"process 0 has no saved training to go on with, but process {rank} has one, {place}: start its "
+                    "machine as the first one (--node-rank 0), or go without --resume",
+                    parameter="resume",
+                )
+
 
 _RECORDS_PER_VALIDATION = 10
 _SMOOTHING = 0.98

@@ -1,1 +1,1 @@
-"""Estimating n-gram models."""
+"""Estimation of n-gram models."""

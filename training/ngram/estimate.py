@@ -1,19 +1,16 @@
-"""From an encoded corpus to an n-gram model: count, smooth, build."""
+"""Estimate an n-gram model from an encoded corpus: count, smooth, prune, build."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from models.ngram.build import build_automaton
+from models.ngram.build import build_automaton, quantise_automaton
 from models.ngram.model import NGramModel
-from models.ngram.quantised import quantise_automaton
 from models.vocabulary import Vocabulary
-from training.corpora.encoded import EncodedCorpus
-from training.ngram.counting import count_ngrams
-from training.ngram.entropy_pruning import history_frequencies, prune_by_entropy
-from training.ngram.observations import Observations
-from training.ngram.smoothing.discounting import ModifiedKneserNey
-from training.ngram.smoothing.discounts import Discounts
-from training.ngram.smoothing.interface import Smoothed, Smoothing
+from training.corpus import EncodedCorpus
+from training.ngram.counts import Observations, count_ngrams
+from training.ngram.pruning import history_frequencies, prune_by_entropy
+from training.ngram.smoothing.interface import Discounts, Smoothed, Smoothing
+from training.ngram.smoothing.kneser_ney import ModifiedKneserNey
 from training.progress import SILENT, Progress
 
 DEFAULT_SMOOTHING: Smoothing = ModifiedKneserNey()

@@ -1,1 +1,1 @@
-"""N-gram estimation past memory: one plan of named SQL stages, run by DuckDB on one machine or by Spark on many."""
+"""Out-of-core estimation of n-gram models by DuckDB or Spark."""

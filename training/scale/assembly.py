@@ -1,9 +1,8 @@
-"""From sorted tables to the automaton: its arrays are filled in files, batch by batch.
+"""Assembly of an automaton from sorted tables, its arrays filled in mapped files batch by batch.
 
-N-grams come in the order in which the automaton numbers them, so words and probabilities are
-written one after the other, and the context of each n-gram is found a few steps from that of
-the one before. The arrays are files that are mapped: whatever their size, the system keeps in
-memory what it has room for.
+N-grams come in the order in which the automaton numbers them, so words and probabilities are written
+sequentially, and the context of each n-gram is found a few steps from that of the one before. The
+arrays are mapped files: whatever their size, the system keeps in memory what fits.
 """
 
 import os
@@ -16,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import FormatError
+from models.ngram.access import link_states
 from models.ngram.automaton import EXACT_TYPES, Automaton
-from models.ngram.build import check_ngram_counts
-from models.ngram.linking import link_states
-from models.ngram.ranked import rank_arcs_in_blocks
-from training.ngram.smoothing.weights import log10
+from models.ngram.build import check_ngram_counts, rank_arcs_in_blocks
+from training.ngram.smoothing.interpolation import log10
 from training.progress import Progress
 from training.scale.plan import word_columns
 

@@ -1,4 +1,4 @@
-"""DuckDB, in this process: the plan on one machine, spilling to disk what does not fit into memory."""
+"""DuckDB engine: the plan in this process, spilling to disk what does not fit into memory."""
 
 import glob
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import duckdb
 
 from models.errors import FormatError, InvalidInputError, RegistryError
 from training.progress import Progress
-from training.scale.memory import engine_memory_bytes
+from training.scale.options import engine_memory_bytes
 from training.scale.plan import Stage
 
 _FILE = "part.parquet"

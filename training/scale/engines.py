@@ -1,4 +1,4 @@
-"""Who runs the plan's stages: what an engine is, and the engines by name."""
+"""Interface of the engines that run the plan's stages, and the engines by name."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,25 +1,25 @@
-"""The estimation as relations: named stages, each one SELECT over the tables of stages before it.
+"""Estimation as relations: named stages, each one SELECT over the tables of stages before it.
 
 The SQL is what DuckDB and Spark have in common. Counts are BIGINT, probabilities DOUBLE; sums are
-of integers only, so no order of rows changes a bit of the result.
+of integers only, so the order of rows changes no bit of the result.
 
-    windows      w1 … wN of every place in the text with N words from there on, or with <s>
+    windows      w1 … wN of every position in the text with N words from there on, or with <s>
     counts_N     the N-grams: c, how often they occur
     counts_k     from counts_(k+1), grouped by all but its first word: every k-gram but those that begin
                  with <s> stands after some word, so c is the sum of theirs, and the different words before
                  it are their number; the others are counted in `starts`, the windows that begin with <s>
     shares_k     of the listed k-grams: (c − D(c)) / Σ c, and γ of the context, over partitions by prefix
     probs_k      the same interpolated: one join with sorted_(k−1) by the suffix
-    sorted_k     the same in lexicographic order, as the automaton wants it
+    sorted_k     the same in lexicographic order, as the automaton needs it
 
-Words are columns w1, w2, … of ids; `a` is the adjusted count, which smoothing looks at. The formulas
-and what they mean stand in `training.ngram.smoothing`; Heafield et al. (2013) count likewise.
+Words are columns w1, w2, … of ids; `a` is the adjusted count, which smoothing uses. The formulas
+are explained in `training.ngram.smoothing`; Heafield et al. (2013) count likewise.
 """
 
 from typing import NamedTuple
 
 from models.vocabulary import BOS
-from training.ngram.smoothing.discounts import Discounts
+from training.ngram.smoothing.interface import Discounts
 
 ABSENT = -1
 """In a window, what stands after `</s>`."""
@@ -170,7 +170,8 @@ def _shares(k: int, threshold: int, discounts: Discounts) -> Stage:
 def _unigram_probs(vocab_size: int) -> Stage:
     """Interpolated with the uniform distribution over all words but `<s>`."""
     uniform = _double_literal(1.0 / (vocab_size - 1))
-    sql = f"SELECT w1, CASE WHEN w1 = {BOS} THEN {_double_literal(0)} ELSE own + g * {uniform} END AS p, g FROM shares_1"
+    probability = f"CASE WHEN w1 = {BOS} THEN {_double_literal(0)} ELSE own + g * {uniform} END"
+    sql = f"SELECT w1, {probability} AS p, g FROM shares_1"
     return Stage("probs_1", sql, ("shares_1",), "interpolating words")
 
 

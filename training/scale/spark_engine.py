@@ -1,7 +1,7 @@
-"""Spark: the plan on a cluster, or on the cores of one machine.
+"""Spark engine: the plan on a cluster, or on the cores of one machine.
 
-The session is what `spark-submit` or Spark's own configuration say (a cluster, executors' memory); where they
-say nothing, it is this machine's. All of them must see the work folder under the same path.
+The session is what `spark-submit` or Spark's own configuration define (a cluster, executors' memory),
+else this machine's. All nodes must see the work folder under the same path.
 """
 
 import logging

@@ -1,1 +1,1 @@
-"""Products in single precision for serving: weights are packed once, at load, as this processor reads them best."""
+"""Products in single precision for serving, with weights packed once, at load, for this processor."""

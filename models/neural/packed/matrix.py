@@ -1,19 +1,21 @@
-"""Matrices of weights packed in either way, and their products with vectors, whichever it is."""
+"""Packed weight matrices of either packing, and linear layers of them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numba
+import numpy as np
+import torch
 from numba.extending import overload
+from torch import Tensor, nn
 
 from models.arrays import FloatArray
-from models.neural.amx import USE_AMX
-from models.neural.packed import digit_matrix, float_matrix
-from models.neural.packed.digit_matrix import SplitFloatMatrix
-from models.neural.packed.float_matrix import FloatMatrix
-from models.neural.packed.float_products import HAS_AVX512
-from models.shelf import PackedWeightCache
-from models.tensor_file import Arrays
+from models.kernels.llvm import USE_AMX
+from models.neural.packed import float_products, split_products
+from models.neural.packed.float_products import HAS_AVX512, FloatMatrix
+from models.neural.packed.split_products import SplitFloatMatrix
+from models.neural.threads import run_row_slices
+from models.tensor_files import Arrays, PackedWeightCache
 
 PackedMatrix: TypeAlias = SplitFloatMatrix | FloatMatrix
 
@@ -35,12 +37,12 @@ class Packing(NamedTuple):
 
 
 SPLIT_FLOAT_PACKING = Packing(
-    digit_matrix.LAYOUT, digit_matrix.pack, digit_matrix.arrays_of, digit_matrix.of_arrays
+    split_products.LAYOUT, split_products.pack, split_products.arrays_of, split_products.of_arrays
 )
 """Three bytes a weight, for processors that multiply tiles of bytes."""
 
 FLOAT_PACKING = Packing(
-    float_matrix.LAYOUT, float_matrix.pack, float_matrix.arrays_of, float_matrix.of_arrays
+    float_products.LAYOUT, float_products.pack, float_products.arrays_of, float_products.of_arrays
 )
 """Numbers as they are, for those that have wide registers."""
 
@@ -70,7 +72,7 @@ def _by_matrix(name: str) -> Any:
 
     @overload(stand_in)
     def choose(*arguments: Any) -> Any:
-        module = float_matrix if arguments[0].instance_class is FloatMatrix else digit_matrix
+        module = float_products if arguments[0].instance_class is FloatMatrix else split_products
         chosen = getattr(module, name)
 
         def call(*arguments: Any) -> Any:
@@ -117,3 +119,41 @@ def multiply_some(matrix: Any, room: Any, row: Any, begin: Any, end: Any, produc
         column: of the products, where the first row's stand.
     """
     _multiply_some(matrix, room, row, begin, end, products, column)
+
+
+class PackedLinear(nn.Module):
+    """W x + b, without a gradient.
+
+    Args:
+        layer: in single precision on a CPU; it is not changed.
+        packing: how.
+        shelf: where packed weights lie.
+    """
+
+    def __init__(self, layer: nn.Linear, packing: Packing, shelf: PackedWeightCache) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        weight = layer.weight.detach().numpy()
+        bias = np.zeros(len(weight), np.float32) if layer.bias is None else layer.bias.detach().numpy()
+        self.size = len(weight)
+        self.matrix = load_or_pack(shelf, "weight", packing, lambda: weight, lambda: bias)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Products [..., O] of inputs [..., I]."""
+        vectors = inputs.detach().reshape(-1, inputs.shape[-1]).contiguous().numpy()
+        products = multiply_vectors(self.matrix, vectors)[:, : self.size]
+        return torch.from_numpy(products).view(*inputs.shape[:-1], self.size)
+
+
+def multiply_vectors(matrix: PackedMatrix, vectors: FloatArray) -> FloatArray:
+    """The products [N, O rounded up] of a matrix with vectors [N, W], and its bias."""
+    products = np.empty((len(vectors), matrix.size), np.float32)
+
+    def work(rows: slice) -> None:
+        some = vectors[rows]
+        room = matrix.buffer_for(len(some))
+        write(matrix, some, room, 0)
+        multiply(matrix, room, len(some), products[rows])
+
+    run_row_slices(work, len(vectors))
+    return products

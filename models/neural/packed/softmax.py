@@ -1,4 +1,4 @@
-"""The softmax whose weights are packed: logits are summed up while they are in the nearest cache."""
+"""Softmax with packed weights: logits are summed while they are in the nearest cache."""
 
 from typing import Any
 
@@ -8,15 +8,13 @@ import torch
 from torch import Tensor
 
 from models.arrays import FloatArray, TokenIds
-from models.neural.output.layer import OutputLayer
-from models.neural.output.softmax import Softmax
+from models.kernels.log_sum_exp import ROW_LANES
+from models.language_model import BLOCK_TOKENS, BlockSums
+from models.neural.int8.softmax import LOWEST_LOGIT, accumulate_block_sums, accumulate_exp, log_sum_of_lanes
 from models.neural.packed.matrix import Packing, load_or_pack, multiply_some, write
-from models.neural.quantized.dot_products import ROW_LANES
-from models.neural.quantized.output import LOWEST_LOGIT, accumulate_exp, log_sum_of_lanes
-from models.neural.quantized.weighing import accumulate_block_sums
+from models.neural.softmax import OutputLayer, Softmax
 from models.neural.threads import run_row_slices
-from models.protocol import BLOCK_TOKENS, BlockSums
-from models.shelf import PackedWeightCache
+from models.tensor_files import PackedWeightCache
 
 _ONE = np.float32(1)
 

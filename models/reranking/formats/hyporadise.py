@@ -1,18 +1,20 @@
 """HyPoradise's JSON: `[{"input": ["best hypothesis", …], "output": "reference", …}, …]`.
 
-Lists that are shorter than the others are padded with copies of their members: the first of each is kept, with its
-scores. Any other list of numbers, one for each hypothesis, is a feature: `am_score` (ATIS) becomes `am`, others
+Shorter lists are padded with copies of their members: the first of each is kept, with its scores.
+Any other list of numbers, one per hypothesis, is a feature: `am_score` (ATIS) becomes `am`, others
 keep their names, such as `score` (WSJ). These scores look like averages per token.
 
-Source: Hypo2Trans generate_data/whisper/generate_hp_dataset.py; HyPoradise-v0 test_atis.json, test_wsj_score.json.
+Source: Hypo2Trans generate_data/whisper/generate_hp_dataset.py; HyPoradise-v0 test_atis.json,
+test_wsj_score.json.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from models.errors import InvalidInputError
-from models.reranking.formats.fields import ASCII_WHITESPACE, format_number, shorten
-from models.reranking.formats.interface import (
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.formats.format import (
+    ASCII_WHITESPACE,
     MAX_DOCUMENT_LINE_BYTES,
     MAX_LIST_CANDIDATES,
     BadLine,
@@ -20,18 +22,20 @@ from models.reranking.formats.interface import (
     ListOrBadLine,
     ReadOptions,
     SourceLines,
+    format_number,
+    shorten,
 )
-from models.reranking.formats.json_elements import JsonElement, iter_elements
-from models.reranking.formats.json_values import (
+from models.reranking.formats.json_stream import (
+    JsonElement,
     JsonObject,
     dump_json,
     id_value,
+    iter_elements,
     list_value,
     number_value,
     parse_json_object,
     string_value,
 )
-from models.reranking.lists import Candidate, CandidateList
 
 _FEATURE_OF_KEY = {"am_score": "am"}
 _KEY_OF_FEATURE = {feature: key for key, feature in _FEATURE_OF_KEY.items()}

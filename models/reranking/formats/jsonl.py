@@ -1,17 +1,18 @@
-"""Lists as POST /v1/rerank takes them, one JSON object a line, with references where they are known.
+"""Lists as POST /v1/rerank takes them, one JSON object a line, with optional references.
 
     {"id": "u1", "context": "", "candidates": [{"text": "…", "features": {"am": -12.5}}, …], "reference": "…"}
 
-`references` is a list of several ways to say it; `continuation` is what is scored after each candidate. An id may be a
-number. Other keys are left out. This format alone carries all that a list has, texts to the last space.
+`references` is a list of alternative references; `continuation` is scored after each candidate. An
+id may be a number. Other keys are dropped. This format alone keeps all of a list, texts to the last
+space.
 """
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from models.errors import InvalidInputError
-from models.reranking.formats.fields import parse_lines
-from models.reranking.formats.interface import (
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.formats.format import (
     MAX_LIST_BYTES,
     MAX_LIST_CANDIDATES,
     BadLine,
@@ -19,8 +20,9 @@ from models.reranking.formats.interface import (
     ListOrBadLine,
     ReadOptions,
     SourceLines,
+    parse_lines,
 )
-from models.reranking.formats.json_values import (
+from models.reranking.formats.json_stream import (
     JsonObject,
     dump_json,
     id_value,
@@ -30,7 +32,6 @@ from models.reranking.formats.json_values import (
     parse_json_object,
     string_value,
 )
-from models.reranking.lists import Candidate, CandidateList
 
 
 def read(lines: SourceLines, options: ReadOptions) -> Iterator[ListOrBadLine]:  # noqa: ARG001 - nothing to say

@@ -1,33 +1,39 @@
-"""Kaldi's n-best lists: words in one text archive, and a cost of each hypothesis in each of some others.
+"""Kaldi's n-best lists: words in one text archive, one archive of costs for each score.
 
     utt-1 the first hypothesis            (words_text)
     utt-1 1523.4                          (acwt, lmwt.lmonly, …)
 
-A hypothesis is called by its utterance and its place, from 1; lists are sorted by it, as sorted archives
-have utt-10 before utt-2. Costs are negated natural logarithms: what becomes a feature is minus the cost. Several
-costs on a line, as the neural models' scripts write them for the words, are added up. Archives are read in step
-with the words, so that those in the same order take no memory.
+A hypothesis is named by its utterance and its rank, from 1; lists are sorted by rank, as sorted
+archives have utt-10 before utt-2. Costs are negated natural logarithms: a feature is minus the
+cost. Several costs on a line, which the neural models' scripts write per word, are summed. Archives
+are read in step with the words, so archives in the same order take no memory.
 
-Sources: kaldi src/latbin/lattice-to-nbest.cc (keys), nbest-to-linear.cc (archives), egs/wsj/s5/steps/pytorchnn/
-lmrescore_nbest_pytorchnn.sh (file names), compute_sentence_scores.py (several costs on a line).
+Sources: kaldi src/latbin/lattice-to-nbest.cc (keys), nbest-to-linear.cc (archives),
+egs/wsj/s5/steps/pytorchnn/lmrescore_nbest_pytorchnn.sh (file names), compute_sentence_scores.py
+(several costs on a line).
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from models.errors import InvalidInputError
-from models.reranking.formats.fields import (
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.formats.format import (
+    BadLine,
+    CandidateRow,
+    Format,
+    ListOrBadLine,
+    ReadOptions,
+    SourceLines,
     collapse_whitespace,
     format_number,
+    group_candidates,
     named_lists,
     parse_lines,
     parse_number,
     shorten,
     split_words,
 )
-from models.reranking.formats.grouping import CandidateRow, group_candidates
-from models.reranking.formats.interface import BadLine, Format, ListOrBadLine, ReadOptions, SourceLines
-from models.reranking.lists import Candidate, CandidateList
 
 WORD_FILES = ("words_text", "text")
 """What the archive of words is called in a folder."""

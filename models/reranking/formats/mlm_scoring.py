@@ -1,17 +1,19 @@
 """mlm-scoring's JSON: `{utterance: {"hyp_1": {"score": …, "text": …}, …, "ref": …}, …}`.
 
-The score is the first pass's own, a natural logarithm, larger is better: the feature `score`. Hypotheses are sorted
-by their numbers; texts are stripped, as mlm-scoring does it.
+The score is the first pass's own, a natural logarithm, larger is better: the feature `score`.
+Hypotheses are sorted by their numbers; texts are stripped, as in mlm-scoring.
 
-Source: mlm-scoring examples/demo/format.json, src/mlm/loaders.py (`Predictions.from_dict`, `Corpus.from_dict`).
+Source: mlm-scoring examples/demo/format.json, src/mlm/loaders.py (`Predictions.from_dict`,
+`Corpus.from_dict`).
 """
 
 import re
 from collections.abc import Iterable, Iterator
 
 from models.errors import InvalidInputError
-from models.reranking.formats.fields import ASCII_WHITESPACE, format_number, shorten
-from models.reranking.formats.interface import (
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.formats.format import (
+    ASCII_WHITESPACE,
     MAX_DOCUMENT_LINE_BYTES,
     MAX_LIST_CANDIDATES,
     BadLine,
@@ -19,18 +21,20 @@ from models.reranking.formats.interface import (
     ListOrBadLine,
     ReadOptions,
     SourceLines,
+    format_number,
+    shorten,
 )
-from models.reranking.formats.json_elements import JsonElement, iter_elements
-from models.reranking.formats.json_values import (
+from models.reranking.formats.json_stream import (
+    JsonElement,
     JsonObject,
     dump_json,
+    iter_elements,
     number_value,
     object_value,
     parse_json_object,
     parse_json_value,
     string_value,
 )
-from models.reranking.lists import Candidate, CandidateList
 
 _HYPOTHESIS = re.compile(r"hyp_([0-9]{1,9})")
 

@@ -1,13 +1,15 @@
 """Moses' n-best lists: `id ||| hypothesis ||| name= value value … ||| total`.
 
-Values are natural logarithms, larger is better. A feature with several values gives `name_0`, `name_1`, …,
-as in MERT's feature map; the total is the feature `score`, or `total` where the file has a `score` of its own.
+Values are natural logarithms, larger is better. A feature with several values gives `name_0`,
+`name_1`, …, as in MERT's feature map; the total is the feature `score`, or `total` where the file
+has a `score` of its own.
 
-Read leniently: spaces around `|||` and the total may be missing; labels may be `name=`, `name:` (of old versions) or
-`name=value` (Joshua, Marian), or missing (`-labeled-n-best-list false`: `feature_0`, …). Left out are alignments,
-after the total in Moses and before the features in Marian, and Marian's `WordScores=`. Marian's scorer appends
-its feature to the field, as is done here. Ids are the places of the input's sentences, from 0, but may be anything
-without white space. Escapes such as `&quot;` stay.
+Lenient reading: spaces around `|||` and the total may be missing; labels may be `name=`, `name:`
+(of old versions) or `name=value` (Joshua, Marian), or missing (`-labeled-n-best-list false`:
+`feature_0`, …). Alignments are dropped, after the total in Moses and before the features in Marian,
+and so is Marian's `WordScores=`. New features are appended to the field, as Marian's scorer does.
+Ids are the indices of the input sentences, from 0, but may be anything without white space. Escapes
+such as `&quot;` are kept.
 
 Sources: statmt.org/moses/?n=Advanced.Search, "Generating n-Best Lists"; mosesdecoder/mert/Data.cpp
 (`loadNBest`, `InitFeatureMap`); marian-dev/src/translator/output_printer.h.
@@ -17,10 +19,17 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 from models.errors import InvalidInputError
-from models.reranking.formats.fields import (
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.formats.format import (
     ASCII_WHITESPACE,
+    CandidateRow,
+    Format,
+    ListOrBadLine,
+    ReadOptions,
+    SourceLines,
     collapse_whitespace,
     format_number,
+    group_candidates,
     has_whitespace,
     is_decimal_number,
     named_lists,
@@ -29,9 +38,6 @@ from models.reranking.formats.fields import (
     shorten,
     split_words,
 )
-from models.reranking.formats.grouping import CandidateRow, group_candidates
-from models.reranking.formats.interface import Format, ListOrBadLine, ReadOptions, SourceLines
-from models.reranking.lists import Candidate, CandidateList
 
 _BAR = "|||"
 _WORD_SCORES = "WordScores"

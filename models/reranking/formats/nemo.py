@@ -1,31 +1,29 @@
-r"""NeMo's beams: `text <tab> score`, so many lines for each input as the beam is wide; no ids.
+"""NeMo's beams: `text <tab> score`, as many lines per input as the beam is wide; no ids.
 
-The score is the recogniser's, a natural logarithm: the feature `score`. References are in a manifest, a JSON
-object with the key `text` for each input, in the same order.
+The score is the recogniser's, a natural logarithm: the feature `score`. References are in a
+manifest, a JSON object with the key `text` per input, in the same order.
 
-Source: NeMo scripts/asr_language_modeling/neural_rescorer/eval_neural_rescorer.py (`BeamScoresDataset`),
-ngram_lm/eval_beamsearch_ngram_ctc.py, which writes the file.
+Source: NeMo scripts/asr_language_modeling/neural_rescorer/eval_neural_rescorer.py
+(`BeamScoresDataset`), ngram_lm/eval_beamsearch_ngram_ctc.py, which writes the file.
 """
 
 from collections.abc import Iterable, Iterator
 
 from models.errors import InvalidInputError
-from models.reranking.formats.fields import (
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.formats.format import (
     ASCII_WHITESPACE,
-    collapse_whitespace,
-    format_number,
-    parse_lines,
-    parse_number,
-)
-from models.reranking.formats.interface import (
     MAX_LIST_CANDIDATES,
     BadLine,
     Format,
     ListOrBadLine,
     ReadOptions,
     SourceLines,
+    collapse_whitespace,
+    format_number,
+    parse_lines,
+    parse_number,
 )
-from models.reranking.lists import Candidate, CandidateList
 
 
 def read(lines: SourceLines, options: ReadOptions) -> Iterator[ListOrBadLine]:

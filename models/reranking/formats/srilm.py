@@ -1,16 +1,19 @@
 """SRILM's three formats of n-best lists, each with one list a file.
 
-- its own: `ascore lscore nwords w1 w2 …`, acoustic and language model scores as logarithms to base 10;
+- its own: `ascore lscore nwords w1 w2 …`, acoustic and language model scores as logarithms to base
+  10;
 - `NBestList1.0` of the Decipher recogniser: `(score) w1 w2 …`, one composite score;
-- `NBestList2.0`: `(score) w1 ( st: 0.1 et: 0.4 g: -52 a: -318 ) w2 …`, with times, language model (g) and
-  acoustic (a) scores of every word. Phones and HMM states among the words are left out, as SRILM does it:
-  their times lie within the word before, or their names end in a hyphen and a digit.
+- `NBestList2.0`: `(score) w1 ( st: 0.1 et: 0.4 g: -52 a: -318 ) w2 …`, with times, language model
+  (g) and acoustic (a) scores of every word. Phones and HMM states among the words are dropped, as
+  in SRILM: their times lie within the word before, or their names end in a hyphen and a digit.
 
-Decipher's scores are bytelogs: logarithms to base 1.0001 divided by 1024, so 1024 / 10000.5 = 0.1024 of a
-natural logarithm, rounded to integers when written. All become natural logarithms here: `am`, `old_lm`, the
-composite `score`; `nwords` stays a count. Sentence boundaries and pauses (`-pau-`) are dropped from the words.
+Decipher's scores are bytelogs: logarithms to base 1.0001 divided by 1024, so 1024 / 10000.5 =
+0.1024 of a natural logarithm, rounded to integers when written. All become natural logarithms:
+`am`, `old_lm`, the composite `score`; `nwords` stays a count. Sentence boundaries and pauses
+(`-pau-`) are dropped.
 
-Sources: SRILM's nbest-format(5), lm/src/NBest.cc (`NBestHyp::parse`), lm/src/Prob.h (`BytelogToLogP`).
+Sources: SRILM's nbest-format(5), lm/src/NBest.cc (`NBestHyp::parse`), lm/src/Prob.h
+(`BytelogToLogP`).
 """
 
 import functools
@@ -19,7 +22,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from models.errors import InvalidInputError
-from models.reranking.formats.fields import (
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.formats.format import (
+    MAX_LIST_CANDIDATES,
+    BadLine,
+    Format,
+    ListOrBadLine,
+    ReadOptions,
+    SourceLines,
     collapse_whitespace,
     format_number,
     is_decimal_number,
@@ -27,15 +37,6 @@ from models.reranking.formats.fields import (
     shorten,
     split_words,
 )
-from models.reranking.formats.interface import (
-    MAX_LIST_CANDIDATES,
-    BadLine,
-    Format,
-    ListOrBadLine,
-    ReadOptions,
-    SourceLines,
-)
-from models.reranking.lists import Candidate, CandidateList
 
 BYTELOG = 1024 / 10000.5
 """One bytelog as a natural logarithm."""

@@ -1,4 +1,4 @@
-"""What a file of lists holds, in figures."""
+"""Summary of n-best lists: counts, and error rates where there are references."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from models.reranking.lists import CandidateList
-from models.reranking.metrics.choice import make_metric
+from models.reranking.candidates import CandidateList
+from models.reranking.metrics import make_metric
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Whether a difference between two systems is more than chance: paired bootstrap resampling (Koehn 2004)."""
+"""Significance of a difference between two systems: paired bootstrap resampling (Koehn 2004)."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidInputError
-from models.reranking.metrics.interface import Metric, Statistics
+from models.reranking.metrics.metric import Metric, Statistics
 
 MAX_SAMPLES = 100_000
 _MAX_DRAWS = 1 << 21  # some 50 MB

@@ -1,1 +1,1 @@
-"""Finding weights for a log-linear model over candidates, and telling whether they are worth having."""
+"""Tuning of the weights of a log-linear model over candidates, and tests whether they help."""

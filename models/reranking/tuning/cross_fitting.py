@@ -1,19 +1,329 @@
-"""Tuning with every list held out once, so that the gain told is one that new lists may have."""
+"""Tuning with cross-fitting: every list is held out once, so the gain is one to expect on new lists."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from models.errors import InvalidInputError
+from models.language_model import count_words
+from models.reranking.candidates import CandidateList, Steps
+from models.reranking.features import (
+    LM,
+    LM_SUM,
+    NUM_UNKNOWN,
+    NUM_WORDS,
+    RANK,
+    RANK_LOG,
+    ListFeatures,
+    feature_matrix,
+    length_scaled_name,
+    text_ranks,
+)
+from models.reranking.metrics.metric import Metric
 from models.reranking.metrics.significance import BootstrapTest
-from models.reranking.tuning.comparing import compare_choices, is_improvement
-from models.reranking.tuning.features import TuningData
-from models.reranking.tuning.fitting import FIRST_PASS_WEIGHTS, FittedWeights, fit_feature_weights
-from models.reranking.tuning.outcome import Decision, FoldOutcome, TuningOutcome
-from models.reranking.tuning.posterior_scale import fit_posterior_scale
+from models.reranking.tuning.fitting import (
+    FIRST_PASS_WEIGHTS,
+    FittedWeights,
+    PosteriorScale,
+    ProblemVariant,
+    TuningSettings,
+    compare_choices,
+    fit_feature_weights,
+    fit_posterior_scale,
+    is_improvement,
+)
 from models.reranking.tuning.problem import Floats, Ints, TuningProblem
-from models.reranking.tuning.settings import TuningSettings
-from models.reranking.tuning.steps import Steps
+
+RowMask: TypeAlias = npt.NDArray[np.bool_]
+
+MAX_FEATURES = 64
+_CANDIDATES_PER_STEP = 256
+_MIN_LENGTH_CORRELATION = 0.5
+_SAME_SIGN_SHARE = 0.9
+
+
+class ListCounts(NamedTuple):
+    """What lists were like.
+
+    Attributes:
+        lists: with references, which are what is tuned on.
+        without_reference: lists left out.
+        candidates: of different texts.
+        duplicates: candidates left out, as one before had the same text.
+        single: lists of one text, in which nothing can be chosen.
+    """
+
+    lists: int
+    without_reference: int
+    candidates: int
+    duplicates: int
+    single: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TuningData:
+    """Lists as a problem, in one or more shapes.
+
+    Attributes:
+        lists: each with references.
+        shapes: of one problem, the simplest first.
+        candidate_indices: of the problem's candidates in their lists, equal texts left out [C].
+        counts: what the lists were like.
+        ignored: given features that some candidates lack.
+    """
+
+    lists: tuple[CandidateList, ...]
+    shapes: tuple[ProblemVariant, ...]
+    candidate_indices: Ints
+    counts: ListCounts
+    ignored: tuple[str, ...]
+
+    @property
+    def problem(self) -> TuningProblem:
+        """The problem in its simplest shape."""
+        return self.shapes[0].problem
+
+    def texts(self, chosen: Ints) -> list[str]:
+        """The texts of a choice of candidates [N]."""
+        return [
+            one.candidates[place].text
+            for one, place in zip(self.lists, self.candidate_indices[chosen].tolist(), strict=True)
+        ]
+
+
+def select_with_references(lists: Sequence[CandidateList]) -> tuple[Ints, tuple[CandidateList, ...]]:
+    """The lists that tell what is right, and their numbers among all.
+
+    Raises:
+        InvalidInputError: none does.
+    """
+    numbers = [number for number, one in enumerate(lists) if one.references]
+    if not numbers:
+        raise InvalidInputError(
+            f"not one of {len(lists)} lists has a reference: give reference or references with each",
+            parameter="lists",
+        )
+    return np.array(numbers), tuple(lists[number] for number in numbers)
+
+
+def tuning_data(
+    lists: Sequence[CandidateList],
+    computed: ListFeatures,
+    metric: Metric,
+    *,
+    features: Sequence[str] | None = None,
+    length_exponents: Sequence[float] = (0.0,),
+) -> Steps[TuningData]:
+    """Make a problem of lists.
+
+    Args:
+        lists: as given; those without references are left out.
+        computed: what models say of the candidates of those with references, in order.
+        metric: what to tune for.
+        features: that may have weights; None for all that `default_features` finds.
+        length_exponents: to choose from; where no model scores, there is no choice.
+
+    Raises:
+        InvalidInputError: no list has references, a candidate lacks a feature, or there are too many.
+    """
+    numbers, told = select_with_references(lists)
+    common, ignored = yield from given_features(told)
+    names = tuple(features) if features is not None else default_features(told, computed, common)
+    _check_names(names)
+    scored = any(name.partition(":")[0] == LM for name in names)
+    exponents = tuple(length_exponents) if scored else (0.0,)
+    parts = []
+    for chunk in _chunks(computed.offsets):
+        some, values = told[chunk], _slice_lists(computed, chunk)
+        distinct = np.concatenate([_first_occurrences(one) for one in some])
+        place = _list_locations(numbers[chunk])
+        matrix = yield from feature_matrix(some, values.normalised(exponents[0]), names, place=place)
+        shaped = [_with_exponent(matrix, names, values.normalised(one))[distinct] for one in exponents]
+        yield
+        counts = np.concatenate([metric.statistics(_candidate_texts(one), one.references) for one in some])
+        parts.append((distinct, counts[distinct], shaped))
+        yield
+    rows, statistics, matrices = zip(*parts, strict=True)
+    kept = np.concatenate(rows)
+    offsets = np.concatenate(([0], np.cumsum(kept)))[computed.offsets]
+    every = np.concatenate(statistics)
+    shapes = tuple(
+        ProblemVariant(exponent, TuningProblem(names, np.concatenate(matrix), every, offsets, metric))
+        for exponent, matrix in zip(exponents, zip(*matrices, strict=True), strict=True)
+    )
+    places = np.concatenate([np.arange(len(one.candidates)) for one in told])[kept]
+    counted = ListCounts(
+        lists=len(told),
+        without_reference=len(lists) - len(told),
+        candidates=int(kept.sum()),
+        duplicates=int((~kept).sum()),
+        single=int((np.diff(offsets) == 1).sum()),
+    )
+    return TuningData(told, shapes, places, counted, () if features is not None else ignored)
+
+
+def given_features(lists: Sequence[CandidateList]) -> Steps[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """The given features that every candidate has, and those that only some have, both sorted."""
+    kinds: set[frozenset[str]] = set()
+    looked_at = 0
+    for one in lists:
+        kinds.update(frozenset(candidate.features) for candidate in one.candidates)
+        looked_at += len(one.candidates)
+        if looked_at > _CANDIDATES_PER_STEP:
+            looked_at = 0
+            yield
+    common, known = frozenset.intersection(*kinds), frozenset().union(*kinds)
+    return tuple(sorted(common)), tuple(sorted(known - common))
+
+
+def default_features(
+    lists: Sequence[CandidateList], computed: ListFeatures, given: Sequence[str]
+) -> tuple[str, ...]:
+    """The features that may have weights if nothing else is said.
+
+    The place in the list, twice; what is given with every candidate, and, if that looks like a mean
+    over the text, also times the text's length; what the models say; and the number of words.
+    """
+    names = [RANK, RANK_LOG]
+    words = np.array([count_words(one.candidates[0].text) for one in lists], dtype=np.float64)
+    for name in given:
+        names.append(name)
+        values = np.array([one.candidates[0].features[name] for one in lists], dtype=np.float64)
+        if looks_like_mean(values, words):
+            names += [length_scaled_name(name, "words"), length_scaled_name(name, "characters")]
+    models = [name for name in computed.names if name.partition(":")[0] in {LM, NUM_UNKNOWN}]
+    return (*names, *models, NUM_WORDS)
+
+
+def looks_like_mean(values: Floats, words: Floats) -> bool:
+    """Whether a score of some texts is probably a mean over each and not a sum: it does not grow with length.
+
+    Args:
+        values: of the first candidate of each list [N].
+        words: of the same texts [N].
+    """
+    if (
+        min((values < 0).mean(), (values > 0).mean()) > 1 - _SAME_SIGN_SHARE
+        or (values == 0).mean() > 1 - _SAME_SIGN_SHARE
+    ):
+        return False  # no logarithms of probabilities, nor costs
+    sizes = np.abs(values)
+    if sizes.std() == 0 or words.std() == 0:
+        return False
+    return float(np.corrcoef(sizes, words)[0, 1]) < _MIN_LENGTH_CORRELATION
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if not 1 <= len(names) <= MAX_FEATURES:
+        raise InvalidInputError(
+            f"features has {len(names)} names; it must have from 1 to {MAX_FEATURES}", parameter="features"
+        )
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInputError(f"features names {twice!r} more than once", parameter="features")
+
+
+def _chunks(offsets: Ints) -> list[slice]:
+    """Runs of lists of a few hundred candidates, or of one list that has more."""
+    begins = [0]
+    for number, (begin, end) in enumerate(pairwise(offsets.tolist())):
+        if begin > offsets[begins[-1]] and end - offsets[begins[-1]] > _CANDIDATES_PER_STEP:
+            begins.append(number)
+    return [slice(begin, end) for begin, end in pairwise([*begins, len(offsets) - 1])]
+
+
+def _slice_lists(computed: ListFeatures, lists: slice) -> ListFeatures:
+    offsets = computed.offsets[lists.start : lists.stop + 1]
+    return ListFeatures(computed.names, computed.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+
+def _list_locations(numbers: Ints) -> Callable[[int], str]:
+    """What messages call the lists of such numbers."""
+    return lambda place: f"lists[{numbers[place]}]."
+
+
+def _with_exponent(matrix: Floats, names: Sequence[str], computed: ListFeatures) -> Floats:
+    """The matrix with what depends on the length exponent put in anew."""
+    changed = matrix.copy()
+    for place, name in enumerate(names):
+        if name.partition(":")[0] in {LM, LM_SUM} and name in computed.names:
+            changed[:, place] = computed.column(name)
+    return changed
+
+
+def _candidate_texts(one: CandidateList) -> list[str]:
+    return [candidate.text for candidate in one.candidates]
+
+
+def _first_occurrences(one: CandidateList) -> RowMask:
+    """Which candidates have a text that none before had [C]."""
+    order = text_ranks(_candidate_texts(one))
+    fresh: RowMask = np.ones(len(order), dtype=np.bool_)
+    fresh[1:] = order[1:] > np.maximum.accumulate(order)[:-1]
+    return fresh
+
+
+Decision = Literal["tuned", "first_pass"]
+
+
+class FoldOutcome(NamedTuple):
+    """One fold, held out.
+
+    Attributes:
+        fitted: on all other folds.
+        lists: the numbers of this fold's lists.
+        baseline: score of their first candidates, in percent.
+        tuned: of the candidates that the weights choose.
+        oracle: of the best candidates.
+        in_sample: score, by these weights, of the lists that they were found with.
+    """
+
+    fitted: FittedWeights
+    lists: Ints
+    baseline: float
+    tuned: float
+    oracle: float
+    in_sample: float
+
+
+class TuningOutcome(NamedTuple):
+    """What tuning found.
+
+    Attributes:
+        decision: whether to use the weights, or to keep the first pass.
+        reason: a sentence why.
+        fitted: on all lists; what to use from now on.
+        folds: each held out.
+        first: the candidate of each list that came first [N].
+        held_out: the one chosen by the weights that were found without its fold [N].
+        oracle: the best one [N].
+        baseline: score of the first candidates, in percent.
+        tried: of those chosen by weights that had not seen their list.
+        tuned: what the answer is worth on lists held out: `tried`, or `baseline` where the first pass is kept.
+        best: of the oracle's.
+        worst: of the worst candidates.
+        significance: of the difference between tried and baseline.
+        posteriors: of all lists under `fitted`, the totals scaled.
+    """
+
+    decision: Decision
+    reason: str
+    fitted: FittedWeights
+    folds: tuple[FoldOutcome, ...]
+    first: Ints
+    held_out: Ints
+    oracle: Ints
+    baseline: float
+    tried: float
+    tuned: float
+    best: float
+    worst: float
+    significance: BootstrapTest
+    posteriors: PosteriorScale
 
 
 def cross_fit(

@@ -1,8 +1,9 @@
-"""Which candidate of each list wins along a line in weight space: the upper envelope of straight lines, compiled.
+"""Upper envelope of straight lines, compiled: the best candidate of each list along a line.
 
-On the line w + γ·d a candidate's total is a straight line in γ: value (f·w) + γ slope (f·d). The winners
-from γ = −∞ to ∞ are the pieces of the upper envelope, of which a list of K candidates has at most K
-(Och 2003, Minimum Error Rate Training in Statistical Machine Translation, §5).
+On the line w + γ·d in weight space a candidate's total is a straight line in γ: value (f·w) + γ
+slope (f·d). The best candidates from γ = −∞ to ∞ are the pieces of the upper envelope, of which a
+list of K candidates has at most K (Och 2003, Minimum Error Rate Training in Statistical Machine
+Translation, §5).
 """
 
 from typing import Any

@@ -1,25 +1,129 @@
-"""Weights that hold on other lists too: the mean of what resamples find best, if that beats the first pass.
+"""Fitting of weights that generalise: bagging over resamples, folds, and the posterior scale.
 
-A search on error counts follows the lists it is given into valleys that others do not have.
-What many resamples of the lists agree on is kept, what they do not is averaged away
-(bagging, Breiman 1996); a feature on whose sign they hardly agree gets no weight at all. And a more
-complicated answer must be better than a simpler one on the lists it was found with, by more than chance would
-often have it: else the simplest stands, which is the first pass. Without this the folds of a useless model contradict
-each other: each takes what is by chance best outside it, and so worst inside.
+A search on error counts overfits the lists that it is given. So the weights are the mean of those
+that many resamples of the lists find best (bagging, Breiman 1996); a feature on whose sign the
+resamples hardly agree gets no weight. A more complicated answer must beat a simpler one on the
+lists that it was found with, by more than chance would often have it; otherwise the simplest
+stands, the first pass. Without this the folds of a useless model contradict each other: each takes
+what is best outside it by chance, and so worst inside.
+
+The posterior scale is the factor that makes totals log-posteriors, up to a constant.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from models.reranking.log_linear import MAX_WEIGHT
-from models.reranking.tuning.comparing import compare_choices, is_improvement
-from models.reranking.tuning.problem import Floats, Ints, TuningProblem
-from models.reranking.tuning.scaling import standardise_features
-from models.reranking.tuning.search import powell_search, start_points
-from models.reranking.tuning.settings import TuningSettings
-from models.reranking.tuning.steps import Steps
+from models.errors import InvalidInputError
+from models.reranking.candidates import CandidateList, Steps
+from models.reranking.metrics.significance import (
+    MAX_SAMPLES,
+    BootstrapTest,
+    bootstrap_difference,
+    resampled_scores,
+)
+from models.reranking.ranking import MAX_LENGTH_EXPONENT, MAX_POSTERIOR_SCALE, MAX_WEIGHT
+from models.reranking.tuning.mert import LOSS_TOLERANCE, powell_search, start_points
+from models.reranking.tuning.problem import Floats, Ints, TuningProblem, standardise_features
+
+_DRAWS_PER_STEP = 1 << 14
+
+
+def compare_choices(
+    problem: TuningProblem, before: Ints, after: Ints, *, samples: int, seed: int
+) -> Steps[BootstrapTest]:
+    """Paired bootstrap test of two choices of candidates [N], in steps.
+
+    Args:
+        problem: whose candidates.
+        before: the baseline.
+        after: what may be better.
+        samples: how many resamples of the lists.
+        seed: of the draws.
+    """
+    both = problem.statistics[np.stack([before, after])]
+    score_before, score_after = problem.metric.score(both.sum(axis=1)).tolist()
+    at_once = max(1, _DRAWS_PER_STEP // problem.num_lists)
+    seeds = np.random.default_rng(seed)
+    differences = []
+    for begin in range(0, samples, at_once):
+        count = min(at_once, samples - begin)
+        drawn = int(seeds.integers(1 << 62))
+        scores = resampled_scores(problem.metric, both, samples=count, seed=drawn)
+        differences.append(scores[:, 1] - scores[:, 0])
+        yield
+    return bootstrap_difference(score_after - score_before, np.concatenate(differences))
+
+
+def is_improvement(problem: TuningProblem, test: BootstrapTest) -> bool:
+    """Whether the difference is for the better."""
+    return (test.difference > 0) == problem.metric.higher_is_better and test.difference != 0
+
+
+MAX_FOLDS = 20
+MAX_RESTARTS = 1000
+MAX_RESAMPLES = 1000
+MAX_EXPONENTS = 5
+MAX_SEED = 2**63 - 1
+MIN_SAMPLES = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningSettings:
+    """How weights are sought and judged.
+
+    Attributes:
+        folds: parts of the lists, each of which is held out once.
+        seed: of folds, random starts and resamples: equal seeds give equal results.
+        restarts: random starts of a search, beside those from each feature alone.
+        resamples: of the lists, of whose best weights the mean is taken.
+        length_exponents: of the language models, to choose from; the first is the simplest.
+        max_p_value: how probable by chance a gain on lists held out may be at most, either way, to be believed; 1 takes
+            what is better at all. The default believes in a gain that is none once in ten times; stricter
+            ones forgo more of small gains than they spare.
+        bootstrap_samples: that this probability is told from.
+        window: radians to either side over which the loss along a line is averaged.
+
+    Raises:
+        InvalidInputError: one is outside its limits.
+    """
+
+    folds: int = 2
+    seed: int = 0
+    restarts: int = 8
+    resamples: int = 12
+    length_exponents: tuple[float, ...] = (0.0, 1.0)
+    max_p_value: float = 0.2
+    bootstrap_samples: int = 1000
+    window: float = 0.05
+
+    def __post_init__(self) -> None:
+        _check_range("folds", self.folds, 2, MAX_FOLDS)
+        _check_range("seed", self.seed, 0, MAX_SEED)
+        _check_range("restarts", self.restarts, 0, MAX_RESTARTS)
+        _check_range("resamples", self.resamples, 1, MAX_RESAMPLES)
+        _check_range("max_p_value", self.max_p_value, 0, 1)
+        _check_range("bootstrap_samples", self.bootstrap_samples, MIN_SAMPLES, MAX_SAMPLES)
+        _check_range("length_exponents", len(self.length_exponents), 1, MAX_EXPONENTS, " values")
+        for place, exponent in enumerate(self.length_exponents):
+            _check_range(f"length_exponents[{place}]", exponent, 0, MAX_LENGTH_EXPONENT)
+
+    @property
+    def num_resamples(self) -> int:
+        """Resamples of all folds, and of all lists, under each exponent."""
+        return (self.folds + 1) * len(self.length_exponents) * self.resamples
+
+
+def _check_range(parameter: str, value: float, least: float, most: float, what: str = "") -> None:
+    if not least <= value <= most:
+        raise InvalidInputError(
+            f"{parameter} is {value}{what}; it must be from {least} to {most}", parameter=parameter
+        )
+
 
 _MAX_EXPLORED_LISTS = 500
 """Where valleys lie is looked up on so many lists at most."""
@@ -147,3 +251,128 @@ def _resampled_weights(
         found.append(best[0].weights)
         searched()
     return np.array(found)
+
+
+def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
+    """The fold of each list [N], from 0; about as many lists in each.
+
+    Lists of the same references are in one fold: else what is held out would have been seen.
+
+    Args:
+        lists: each with references.
+        folds: how many; at least 2.
+        seed: another one gives other folds.
+    """
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for number, one in enumerate(lists):
+        groups.setdefault(one.references, []).append(number)
+    members = list(groups.values())
+    numbers = np.zeros(len(lists), dtype=np.int64)
+    sizes = [0] * folds
+    for group in np.random.default_rng(seed).permutation(len(members)).tolist():
+        fold = sizes.index(min(sizes))
+        numbers[members[group]] = fold
+        sizes[fold] += len(members[group])
+    return numbers
+
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+_MAX_DECADES = 3.0
+"""Decades to either side of totals of deviation 1 within their lists."""
+
+_GRID_POINTS = 61
+_REFINEMENTS = 40
+_MIN_MASS = 1e-300
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+class PosteriorScale(NamedTuple):
+    """A fitted factor.
+
+    Attributes:
+        scale: of the totals.
+        cross_entropy: mean negative logarithm of the posterior mass of the best candidates, in nats a list.
+        cross_entropy_uniform: of equal posteriors, for comparison.
+    """
+
+    scale: float
+    cross_entropy: float
+    cross_entropy_uniform: float
+
+
+def fit_posterior_scale(problem: TuningProblem, totals: Floats) -> Steps[PosteriorScale]:
+    """The factor under which the best candidates of the lists have the greatest posterior mass, in the geometric mean.
+
+    Args:
+        problem: whose lists; one whose candidates are all as good says nothing and is left out.
+        totals: of the candidates [C].
+
+    Returns:
+        1 as the factor where no list says anything.
+    """
+    lists = _InformativeLists.of(problem, totals)
+    if lists is None:
+        return PosteriorScale(1.0, 0.0, 0.0)
+    uniform = lists.cross_entropy(-np.inf)
+    if not lists.deviation:
+        return PosteriorScale(1.0, uniform, uniform)
+    widest = min(
+        _MAX_DECADES, math.log10(MAX_POSTERIOR_SCALE * lists.deviation)
+    )  # no request may ask for a larger scale
+    decades = np.linspace(-_MAX_DECADES, widest, _GRID_POINTS)
+    losses = []
+    for decade in decades:
+        losses.append(lists.cross_entropy(decade))
+        yield
+    least = int(np.argmin(losses))
+    low, high = float(decades[max(least - 1, 0)]), float(decades[min(least + 1, _GRID_POINTS - 1)])
+    for _ in range(_REFINEMENTS):
+        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        if lists.cross_entropy(left) <= lists.cross_entropy(right):
+            high = right
+        else:
+            low = left
+        yield
+    middle = (low + high) / 2
+    return PosteriorScale(10**middle / lists.deviation, lists.cross_entropy(middle), uniform)
+
+
+class _InformativeLists(NamedTuple):
+    """The lists of which some candidates are better than others, end to end.
+
+    Attributes:
+        totals: less the list's greatest [C].
+        is_best: whether nothing in its list is better [C].
+        begins: of the lists [N].
+        lengths: of the lists [N].
+        deviation: of the totals within their lists.
+    """
+
+    totals: Floats
+    is_best: Bools
+    begins: Ints
+    lengths: Ints
+    deviation: float
+
+    @classmethod
+    def of(cls, problem: TuningProblem, totals: Floats) -> "_InformativeLists | None":
+        costs = problem.costs(problem.statistics[problem.oracle()].sum(axis=0))
+        begins, lengths = problem.offsets[:-1], np.diff(problem.offsets)
+        is_best = costs <= np.repeat(np.minimum.reduceat(costs, begins), lengths) + LOSS_TOLERANCE
+        telling = np.add.reduceat(is_best, begins, dtype=np.int64) < lengths
+        if not telling.any():
+            return None
+        rows, lengths = np.repeat(telling, lengths), lengths[telling]
+        totals, is_best = totals[rows], is_best[rows]
+        begins = np.cumsum(lengths) - lengths
+        means = np.add.reduceat(totals, begins) / lengths
+        deviation = float(np.sqrt(np.mean((totals - np.repeat(means, lengths)) ** 2)))
+        totals = totals - np.repeat(np.maximum.reduceat(totals, begins), lengths)
+        return cls(totals, is_best, begins, lengths, deviation if deviation > LOSS_TOLERANCE else 0.0)
+
+    def cross_entropy(self, decade: float) -> float:
+        """Mean −ln of the mass of the best, where totals of deviation 1 are multiplied by 10 to that power."""
+        mass = np.exp(self.totals * (10**decade / self.deviation if self.deviation else 0.0))
+        best = np.add.reduceat(mass * self.is_best, self.begins)
+        return float(-np.log(np.maximum(best / np.add.reduceat(mass, self.begins), _MIN_MASS)).mean())

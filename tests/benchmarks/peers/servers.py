@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ports import free_port
 
-from service.load.target import Target
+from service.bench.plan import Target
 
 _PATIENCE_S = 120
 

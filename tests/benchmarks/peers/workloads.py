@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from service.load.target import Request
+from service.bench.plan import Request
 
 VOCAB_SIZE = 16_000
 SCORED_TOKENS, PROMPT_TOKENS, NEW_TOKENS = 26, 8, 32

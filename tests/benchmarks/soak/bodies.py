@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from service.load.target import Request
-from service.load.texts import candidate_variants, default_texts, shuffled, typed_prefixes
+from service.bench.plan import Request
+from service.bench.workloads import candidate_variants, default_texts, shuffled, typed_prefixes
 
 _LISTS, _CANDIDATES = 4, 50
 

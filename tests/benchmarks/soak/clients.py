@@ -16,12 +16,9 @@ from pathlib import Path
 import uvloop
 from soak.bodies import Scene, scenes
 
-from service.load.arrivals import poisson_arrivals
-from service.load.clock import PreciseClock
-from service.load.connection import Connection, ExchangeError, Reply
-from service.load.events import error_message
-from service.load.pool import ConnectionPool
-from service.load.target import Request, Target
+from service.bench.connection import Connection, ConnectionPool, ExchangeError, Reply, error_message
+from service.bench.driver import PreciseClock
+from service.bench.plan import Request, Target, poisson_arrivals
 
 TIMEOUT_S = 60.0
 STEPS = 3

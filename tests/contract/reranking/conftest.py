@@ -4,7 +4,7 @@ import httpx
 import numpy as np
 import pytest
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import CharacterTokenizer
 from models.vocabulary import Vocabulary
@@ -13,7 +13,7 @@ from tests import families
 from tests.servers import running
 from training.ngram.estimate import estimate
 from training.progress import Silent
-from training.tokenizing import TokenizerSettings, encode_corpus, learn_tokenizer
+from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
 
 WORDS = families.WORDS
 

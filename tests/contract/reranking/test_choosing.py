@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from models.reranking.confidence import word_confidences
-from models.reranking.mbr import expected_utilities
+from models.reranking.mbr import expected_utilities, word_confidences
 
 TEXTS = ("w3 w5 w9", "w3 w5 w8", "w3 w5 w9", "w1 w5 w9 w2", "w20")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from models.checkpoint.profiles import ProfileStore
-from models.reranking.profiles import Profile, ProfileModel
+from models.checkpoint.documents import ProfileStore
+from models.reranking.ranking import Profile, ProfileModel
 
 
 @pytest.fixture(scope="module", autouse=True)

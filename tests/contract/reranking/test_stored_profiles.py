@@ -4,7 +4,7 @@ import httpx
 import numpy as np
 import pytest
 
-from service.security.keys import create_key
+from service.api_keys import create_key
 from service.settings import Settings
 from tests.servers import running
 from tests.tuning_requests import made_lists, without_references

@@ -2,10 +2,10 @@
 
 import pytest
 
-from models.checking.settings import CheckSettings, GivenSpan, GivenSuggestion
+from models.checking.error_model import CheckSettings, GivenSpan, GivenSuggestion
 from service.engine.job import run_to_completion
 from service.use_cases.check import CheckCommand, check
-from service.use_cases.limits import Limits
+from service.use_cases.inputs import Limits
 from tests.checked import check as check_directly
 from tests.families import NAMES, model, tokenizer
 from tests.unit.service.conftest import loaded

@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.checking.replacing import Replacer
+from models.checking.candidates import Replacer
 from models.checking.sentences import sentence_splitter_for
 from tests.checked import trigram
 

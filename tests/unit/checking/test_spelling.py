@@ -6,9 +6,14 @@ import math
 import pytest
 from rapidfuzz.distance import OSA
 
-from models.checking.edit_strings import common_typo_corrections, one_edit_strings
-from models.checking.letters import is_alphabetic, match_case, split_affixes
-from models.checking.spelling import SpellingModel
+from models.checking.sentences import (
+    SpellingModel,
+    common_typo_corrections,
+    is_alphabetic,
+    match_case,
+    one_edit_strings,
+    split_affixes,
+)
 
 
 def test_probabilities_of_all_strings_sum_to_one():

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from models.checking.settings import CandidateSettings, ErrorSettings, GivenSpan, GivenSuggestion
-from models.checking.verdicts import MIN_SUGGESTION_PROBABILITY, error_probabilities
+from models.checking.checker import MIN_SUGGESTION_PROBABILITY, error_probabilities
+from models.checking.error_model import CandidateSettings, ErrorSettings, GivenSpan, GivenSuggestion
 from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, EOS, Vocabulary
 from tests.checked import check, fake, trigram, weigh

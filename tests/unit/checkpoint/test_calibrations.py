@@ -3,7 +3,7 @@
 import pytest
 
 from models.checking.calibration import Calibration, CalibrationPoint
-from models.checkpoint.calibrations import CALIBRATIONS_FOLDER, CalibrationStore
+from models.checkpoint.documents import CALIBRATIONS_FOLDER, CalibrationStore
 from models.errors import FormatError, InvalidInputError, RegistryError
 
 POINTS = [(0.1, 0.4, 0.9), (0.3, 0.7, 0.8), (0.5, 0.65, 0.6), (0.9, 0.95, 0.2)]

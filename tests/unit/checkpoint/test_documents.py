@@ -4,13 +4,15 @@ import threading
 
 import pytest
 
-from models.checkpoint.calibrations import CalibrationStore
-from models.checkpoint.documents import MAX_DOCUMENT_BYTES
-from models.checkpoint.profiles import ProfileStore
-from models.checkpoint.remote import documents as remote_documents
-from models.checkpoint.remote.documents import RemoteDocumentStore
-from models.checkpoint.remote.memory_store import MemoryStore
-from models.checkpoint.remote.object_store import StoreTimeouts
+from models.checkpoint import documents as remote_documents
+from models.checkpoint.documents import (
+    MAX_DOCUMENT_BYTES,
+    CalibrationStore,
+    ProfileStore,
+    RemoteDocumentStore,
+)
+from models.checkpoint.fsspec_store import MemoryStore
+from models.checkpoint.stores import StoreTimeouts
 from models.errors import FormatError, InvalidInputError, RegistryError
 from tests.object_stores import Clock, FlakyStore
 from tests.unit.checkpoint.test_calibrations import calibration

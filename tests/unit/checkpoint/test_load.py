@@ -12,9 +12,9 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import InvalidInputError
 from models.mixture import MixtureModel
-from models.neural import device as device_names
-from models.ngram.device import placement
-from models.ngram.device.model import TensorNGramModel
+from models.neural import network as device_names
+from models.ngram.cuda import model as cuda_model
+from models.ngram.cuda.model import TensorNGramModel
 from models.ngram.model import NGramModel
 from tests import families
 from tests.devices import DEVICES
@@ -74,7 +74,7 @@ def test_an_ngram_model_on_a_cuda_device_is_tensors_there(checkpoints, monkeypat
     if DEVICES[-1] != "cuda":
         monkeypatch.setattr(device_names, "resolve_device", torch.device)
         monkeypatch.setattr(
-            placement, "_move_and_try", lambda model, _: TensorNGramModel(model, device="cpu")
+            cuda_model, "_move_and_try", lambda model, _: TensorNGramModel(model, device="cpu")
         )
     model = load_checkpoint(checkpoints / "ngram", device="cuda").model
     assert isinstance(model, TensorNGramModel)
@@ -90,7 +90,7 @@ def test_an_ngram_model_that_does_not_fit_answers_from_the_cpu(checkpoints, monk
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(device_names, "resolve_device", torch.device)
-    monkeypatch.setattr(placement, "_move_and_try", fail)
+    monkeypatch.setattr(cuda_model, "_move_and_try", fail)
     model = load_checkpoint(checkpoints / name, device="cuda").model
     assert all(isinstance(part, NGramModel) for part in getattr(model, "parts", [model]))
     assert "stays on the CPU, device cuda cannot take it: CUDA out of memory." in caplog.text

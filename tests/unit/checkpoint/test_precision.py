@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 
 from models.arrays import to_numpy
-from models.cache import CacheModel
-from models.caching.config import CacheConfig
+from models.cache.config import CacheConfig
+from models.cache.model import CacheModel
 from models.checkpoint.golden import replay_golden
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.precision import MAX_INT8_COST, int8_problems, is_int8_recommended, to_int8
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import IntegrityError, InvalidInputError
 from models.neural.config import NetworkConfig
-from models.neural.model import NeuralModel
+from models.neural.model import Int8Model, NeuralModel
 from models.neural.network import Network
-from models.neural.quantized.model import Int8Model
 from tests import families
 
 CHEAP, DEAR = {"int8": {"cost": 0.004}}, {"int8": {"cost": 0.006}}

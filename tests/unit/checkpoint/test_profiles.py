@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from models.checkpoint.local import LocalRegistry
-from models.checkpoint.profiles import ProfileStore
+from models.checkpoint.documents import ProfileStore
+from models.checkpoint.registry import LocalRegistry
 from models.errors import FormatError, InvalidInputError, RegistryError
-from models.reranking.profiles import Profile
+from models.reranking.ranking import Profile
 
 
 def profile(name="one", **changes):

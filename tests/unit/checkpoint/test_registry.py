@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from models.checkpoint import local
+from models.checkpoint import registry as checkpoint_registry
 from models.checkpoint.folders import locked_folder
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.errors import IntegrityError, InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
 from tests.checkpoints import write_minimal
 
@@ -163,11 +163,11 @@ def test_a_version_that_somebody_deletes_meanwhile_is_not_there(registry, monkey
     registry.publish("m", write_minimal)
 
     def late(folder):
-        monkeypatch.setattr(local, "held", locked_folder)
+        monkeypatch.setattr(checkpoint_registry, "held", locked_folder)
         registry.delete("m", 1)
         return locked_folder(folder)
 
-    monkeypatch.setattr(local, "held", late)
+    monkeypatch.setattr(checkpoint_registry, "held", late)
     with pytest.raises(ModelNotFoundError, match="there is no model 'm'"):
         change(registry)
     assert registry.aliases("m") == {}
@@ -189,7 +189,7 @@ def test_nothing_is_removed_while_a_publisher_makes_its_folder_or_takes_its_numb
 
 
 def test_a_number_is_taken_while_nobody_else_can_delete_or_take_one(registry, monkeypatch):
-    take = local._rename_to_next_number
+    take = checkpoint_registry._rename_to_next_number
 
     def taking(temporary, versions):
         descriptor = os.open(versions, os.O_RDONLY)
@@ -198,7 +198,7 @@ def test_a_number_is_taken_while_nobody_else_can_delete_or_take_one(registry, mo
         os.close(descriptor)
         return take(temporary, versions)
 
-    monkeypatch.setattr(local, "_rename_to_next_number", taking)
+    monkeypatch.setattr(checkpoint_registry, "_rename_to_next_number", taking)
     assert registry.publish("m", write_minimal).number == 1
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from models.checkpoint.local import LocalRegistry
-from models.checkpoint.registry import open_registry
-from models.checkpoint.remote import cache_folder
-from models.checkpoint.remote.memory_store import MemoryStore
-from models.checkpoint.remote.object_store import StoreTimeouts
-from models.checkpoint.remote.registry import RemoteRegistry
+from models.checkpoint import folders
+from models.checkpoint.fsspec_store import MemoryStore
+from models.checkpoint.registry import LocalRegistry, open_registry
+from models.checkpoint.remote_registry import RemoteRegistry
+from models.checkpoint.stores import StoreTimeouts
 from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
 from tests.checkpoints import write_minimal
 from tests.object_stores import Clock, FlakyStore
@@ -69,21 +68,21 @@ def test_a_protocol_that_nobody_knows_is_told():
 
 
 def test_the_extra_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "models.checkpoint.remote.s3_store", None)
+    monkeypatch.setitem(__import__("sys").modules, "models.checkpoint.s3_store", None)
     with pytest.raises(RegistryError, match=r"pip install 'gramophone-lm\[s3\]'"):
         open_registry("s3://bucket/r")
 
 
 def test_the_cache_is_where_the_process_chose(monkeypatch, tmp_path):
-    monkeypatch.setattr(cache_folder, "_chosen_cache_folder", [])
+    monkeypatch.setattr(folders, "_chosen_cache_folder", [])
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder.cache_folder() == tmp_path / ".cache" / "gramophone"
-    cache_folder.set_cache_folder(tmp_path / "mine")
+    assert folders.cache_folder() == tmp_path / ".cache" / "gramophone"
+    folders.set_cache_folder(tmp_path / "mine")
     assert open_registry("memory://x/y").work_folder.is_relative_to(tmp_path / "mine")
 
 
 def test_a_user_without_a_home_is_told_to_name_a_cache(monkeypatch):
-    monkeypatch.setattr(cache_folder, "_chosen_cache_folder", [Path("~nobody-of-this-name/cache")])
+    monkeypatch.setattr(folders, "_chosen_cache_folder", [Path("~nobody-of-this-name/cache")])
     with pytest.raises(RegistryError, match="GRAMOPHONE_REGISTRY_CACHE"):
         open_registry("memory://x/y")
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from models.checkpoint.resolving import resolve_address
-from models.checkpoint.versions import Version
+from models.checkpoint.manifest import Version
+from models.checkpoint.registry_interface import resolve_address
 from models.errors import ModelNotFoundError
 
 

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from models.checkpoint import folders, restoring
-from models.checkpoint.documents import open_document_store
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint import folders
+from models.checkpoint import restore as checkpoint_restore
+from models.checkpoint.documents import ProfileStore, open_document_store
 from models.checkpoint.manifest import MANIFEST_FILE, read_manifest, verify_files
-from models.checkpoint.profiles import ProfileStore
-from models.checkpoint.registry import open_registry
+from models.checkpoint.registry import LocalRegistry, open_registry
 from models.errors import IntegrityError, InvalidInputError, ManifestError, RegistryError
 from tests.checkpoints import write_minimal
 from tests.unit.checkpoint.test_profiles import profile
@@ -35,7 +34,7 @@ def backup(registry, tmp_path):
 
 
 def restore(backup, target, differing="refuse"):
-    return restoring.restore_backup(backup, target, differing=differing, progress=lambda *_: None)
+    return checkpoint_restore.restore_backup(backup, target, differing=differing, progress=lambda *_: None)
 
 
 def publish(registry, name):

@@ -10,11 +10,11 @@ from models.arrays import to_numpy
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import IntegrityError
-from models.neural import device as device_names
+from models.language_model import pad_sequences
+from models.neural import network as device_names
 from models.neural.model import NeuralModel
 from models.neural.packed.matrix import BEST_PACKING
-from models.scoring import pad_sequences
-from service.engine.measuring import measure_bytes
+from service.engine.memory import measure_bytes
 from tests import families
 
 PARTS = {
@@ -95,7 +95,7 @@ def test_the_golden_test_is_replayed_on_what_was_laid(checkpoints, tmp_path, mon
     """Weights that another process packed wrongly, but sealed, are found by the answers."""
     with monkeypatch.context() as patch:
         patch.setattr("models.checkpoint.load.replay_golden", lambda *_, **__: 0)
-        patch.setattr("models.neural.quantized.matrix.ZERO", 120)
+        patch.setattr("models.neural.int8.matrix.ZERO", 120)
         load_checkpoint(checkpoints / "lstm", precision="int8", shared=tmp_path)
     with pytest.raises(IntegrityError, match="differ from the published ones"):
         load_checkpoint(checkpoints / "lstm", precision="int8", shared=tmp_path)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import RegistryError
 from models.ngram.automaton import Automaton

@@ -3,9 +3,9 @@
 import sys
 import time
 
-from service.console.load import LoadProgress
-from service.load.loads import ClosedLoop, LoadSettings, OpenLoop
-from service.load.observation import Observation, Recording
+from service.bench.plan import ClosedLoop, LoadSettings, OpenLoop
+from service.bench.results import Observation, Recording
+from service.console.bench import LoadProgress
 from tests.http_servers import answering, whole
 
 

@@ -6,14 +6,12 @@ import pytest
 
 from models.errors import InvalidInputError
 from models.lattices.files import read_lattices, read_symbol_file
-from models.reranking.formats.reading import read_lists
-from service.cli.words import read_dictionary
-from service.load.bodies import read_bodies
-from service.load.texts import load_texts
-from service.schemas.next_token import NextTokenRequest
+from models.reranking.formats.reader import read_lists
+from service.api_keys import KeyStore, create_key
+from service.bench.workloads import load_texts, read_bodies
+from service.cli.ask import read_dictionary
+from service.schemas.score import NextTokenRequest
 from service.schemas.wire import parse_json
-from service.security.key_store import KeyStore
-from service.security.keys import create_key
 from service.settings import read_settings
 from training.recipe import recipe_table
 

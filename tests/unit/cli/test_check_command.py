@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from models.checking.calibration import Calibration, CalibrationPoint
-from models.checkpoint.calibrations import CalibrationStore
+from models.checkpoint.documents import CalibrationStore
 from tests.checked import SENTENCES
 
 pytestmark = pytest.mark.usefixtures("logs_as_before")
@@ -16,7 +16,7 @@ TEXT = "the cat sat on the mat\nshe thought of the old \U0001f600 hosue\nwe thin
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
-    from training.commands.training import run_train
+    from training.commands import run_train
 
     folder = tmp_path_factory.mktemp("check")
     (folder / "corpus.txt").write_text("\n".join(SENTENCES))

@@ -11,8 +11,8 @@ from importlib.metadata import version
 import pytest
 import typer
 
-from models.checkpoint.local import LocalRegistry
-from service.cli.program import app
+from models.checkpoint.registry import LocalRegistry
+from service.cli.main import app
 from service.settings import Settings
 from training.recipe import recipe_names
 
@@ -27,7 +27,7 @@ SMALL = ["--set", "ngram.order=3"]
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
     """A registry with one model of two versions."""
-    from training.commands.training import run_train
+    from training.commands import run_train
 
     folder = tmp_path_factory.mktemp("cli")
     corpus = folder / "corpus.txt"

@@ -13,7 +13,7 @@ TEXT = "\n".join(
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
     """A small n-gram model of words."""
-    from training.commands.training import run_train
+    from training.commands import run_train
 
     folder = tmp_path_factory.mktemp("complete")
     corpus = folder / "corpus.txt"

@@ -3,9 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-from service.console.evaluation import show_figures
-from service.console.training import show_training
-from service.console.tuning import show_tuning
+from service.console.evaluation import show_figures, show_training, show_tuning
 
 
 def test_the_figures_of_an_n_gram_model_end_with_its_hit_rates(capsys):

@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from models.errors import InvalidInputError
-from service.cli.program import app
-from service.security.keys import find_key, parse_key
+from service.api_keys import find_key, parse_key
+from service.cli.main import app
 
 
 def create(*arguments):

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tests.arpa_files import SMALL
-from training.commands.arpa import run_import_arpa
+from training.arpa import run_import_arpa
 
 pytestmark = pytest.mark.usefixtures("logs_as_before")
 

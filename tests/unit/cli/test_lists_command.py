@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from models.errors import FormatError, InvalidInputError
-from service.cli import list_options
-from service.cli.program import app
-from service.local import complaints
+from service.cli import lists
+from service.cli.main import app
+from service.local import streams
 
 MOSES = """\
 0 ||| a b ||| lm= -1 ||| -3
@@ -132,7 +132,7 @@ def test_other_numbers_between_0_and_1_are_no_alarm(name, values):
 
 
 def test_complaints_have_an_end(monkeypatch):
-    monkeypatch.setattr(complaints, "MAX_SHOWN", 2)
+    monkeypatch.setattr(streams, "MAX_SHOWN", 2)
     done = run("show", "-", "--format", "moses", input="bad\n" * 5 + "0 ||| a\n")
     assert done.stderr.splitlines()[2:] == ["gramophone: -: 3 more bad lines"]
 
@@ -160,7 +160,7 @@ def test_a_closed_stream_is_told(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(InvalidInputError, match="standard input is closed"):
         list(
-            list_options.read_items(
+            lists.read_items(
                 "-", format_name=None, references=None, reference_layout=None, beam_size=None, scores=None
             )
         )

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from models.checkpoint import folders
 from models.checkpoint.registry import open_registry
-from models.checkpoint.remote import cache_folder
 
 TEXT = "the cat sat on the mat\na dog ran to the house\nthe cat ran\nthe dog sat\n" * 5
 
@@ -13,7 +13,7 @@ TEXT = "the cat sat on the mat\na dog ran to the house\nthe cat ran\nthe dog sat
 @pytest.fixture
 def where(request, tmp_path, monkeypatch):
     """Options that name a registry in memory; its cache is a folder of the test's."""
-    monkeypatch.setattr(cache_folder, "_chosen_cache_folder", [])
+    monkeypatch.setattr(folders, "_chosen_cache_folder", [])
     monkeypatch.setenv("GRAMOPHONE_REGISTRY_CACHE", str(tmp_path / "cache"))
     return ("--registry", f"memory://{abs(hash(request.node.name))}/models")
 

@@ -10,7 +10,7 @@ import pytest
 
 from models.checkpoint.load import load_checkpoint
 from models.errors import RegistryError
-from training.commands import past_memory
+from training import commands
 from training.scale import training as estimation
 
 LINES = [
@@ -56,7 +56,7 @@ def failing(*_):
 
 def test_what_was_done_before_a_failure_is_not_done_again(train, monkeypatch):
     with monkeypatch.context() as broken:
-        broken.setattr(past_memory, "publish", failing)
+        broken.setattr(commands, "publish", failing)
         code, _, errors = train("--set", "ngram.order=2")
     assert (code, errors.splitlines()[-1]) == (
         2,
@@ -72,7 +72,7 @@ def test_what_was_done_before_a_failure_is_not_done_again(train, monkeypatch):
 @pytest.mark.parametrize("other", ["ngram.prune=[0, 1]", "ngram.smoothing=absolute", "tokenizer.min_count=2"])
 def test_what_was_done_of_another_recipe_is_removed_and_told(train, monkeypatch, other):
     with monkeypatch.context() as broken:
-        broken.setattr(past_memory, "publish", failing)
+        broken.setattr(commands, "publish", failing)
         train("--set", "ngram.order=2")
     code, result, _ = train("--set", "ngram.order=2", "--set", other)
     assert code == 0

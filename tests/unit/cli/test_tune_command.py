@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from models.errors import FormatError, InvalidInputError
-from service.cli.program import app
-from training.commands.training import run_train
+from service.cli.main import app
+from training.commands import run_train
 
 pytestmark = pytest.mark.usefixtures("logs_as_before")
 

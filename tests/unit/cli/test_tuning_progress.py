@@ -2,14 +2,14 @@
 
 import pytest
 
-from service.console.tuning import TuningProgress
+from service.console.evaluation import TuningProgress
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """A clock that stands still until it is told."""
     now = [0.0]
-    monkeypatch.setattr("service.console.tuning.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("service.console.evaluation.time.monotonic", lambda: now[0])
     return now
 
 

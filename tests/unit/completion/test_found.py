@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.completion.found import MassTable
+from models.completion.search import MassTable
 
 
 def findings(*phrases):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from models.completion import frontier as module
-from models.completion.frontier import Frontier, Node
+from models.completion import search as module
+from models.completion.search import Frontier, Node
 
 
 @pytest.fixture

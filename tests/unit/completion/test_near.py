@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from rapidfuzz.distance import OSA
 
-from models.completion.letters import LetterTable
-from models.completion.near import EDIT_PENALTY, FIRST_LETTER_PENALTY, corrected_prefixes
-from models.completion.spelled import TokenTrie
+from models.completion.prefix import EDIT_PENALTY, FIRST_LETTER_PENALTY, corrected_prefixes
+from models.completion.text import LetterTable
+from models.completion.token_trie import TokenTrie
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
 from tests.completion_pieces import learnt_pieces, spelled_pieces

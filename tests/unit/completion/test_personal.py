@@ -4,20 +4,20 @@ import math
 
 import pytest
 
-from models.completion.personal import (
+from models.completion.user_model import (
     SENTENCE_START,
-    UserModel,
-    UserModelLimits,
-    WordSequence,
-    user_model_from_counts,
-)
-from models.completion.personal_text import previous_word, sentence_words, split_word_sequences
-from models.completion.personal_words import (
     NextWordModel,
     NextWordModels,
     ScoredPhrase,
+    UserModel,
+    UserModelLimits,
+    WordSequence,
     extend_phrases,
     phrase_probability,
+    previous_word,
+    sentence_words,
+    split_word_sequences,
+    user_model_from_counts,
 )
 
 NEVER_FADING = UserModelLimits(half_life_words=math.inf)

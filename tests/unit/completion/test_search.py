@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.completion.search import CompletionSearch, CompletionSettings
-from models.completion.spelled import TokenTrie
+from models.completion.token_trie import TokenTrie
 from models.tokenizers import WordTokenizer
 from tests.completion_pieces import drive, piece_model, searched, spelled_pieces, state_after
 from tests.fakes import FakeModel, fake_vocabulary

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from models.completion.spelled import TokenTrie, fold_case
-from models.completion.words import WordState
+from models.completion.text import WordState
+from models.completion.token_trie import TokenTrie, fold_case
 from models.vocabulary import EOS
 from tests.slow_completion import Pieces
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from models.completion.typed import split_prefix
+from models.completion.prefix import split_prefix
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 from tests.completion_pieces import learnt_pieces

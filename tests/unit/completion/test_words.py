@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.completion.words import MAX_WORD_RUN, WordState, is_word_character, last_word_start, scan_words
+from models.completion.text import MAX_WORD_RUN, WordState, is_word_character, last_word_start, scan_words
 
 IN_WORD = WordState(begun=True)
 

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from models.decoding.adjusting import adjust_scores
-from models.decoding.banned import BannedSequences
 from models.decoding.batch import SequenceBatch
 from models.decoding.parameters import DecodingParameters
-from models.decoding.rules import compile_rules
+from models.decoding.rules import BannedSequences, compile_rules
+from models.decoding.sampling import adjust_scores
 from models.vocabulary import EOS
 
 P = np.array([0.1, 0.0, 0.1, 0.5, 0.2, 0.1])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.decoding.batch import SequenceBatch
-from models.decoding.beams import BeamSearch
+from models.decoding.beam_search import BeamSearch
 from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import compile_rules
 from models.decoding.stopping import StopBytes

@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
-from models.decoding import rows as decoding_rows
-from models.decoding.batch import SequenceBatch
-from models.decoding.choosing import choose_tokens
-from models.decoding.draws import row_seed, uniform_numbers
+from models.decoding import rules as decoding_rows
+from models.decoding.batch import SequenceBatch, row_seed, uniform_numbers
 from models.decoding.parameters import DecodingParameters
-from models.decoding.ranking import top_tokens
-from models.decoding.rows import buffers_for
-from models.decoding.rules import compile_rules
+from models.decoding.rules import buffers_for, compile_rules
+from models.decoding.sampling import choose_tokens
+from models.decoding.top_k import top_tokens
 from models.vocabulary import BOS, EOS, UNK
 from tests import slow_decoding
 

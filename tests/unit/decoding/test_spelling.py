@@ -5,7 +5,7 @@ import io
 import pytest
 import sentencepiece
 
-from models.decoding.spelling import spellings
+from models.decoding.stopping import spellings
 from models.tokenizers import CharacterTokenizer, SentencePieceTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 

@@ -6,13 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from models.decoding.batch import SequenceBatch
-from models.decoding.draws import row_seed
-from models.decoding.next_tokens import choose_next_tokens
+from models.decoding.batch import SequenceBatch, row_seed
 from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import compile_rules
-from models.decoding.weighing import UNDETERMINED, sample_by_blocks
-from models.protocol import BLOCK_TOKENS, BlockSampler, BlockSums, supports
+from models.decoding.sampling import UNDETERMINED, choose_next_tokens, sample_by_blocks
+from models.language_model import BLOCK_TOKENS, BlockSampler, BlockSums, supports
 from models.vocabulary import BOS, EOS
 from tests import slow_decoding
 

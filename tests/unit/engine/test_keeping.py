@@ -4,7 +4,7 @@ import asyncio
 import gc
 import time
 
-from service.engine.keeping import ModelReloader
+from service.engine.model_host import ModelReloader
 
 
 class Host:

@@ -5,9 +5,9 @@ import weakref
 import numpy as np
 import pytest
 
-from models.scoring import score_sequences
+from models.language_model import score_sequences
 from service.engine.calls import run_single
-from service.engine.reads import Read, ReadBatch
+from service.engine.prefill import Read, ReadBatch
 from tests.fakes import Numbers
 
 

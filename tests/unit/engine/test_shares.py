@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from service.engine.reads import slice_width
-from service.engine.shares import split_budget
+from service.engine.batching import split_budget
+from service.engine.prefill import slice_width
 
 
 def test_all_get_what_they_want_where_there_is_room():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from service.engine.soundness import check_no_nan
+from service.engine.batching import check_no_nan
 
 
 @pytest.mark.parametrize("values", [[[-1.0, -np.inf]], [], [[0.0]]])

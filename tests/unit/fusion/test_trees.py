@@ -6,12 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.client.errors import StateElsewhereError
+from service.client.calls import StateElsewhereError
 from service.fusion import PyCTCDecodeLM, TorchaudioLM
-from service.fusion.token_tree import TokenTree
-from service.fusion.word_tree import WordTree
-from service.schemas.replies import ErrorBody
-from service.schemas.state_replies import AdvancedState, AdvanceReply, OpenedState, OpenStatesReply
+from service.fusion.word_tree import TokenTree, WordTree
+from service.schemas.replies import AdvancedState, AdvanceReply, ErrorBody, OpenedState, OpenStatesReply
 
 
 class FakeService:

@@ -7,9 +7,8 @@ import pytest
 
 from models.errors import FormatError, InvalidInputError
 from models.lattices.kaldi import read_kaldi, write_kaldi
-from models.lattices.lattice import Lattice
-from models.lattices.words import read_symbols
-from models.reranking.formats.interface import BadLine
+from models.lattices.lattice import Lattice, read_symbols
+from models.reranking.formats.format import BadLine
 from tests.lattices import all_paths, text_of
 
 SYMBOLS = read_symbols([b"<eps> 0", b"hello 1", b"yellow 2", b"world 3", b"#0 4"], "words.txt")

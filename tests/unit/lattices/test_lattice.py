@@ -7,8 +7,7 @@ import pytest
 
 from models.errors import InvalidInputError
 from models.lattices import lattice as limits
-from models.lattices.connecting import ArcColumns, build_lattice
-from models.lattices.lattice import Lattice
+from models.lattices.lattice import ArcColumns, Lattice, build_lattice
 from tests.lattices import all_paths, text_of
 
 

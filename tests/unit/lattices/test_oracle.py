@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from models.lattices.connecting import ArcColumns, build_lattice
-from models.lattices.oracle import oracle_path
+from models.lattices.lattice import ArcColumns, build_lattice
+from models.lattices.rescoring import oracle_path
 
 
 def lattice_of(*arcs):

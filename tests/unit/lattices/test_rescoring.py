@@ -5,28 +5,24 @@ import pytest
 import torch
 
 from models.errors import InvalidInputError
-from models.lattices.connecting import ArcColumns, build_lattice
-from models.lattices.joined import build_graph, number_words
-from models.lattices.lattice import Scales
-from models.lattices.ngram_walk import pass_ngram_tokens
-from models.lattices.paths import nbest_candidates, nbest_paths
-from models.lattices.rescoring import rescore, split_graph
-from models.lattices.spelling import LabelTokenizer
+from models.language_model import LOG_ZERO
+from models.lattices.graph import LabelTokenizer, PathWeights, build_graph, number_words
+from models.lattices.lattice import ArcColumns, Scales, build_lattice
+from models.lattices.ngram_token_passing import pass_ngram_tokens
+from models.lattices.rescoring import nbest_candidates, nbest_paths, rescore, split_graph
 from models.lattices.token_passing import LatticeSearchSettings, pass_tokens
-from models.lattices.weights import PathWeights
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.scoring import LOG_ZERO
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS
 from tests import families
 from tests.fakes import FakeModel, fake_vocabulary
 from tests.lattices import brute_force, random_lattice
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
-from training.tokenizing import TokenizerSettings, learn_tokenizer
+from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 TOKENIZER = families.tokenizer()
 SPELLER = LabelTokenizer(TOKENIZER)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from models.lattices.slf import read_slf, write_slf
-from models.reranking.formats.interface import BadLine
+from models.reranking.formats.format import BadLine
 from tests.lattices import all_paths, text_of
 
 HEADER = ["VERSION=1.1", "UTTERANCE=utt1", "N=3 L=3"]

@@ -3,11 +3,11 @@
 import pytest
 
 from models.errors import UnsupportedParameterError
-from models.lattices.spelling import LabelTokenizer
+from models.lattices.graph import LabelTokenizer
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS, UNK, Vocabulary
 from training.progress import Silent
-from training.tokenizing import TokenizerSettings, learn_tokenizer
+from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 TEXT = ["the cat sat on the mat .", "the dog ran to the cat !", "Über naïve café"] * 30
 WORDS = ["", "the", "catamaran", "sat", "µ", "Über"]

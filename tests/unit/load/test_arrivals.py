@@ -5,9 +5,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from service.load.arrivals import arrival_times, constant_arrivals, poisson_arrivals
-from service.load.driver import schedule_arrivals
-from service.load.loads import LoadSettings
+from service.bench.driver import schedule_arrivals
+from service.bench.plan import LoadSettings, arrival_times, constant_arrivals, poisson_arrivals
 
 
 def test_constant_arrivals_keep_the_beat_for_ever():

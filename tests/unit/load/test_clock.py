@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from service.load import clock as clocks
-from service.load.clock import PreciseClock
+from service.bench import driver as clocks
+from service.bench.driver import PreciseClock
 
 
 async def lateness_s(count, gap_s):

@@ -7,10 +7,9 @@ import time
 
 import pytest
 
-from service.load.driver import run_load
-from service.load.loads import ClosedLoop, LoadSettings, OpenLoop
-from service.load.summary import summarise_load
-from service.load.target import Request, Target
+from service.bench.driver import run_load
+from service.bench.plan import ClosedLoop, LoadSettings, OpenLoop, Request, Target
+from service.bench.results import summarise_load
 from tests.http_servers import EVENTS, answering, chunk, token_event, whole
 
 NOTHING = Request("/x", b"{}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.load.events import Event, EventSplitter, error_message, parse_event
+from service.bench.connection import Event, EventSplitter, error_message, parse_event
 
 STREAM = b': hello\n\ndata: {"a": 1}\n\nevent: x\ndata: one\ndata: two\n\ndata:last\n\n'
 

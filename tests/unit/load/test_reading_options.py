@@ -5,10 +5,9 @@ import math
 import pytest
 
 from models.errors import FormatError, InvalidInputError
-from service.load.bodies import parse_fields, read_bodies
-from service.load.durations import parse_duration_s
-from service.load.loads import ClosedLoop, LoadSettings, OpenLoop
-from service.load.objectives import Objective, parse_objective
+from service.bench.plan import ClosedLoop, LoadSettings, OpenLoop, parse_duration_s
+from service.bench.results import Objective, parse_objective
+from service.bench.workloads import parse_fields, read_bodies
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,8 @@ from array import array
 import numpy as np
 import pytest
 
-from service.load.loads import ClosedLoop, LoadSettings, OpenLoop
-from service.load.objectives import parse_objective
-from service.load.observation import Observation, Recording
-from service.load.spread import Percentiles
-from service.load.summary import summarise_load
+from service.bench.plan import ClosedLoop, LoadSettings, OpenLoop
+from service.bench.results import Observation, Percentiles, Recording, parse_objective, summarise_load
 
 
 def seen(due, ended, *, late=0.0, error=None, tokens=(), status=200):

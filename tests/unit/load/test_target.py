@@ -3,7 +3,7 @@
 import pytest
 
 from models.errors import InvalidInputError
-from service.load.target import Request, Target
+from service.bench.plan import Request, Target
 
 
 def path(url, request_path=""):

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from models.errors import FormatError, InvalidInputError
-from service.load.texts import default_texts, load_texts
-from service.load.workloads import WORKLOADS, WorkloadOptions, workload_requests
+from service.bench.workloads import WORKLOADS, WorkloadOptions, default_texts, load_texts, workload_requests
 
 TEXTS = ["one two three four", "five six seven eight"]
 

@@ -9,7 +9,7 @@ from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.vocabulary import Vocabulary
 from tests import families
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from models.errors import InvalidInputError
-from training.neural.agreement import check_agreement, check_same_command
+from training.commands import check_agreement, check_same_command
 from training.recipe import load_recipe
 
 
@@ -37,7 +37,7 @@ class _Told:
     """Processes of which the second one says what it is given to say."""
 
     def __init__(self, monkeypatch, change):
-        monkeypatch.setattr("training.neural.agreement.Processes.current", lambda: self)
+        monkeypatch.setattr("training.commands.Processes.current", lambda: self)
         self._change = change
 
     def gather_texts(self, text):

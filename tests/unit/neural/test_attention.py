@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from models.neural import attention_scores
+from models.neural import attention
 from models.neural.attention import AttentionBody
 from models.neural.config import NetworkConfig
 from models.neural.recurrent import Recurrent
@@ -84,7 +84,7 @@ def test_rows_of_different_fill_attend_to_what_they_have():
 def test_pieces_of_additive_scores_change_nothing(monkeypatch):
     layer, inputs = body("additive"), vectors(7)
     whole = layer(inputs, layer.start(2))[0]
-    monkeypatch.setattr(attention_scores, "_MAX_TANH_VALUES", 1)
+    monkeypatch.setattr(attention, "_MAX_TANH_VALUES", 1)
     torch.testing.assert_close(layer(inputs, layer.start(2))[0], whole)
 
 

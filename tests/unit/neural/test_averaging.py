@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from training.neural.averaging import WeightAverage
+from training.neural.optimization import WeightAverage
 from training.neural.settings import TrainSettings
 
 

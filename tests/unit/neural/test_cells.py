@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from models.neural.cells.choice import make_cell
-from models.neural.cells.scan import linear_recurrence
+from models.neural.cells import linear_recurrence, make_cell
 from models.neural.config import NetworkConfig
 from tests.devices import DEVICES
 

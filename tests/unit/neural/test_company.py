@@ -7,7 +7,7 @@ import time
 import pytest
 
 from models.errors import ProcessLostError
-from training.neural.company import PeerMonitor
+from training.neural.distributed import PeerMonitor
 
 
 class Store:
@@ -34,8 +34,8 @@ class Store:
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    monkeypatch.setattr("training.neural.company._HEARTBEAT_S", 0.01)
-    monkeypatch.setattr("training.neural.company._SILENCE_S", 0.2)
+    monkeypatch.setattr("training.neural.distributed._HEARTBEAT_S", 0.01)
+    monkeypatch.setattr("training.neural.distributed._SILENCE_S", 0.2)
 
 
 @pytest.fixture

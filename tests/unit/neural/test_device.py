@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from models.errors import InvalidInputError
-from models.neural.device import resolve_device
+from models.neural.network import resolve_device
 
 
 def test_auto_is_the_best_device_there_is():

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from models.neural.body import Body
+from models.neural.cells import Body
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
 from models.vocabulary import BOS, EOS
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.neural.diagnostics import diagnose, gate_saturation, gradient_by_lag, sample_segments
 
 V, H = 15, 10

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from models.errors import InvalidInputError
-from models.neural.dropout import Dropout
+from models.neural.cells import Dropout
 from training.neural.distributed import Processes
-from training.neural.saving import Saver
+from training.neural.trainer import Saver
 
 
 def test_a_batch_that_cannot_be_divided_is_refused():

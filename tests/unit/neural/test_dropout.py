@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from models.neural.cells import Dropout, drop_tokens, drop_weights
 from models.neural.config import NetworkConfig
-from models.neural.dropout import Dropout, drop_tokens, drop_weights
 from models.neural.network import Network
 
 

@@ -11,7 +11,7 @@ from models.errors import FormatError, InvalidInputError
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
 from models.vocabulary import Vocabulary
-from training.embeddings import initialise_embeddings, read_embeddings
+from training.neural.embeddings import initialise_embeddings, read_embeddings
 
 VOCABULARY = Vocabulary(["the", "cat", "sat", "2005", ". . ."])
 LINES = "cat 1 2 -3\nzebra 9 9 9\nthe 0.5 1e-2 0\n2005 4 5 6\n. . . 7 8 9\ncat 5 5 5\n"

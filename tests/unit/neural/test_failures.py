@@ -13,8 +13,8 @@ from models.neural.config import NetworkConfig
 from models.neural.network import Network
 from models.vocabulary import BOS, Vocabulary
 from tests.resumable import fit
-from training.neural.failures import display_text, divergence_error, memory_advice, worst_row
-from training.neural.interruption import catch_interruption
+from training.neural.diagnostics import display_text, divergence_error, memory_advice, worst_row
+from training.neural.distributed import catch_interruption
 from training.neural.resume import StateFile
 from training.neural.settings import TrainSettings
 from training.progress import Silent

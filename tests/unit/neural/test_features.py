@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.neural.quantized.model import Int8Model
-from models.neural.quantized.support import unsupported_reason
-from models.scoring import pad_sequences
+from models.language_model import pad_sequences
+from models.neural.int8.network import unsupported_reason
+from models.neural.model import Int8Model
 from tests import families
 
 BATCH = pad_sequences([[5, 9, 7, 4], [6]])

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import gradcheck
 
 from models.neural.config import NetworkConfig
-from models.neural.feed_forward import FeedForward
+from models.neural.recurrent import FeedForward
 
 
 def body(**options):

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from training.neural.interruption import EXIT_TERMINATED, Terminated, catch_interruption, exit_on_sigterm
+from training.neural.distributed import EXIT_TERMINATED, Terminated, catch_interruption, exit_on_sigterm
 
 
 @pytest.fixture(autouse=True)

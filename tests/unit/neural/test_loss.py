@@ -8,11 +8,9 @@ from torch.nn import functional
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
 from models.vocabulary import BOS
-from training.neural.backward import backward
-from training.neural.losses import in_place, linear_softmax
-from training.neural.losses.full_softmax import FullSoftmax
-from training.neural.losses.kernel import softmax_gradients
-from training.neural.losses.logistic_kernel import logistic_gradients
+from training.neural.losses import softmax
+from training.neural.losses.softmax import FullSoftmax, logistic_gradients, softmax_gradients
+from training.neural.trainer import backward
 
 
 @pytest.fixture
@@ -42,8 +40,8 @@ def whole(network, outputs, pull=0.0):
 
 @pytest.mark.parametrize("pull", [0.0, 0.7])
 def test_slices_give_the_loss_and_the_gradient_of_the_whole(network, monkeypatch, pull):
-    monkeypatch.setattr(linear_softmax, "MAX_LOGITS", 40)
-    monkeypatch.setattr(linear_softmax, "MIN_ROWS", 1)  # two positions at a time
+    monkeypatch.setattr(softmax, "MAX_LOGITS", 40)
+    monkeypatch.setattr(softmax, "MIN_ROWS", 1)  # two positions at a time
     loss = FullSoftmax(self_normalise=pull)
     sliced, got = gradients(network, lambda o: backward(network, o, TARGETS, loss, precision=torch.float32))
     expected, want = gradients(network, lambda o: whole(network, o, pull))
@@ -57,14 +55,14 @@ def test_torch_does_the_same_as_the_kernel():
     logits, bias, targets = torch.randn(9, 50) * 5, torch.randn(50), torch.randint(50, (9,))
     bias[BOS], targets[targets == BOS] = -torch.inf, 3
     ours, torchs = logits.clone(), logits.clone()
-    got = in_place.softmax_rows(ours, targets, scale=0.5, pull=0.3, bias=bias)
-    want = in_place._softmax_rows_by_torch(torchs, bias, targets, 0.5, 0.3)
+    got = softmax.softmax_rows(ours, targets, scale=0.5, pull=0.3, bias=bias)
+    want = softmax._softmax_rows_by_torch(torchs, bias, targets, 0.5, 0.3)
     torch.testing.assert_close(ours, torchs, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(got.losses, want.losses)
     torch.testing.assert_close(got.log_sums, want.log_sums)
     noise, noise_by_torch = logits.clone(), logits.clone()
     torch.testing.assert_close(
-        in_place.logistic_rows(noise, scale=0.5), in_place._logistic_rows_by_torch(noise_by_torch, 0.5)
+        softmax.logistic_rows(noise, scale=0.5), softmax._logistic_rows_by_torch(noise_by_torch, 0.5)
     )
     torch.testing.assert_close(noise, noise_by_torch)
 
@@ -104,7 +102,7 @@ def test_the_number_of_threads_changes_nothing(monkeypatch):
     for threads in (1, 3):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         rows = logits.clone()
-        answers.append((rows, *in_place.softmax_rows(rows, targets, scale=1.0)))
+        answers.append((rows, *softmax.softmax_rows(rows, targets, scale=1.0)))
     assert all(torch.equal(one, other) for one, other in zip(*answers, strict=True))
 
 

@@ -6,18 +6,19 @@ import torch
 from torch.nn import functional
 
 from models.errors import InvalidInputError
-from models.neural.output.adaptive import AdaptiveSoftmax
-from models.neural.output.softmax import Softmax
-from models.neural.output.vectors import ClusteredEmbedding
+from models.neural.adaptive_softmax import AdaptiveSoftmax, ClusteredEmbedding
+from models.neural.softmax import Softmax
 from models.vocabulary import BOS
-from training.neural.losses import candidates, linear_softmax
-from training.neural.losses.adaptive import AdaptiveCrossEntropy
-from training.neural.losses.choice import make_loss
-from training.neural.losses.contrastive import NegativeSampling, NoiseContrastive
-from training.neural.losses.full_softmax import FullSoftmax
-from training.neural.losses.noise import NoiseSampler, noise_weights
-from training.neural.losses.sampled_softmax import SampledSoftmax
-from training.neural.losses.switching import SwitchedLoss
+from training.neural.losses import sampled, softmax
+from training.neural.losses.factory import SwitchedLoss, make_loss
+from training.neural.losses.sampled import (
+    NegativeSampling,
+    NoiseContrastive,
+    NoiseSampler,
+    SampledSoftmax,
+    noise_weights,
+)
+from training.neural.losses.softmax import AdaptiveCrossEntropy, FullSoftmax
 from training.neural.settings import TrainSettings
 
 V, E, N = 30, 8, 40
@@ -95,9 +96,9 @@ def contrastive_formula(drawn, correction, ids):
 def slices(request, monkeypatch):
     """All positions at once, or a few at a time."""
     if request.param == "slices":
-        monkeypatch.setattr(candidates, "MAX_SAMPLED_LOGITS", 60)
-        monkeypatch.setattr(linear_softmax, "MAX_LOGITS", 60)
-        monkeypatch.setattr(linear_softmax, "MIN_ROWS", 1)
+        monkeypatch.setattr(sampled, "MAX_SAMPLED_LOGITS", 60)
+        monkeypatch.setattr(softmax, "MAX_LOGITS", 60)
+        monkeypatch.setattr(softmax, "MIN_ROWS", 1)
 
 
 @pytest.mark.usefixtures("slices")

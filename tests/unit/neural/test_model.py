@@ -5,12 +5,11 @@ import pytest
 import torch
 
 from models.errors import InvalidInputError
-from models.neural import sequences, stepping
+from models.language_model import Prefiller, SequenceScorer, pad_sequences
+from models.neural import sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.protocol import Prefiller, SequenceScorer
-from models.scoring import pad_sequences
 from models.vocabulary import BOS, Vocabulary
 
 
@@ -90,13 +89,13 @@ def test_both_kernels_of_a_step_agree(model, monkeypatch):
     state = model.initial_state(5)
     tokens = np.arange(3, 8)
     plain = model.advance(state, tokens)
-    monkeypatch.setattr(stepping, "PLAIN_CELL_ROWS", 0)
+    monkeypatch.setattr(sequences, "PLAIN_CELL_ROWS", 0)
     for got, want in zip(model.advance(state, tokens).hidden, plain.hidden, strict=True):
         np.testing.assert_allclose(got, want, atol=1e-6)
 
 
 def test_rows_are_padded_to_few_counts():
-    counts = [stepping._padded_row_count(rows) for rows in range(1, 257)]
+    counts = [sequences._padded_row_count(rows) for rows in range(1, 257)]
     assert all(rows <= count <= 1.5 * rows for rows, count in enumerate(counts, start=1))
     assert len(set(counts)) == 16
 

@@ -5,7 +5,7 @@ import torch
 
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
-from training.neural.optimizers import make_optimizer
+from training.neural.optimization import make_optimizer
 from training.neural.settings import TrainSettings
 
 NAMES = ["adamw", "adam", "sgd", "rmsprop"]

@@ -6,11 +6,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from models.errors import InvalidInputError, ManifestError
+from models.neural.adaptive_softmax import AdaptiveSoftmax, ClusteredEmbedding
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.neural.output.adaptive import AdaptiveSoftmax
-from models.neural.output.vectors import ClusteredEmbedding
 from models.vocabulary import BOS, Vocabulary
 from training.recipe import parse_recipe
 

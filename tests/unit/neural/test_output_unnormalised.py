@@ -4,15 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from models.language_model import is_self_normalised, pad_sequences
 from models.neural.config import NetworkConfig
-from models.neural.model import NeuralModel
+from models.neural.model import Int8Model, NeuralModel
 from models.neural.network import Network
-from models.neural.quantized.model import Int8Model
-from models.protocol import is_self_normalised
-from models.scoring import pad_sequences
 from models.vocabulary import BOS
-from training.evaluation import evaluate
-from training.neural.normalisers import log_normalisers, normaliser_facts
+from training.evaluation.evaluate import evaluate
+from training.neural.diagnostics import log_normalisers, normaliser_facts
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
 from training.progress import Silent

@@ -5,25 +5,28 @@ import numpy as np
 import pytest
 import torch
 
-from models.neural.cells.choice import make_cell
+from models.language_model import BlockSampler, pad_sequences, supports
+from models.neural.cells import make_cell
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.neural.output.softmax import Softmax
-from models.neural.packed import tiles
-from models.neural.packed.cells import PackedCell
-from models.neural.packed.digits import empty_split_floats, split_floats
-from models.neural.packed.linear import PackedLinear, multiply_vectors
-from models.neural.packed.matrix import BEST_PACKING, FLOAT_PACKING, SPLIT_FLOAT_PACKING
-from models.neural.packed.network import pack_network
+from models.neural.packed import split_products
+from models.neural.packed.matrix import (
+    BEST_PACKING,
+    FLOAT_PACKING,
+    SPLIT_FLOAT_PACKING,
+    PackedLinear,
+    multiply_vectors,
+)
+from models.neural.packed.network import PackedCell, pack_network
 from models.neural.packed.softmax import PackedSoftmax
-from models.protocol import BlockSampler, supports
-from models.scoring import pad_sequences
-from models.shelf import PrivateWeightCache
+from models.neural.packed.split_products import empty_split_floats, split_floats
+from models.neural.softmax import Softmax
+from models.tensor_files import PrivateWeightCache
 from models.vocabulary import BOS, Vocabulary
 
 # the second is what processors without tiles use
-PRODUCTS = [tiles.multiply_block, tiles._multiply_plainly]
+PRODUCTS = [split_products.multiply_block, split_products._multiply_plainly]
 
 PACKINGS = pytest.mark.parametrize("packing", [SPLIT_FLOAT_PACKING, FLOAT_PACKING], ids=["digits", "floats"])
 
@@ -72,13 +75,13 @@ def test_a_row_of_zeros_is_one(packing):
 def test_a_block_sums_products_of_digits_exactly(multiply):
     @numba.njit
     def fill(rows, columns, sums):
-        tiles.configure(tiles.SHAPES, 16)
+        split_products.configure(split_products.SHAPES, 16)
         multiply(rows, 0, columns, 0, 3, sums)
-        tiles.release()
+        split_products.release()
 
     random = np.random.default_rng(1)
     a, b = random.integers(-128, 128, (3, 16, 192)), random.integers(-128, 128, (3, 32, 192))
-    rows, columns = tiles.aligned(a.size), tiles.aligned(b.size)
+    rows, columns = split_products.aligned(a.size), split_products.aligned(b.size)
     rows[:] = a.reshape(3, 16, 3, 64).transpose(2, 0, 1, 3).ravel()
     columns[:] = b.reshape(3, 2, 16, 3, 16, 4).transpose(3, 1, 0, 4, 2, 5).ravel()
     sums = np.ones(6 * 256, np.int32)

@@ -5,7 +5,7 @@ import torch
 
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
-from training.neural.penalties import OutputPenalties
+from training.neural.optimization import OutputPenalties
 from training.neural.settings import TrainSettings
 
 

@@ -5,12 +5,11 @@ import pytest
 import torch
 
 from models.errors import InvalidInputError
+from models.language_model import pad_sequences
 from models.neural.config import NetworkConfig
-from models.neural.model import NeuralModel
+from models.neural.int8.network import unsupported_reason
+from models.neural.model import Int8Model, NeuralModel
 from models.neural.network import Network
-from models.neural.quantized.model import Int8Model
-from models.neural.quantized.support import unsupported_reason
-from models.scoring import pad_sequences
 from models.vocabulary import BOS, Vocabulary
 
 VOCABULARY = Vocabulary([f"w{i}" for i in range(67)])

@@ -4,25 +4,32 @@ import numba
 import numpy as np
 import pytest
 
-from models.neural.amx import USE_AMX
-from models.neural.elementary import exp
-from models.neural.quantized import dot_products
-from models.neural.quantized.cells import sigmoid_in_place, tanh_in_place
-from models.neural.quantized.lanes import add_exp_in_lanes, block_sums_in_lanes
-from models.neural.quantized.matrix import gather_rows, multiply_row_pairs, multiply_rows, quantise_matrix
-from models.neural.quantized.norm import LayerNormWeights, normalise_rows
-from models.neural.quantized.output import score_targets, sum_lanes, write_logits
-from models.neural.quantized.rows import SPARE_ROWS, quantise_rows, take_rows, zero_int8_rows
-from models.neural.quantized.tiles import TILE_ROWS, configure_tiles, dot_sixteen_rows, release_tiles
+from models.kernels.llvm import USE_AMX
+from models.kernels.log_sum_exp import add_exp_in_lanes, block_sums_in_lanes
+from models.kernels.math import exp
+from models.neural.int8 import kernels
+from models.neural.int8.kernels import TILE_ROWS, configure_tiles, dot_sixteen_rows, release_tiles
+from models.neural.int8.layers import LayerNormWeights, normalise_rows, sigmoid_in_place, tanh_in_place
+from models.neural.int8.matrix import (
+    SPARE_ROWS,
+    gather_rows,
+    multiply_row_pairs,
+    multiply_rows,
+    quantise_matrix,
+    quantise_rows,
+    take_rows,
+    zero_int8_rows,
+)
+from models.neural.int8.softmax import score_targets, sum_lanes, write_logits
 
 LEVELS = {
-    "plain, a row": (1, dot_products._dot_intrinsic(1, dot_products._word_products)),
-    "plain, four rows": (4, dot_products._dot_intrinsic(4, dot_products._word_products)),
+    "plain, a row": (1, kernels._dot_intrinsic(1, kernels._word_products)),
+    "plain, four rows": (4, kernels._dot_intrinsic(4, kernels._word_products)),
 }
 """Ways to sum products of bytes that this processor has, and how many rows each takes at once."""
-if dot_products.HAS_VNNI:
-    LEVELS["VNNI, a row"] = (1, dot_products._dot_intrinsic(1, dot_products._byte_products))
-    LEVELS["VNNI, four rows"] = (4, dot_products._dot_intrinsic(4, dot_products._byte_products))
+if kernels.HAS_VNNI:
+    LEVELS["VNNI, a row"] = (1, kernels._dot_intrinsic(1, kernels._byte_products))
+    LEVELS["VNNI, four rows"] = (4, kernels._dot_intrinsic(4, kernels._byte_products))
 if USE_AMX:
     LEVELS["AMX"] = (TILE_ROWS, dot_sixteen_rows)
 

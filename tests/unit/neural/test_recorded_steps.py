@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from models.neural.config import NetworkConfig
+from models.neural.cuda_graphs import CapturedGraph, CudaGraphSteps, capture_on_cuda
 from models.neural.network import Network
-from models.neural.recorded_steps import CapturedGraph, CudaGraphSteps, capture_on_cuda
-from models.neural.stepping import advance_one
+from models.neural.sequences import advance_one
 
 
 def record_here(compute):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from training.neural.schedule import Schedule
+from training.neural.optimization import Schedule
 from training.neural.settings import TrainSettings
 
 

@@ -5,7 +5,7 @@ import torch
 from pydantic import ValidationError
 
 from models.neural.config import NetworkConfig
-from training.neural.precision import training_precision
+from training.neural.run import training_precision
 from training.neural.settings import TrainSettings
 
 

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from models.errors import ManifestError
+from models.language_model import pad_sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from models.scoring import pad_sequences
 from tests import families
 
 
@@ -90,7 +90,7 @@ def test_loading_brings_in_no_compiler(vocabulary, tmp_path):
         network = Network(NetworkConfig(**families.NEURAL[name], orthogonal=True), len(vocabulary))
         NeuralModel(network, vocabulary).save(tmp_path / name)
     code = (
-        "import sys; from pathlib import Path; from models.neural.storage import read_network\n"
+        "import sys; from pathlib import Path; from models.neural.network import read_network\n"
         f"for one in Path({str(tmp_path)!r}).iterdir(): read_network(one, vocab_size={len(vocabulary)})\n"
         "sys.exit('torch._dynamo' in sys.modules)"
     )

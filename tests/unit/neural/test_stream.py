@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
-from training.corpora.encoded import EncodedCorpus
-from training.neural.stream import Streams
+from training.corpus import EncodedCorpus
+from training.neural.streams import Streams
 
 TEXT = EncodedCorpus.from_sentences([[3, 4, 5], [], [6], [7, 8, 9, 10]])
 

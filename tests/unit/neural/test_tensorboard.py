@@ -6,8 +6,8 @@ import pytest
 
 from models.errors import InvalidInputError
 from tests.resumable import fit
-from training.neural.history import HistoryRecord
-from training.neural.tensorboard import TensorBoardWriter
+from training.neural.diagnostics import TensorBoardWriter
+from training.progress import HistoryRecord
 
 RECORD = HistoryRecord(5, 0, 100, 1.5, 2.0, None, 0.1, 3.0, 1.0)
 

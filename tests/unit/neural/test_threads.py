@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.neural.output.log_sums import log_sum_exp
+from models.neural.softmax import log_sum_exp
 from models.neural.threads import MIN_ROWS_PER_THREAD, run_parts, run_row_slices
 
 
@@ -62,7 +62,7 @@ def test_what_a_part_raises_is_raised_once_all_are_done(failing):
 
 
 def test_what_logits_are_divided_by_is_the_same_in_any_number_of_threads(monkeypatch):
-    monkeypatch.setattr("models.neural.output.log_sums._LOGITS_PER_THREAD", 64)
+    monkeypatch.setattr("models.neural.softmax._LOGITS_PER_THREAD", 64)
     logits = torch.randn(10, 70, generator=torch.Generator().manual_seed(1))
     shared = log_sum_exp(logits)
     torch.set_num_threads(1)

@@ -11,8 +11,8 @@ import torch
 from models.errors import InvalidInputError
 from models.neural.config import NetworkConfig
 from models.vocabulary import BOS
-from training.corpora.encoded import EncodedCorpus
-from training.evaluation import evaluate
+from training.corpus import EncodedCorpus
+from training.evaluation.evaluate import evaluate
 from training.neural import trainer
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network

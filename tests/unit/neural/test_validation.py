@@ -10,10 +10,10 @@ from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.vocabulary import BOS
-from training.corpora.encoded import EncodedCorpus
-from training.evaluation import evaluate
+from training.corpus import EncodedCorpus
+from training.evaluation.evaluate import evaluate
+from training.neural.run import Validation, sample_rows, sample_sentences
 from training.neural.settings import TrainSettings
-from training.neural.validation import Validation, sample_rows, sample_sentences
 from training.progress import Silent
 
 

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from models.language_model import BLOCK_TOKENS, BlockSampler, supports
 from models.neural.config import NetworkConfig
-from models.neural.model import BlockSamplingModel
+from models.neural.model import BlockSamplingModel, Int8Model
 from models.neural.network import Network
 from models.neural.packed.matrix import FLOAT_PACKING, SPLIT_FLOAT_PACKING
 from models.neural.packed.network import pack_network
-from models.neural.quantized.model import Int8Model
-from models.protocol import BLOCK_TOKENS, BlockSampler, supports
 from models.vocabulary import Vocabulary
 
 VOCAB_SIZE = 2500  # more than one piece of the output layer, and no multiple of a block

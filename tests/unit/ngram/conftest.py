@@ -4,7 +4,7 @@ import pytest
 
 from models.ngram.model import NGramModel
 from models.vocabulary import Vocabulary
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import pytest
 
-from models.ngram.arpa.decimals import nearest_float, read_number, write_number
+from models.ngram.arpa_kernels import nearest_float, read_number, write_number
 
 
 @numba.njit

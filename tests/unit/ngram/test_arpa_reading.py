@@ -10,8 +10,8 @@ import pytest
 import zstandard
 
 from models.errors import FormatError
-from models.ngram.arpa import source as arpa_source
-from models.ngram.arpa.reading import read_arpa
+from models.ngram import arpa_reader as arpa_source
+from models.ngram.arpa_reader import read_arpa
 from models.vocabulary import BOS, UNK
 from tests.arpa_files import SMALL, listed, parse_arpa, random_arpa
 

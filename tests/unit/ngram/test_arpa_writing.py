@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import zstandard
 
-from models import packed_files
+from models import files
 from models.errors import FormatError
-from models.ngram.arpa.reading import read_arpa
-from models.ngram.arpa.writing import write_arpa
+from models.ngram.arpa_reader import read_arpa
+from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import NGrams, NGramWeights
 from models.vocabulary import Vocabulary
 from tests.arpa_files import SMALL
@@ -180,8 +180,8 @@ def test_a_full_disk_is_one_error_that_names_the_file(tmp_path, small, monkeypat
         def flush(self):
             pass
 
-    original = packed_files._compressor
-    monkeypatch.setattr(packed_files, "_compressor", lambda ending, _: original(ending, Full()))
+    original = files._compressor
+    monkeypatch.setattr(files, "_compressor", lambda ending, _: original(ending, Full()))
     path = tmp_path / f"out.arpa{suffix}"
     with pytest.raises(FormatError, match=rf"out\.arpa{suffix}: cannot be written: No space left on device"):
         write_arpa(path, small.vocabulary, small.orders)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
-from models.ngram.bulk import score_sentence_lines, score_sentences
+from models.ngram.model import score_sentence_lines, score_sentences
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS
 

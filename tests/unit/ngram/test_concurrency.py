@@ -6,12 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from models.ngram.bulk import score_sentence_lines
-from models.ngram.model import NGramModel
-from models.ngram.quantised import quantise_automaton
+from models.ngram.build import quantise_automaton
+from models.ngram.model import NGramModel, score_sentence_lines
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 

@@ -5,8 +5,8 @@ import pytest
 
 from models.errors import InvalidInputError
 from models.vocabulary import BOS, EOS, UNK
-from training.corpora.encoded import EncodedCorpus
-from training.ngram.counting import MAX_ORDER, count_ngrams
+from training.corpus import EncodedCorpus
+from training.ngram.counts import MAX_ORDER, count_ngrams
 from training.progress import Silent
 
 

@@ -8,16 +8,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.arrays import to_numpy
-from models.decoding.batch import SequenceBatch
-from models.decoding.choosing import choose_tokens
-from models.decoding.draws import row_seed
+from models.decoding.batch import SequenceBatch, row_seed
 from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import compile_rules
+from models.decoding.sampling import choose_tokens
 from models.errors import InvalidInputError
-from models.ngram.device import placement, tensors
-from models.ngram.device.model import TensorNGramModel, TensorNGramState
+from models.language_model import Prefiller, SequenceScorer, TopKPredictor
+from models.ngram.cuda import kernels
+from models.ngram.cuda import model as cuda_model
+from models.ngram.cuda.model import TensorNGramModel, TensorNGramState
 from models.ngram.model import NGramModel
-from models.protocol import Prefiller, SequenceScorer, TopKPredictor
 from models.vocabulary import BOS
 from tests.devices import DEVICES
 
@@ -141,8 +141,8 @@ def test_more_tokens_than_there_are_cannot_be_ranked(moved, k):
 
 
 def test_copying_in_small_pieces_changes_nothing(model, moved, monkeypatch):
-    monkeypatch.setattr(tensors, "_BLOCK", 5)
-    again = tensors.to_tensors(model.automaton, moved.device)
+    monkeypatch.setattr(kernels, "_BLOCK", 5)
+    again = kernels.to_tensors(model.automaton, moved.device)
     for one, other in zip(again, moved._automaton, strict=True):
         assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
 
@@ -150,7 +150,7 @@ def test_copying_in_small_pieces_changes_nothing(model, moved, monkeypatch):
 def test_words_of_three_bytes_are_put_together():
     words = np.array([0, 255, 256, 65_535, 65_536, 2**24 - 1], np.int32)
     as_bytes = words.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :3]
-    assert tensors._word_ids(as_bytes).tolist() == tensors._word_ids(words).tolist() == words.tolist()
+    assert kernels._word_ids(as_bytes).tolist() == kernels._word_ids(words).tolist() == words.tolist()
 
 
 def test_nothing_is_charged_below_the_empty_context(model, moved):
@@ -214,7 +214,7 @@ def test_a_model_that_a_device_cannot_take_stays_on_the_cpu(model, monkeypatch, 
 
     monkeypatch.setattr(TensorNGramModel, where, fail)
     with caplog.at_level(logging.WARNING):
-        assert placement.move_if_it_fits(model, "cpu") is model
+        assert cuda_model.move_if_it_fits(model, "cpu") is model
     reason = "CUDA out of memory. Tried to allocate 1 GiB."
     assert caplog.messages == [
         f"n-gram model of 28 n-grams stays on the CPU, device cpu cannot take it: {reason}"

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
+from models.language_model import SequenceScorer
 from models.ngram.model import NGramModel
-from models.protocol import SequenceScorer
 from models.vocabulary import BOS, EOS, Vocabulary
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from models.ngram.build import list_ngrams
+from models.ngram.build import NUM_CODES, encode_values, list_ngrams, quantise_automaton
 from models.ngram.model import NGramModel
-from models.ngram.quantised import NUM_CODES, encode_values, quantise_automaton
 from models.vocabulary import UNK, Vocabulary
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 

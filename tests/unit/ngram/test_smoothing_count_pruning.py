@@ -5,11 +5,9 @@ import pytest
 
 from models.errors import InvalidInputError
 from models.vocabulary import BOS
-from training.corpora.encoded import EncodedCorpus
-from training.ngram.count_pruning import thresholds_by_order
-from training.ngram.counting import count_ngrams
+from training.corpus import EncodedCorpus
+from training.ngram.counts import Observations, count_ngrams, thresholds_by_order
 from training.ngram.estimate import smooth
-from training.ngram.observations import Observations
 from training.progress import Silent
 
 

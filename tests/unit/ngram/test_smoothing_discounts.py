@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from models.vocabulary import BOS, EOS, UNK
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate, smooth
-from training.ngram.smoothing.discounts import (
+from training.ngram.smoothing.good_turing import discount_ratios
+from training.ngram.smoothing.interface import (
     FALLBACK_DISCOUNTS,
     Discounts,
     modified_discounts,
     single_discount,
 )
-from training.ngram.smoothing.good_turing import discount_ratios
 from training.progress import Silent
 
 

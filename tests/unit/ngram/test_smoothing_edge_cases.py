@@ -9,11 +9,11 @@ import pytest
 from models.errors import InvalidInputError
 from models.ngram.model import NGramState
 from models.vocabulary import EOS, UNK, Vocabulary
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.ngram.smoothing.additive import Additive
 from training.ngram.smoothing.choice import SmoothingName, make_smoothing
 from training.ngram.smoothing.jelinek_mercer import JelinekMercer
+from training.ngram.smoothing.simple import Additive
 from training.progress import Silent
 
 NAMES = get_args(SmoothingName)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.vocabulary import EOS, UNK, Vocabulary
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.ngram.smoothing.good_turing import GoodTuring, _back_off, _remaining_mass
 from training.progress import Silent

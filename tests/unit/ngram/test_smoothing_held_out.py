@@ -8,14 +8,13 @@ import pytest
 
 from models.vocabulary import BOS, EOS, Vocabulary
 from tests import slow_smoothing as slow
-from training.corpora.encoded import EncodedCorpus
-from training.evaluation import evaluate
-from training.ngram.counting import count_ngrams
+from training.corpus import EncodedCorpus
+from training.evaluation.evaluate import evaluate
+from training.ngram.counts import Observations, count_ngrams
 from training.ngram.estimate import estimate
-from training.ngram.matching import match_counts
-from training.ngram.observations import Observations
+from training.ngram.held_out import match_counts
 from training.ngram.smoothing.choice import make_smoothing
-from training.ngram.smoothing.held_out_discounts import MIN_DISCOUNT
+from training.ngram.smoothing.kneser_ney import MIN_DISCOUNT
 from training.progress import Silent
 
 PRUNE = (0, 0, 1)

@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from models.config_file import CONFIG_FILE
 from models.errors import ManifestError
+from models.files import CONFIG_FILE
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
+from models.ngram.build import MAX_UNRANKED_ARCS, quantise_automaton, verify_automaton
 from models.ngram.model import NGramModel
-from models.ngram.quantised import quantise_automaton
-from models.ngram.ranked import MAX_UNRANKED_ARCS
-from models.ngram.verification import verify_automaton
-from models.tensor_file import map_tensors
+from models.tensor_files import map_tensors
 from models.vocabulary import Vocabulary
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from models.vocabulary import BOS, EOS, UNK, Vocabulary
-from training.corpora.encoded import EncodedCorpus
-from training.evaluation import evaluate
+from training.corpus import EncodedCorpus
+from training.evaluation.evaluate import evaluate
 from training.ngram.estimate import estimate
 from training.ngram.smoothing.choice import make_smoothing
 from training.progress import Silent

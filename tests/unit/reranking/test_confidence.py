@@ -3,7 +3,7 @@
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.confidence import WordPosterior, word_confidences, word_confidences_in_steps
+from models.reranking.mbr import WordPosterior, word_confidences, word_confidences_in_steps
 
 
 def confidences(texts, posteriors, chosen=0):
@@ -36,7 +36,7 @@ def test_candidates_that_differ_in_spaces_only_agree():
 
 def test_long_candidates_are_aligned_in_steps(monkeypatch):
     texts = [f"{i} a " * 30 for i in range(12)]
-    monkeypatch.setattr("models.reranking.confidence._ALIGNMENT_CELLS_PER_STEP", 60 * 60 * 3)
+    monkeypatch.setattr("models.reranking.mbr._ALIGNMENT_CELLS_PER_STEP", 60 * 60 * 3)
     steps = word_confidences_in_steps(texts, [1.0] * 12, chosen=[0])
     assert sum(1 for _ in steps) == 3
     assert confidences(texts, [1.0] * 12)[:2] == pytest.approx([1 / 12, 1.0])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.derived import base_feature, check_derived, derive, is_derived, length_scaled_name
+from models.reranking.features import base_feature, check_derived, derive, is_derived, length_scaled_name
 
 
 def none_given(name):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
+from models.reranking.candidates import Candidate, CandidateList, run_steps
 from models.reranking.features import (
     ListFeatures,
     check_given,
@@ -12,8 +13,6 @@ from models.reranking.features import (
     feature_model,
     feature_name,
 )
-from models.reranking.lists import Candidate, CandidateList
-from models.reranking.tuning.steps import run_steps
 
 LISTS = [
     CandidateList("a", "", (Candidate("x y", {"am": -1.0}), Candidate("z", {"am": -2.0}))),

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.log_linear import LogLinearModel
-from models.reranking.ranking import check_posterior_scale, rank, rank_by, scaled_posteriors
+from models.reranking.ranking import LogLinearModel, check_posterior_scale, rank, rank_by, scaled_posteriors
 
 
 def test_the_total_is_the_weighted_sum_of_the_features():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.metrics.choice import METRIC_NAMES, make_metric
+from models.reranking.metrics import METRIC_NAMES, make_metric
 
 
 def counts(name, text, *references, **options):

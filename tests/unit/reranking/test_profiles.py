@@ -5,7 +5,7 @@ import json
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.profiles import parse_profile
+from models.reranking.ranking import parse_profile
 
 GOOD = {
     "name": "one",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.metrics.choice import make_metric
+from models.reranking.metrics import make_metric
 from models.reranking.metrics.significance import paired_bootstrap, resampled_scores
 
 WER = make_metric("wer")

@@ -6,9 +6,9 @@ import pytest
 
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
+from service.engine.batching import ModelCall
 from service.engine.calls import run_single
-from service.engine.hosted import LoadedModel
-from service.engine.model_call import ModelCall
+from service.engine.loaded_model import LoadedModel
 from tests.fakes import FakeModel, fake_vocabulary
 
 

@@ -5,12 +5,12 @@ import asyncio
 import numpy as np
 import pytest
 
-from models.completion.personal import UserModelLimits, WordSequence, user_model_from_counts
+from models.completion.user_model import UserModelLimits, WordSequence, user_model_from_counts
 from models.errors import SupersededError, UnknownUserError
-from service.engine.looks import NextTokenCache, NextTokenEntry
-from service.engine.users import UserStore
-from service.routes.autocomplete_sessions import AutocompleteSessions
-from service.use_cases.autocomplete_casing import match_case
+from service.engine.prefix_cache import NextTokenCache, NextTokenEntry
+from service.engine.state_store import UserStore
+from service.routes.request import AutocompleteSessions
+from service.use_cases.autocomplete import match_case
 
 
 @pytest.mark.parametrize(

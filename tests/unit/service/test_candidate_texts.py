@@ -2,9 +2,9 @@
 
 from unittest.mock import Mock
 
-from models.reranking.lists import Candidate, CandidateList
+from models.reranking.candidates import Candidate, CandidateList
 from service.use_cases.candidate_texts import find_distinct_texts, tokenise_texts
-from service.use_cases.limits import Limits
+from service.use_cases.inputs import Limits
 
 LIMITS = Limits(max_texts=1000, max_tokens_per_sequence=1000, max_new_tokens=1)
 

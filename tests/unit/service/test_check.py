@@ -4,12 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from models.checking.settings import CheckSettings
+from models.checking.error_model import CheckSettings
 from models.errors import ContextLengthError
-from service.use_cases import checkers
-from service.use_cases.check import CheckCommand, check
-from service.use_cases.checkers import checker_of
-from service.use_cases.limits import Limits
+from service.use_cases import check as use_cases_check
+from service.use_cases.check import CheckCommand, check, checker_of
+from service.use_cases.inputs import Limits
 
 
 @pytest.mark.parametrize(
@@ -25,5 +24,5 @@ def test_a_line_that_is_too_long_is_told_by_its_number_and_the_text_is_the_field
 
 def test_who_has_a_checker_does_not_wait_for_another_to_be_built(words):
     built = checker_of(words)
-    with ThreadPoolExecutor(1) as pool, checkers._lock:
+    with ThreadPoolExecutor(1) as pool, use_cases_check._lock:
         assert pool.submit(checker_of, words).result(timeout=5) is built

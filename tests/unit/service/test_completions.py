@@ -10,11 +10,10 @@ from models.arrays import to_numpy
 from models.decoding.parameters import DecodingParameters
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.vocabulary import BOS
-from service.engine.hosted import LoadedModel
 from service.engine.job import iter_outputs, run_to_completion
-from service.use_cases.completion_parts import CompletionCommand
-from service.use_cases.completions import complete_prompts
-from service.use_cases.limits import Limits
+from service.engine.loaded_model import LoadedModel
+from service.use_cases.completions import CompletionCommand, complete_prompts
+from service.use_cases.inputs import Limits
 from tests import families
 
 LIMITS = Limits(max_texts=100, max_tokens_per_sequence=1000, max_new_tokens=100)

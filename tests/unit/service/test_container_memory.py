@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.engine.container_memory import SystemMemory, system_memory
+from service.engine.memory import SystemMemory, system_memory
 
 MIB = 1 << 20
 

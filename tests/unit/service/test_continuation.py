@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 
 from models.decoding.parameters import DecodingParameters
 from models.errors import InvalidInputError
-from models.scoring import pad_sequences, score_sequences
+from models.language_model import pad_sequences, score_sequences
 from models.vocabulary import EOS
+from service.engine.batching import ModelCall
 from service.engine.calls import run_single
 from service.engine.decode import Decode
-from service.engine.hosted import LoadedModel
 from service.engine.job import iter_outputs, run_to_completion
-from service.engine.model_call import ModelCall
-from service.use_cases import prompts as prompts_module
+from service.engine.loaded_model import LoadedModel
+from service.use_cases import choices as prompts_module
 from service.use_cases.choices import Continuation, TokenEvent
-from service.use_cases.continuation import continue_prompts
-from service.use_cases.limits import Limits
+from service.use_cases.generate import continue_prompts
+from service.use_cases.inputs import Limits
 from tests import families
 
 LIMITS = Limits(max_texts=100, max_tokens_per_sequence=1000, max_new_tokens=1000)

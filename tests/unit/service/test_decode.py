@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
-from models.decoding.batch import SequenceBatch
-from models.decoding.draws import row_seed
+from models.decoding.batch import SequenceBatch, row_seed
 from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import compile_rules
 from models.vocabulary import EOS
 from service.engine.calls import run_single
-from service.engine.decode import Decode
-from service.engine.decoding import DecodeState
+from service.engine.decode import Decode, DecodeState
 from tests.fakes import FakeModel, fake_vocabulary
 
 

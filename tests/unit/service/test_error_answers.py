@@ -3,7 +3,7 @@
 import pytest
 
 from models.errors import FormatError, IntegrityError, InvalidInputError, ModelNotFoundError, RegistryError
-from service.routes.errors import error_body
+from service.api_errors import error_body
 
 
 @pytest.mark.parametrize(

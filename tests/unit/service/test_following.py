@@ -7,12 +7,12 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.errors import IntegrityError, InvalidInputError, ModelNotFoundError, NotReadyError, RegistryError
 from models.tokenizers import WordTokenizer
-from service.engine.host import ModelHost
-from service.engine.hosted import LoadState
-from service.engine.retrying import FIRST_RETRY_S
+from service.engine.loaded_model import LoadState
+from service.engine.model_host import ModelHost
+from service.engine.registry_watcher import FIRST_RETRY_S
 from tests.checkpoints import write_minimal
 from tests.fakes import FakeModel, fake_vocabulary
 

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.errors import IntegrityError, ModelNotFoundError, NotReadyError, RegistryError
 from models.tokenizers import WordTokenizer
-from service.engine.host import ModelHost
-from service.engine.hosted import LoadState
+from service.engine.loaded_model import LoadState
+from service.engine.model_host import ModelHost
 from tests.checkpoints import write_minimal
 from tests.fakes import FakeModel, fake_vocabulary
 

@@ -7,9 +7,8 @@ from pydantic import ValidationError
 
 from models.checkpoint.manifest import FileEntry, read_manifest
 from models.errors import MemoryBudgetError
-from models.tensor_file import map_tensors
-from service.engine.measuring import measure_bytes
-from service.engine.memory import ModelBytes, UnloadableModel, check_budget, estimate_bytes
+from models.tensor_files import map_tensors
+from service.engine.memory import ModelBytes, UnloadableModel, check_budget, estimate_bytes, measure_bytes
 from service.settings import Settings
 from tests import families
 from tests.checkpoints import write_minimal

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from service.engine.job import run_to_completion
-from service.use_cases.prefix_tree import build_tree, tree_is_cheaper
+from service.use_cases.sequence_scoring import build_tree, tree_is_cheaper
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from models.arrays import to_numpy
-from models.cache import CacheState
+from models.cache.model import CacheState
+from service.engine.batching import materialize
 from service.engine.job import run_to_completion
-from service.engine.prefixes import PrefixCache, state_bytes
-from service.engine.rows import materialize
+from service.engine.prefix_cache import PrefixCache, state_bytes
 from service.use_cases.prefill import prefill
 from tests import families
 

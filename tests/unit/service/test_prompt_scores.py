@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from models.arrays import to_numpy
-from models.scoring import score_sequences
+from models.language_model import score_sequences
 from models.vocabulary import BOS, EOS
 from service.engine.calls import Predict, run_single
 from service.engine.job import run_to_completion
-from service.use_cases import prompt_scores as module
-from service.use_cases.prompt_scores import PromptTokens, score_prompt_tokens
+from service.use_cases import completions as module
+from service.use_cases.completions import PromptTokens, score_prompt_tokens
 from tests import families
 
 PROMPTS = [

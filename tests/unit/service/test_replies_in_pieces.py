@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.routes.serving import json_pieces, to_json
+from service.routes.request import json_pieces, to_json
 from service.schemas.replies import NextTokenReply, NextTokenResult, TokenCandidate
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.request_heads import head_error
+from service.http_protocol import head_error
 
 HOST = (b"host", b"a")
 

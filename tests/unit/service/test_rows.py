@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from service.engine.rows import StateView, concatenate_states, gather_states, materialize, split_rows
+from service.engine.batching import StateView, concatenate_states, gather_states, materialize, split_rows
 
 
 class Numbers:

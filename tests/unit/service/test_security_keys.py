@@ -6,9 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from models.errors import FormatError, InvalidInputError
-from service.security import keys
-from service.security.key_store import KeyStore
-from service.security.keys import KeyScope, create_key, find_key, parse_key
+from service import api_keys
+from service.api_keys import KeyScope, KeyStore, create_key, find_key, parse_key
 
 APP = create_key("app", ["infer"])
 ADMIN = create_key("ops", ["admin", "metrics"])
@@ -62,8 +61,10 @@ def test_another_key_is_unknown(presented):
 
 def test_every_key_is_compared_whole_wherever_it_stands(monkeypatch):
     compared = []
-    compare = keys.hmac.compare_digest
-    monkeypatch.setattr(keys.hmac, "compare_digest", lambda a, b: compared.append(len(b)) or compare(a, b))
+    compare = api_keys.hmac.compare_digest
+    monkeypatch.setattr(
+        api_keys.hmac, "compare_digest", lambda a, b: compared.append(len(b)) or compare(a, b)
+    )
     assert find_key([APP.key, ADMIN.key, ADMIN.key], APP.secret.encode()) is APP.key
     assert compared == [32, 32, 32]
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from models.errors import ModelNotFoundError, StateElsewhereError, StatesFullError, UnknownStateError
-from service.engine.hosted import LoadedModel
-from service.engine.states import OVERHEAD_BYTES, StateStore, StoredState
+from service.engine.loaded_model import LoadedModel
+from service.engine.state_store import OVERHEAD_BYTES, StateStore, StoredState
 from tests.featured import FeaturedState
 
 ROW_BYTES = 40

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.routes.serving import WorkEstimate, request_options
+from service.routes.request import WorkEstimate, request_options
 
 REQUEST = SimpleNamespace(state=SimpleNamespace(request_id="1"))
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from models.protocol import TopTokens
+from models.language_model import TopTokens
 from models.vocabulary import BOS, EOS, UNK
-from service.use_cases.token_entries import EntryBuilder, TokenEntries
+from service.use_cases.completions import EntryBuilder, TokenEntries
 from training.progress import Silent
-from training.tokenizing import TokenizerSettings, learn_tokenizer
+from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 TEXT = ["the cat sat on the mat .", "the dog <unk> the cat !", "Über <s> naïve </s> café 漢字"] * 30
 KINDS = [

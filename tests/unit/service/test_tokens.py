@@ -7,7 +7,7 @@ import sentencepiece
 
 from models.errors import InvalidInputError
 from models.tokenizers import SentencePieceTokenizer, WordTokenizer
-from service.use_cases.tokens import encode_after
+from service.use_cases.inputs import encode_after
 from tests.fakes import fake_vocabulary
 
 

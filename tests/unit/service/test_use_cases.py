@@ -8,21 +8,24 @@ import pytest
 from models.decoding.parameters import DecodingParameters
 from models.errors import ContextLengthError, InvalidInputError
 from models.vocabulary import UNK
+from service.engine.batching import materialize
 from service.engine.calls import consume
 from service.engine.job import iter_outputs
-from service.engine.looks import NextTokenCache
-from service.engine.rows import materialize
+from service.engine.prefix_cache import NextTokenCache
 from service.use_cases import next_token as next_token_module
 from service.use_cases import prefill as prefill_module
-from service.use_cases import sequence_scores as sequence_scores_module
+from service.use_cases import sequence_scoring as sequence_scores_module
 from service.use_cases.generate import GenerateCommand, generate
-from service.use_cases.limits import Limits
-from service.use_cases.next_token import NextTokenCommand, next_distributions, rank_next_tokens
-from service.use_cases.next_word import rank_next_words
+from service.use_cases.inputs import ContextInterner, EncodedText, Limits, encode_after
+from service.use_cases.next_token import (
+    NextTokenCommand,
+    next_distributions,
+    rank_next_tokens,
+    rank_next_words,
+)
 from service.use_cases.prefill import prefill
 from service.use_cases.score import Detail, ScoreItem, ScoreOptions, score
-from service.use_cases.sequence_scores import score_sequence_list
-from service.use_cases.tokens import ContextInterner, EncodedText, encode_after
+from service.use_cases.sequence_scoring import score_sequence_list
 
 LIMITS = Limits(max_texts=10_000, max_tokens_per_sequence=100_000, max_new_tokens=100)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from models.vocabulary import Vocabulary
-from service.engine.warming import BATCHES, warm_up
+from service.engine.loading import BATCHES, warm_up
 from tests import families
 from tests.fakes import FakeModel
 

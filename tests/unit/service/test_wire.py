@@ -8,9 +8,9 @@ from pydantic import ValidationError
 
 from models.errors import InvalidInputError
 from service.schemas.autocomplete import AutocompleteRequest
+from service.schemas.check import quality_items
 from service.schemas.completions import CompletionRequest
 from service.schemas.generate import GenerateRequest
-from service.schemas.quality import quality_items
 from service.schemas.rerank import RerankRequest
 from service.schemas.score import ScoreRequest, score_items
 from service.schemas.wire import body_lines, parse_json

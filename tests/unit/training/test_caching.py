@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from models.cache import CacheModel
-from models.caching.config import CacheConfig
+from models.cache.config import CacheConfig
+from models.cache.model import CacheModel
 from models.errors import InvalidInputError
 from tests import families
-from training.caching import choose_cache, fit_cache, grid_of, score_with_caches
-from training.corpora.encoded import EncodedCorpus
-from training.evaluating.scoring import score_corpus
+from training.cache_fitting import choose_cache, fit_cache, grid_of, score_with_caches
+from training.corpus import EncodedCorpus
+from training.evaluation.evaluate import score_corpus
 from training.progress import SILENT
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from training.card import CardData, model_card_files
-from training.ngram.hit_rates import HitRate
+from training.model_card import CardData, model_card_files
+from training.ngram.counts import HitRate
 
 PNG = b"\x89PNG"
 FIGURES = {

@@ -7,13 +7,19 @@ import numpy as np
 import pytest
 
 from models.checking.sentences import sentence_splitter_for
-from models.checkpoint.calibrations import CalibrationStore
+from models.checkpoint.documents import CalibrationStore
 from models.errors import InvalidInputError, UnsupportedParameterError
 from tests.checked import SENTENCES, trigram
-from training.commands.training import run_train
-from training.evaluating.checking import run_check_task
-from training.evaluating.checking_errors import KINDS, ErrorInjector
-from training.evaluating.checking_figures import Detections, best_threshold, f_score, figures_at_threshold
+from training.commands import run_train
+from training.evaluation.spelling import (
+    KINDS,
+    Detections,
+    ErrorInjector,
+    best_threshold,
+    f_score,
+    figures_at_threshold,
+    run_check_task,
+)
 from training.progress import SILENT
 
 COUNTS = {word: 5 for line in SENTENCES for word in line.split()}

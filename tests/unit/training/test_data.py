@@ -3,8 +3,8 @@
 import pytest
 
 from models.errors import InvalidInputError
-from training.data import read_texts
 from training.progress import Silent
+from training.texts import read_texts
 
 
 def written(folder, name, lines):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from training.corpora.default import read_default_corpus
 from training.progress import Silent
+from training.texts import read_default_corpus
 
 
 @pytest.fixture(scope="module")

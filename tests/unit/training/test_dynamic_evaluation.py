@@ -11,9 +11,9 @@ import torch
 
 from models.errors import InvalidInputError
 from tests import families
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.dynamic_evaluation import DynamicSettings, SampledEntropies, dynamic_evaluation
-from training.evaluating.scoring import score_corpus
+from training.evaluation.evaluate import score_corpus
 from training.progress import SILENT
 
 QUICK = DynamicSettings(stretch=10, learning_rate=0.02, decay=0.001)

@@ -8,13 +8,12 @@ import pytest
 from models.checkpoint.load import load_checkpoint
 from models.errors import InvalidInputError
 from tests import families
-from training.commands.training import run_train
-from training.data import EncodedTexts
-from training.dynamic_mixing import MixingPlan, check_mixing_plan, mix_dynamically
-from training.evaluation import evaluate
-from training.part_readings import corpus_context_lengths
+from training.commands import run_train
+from training.evaluation.evaluate import evaluate
+from training.mixture import MixingPlan, check_mixing_plan, corpus_context_lengths, mix_dynamically
 from training.progress import SILENT
 from training.recipe import load_recipe
+from training.texts import EncodedTexts
 
 TEXTS = EncodedTexts(families.corpus(), families.corpus(120, seed=3), families.corpus(90, seed=4))
 SMALL = [

@@ -1,7 +1,7 @@
 """A corpus as numbers."""
 
 from models.vocabulary import BOS, EOS
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 
 
 def test_every_sentence_stands_between_control_tokens():

@@ -10,11 +10,10 @@ from models.arrays import to_numpy
 from models.vocabulary import BOS, EOS, UNK
 from tests import families
 from tests.fakes import FakeModel, fake_vocabulary
-from training.corpora.encoded import EncodedCorpus
-from training.evaluating.scoring import score_corpus
-from training.evaluation import evaluate, evaluation_facts
+from training.corpus import EncodedCorpus
+from training.evaluation.evaluate import evaluate, evaluation_facts, score_corpus
 from training.progress import Silent
-from training.tokenizing import encode_corpus
+from training.tokenizer import encode_corpus
 
 HELD_OUT = families.corpus(25, seed=9)
 
@@ -49,7 +48,7 @@ def test_sentence_context_starts_every_line_afresh(name):
 
 @pytest.mark.parametrize("name", families.NAMES)
 def test_stream_context_carries_the_state_across_lines(name, monkeypatch):
-    monkeypatch.setattr("training.evaluating.scoring.CHUNK_TOKENS", 7)
+    monkeypatch.setattr("training.evaluation.evaluate.CHUNK_TOKENS", 7)
     model = families.model(name)
     stream = [t for s in sentences() for t in [*s, EOS, BOS]][:-1]
     got = score_corpus(model, HELD_OUT, context="stream", progress=Silent())

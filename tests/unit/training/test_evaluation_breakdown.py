@@ -8,16 +8,16 @@ import pytest
 
 from models.vocabulary import EOS, UNK
 from tests import families
-from training.corpora.encoded import EncodedCorpus
-from training.evaluating.breakdown import (
+from training.corpus import EncodedCorpus
+from training.evaluation.breakdown import (
     by_frequency,
     by_position,
+    log_prob_difference,
     positions_in_sentence,
     positions_since_start,
     token_counts,
 )
-from training.evaluating.comparing import log_prob_difference
-from training.evaluating.scoring import CorpusScores, score_corpus
+from training.evaluation.evaluate import CorpusScores, score_corpus
 from training.progress import Silent
 
 HELD_OUT = families.corpus(60, seed=5)

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.errors import FormatError, InvalidInputError, ModelNotFoundError
 from service.console.evaluation import show_evaluation
-from training.commands.evaluating import run_evaluate
-from training.commands.training import run_train
-from training.evaluating.published import COUNTS_FILE
+from training.commands import run_evaluate, run_train
+from training.evaluation.published import COUNTS_FILE
 
 NOUNS, PLACES = ("cat", "dog", "owl", "hen"), ("mat", "bed", "sofa", "roof")
 TRAIN = [f"the {noun} sat on the {place} and slept there" for noun in NOUNS for place in PLACES] * 6
@@ -74,7 +73,7 @@ def test_frequencies_are_those_of_the_training_text_where_the_checkpoint_knows_t
 
 
 def test_frequencies_are_those_of_the_evaluated_text_where_it_does_not(folder, monkeypatch):
-    monkeypatch.setattr("training.evaluating.published.COUNTS_FILE", "none.npy")
+    monkeypatch.setattr("training.evaluation.published.COUNTS_FILE", "none.npy")
     detail = evaluate(folder, detail=True)["detail"]
     assert detail["frequency_in"] == "evaluated text"
     assert {g["name"] for g in detail["by_frequency"]} == {"unknown", "1-9", "end of sentence"}

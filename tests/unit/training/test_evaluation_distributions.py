@@ -10,10 +10,14 @@ from models.errors import InvalidInputError
 from models.vocabulary import BOS, EOS, Vocabulary
 from tests import families
 from tests.fakes import FakeModel, fake_vocabulary
-from training.corpora.encoded import EncodedCorpus
-from training.evaluating.comparing import mean_divergence
-from training.evaluating.distributions import sample_positions, sampled_distributions
-from training.evaluating.entropy import mean_entropy, num_predicted
+from training.corpus import EncodedCorpus
+from training.evaluation.breakdown import (
+    mean_divergence,
+    mean_entropy,
+    num_predicted,
+    sample_positions,
+    sampled_distributions,
+)
 from training.progress import Silent
 
 HELD_OUT = families.corpus(25, seed=9)
@@ -56,7 +60,7 @@ def entropy_of(rows):
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("name", families.NAMES)
 def test_the_entropy_of_all_predictions_is_their_mean(name, context, monkeypatch):
-    monkeypatch.setattr("training.evaluating.scoring.CHUNK_TOKENS", 3)
+    monkeypatch.setattr("training.evaluation.evaluate.CHUNK_TOKENS", 3)
     model = families.model(name)
     got = mean_entropy(model, HELD_OUT, context=context, window=WINDOW, progress=Silent())
     rows = every_row(model, context)
@@ -67,7 +71,7 @@ def test_the_entropy_of_all_predictions_is_their_mean(name, context, monkeypatch
 
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_a_sample_is_just_the_sampled_rows(context, monkeypatch):
-    monkeypatch.setattr("training.evaluating.distributions._BATCH_ROWS", 3)
+    monkeypatch.setattr("training.evaluation.breakdown._BATCH_ROWS", 3)
     model = families.model("lstm")
     places = sample_positions(num_predicted(HELD_OUT, context), 17)
     given = {"context": context, "window": WINDOW, "progress": Silent()}

@@ -8,9 +8,8 @@ import pytest
 
 from models.vocabulary import BOS, EOS
 from tests import families
-from training.evaluating.scoring import score_corpus
-from training.evaluation import evaluate, evaluation_facts
-from training.ngram.hit_rates import hit_rates
+from training.evaluation.evaluate import evaluate, evaluation_facts, score_corpus
+from training.ngram.counts import hit_rates
 from training.progress import Silent
 
 HELD_OUT = families.corpus(25, seed=9)
@@ -48,7 +47,7 @@ def longest_seen(seen, history, order):
 
 @pytest.mark.parametrize("context", ["sentence", "stream", "document"])
 def test_what_is_found_is_the_longest_n_gram_that_was_seen(context, monkeypatch):
-    monkeypatch.setattr("training.evaluating.scoring.CHUNK_TOKENS", 5)
+    monkeypatch.setattr("training.evaluation.evaluate.CHUNK_TOKENS", 5)
     model = families.model("ngram")
     seen = seen_ngrams(model.order)
     rows = [[BOS, *HELD_OUT.sentence(i).tolist(), EOS] for i in range(HELD_OUT.num_sentences)]

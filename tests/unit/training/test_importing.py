@@ -7,19 +7,18 @@ import numpy as np
 import pytest
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.errors import FormatError, InvalidInputError, UnsupportedParameterError
 from models.ngram.build import build_automaton
 from models.ngram.model import NGramModel
 from models.vocabulary import Vocabulary
 from tests.arpa_files import SMALL
 from tests.backoff import random_model, to_orders
-from training.commands.training import run_train
-from training.exporting import export_arpa
-from training.importing import import_arpa
-from training.ngram.shrinking import CompressionSettings
-from training.normalisation import measure_row_sums
+from training.arpa import export_arpa, import_arpa
+from training.commands import run_train
+from training.ngram.pruning import CompressionSettings
 from training.progress import Silent
+from training.trained import measure_row_sums
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import pytest
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import InvalidInputError
-from models.scoring import pad_sequences
+from models.language_model import pad_sequences
 from tests import families
-from training.data import EncodedTexts
 from training.progress import Silent
 from training.recipe import load_recipe
-from training.single_models import train_neural
+from training.single_model import train_neural
+from training.texts import EncodedTexts
 
 SMALL = [
     "neural.embedding_size=12",

@@ -8,12 +8,12 @@ import pytest
 from models.errors import InvalidInputError
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
-from training.corpora.encoded import EncodedCorpus
-from training.data import EncodedTexts
+from training.corpus import EncodedCorpus
 from training.ngram.smoothing.choice import SmoothingName
 from training.progress import Silent
 from training.recipe import load_recipe
-from training.single_models import train_ngram
+from training.single_model import train_ngram
+from training.texts import EncodedTexts
 
 TOKENIZER = WordTokenizer(Vocabulary(["i", "love", "cats", "dogs", "chase", "mice"]))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.errors import FormatError
-from training.corpora.reading import Corpus, read_corpus, read_lines
+from training.corpus import Corpus, read_corpus, read_lines
 from training.overlap import (
     NGRAMS,
     OverlapCounter,

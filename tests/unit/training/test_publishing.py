@@ -5,10 +5,10 @@ import subprocess
 
 import pytest
 
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.errors import InvalidInputError
-from training import publishing
-from training.commands.training import run_train
+from training import publish
+from training.commands import run_train
 
 SMALL = [
     "tokenizer.kind=word",
@@ -69,8 +69,8 @@ def test_an_installed_copy_does_not_claim_the_commit_of_the_repository_around_it
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "theirs"], check=True)
     module = tmp_path / "publishing.py"
     module.touch()
-    monkeypatch.setattr(publishing, "__file__", str(module))
-    assert publishing._git_commit() is None
+    monkeypatch.setattr(publish, "__file__", str(module))
+    assert publish._git_commit() is None
 
 
 def test_a_part_may_be_a_recipe_of_ones_own_and_is_called_by_its_file(tmp_path):

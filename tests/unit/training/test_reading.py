@@ -8,8 +8,7 @@ import pytest
 import zstandard
 
 from models.errors import FormatError, InvalidInputError
-from training.corpora.reading import read_corpus, read_lines
-from training.corpora.sentences import paragraphs, split_sentences
+from training.corpus import paragraphs, read_corpus, read_lines, split_sentences
 from training.progress import Silent
 
 TEXT = "first line\n\n  second line  \r\nthird \u2013 line"
@@ -51,7 +50,7 @@ def test_the_end_of_a_line_is_no_part_of_it_wherever_a_chunk_ends(tmp_path, monk
     path = tmp_path / "windows.txt"
     path.write_bytes(b"one\r\n\r\ntwo\rlines\r\nthree\r\n")
     for size in range(1, 30):
-        monkeypatch.setattr("training.corpora.reading._CHUNK_BYTES", size)
+        monkeypatch.setattr("training.corpus._CHUNK_BYTES", size)
         assert list(read_lines(path)) == ["one", "", "two\rlines", "three"]
 
 

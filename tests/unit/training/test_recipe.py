@@ -3,7 +3,7 @@
 import pytest
 
 from models.errors import InvalidInputError
-from training.part_recipes import part_recipe
+from training.mixture import part_recipe
 from training.recipe import load_recipe, recipe_names
 
 

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from training.card import CardData, model_card_files
-from training.report.page import ReportData, report_page
-from training.report.pictures import gate_picture, gradient_picture, history_pictures
+from training.model_card import CardData, model_card_files
+from training.report import ReportData, gate_picture, gradient_picture, history_pictures, report_page
 
 FIGURES = {
     "tokens": 1000,

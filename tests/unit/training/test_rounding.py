@@ -8,10 +8,10 @@ from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from tests import families
-from training.card import CardData, model_card_files
-from training.evaluating import rounding
-from training.evaluating.rounding import first_sentences, int8_facts
-from training.evaluation import evaluate
+from training.evaluation import published
+from training.evaluation.evaluate import evaluate
+from training.evaluation.published import first_sentences, int8_facts
+from training.model_card import CardData, model_card_files
 from training.progress import Silent
 
 
@@ -41,7 +41,7 @@ def test_what_integers_cannot_compute_is_told_instead():
 
 
 def test_a_cost_too_high_is_told_and_int8_is_not_the_default(monkeypatch):
-    monkeypatch.setattr(rounding, "MAX_COST", -1.0)
+    monkeypatch.setattr(published, "MAX_COST", -1.0)
     facts = int8_facts(families.model("lstm"), families.corpus(20), context="sentence", progress=Silent())
     assert facts["int8"]["default"] is False
     assert "int8 is not the default on a CPU" in card_with(facts)

@@ -7,11 +7,11 @@ import os
 import pytest
 
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.local import LocalRegistry
+from models.checkpoint.registry import LocalRegistry
 from models.errors import InvalidInputError, RegistryError
-from training.commands import training as commands
+from training import commands
 from training.progress import Silent
-from training.runs import ResumableRuns
+from training.single_model import ResumableRuns
 
 SET = ["neural.hidden_size=8", "neural.embedding_size=8", "train.max_steps=20", "train.save_minutes=0"]
 SET += ["train.batch_size=4", "train.bptt_length=8", "train.validations=2", "tokenizer.kind=word"]
@@ -93,7 +93,7 @@ def test_finished_parts_of_a_mixture_are_not_trained_again(run, monkeypatch):
 
     settings = ['mixture.recipes=["ngram","lstm"]', "ngram.order=2"]
     with monkeypatch.context() as patch:
-        patch.setattr("training.mixtures.mix_dynamically", fail)
+        patch.setattr("training.mixture.mix_dynamically", fail)
         with pytest.raises(ZeroDivisionError):
             run("mixture", settings=settings)
     result = run("mixture", settings=settings, resume=True, updates=1)  # would end at the first update

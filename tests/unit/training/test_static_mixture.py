@@ -10,13 +10,12 @@ from models.errors import InvalidInputError
 from models.mixture import MixtureModel
 from models.vocabulary import Vocabulary
 from tests import families
-from training.commands.evaluating import run_evaluate
-from training.commands.training import run_train
-from training.corpora.encoded import EncodedCorpus
-from training.evaluation import evaluate
+from training.commands import run_evaluate, run_train
+from training.corpus import EncodedCorpus
+from training.evaluation.evaluate import evaluate
 from training.ngram.estimate import estimate
-from training.ngram.static_mixture import mix_statically
 from training.progress import Silent
+from training.static_mixture import mix_statically
 
 ANIMALS = [
     f"the {a} sat on the {p}" for a in ("cat", "dog", "owl", "hen") for p in ("mat", "bed", "roof")

@@ -7,7 +7,7 @@ from models.errors import InvalidInputError
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from tests import backoff
-from training.ngram.vocabularies import id_translation, remap, union_tokenizer
+from training.static_mixture import id_translation, remap, union_tokenizer
 
 
 def words(*tokens, **rules):

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from service.routes.limits import RECEIVE_TIMEOUT
-from service.workers.bodies import read_body
+from service.middleware.limits import RECEIVE_TIMEOUT
+from service.workers.peers import read_body
 
 
 def message(body, *, more=False):

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from models.errors import InvalidInputError
-from service.workers.board import SharedStatus
-from service.workers.crew import WorkerPool
+from service.workers.pool import SharedStatus, WorkerPool
 from service.workers.supervisor import Supervisor
 
 

@@ -3,7 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.engine.metrics import Metrics
-from service.workers.exposition import merge_expositions, pool_metrics
+from service.workers.broadcast import merge_expositions, pool_metrics
 
 
 def parsed(text):

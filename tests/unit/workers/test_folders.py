@@ -4,7 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from service.workers.folders import LockedFolder
+from service.workers.supervisor import LockedFolder
 
 
 def left_over(parent, kind="weights"):

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from service.workers.board import SharedStatus
-from service.workers.crew import WorkerPool
-from service.workers.homes import Affinity, has_affinity
+from service.workers.peers import Affinity, has_affinity
+from service.workers.pool import SharedStatus, WorkerPool
 
 SIZE = 5
 

@@ -5,8 +5,8 @@ import contextlib
 
 import pytest
 
-from service.workers import link
-from service.workers.link import Peer, PeerConnectionError, PeerResponse, encode_request, encode_scope
+from service.workers import peers
+from service.workers.peers import Peer, PeerConnectionError, PeerResponse, encode_request, encode_scope
 
 WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-shape: 1,2\r\ndate: now\r\n\r\nhi"
 
@@ -99,7 +99,7 @@ def test_an_error_is_no_answer_to_what_workers_ask(tmp_path):
 
 
 def test_one_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(link, "_REPLY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(peers, "_REPLY_TIMEOUT_S", 0.05)
 
     async def hang(reader, writer):
         await reader.read()  # until whoever asked hangs up
@@ -117,7 +117,7 @@ def test_one_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
 
 
 def test_an_answer_that_nobody_waits_for_any_more_is_told_to_no_other(tmp_path, monkeypatch):
-    received = link._PeerConnection.data_received
+    received = peers._PeerConnection.data_received
 
     async def main(sibling):
         gone = asyncio.create_task(sibling.get("/"))
@@ -126,7 +126,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_told_to_no_other(tmp_path, 
             received(self, data)
             gone.cancel()
 
-        monkeypatch.setattr(link._PeerConnection, "data_received", too_late)
+        monkeypatch.setattr(peers._PeerConnection, "data_received", too_late)
         await asyncio.gather(gone, return_exceptions=True)
         monkeypatch.undo()
         return (await sibling.get("/")).body

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from service.workers.board import SharedStatus
-from service.workers.crew import WorkerPool
-from service.workers.listening import _MAX_DEFERRALS, FairListener
+from service.workers.pool import SharedStatus, WorkerPool
+from service.workers.worker import _MAX_DEFERRALS, FairListener
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from service.workers.board import SharedStatus
-from service.workers.crew import WorkerPool
-from service.workers.one_by_one import CrossProcessLock
+from service.workers.broadcast import CrossProcessLock
+from service.workers.pool import SharedStatus, WorkerPool
 
 
 def crew(number, folder):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from service.workers.board import HEARTBEAT_INTERVAL_S, SharedStatus
-from service.workers.silence import Watchdog
+from service.workers.pool import HEARTBEAT_INTERVAL_S, SharedStatus
+from service.workers.supervisor import Watchdog
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ import os
 
 import pytest
 
-from service.workers.signals import SignalQueue
-from service.workers.supervisor import Supervisor
+from service.workers.supervisor import SignalQueue, Supervisor
 
 
 @pytest.fixture

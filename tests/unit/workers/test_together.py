@@ -2,8 +2,8 @@
 
 import json
 
-from service.workers.link import PeerResponse
-from service.workers.together import _merge_responses
+from service.workers.broadcast import _merge_responses
+from service.workers.peers import PeerResponse
 
 DONE = PeerResponse(200, [(b"content-type", b"application/json")], b'{"id": "a@1"}')
 HEADERS = [(b"content-type", b"application/json"), (b"x-request-id", b"7"), (b"retry-after", b"1")]

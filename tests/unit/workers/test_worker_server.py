@@ -7,9 +7,8 @@ import socket
 import pytest
 import uvicorn
 
-from service.workers.board import SharedStatus
-from service.workers.crew import WorkerPool
-from service.workers.worker_server import WorkerServer
+from service.workers.pool import SharedStatus, WorkerPool
+from service.workers.worker import WorkerServer
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""What training minimises, a file each."""
+"""Training losses over an output layer."""

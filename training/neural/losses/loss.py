@@ -1,4 +1,4 @@
-"""What a loss can do: say how wrong an output layer is and fill in the gradients."""
+"""Interface of losses: compute the mean loss of an output layer and add its gradients."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from models.neural.output.layer import OutputLayer
+from models.neural.softmax import OutputLayer
 
 
 class LossResult(NamedTuple):

@@ -1,1 +1,1 @@
-"""Smoothing: from counts to the probabilities and back-off weights of a back-off model."""
+"""Smoothing methods of n-gram models."""

@@ -1,19 +1,17 @@
-"""Smoothings by the names that recipes give them."""
+"""Smoothing methods by the names that recipes give them."""
 
 from typing import Literal, TypeAlias
 
-from training.ngram.smoothing.additive import Additive
-from training.ngram.smoothing.discounting import (
+from training.ngram.smoothing.good_turing import GoodTuring
+from training.ngram.smoothing.interface import Smoothing
+from training.ngram.smoothing.jelinek_mercer import JelinekMercer
+from training.ngram.smoothing.kneser_ney import (
     AbsoluteDiscounting,
     DiscountSource,
     KneserNey,
     ModifiedKneserNey,
 )
-from training.ngram.smoothing.good_turing import GoodTuring
-from training.ngram.smoothing.interface import Smoothing
-from training.ngram.smoothing.jelinek_mercer import JelinekMercer
-from training.ngram.smoothing.maximum_likelihood import MaximumLikelihood
-from training.ngram.smoothing.witten_bell import WittenBell
+from training.ngram.smoothing.simple import Additive, MaximumLikelihood, WittenBell
 
 SmoothingName: TypeAlias = Literal[
     "mle",

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from models.vocabulary import BOS
-from training.corpora.encoded import EncodedCorpus
-from training.ngram.observations import Observations
+from training.corpus import EncodedCorpus
+from training.ngram.counts import Observations
 from training.ngram.smoothing.interface import Smoothed
-from training.ngram.smoothing.weights import (
+from training.ngram.smoothing.interpolation import (
     DoubleArray,
     EstimatedOrder,
     attach_backoffs,

@@ -1,13 +1,73 @@
-"""What every smoothing is given, and what it gives."""
+"""Interface of smoothing methods, and absolute discounts estimated from counts of counts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from models.errors import InvalidInputError
 from models.ngram.build import NGrams, NGramWeights
-from training.corpora.encoded import EncodedCorpus
-from training.ngram.observations import Observations
-from training.ngram.smoothing.discounts import Discounts
+from training.corpus import EncodedCorpus
+from training.ngram.counts import Observations
+
+
+class Discounts(NamedTuple):
+    """What is taken from an n-gram's count if that is 1, 2, or 3 and more."""
+
+    one: float
+    two: float
+    three_plus: float
+
+    @classmethod
+    def same(cls, discount: float) -> "Discounts":
+        """One discount for every count."""
+        return cls(discount, discount, discount)
+
+    def table(self) -> npt.NDArray[np.float64]:
+        """Discounts by count: 0, 1, 2, 3 and more [4]."""
+        return np.array([0.0, *self])
+
+
+FALLBACK_DISCOUNTS = Discounts(0.5, 1.0, 1.5)
+"""For an order whose counts of counts allow no estimate, as in tiny texts or closed vocabularies."""
+
+SINGLE_FALLBACK_DISCOUNT = Discounts.same(0.5)
+"""Likewise, where all counts have the same discount."""
+
+
+def modified_discounts(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> Discounts | None:
+    """Three discounts; None where there is no estimate.
+
+    Y = n₁ / (n₁ + 2 n₂); D_j = j − (j + 1) Y n_{j+1} / n_j. There is none if n₁, n₂ or n₃ is 0
+    or a D_j is outside [0, j].
+
+    Source: Chen and Goodman (1998), section 3.
+
+    Args:
+        counts_of_counts: how many n-grams have the count 0, 1, 2, 3, 4, ….
+    """
+    n = [int(count) for count in counts_of_counts]
+    if 0 in n[1:4]:
+        return None
+    y = n[1] / (n[1] + 2 * n[2])
+    discounts = [j - (j + 1) * y * n[j + 1] / n[j] for j in (1, 2, 3)]
+    if any(not 0 <= discount <= j for j, discount in enumerate(discounts, start=1)):
+        return None
+    return Discounts(*discounts)
+
+
+def single_discount(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> Discounts | None:
+    """One discount for all counts, D = n₁ / (n₁ + 2 n₂); None if n₁ or n₂ is 0.
+
+    Source: Ney, Essen and Kneser (1994), "On structuring probabilistic dependences in
+    stochastic language modelling".
+
+    Args:
+        counts_of_counts: how many n-grams have the count 0, 1, 2, ….
+    """
+    once, twice = int(counts_of_counts[1]), int(counts_of_counts[2])
+    return Discounts.same(once / (once + 2 * twice)) if once and twice else None
 
 
 class Smoothed(NamedTuple):

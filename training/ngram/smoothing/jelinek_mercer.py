@@ -1,4 +1,7 @@
-"""Jelinek–Mercer smoothing: relative frequencies of all orders, mixed by weights fitted on held-out text."""
+"""Jelinek–Mercer smoothing: relative frequencies of all orders, interpolated.
+
+The interpolation weights are fitted on held-out text by expectation maximisation.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidInputError
-from training.corpora.encoded import EncodedCorpus
-from training.ngram.matching import Matches, match_counts
-from training.ngram.observations import Observations, OrderCounts
+from training.corpus import EncodedCorpus
+from training.ngram.counts import Observations, OrderCounts
+from training.ngram.held_out import Matches, match_counts
 from training.ngram.smoothing.interface import Smoothed, require_held_out
-from training.ngram.smoothing.interpolated import InterpolationLevel, interpolate
-from training.ngram.smoothing.weights import DoubleArray, uniform_distribution
+from training.ngram.smoothing.interpolation import (
+    DoubleArray,
+    InterpolationLevel,
+    interpolate,
+    uniform_distribution,
+)
 
 LongArray: TypeAlias = npt.NDArray[np.int64]
 

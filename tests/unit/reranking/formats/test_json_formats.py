@@ -5,11 +5,11 @@ import json
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.formats import json_elements
-from models.reranking.formats.interface import BadLine
-from models.reranking.formats.reading import read_bytes
-from models.reranking.formats.writing import format_lists
-from models.reranking.lists import Candidate, CandidateList
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.formats import json_stream
+from models.reranking.formats.format import BadLine
+from models.reranking.formats.reader import read_bytes
+from models.reranking.formats.writer import format_lists
 
 
 def read(text, name):
@@ -152,7 +152,7 @@ def test_a_document_in_disorder_is_told_and_its_lists_served(cut):
 
 
 def test_a_list_past_the_limit_is_told(monkeypatch):
-    monkeypatch.setattr(json_elements, "MAX_LIST_BYTES", 50)
+    monkeypatch.setattr(json_stream, "MAX_LIST_BYTES", 50)
     items = read(json.dumps([{"input": ["x" * 60]}, {"input": ["y"]}]), "hyporadise")
     assert "longer than 50 bytes" in items[0].problem
     assert items[1].candidates == (Candidate("y"),)

@@ -3,10 +3,10 @@
 import pytest
 
 from models.errors import FormatError, InvalidInputError
-from models.reranking.formats.interface import BadLine
-from models.reranking.formats.reading import read_lists
-from models.reranking.formats.writing import write_lists
-from models.reranking.lists import Candidate, CandidateList
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.formats.format import BadLine
+from models.reranking.formats.reader import read_lists
+from models.reranking.formats.writer import write_lists
 
 WORDS = "u-1-1 the cat\nu-1-2 the cap\nv-1\n"
 

@@ -3,10 +3,10 @@
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.formats.interface import BadLine
-from models.reranking.formats.reading import read_bytes
-from models.reranking.formats.writing import format_lists
-from models.reranking.lists import Candidate, CandidateList
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.formats.format import BadLine
+from models.reranking.formats.reader import read_bytes
+from models.reranking.formats.writer import format_lists
 
 
 def read(text, beam_size=2):

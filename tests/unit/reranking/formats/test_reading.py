@@ -9,11 +9,10 @@ import pytest
 import zstandard
 
 from models.errors import FormatError, InvalidInputError
-from models.reranking.formats import grouping, reading, table
-from models.reranking.formats.interface import BadLine
-from models.reranking.formats.reading import read_bytes, read_lists
-from models.reranking.formats.table import format_name_of_media_type
-from models.reranking.lists import Candidate, CandidateList
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.formats import reader
+from models.reranking.formats.format import BadLine
+from models.reranking.formats.reader import format_name_of_media_type, read_bytes, read_lists
 
 ONE = b"0 ||| a ||| d= 1 ||| 2\n"
 
@@ -69,7 +68,7 @@ def test_a_bomb_is_read_in_blocks(monkeypatch):
 
 
 def test_a_list_past_the_limit_is_told(monkeypatch):
-    monkeypatch.setattr(grouping, "MAX_CANDIDATES", 2)
+    monkeypatch.setattr(format, "MAX_CANDIDATES", 2)
     *bad, one = read_bytes(b"0 ||| a\n" * 4, "moses")
     assert [item.number for item in bad] == [3, 4]
     assert len(one.candidates) == 2
@@ -96,7 +95,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line():
     ],
 )
 def test_formats_are_told_by_their_first_lines(head, name):
-    assert table.detect_format(head, "f").name == name
+    assert reader.detect_format(head, "f").name == name
 
 
 @pytest.mark.parametrize("head", [b"", b"\n \n", b"the cat sat", b'{"a": 1}', b"\x00\xff\xfe"])
@@ -134,7 +133,7 @@ def test_other_folders_are_refused(tmp_path, name, problem):
 
 def test_the_head_is_read_again(monkeypatch):
     """A format is told without losing a byte, whatever the size of the blocks."""
-    monkeypatch.setattr(reading, "_HEAD_BYTES", 10)
+    monkeypatch.setattr(reader, "_HEAD_BYTES", 10)
     assert texts(read_lists(io.BytesIO(ONE * 3))) == [["a"] * 3]
 
 
@@ -146,7 +145,7 @@ def test_media_types_name_formats():
 
 def test_what_a_format_has_no_place_for_is_named():
     one = CandidateList("u", "c", (Candidate("a", {"am": 1.0}),), ("a", "b"), "d")
-    form = table.format_by_name
+    form = reader.format_by_name
     assert form("jsonl").dropped_fields(one) == set()
     assert form("nemo").dropped_fields(one) == {"id", "context", "continuation", "reference", "features.am"}
     assert form("mlm-scoring").dropped_fields(replace(one, context="", continuation=None)) == {

@@ -6,10 +6,10 @@ import json
 import pytest
 
 from models.errors import FormatError
-from models.reranking.formats.reading import read_lists
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.formats.reader import read_lists
 from models.reranking.formats.summary import summarise_lists
-from models.reranking.formats.writing import write_lists
-from models.reranking.lists import Candidate, CandidateList
+from models.reranking.formats.writer import write_lists
 
 TEXTS = {
     "0": ("the cat", "the cat sat"),

@@ -5,8 +5,8 @@ import io
 import pytest
 
 from models.errors import FormatError
-from models.reranking.formats.interface import BadLine
-from models.reranking.formats.reading import read_lists
+from models.reranking.formats.format import BadLine
+from models.reranking.formats.reader import read_lists
 
 MOSES = b"2 ||| c\n0 ||| a\n"
 KALDI = b"u-1 a\nv-1 b\n"

@@ -6,10 +6,10 @@ import io
 import pytest
 
 from models.errors import FormatError, InvalidInputError
-from models.reranking.formats import writing
-from models.reranking.formats.reading import read_lists
-from models.reranking.formats.writing import write_lists
-from models.reranking.lists import Candidate, CandidateList
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.formats import writer
+from models.reranking.formats.reader import read_lists
+from models.reranking.formats.writer import write_lists
 
 ONE = CandidateList("u", "", (Candidate("a"),))
 
@@ -20,7 +20,7 @@ def test_a_file_is_packed_as_its_name_says(tmp_path):
 
 
 def test_a_stream_is_written_in_pieces(monkeypatch):
-    monkeypatch.setattr(writing, "_PIECE_CHARACTERS", 1)
+    monkeypatch.setattr(writer, "_PIECE_CHARACTERS", 1)
     stream = io.BytesIO()
     write_lists([ONE, CandidateList("v", "", (Candidate("é"),))], stream, "jsonl")
     assert stream.getvalue().decode().splitlines()[1] == '{"id": "v", "candidates": [{"text": "é"}]}'

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
+from models.reranking.candidates import run_steps
 from models.reranking.tuning.cross_fitting import candidate_totals, cross_fit
-from models.reranking.tuning.settings import TuningSettings
-from models.reranking.tuning.steps import run_steps
+from models.reranking.tuning.fitting import TuningSettings
 from tests.tuning_problems import data_of, informative, problem, uninformative
 
 QUICK = TuningSettings(restarts=2, resamples=6, bootstrap_samples=200)

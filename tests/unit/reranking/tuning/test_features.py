@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
+from models.reranking.candidates import run_steps
 from models.reranking.features import ListFeatures
-from models.reranking.metrics.choice import make_metric
-from models.reranking.tuning.features import looks_like_mean, tuning_data
-from models.reranking.tuning.steps import run_steps
+from models.reranking.metrics import make_metric
+from models.reranking.tuning.cross_fitting import looks_like_mean, tuning_data
 from tests.tuning_problems import candidate_list, words_alone
 
 WER = make_metric("wer")

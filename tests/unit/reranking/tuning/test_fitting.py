@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 
-from models.reranking.log_linear import MAX_WEIGHT
-from models.reranking.tuning.fitting import FIRST_PASS_WEIGHTS, ProblemVariant, fit_feature_weights
-from models.reranking.tuning.settings import TuningSettings
-from models.reranking.tuning.steps import run_steps
+from models.reranking.candidates import run_steps
+from models.reranking.ranking import MAX_WEIGHT
+from models.reranking.tuning.fitting import (
+    FIRST_PASS_WEIGHTS,
+    ProblemVariant,
+    TuningSettings,
+    fit_feature_weights,
+)
 from tests.tuning_problems import informative, problem, uninformative
 
 QUICK = TuningSettings(restarts=2, resamples=6, bootstrap_samples=200)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from models.reranking.tuning.folds import assign_folds
+from models.reranking.tuning.fitting import assign_folds
 from tests.tuning_problems import candidate_list
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from models.reranking.tuning.lines import LossCurve, line_loss
-from models.reranking.tuning.steps import run_steps
+from models.reranking.candidates import run_steps
+from models.reranking.tuning.mert import LossCurve, line_loss
 from tests.tuning_problems import problem
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from models.reranking.candidates import run_steps
 from models.reranking.ranking import MAX_POSTERIOR_SCALE
-from models.reranking.tuning.posterior_scale import fit_posterior_scale
-from models.reranking.tuning.steps import run_steps
+from models.reranking.tuning.fitting import fit_posterior_scale
 from tests.tuning_problems import problem
 
 

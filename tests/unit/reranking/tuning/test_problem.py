@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.reranking.metrics.choice import make_metric
+from models.reranking.metrics import make_metric
 from models.reranking.tuning.problem import TuningProblem
 from tests.tuning_problems import problem
 

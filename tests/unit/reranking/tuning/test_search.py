@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from models.reranking.tuning.search import powell_search, start_points
-from models.reranking.tuning.steps import run_steps
+from models.reranking.candidates import run_steps
+from models.reranking.tuning.mert import powell_search, start_points
 from tests.tuning_problems import informative, problem, scaled
 
 

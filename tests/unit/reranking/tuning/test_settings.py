@@ -3,7 +3,7 @@
 import pytest
 
 from models.errors import InvalidInputError
-from models.reranking.tuning.settings import TuningSettings
+from models.reranking.tuning.fitting import TuningSettings
 
 
 @pytest.mark.parametrize(

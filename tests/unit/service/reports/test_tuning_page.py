@@ -6,14 +6,13 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from models.reranking.lists import Candidate, CandidateList
-from models.reranking.metrics.choice import make_metric
-from models.reranking.tuning.settings import TuningSettings
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.metrics import make_metric
+from models.reranking.tuning.fitting import TuningSettings
 from service.engine.job import run_to_completion
-from service.reports.charts import draw_chart
-from service.reports.tuning_page import tuning_page
-from service.schemas.tune_replies import tune_reply
-from service.use_cases.scoring_models import ScoringModels
+from service.local.tune_report import draw_chart, tuning_page
+from service.schemas.tune import tune_reply
+from service.use_cases.candidate_features import ScoringModels
 from service.use_cases.tune import TuneCommand, tune_and_evaluate
 from tests.tuning_problems import words_alone
 

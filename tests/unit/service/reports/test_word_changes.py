@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.reports.word_changes import mark_errors
+from service.local.tune_report import mark_errors
 
 
 @pytest.mark.parametrize(

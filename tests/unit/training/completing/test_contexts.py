@@ -5,7 +5,7 @@ import pytest
 from models.vocabulary import BOS
 from tests.fakes import fake_vocabulary
 from tests.remembering import RememberingModel
-from training.evaluating.completing.contexts import TypingContexts
+from training.evaluation.autocomplete import TypingContexts
 
 
 @pytest.fixture

@@ -2,15 +2,18 @@
 
 import pytest
 
-from training.evaluating.completing.figures import (
+from training.evaluation.autocomplete_metrics import (
+    CompletionRank,
     Ranks,
+    TypedLine,
+    TypingLine,
+    WordSpan,
     acceptance,
     ratios,
     recall_by_letters,
     recoverable_letters,
     saved_keys,
 )
-from training.evaluating.completing.looks import CompletionRank, TypedLine, TypingLine, WordSpan
 
 
 def typed(*words, text=""):

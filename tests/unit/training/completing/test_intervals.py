@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from training.evaluating.completing.intervals import (
+from training.evaluation.autocomplete_metrics import (
     Ratio,
     bootstrap_counts,
     bootstrap_difference,

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from models.errors import InvalidInputError
-from service.console.typist import show_autocomplete_evaluation
-from training.commands.evaluating import run_evaluate_autocomplete
-from training.commands.training import run_train
+from service.console.evaluation import show_autocomplete_evaluation
+from training.commands import run_evaluate_autocomplete, run_train
 
 NOUNS, PLACES = ("cat", "dog", "owl", "hen"), ("mat", "bed", "sofa", "roof")
 TRAIN = [f"the {noun} sat on the {place} and slept there" for noun in NOUNS for place in PLACES] * 6

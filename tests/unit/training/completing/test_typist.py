@@ -7,11 +7,10 @@ from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from tests.fakes import FakeModel
 from tests.remembering import RememberingModel
-from training.evaluating.completing.figures import Ranks, ratios
-from training.evaluating.completing.typist import Typist
-from training.evaluating.completing.words import typing_line
+from training.evaluation.autocomplete import Typist, typing_line
+from training.evaluation.autocomplete_metrics import Ranks, ratios
 from training.progress import SILENT
-from training.tokenizing import TokenizerSettings, learn_tokenizer
+from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 SHARES = {"the": 0.4, "then": 0.2, "they": 0.1, "cat": 0.15, "car": 0.05}
 

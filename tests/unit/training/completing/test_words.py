@@ -4,7 +4,7 @@ import pytest
 
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from training.evaluating.completing.words import sample_lines, typing_line
+from training.evaluation.autocomplete import sample_lines, typing_line
 
 WORDS = WordTokenizer(Vocabulary(["a"]))
 CHARACTERS = CharacterTokenizer(Vocabulary("a"))

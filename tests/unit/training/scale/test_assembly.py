@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from models.errors import FormatError, InvalidInputError
-from models.ngram import ranked as ranking
+from models.ngram import build as ranking
 from models.ngram.build import (
     MAX_NGRAMS,
     MAX_STATES,
@@ -16,8 +16,8 @@ from models.ngram.build import (
     NGramWeights,
     build_automaton,
     check_ngram_counts,
+    rank_arcs,
 )
-from models.ngram.ranked import rank_arcs
 from training.progress import SILENT
 from training.scale import assembly
 from training.scale.assembly import assemble, open_automaton

@@ -10,10 +10,10 @@ import pytest
 from models.errors import InvalidInputError, RegistryError
 from tests.relational import limit_with_room
 from training.progress import SILENT
-from training.scale import memory
+from training.scale import options
 from training.scale.duckdb_engine import DuckDBEngine
 from training.scale.engines import require_engine
-from training.scale.memory import engine_memory_bytes, own_memory_bytes
+from training.scale.options import engine_memory_bytes, own_memory_bytes
 from training.scale.plan import Stage
 
 MANY = Stage(
@@ -47,7 +47,7 @@ def test_a_missing_package_is_told_with_the_command_that_installs_it(monkeypatch
 
 def test_an_engine_may_take_what_the_process_leaves_less_a_reserve(monkeypatch):
     assert 10**7 < own_memory_bytes() < 10**11
-    monkeypatch.setattr(memory, "own_memory_bytes", lambda: 500 * 1024**2)
+    monkeypatch.setattr(options, "own_memory_bytes", lambda: 500 * 1024**2)
     assert engine_memory_bytes(1500 * 1024**2) == int(0.8 * (1000 - 64) * 1024**2)
 
 

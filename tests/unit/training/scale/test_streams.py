@@ -5,11 +5,10 @@ import os
 import pytest
 
 from models.errors import FormatError, InvalidInputError
-from training.corpora.default import DefaultCorpus
-from training.corpora.reading import Corpus
-from training.data import read_texts
+from training.corpus import Corpus
 from training.progress import SILENT
-from training.scale.streams import FileSentences, stream_texts
+from training.scale.tables import FileSentences, stream_texts
+from training.texts import DefaultCorpus, read_texts
 
 
 @pytest.fixture
@@ -55,5 +54,5 @@ def test_one_sentence_is_not_enough_to_hold_one_out(tmp_path):
 
 def test_without_files_it_is_the_default_corpus(monkeypatch):
     documentation = DefaultCorpus(*(Corpus([part], part, [part]) for part in ("train", "valid", "test")))
-    monkeypatch.setattr("training.data.read_default_corpus", lambda _: documentation)
+    monkeypatch.setattr("training.texts.read_default_corpus", lambda _: documentation)
     assert stream_texts([], [], [], unit="line", progress=SILENT) == documentation

@@ -5,11 +5,11 @@ import pyarrow.parquet as pq
 
 from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, EOS, Vocabulary
-from training.corpora.encoded import EncodedCorpus
+from training.corpus import EncodedCorpus
 from training.overlap import overlap
 from training.progress import SILENT
 from training.scale.plan import ABSENT
-from training.scale.windows import COUNTS_FILE, WindowSettings, text_windows, write_windows
+from training.scale.tables import COUNTS_FILE, WindowSettings, text_windows, write_windows
 
 TOKENIZER = WordTokenizer(Vocabulary(["a", "b", "c"]))
 A, B, C = (TOKENIZER.vocabulary.id_of(word) for word in "abc")

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from models.errors import InvalidInputError, RegistryError
-from training.scale.workspace import stage_key, workspace
+from training.scale.tables import stage_key, workspace
 
 
 def writer(text):

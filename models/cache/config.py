@@ -1,0 +1,76 @@
+"""Configuration of a cache: window, similarity, half-life and weight; imports no kernels."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from models.errors import InvalidInputError
+
+MAX_WINDOW = 1 << 20
+MAX_FLATNESS = 64.0  # e^64 times the longest window is still a number in single precision
+CacheKind = Literal["continuous", "unigram"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """How a cache predicts the next token from the last ones.
+
+    p(w) = (1 − λ) p_inner(w) + λ p_cache(w),
+    p_cache(w) ∝ μ p_inner(w) + Σ_i 1[x_i = w] exp(θ (cos(s, s_i) − 1)) · 2^(−age_i / half-life), over the
+    remembered tokens x_i.
+
+    continuous  s are the model's features now and s_i those that token i followed. Source: Grave, Joulin and
+                Usunier 2017, equations 2 and 3, here of unit length.
+    unigram     without features: θ is 0, and only age counts. Source: Kuhn and De Mori 1990.
+
+    Exponential decay is from Clarkson and Robinson 1997, the prior from MacKay and Peto 1995: where little is
+    remembered, or nothing that is like the present place, the cache says what the model says.
+
+    Attributes:
+        kind: see above.
+        window: how many tokens are remembered.
+        flatness: θ; 0 counts every place alike, and is the only value for a unigram cache.
+        half_life: the age in tokens at which one counts half; None: tokens are not forgotten while
+            they are in the window.
+        weight: λ.
+        prior: μ, in remembered tokens whose place is just like the present one.
+
+    Raises:
+        InvalidInputError: a value is outside its limits, or of another type.
+    """
+
+    kind: CacheKind
+    window: int
+    flatness: float = 0.0
+    half_life: float | None
+    weight: float
+    prior: float = 0.0
+
+    def __post_init__(self) -> None:
+        highest = MAX_FLATNESS if self.kind == "continuous" else 0
+        window, half_life = self.window, self.half_life
+        for field, fits, limits in (
+            ("kind", self.kind in ("continuous", "unigram"), "continuous or unigram"),
+            (
+                "window",
+                type(window) is int and 1 <= window <= MAX_WINDOW,
+                f"a whole number from 1 to {MAX_WINDOW:,}",
+            ),
+            (
+                "flatness",
+                _is_number(self.flatness) and 0 <= self.flatness <= highest,
+                f"from 0 to {highest:g}" if highest else "0 for a unigram cache",
+            ),
+            ("half_life", half_life is None or (_is_number(half_life) and half_life > 0), "above 0, or none"),
+            ("weight", _is_number(self.weight) and 0 < self.weight < 1, "above 0 and below 1"),
+            ("prior", _is_number(self.prior) and self.prior >= 0, "at least 0"),
+        ):
+            if not fits:
+                raise InvalidInputError(
+                    f"cache.{field} is {getattr(self, field)!r:.80}, it must be {limits}",
+                    parameter=f"cache.{field}",
+                )
+
+
+def _is_number(value: Any) -> bool:
+    return (type(value) is int and abs(value) < 1 << 63) or (type(value) is float and math.isfinite(value))

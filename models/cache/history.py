@@ -1,0 +1,103 @@
+"""History of one text: a window of its last tokens with the unit vectors before each of them.
+
+An immutable value that grows cheaply. A history is a range of a buffer shared with later histories
+of the same text: new tokens are written behind the range, outside every earlier history. The range
+is copied only if the buffer is full or another continuation of the same text has already claimed
+the next entries.
+"""
+
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import FloatArray
+
+_MIN_CAPACITY = 16
+
+
+class _Buffer:
+    """Room for tokens and features; places are taken once, in order."""
+
+    __slots__ = ("_filled", "_lock", "features", "tokens")
+
+    def __init__(self, capacity: int, width: int) -> None:
+        self.tokens = np.empty(capacity, dtype=np.int32)
+        self.features = np.empty((capacity, width), dtype=np.float32)
+        self._filled = 0
+        self._lock = threading.Lock()  # states are values: threads may continue the same one
+
+    def claim(self, begin: int, end: int) -> bool:
+        """Take the places [begin, end) if there are such and nobody has taken `begin` yet."""
+        with self._lock:
+            free = begin == self._filled and end <= len(self.tokens)
+            if free:
+                self._filled = end
+            return free
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class History:
+    """At most `window` tokens and their features, the newest last. A value: nothing changes it.
+
+    Made by `empty` and `appended`.
+
+    Attributes:
+        window: tokens remembered at most.
+        buffer: where they are.
+        begin: the place of the oldest.
+        end: one past the place of the newest.
+    """
+
+    window: int
+    buffer: _Buffer
+    begin: int
+    end: int
+
+    @classmethod
+    def empty(cls, *, window: int, width: int) -> "History":
+        """Nothing remembered yet, of a text whose unit vectors have `width` numbers; 0 if there are none."""
+        return cls(window, _Buffer(0, width), 0, 0)
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int32]:
+        """The tokens [N], not to be written."""
+        return self.buffer.tokens[self.begin : self.end]
+
+    @property
+    def features(self) -> FloatArray:
+        """What each of them followed [N, W], not to be written."""
+        return self.buffer.features[self.begin : self.end]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that tokens and features take; other histories may share them."""
+        return self.tokens.nbytes + self.features.nbytes
+
+    def appended(self, tokens: npt.NDArray[np.integer], features: FloatArray) -> "History":
+        """This history and more tokens [K] with their features [K, W]; what leaves the window is forgotten."""
+        if len(tokens) == 0:
+            return self
+        tokens, features = tokens[-self.window :], features[-self.window :]
+        end = self.end + len(tokens)
+        after = History(self.window, self.buffer, max(self.begin, end - self.window), end)
+        if not self.buffer.claim(self.end, end):
+            after = self._reallocated(len(after), len(tokens))
+        added = slice(after.end - len(tokens), after.end)
+        after.buffer.tokens[added] = tokens
+        after.buffer.features[added] = features
+        return after
+
+    def _reallocated(self, size: int, added: int) -> "History":
+        """A history of `size` tokens in a buffer of its own: the newest of this one, and room for those added."""
+        capacity = min(max(2 * size, _MIN_CAPACITY), self.window + max(self.window // 4, _MIN_CAPACITY))
+        buffer = _Buffer(capacity, self.buffer.features.shape[1])
+        buffer.claim(0, size)
+        kept = size - added
+        buffer.tokens[:kept] = self.tokens[len(self) - kept :]
+        buffer.features[:kept] = self.features[len(self) - kept :]
+        return History(self.window, buffer, 0, size)

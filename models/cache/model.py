@@ -1,0 +1,361 @@
+"""Cache language model around any model: recently used tokens become more likely.
+
+`CacheConfig` holds the equations and their sources.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from models.arrays import FloatArray, TokenIds, to_numpy
+from models.cache import kernels
+from models.cache.config import CacheConfig
+from models.cache.history import History
+from models.cache.kernels import SimilarityDecay, inner_products, padded_width, to_unit_vectors
+from models.errors import InvalidInputError, ManifestError
+from models.files import CONFIG_FILE, read_config, write_config
+from models.language_model import (
+    FeatureExtractor,
+    LanguageModel,
+    ReadWithFeatures,
+    ScoresWithFeatures,
+    feature_size,
+    prefill_sequences,
+    read_sequences,
+    score_sequences,
+)
+from models.vocabulary import BOS, Vocabulary
+
+_MAX_QUERIES = 128  # tokens whose windows are gone through together, at most
+_MAX_COSINES = 1 << 21  # held at once, unless four windows have more
+
+
+class CacheShares(NamedTuple):
+    """What a cache made of T tokens.
+
+    Attributes:
+        shares: what part of all weights each token has under F values of θ and H half-lives [T, F, H],
+            float32; 0 where the window was empty.
+        evidence: the sum of the weights [T, F, H], float32; see `kernels.cache_shares`.
+        history: what is remembered after them.
+    """
+
+    shares: FloatArray
+    evidence: FloatArray
+    history: History
+
+
+def extend_history(history: History, tokens: TokenIds, features: FloatArray) -> History:
+    """The history after tokens [T], each with the unit vector it followed [T, W]; `<s>` is never remembered."""
+    kept = tokens != BOS
+    return history.appended(tokens[kept], features[kept])
+
+
+def score_with_history(
+    history: History, tokens: TokenIds, features: FloatArray, *, decay: SimilarityDecay
+) -> CacheShares:
+    """Go along tokens that follow a history.
+
+    Memory is bounded by the window and T together.
+
+    Args:
+        history: what is remembered before the first; its window is every token's.
+        tokens: ids [T].
+        features: the unit vectors that they follow [T, W]; W is 0 for a unigram cache.
+        decay: of the history's window.
+    """
+    tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # as the kernels are compiled for
+    kept = tokens != BOS
+    before = len(history)
+    ends = before + np.cumsum(kept) - kept  # what is remembered when each token comes
+    begins = np.maximum(ends - history.window, 0)
+    new = np.ascontiguousarray(features[kept])
+    remembered = np.concatenate([history.tokens, tokens[kept]], dtype=np.int32)
+    shape = (len(tokens), len(decay.flatnesses), len(decay.decays))
+    shares, evidence = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.float32)
+    together = min(_MAX_QUERIES, max(4, _MAX_COSINES // max(len(remembered), 1)))
+    for start in range(0, len(tokens), together):
+        cut = slice(start, start + together)
+        first, last = int(begins[start]), int(ends[cut][-1])
+        likeness = np.zeros((len(tokens[cut]), last - first), dtype=np.float32)
+        if features.shape[1]:
+            queries = np.ascontiguousarray(features[cut])
+            old = history.features[first:]
+            inner_products(queries, old, 0, likeness)
+            inner_products(queries, new[max(first - before, 0) : last - before], len(old), likeness)
+        kernels.cache_shares(
+            likeness,
+            remembered[first:last],
+            begins[cut] - first,
+            ends[cut] - first,
+            tokens[cut],
+            decay.flatnesses,
+            decay.decays,
+            shares[cut],
+            evidence[cut],
+        )
+    return CacheShares(shares, evidence, history.appended(tokens[kept], new))
+
+
+_SEGMENT_TOKENS = 1_024  # tokens of a row whose features are held at once
+_MAX_FEATURE_VALUES = 1 << 23  # numbers in all feature vectors held at once (32 MiB)
+
+
+class CacheState(NamedTuple):
+    """The wrapped model's state and what is remembered of each of its B rows.
+
+    Memory of a row is bounded by the window; rows that are continued share it.
+    """
+
+    inner: Any
+    histories: tuple[History, ...]
+
+    def __len__(self) -> int:
+        return len(self.histories)
+
+    def select(self, rows: TokenIds) -> "CacheState":
+        """A state with rows `rows[0], rows[1], …` of this one; rows may repeat."""
+        return CacheState(self.inner.select(rows), tuple(self.histories[row] for row in rows))
+
+    def concatenate(self, others: Sequence["CacheState"]) -> "CacheState":
+        """A state with this one's rows, then those of each of `others`."""
+        histories = [history for state in (self, *others) for history in state.histories]
+        return CacheState(self.inner.concatenate([other.inner for other in others]), tuple(histories))
+
+
+class CacheModel:
+    """A model whose probabilities are mixed with those of the tokens it read last.
+
+    Computes on the host, whatever the wrapped model's device. A state begins with nothing remembered, and
+    as long as that is so the wrapped model answers alone. `<s>` is never remembered; `</s>` and `<unk>`
+    are, like any token.
+
+    Args:
+        inner: the model to wrap.
+        config: see `CacheConfig`.
+
+    Raises:
+        InvalidInputError: the cache is continuous, and the model tells no features.
+    """
+
+    family = "cache"
+
+    def __init__(self, inner: LanguageModel[Any], config: CacheConfig) -> None:
+        if config.kind == "continuous" and not feature_size(inner):
+            raise InvalidInputError(
+                f"cache.kind is continuous, but a model of the family {inner.family} has no features: use unigram",
+                parameter="cache.kind",
+            )
+        self.inner = inner
+        self.config = config
+        self._weighing = SimilarityDecay.of([config.flatness], [config.half_life], window=config.window)
+        self._featured: FeatureExtractor[Any] | None = None
+        if config.kind == "continuous" and isinstance(inner, FeatureExtractor):
+            self._featured = inner
+        self._width = padded_width(feature_size(inner)) if self._featured else 0
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The wrapped model's."""
+        return self.inner.vocabulary
+
+    @property
+    def normalised(self) -> bool:
+        """Whether the wrapped model is."""
+        return self.inner.normalised
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers learnt by the wrapped model, θ, the half-life, λ and μ."""
+        return 4 + int(getattr(self.inner, "num_parameters", 0))
+
+    def initial_state(self, batch: int) -> CacheState:
+        """The state after `<s>`, with nothing remembered."""
+        return self._without_history(self.inner.initial_state(batch), batch)
+
+    def empty_state(self, batch: int) -> CacheState:
+        """The state after nothing."""
+        return self._without_history(self.inner.empty_state(batch), batch)
+
+    def advance(self, state: CacheState, tokens: TokenIds) -> CacheState:
+        """Consume one token per row.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B], each in [0, V).
+
+        Raises:
+            InvalidInputError: an id is outside the vocabulary.
+        """
+        tokens = self.vocabulary.check_ids(tokens, parameter="tokens")
+        features = self._features(state.inner)
+        after = self.inner.advance(state.inner, tokens)
+        histories = tuple(
+            history if token == BOS else history.appended(tokens[row : row + 1], features[row : row + 1])
+            for row, (history, token) in enumerate(zip(state.histories, tokens, strict=True))
+        )
+        return CacheState(after, histories)
+
+    def next_log_probs(self, state: CacheState) -> FloatArray:
+        """Natural-log probabilities [B, V] of the token that follows each row; minus infinity for `<s>`."""
+        log_probs = np.ascontiguousarray(to_numpy(self.inner.next_log_probs(state.inner)))
+        features = self._features(state.inner)
+        out = log_probs.copy()
+        for row, history in enumerate(state.histories):
+            if len(history) == 0:
+                continue
+            likeness = np.zeros(len(history), dtype=np.float32)
+            if self._featured:
+                inner_products(features[row : row + 1], history.features, 0, likeness[None])
+            kernels.mix_row(
+                likeness,
+                history.tokens,
+                self._weighing.flatnesses[0],
+                self._weighing.decays[0],
+                self.config.weight,
+                self.config.prior,
+                log_probs[row],
+                out[row],
+            )
+        return out
+
+    def score(self, state: CacheState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """Log-probabilities of given tokens, each given the state and the tokens before it.
+
+        Memory beyond arguments and result is bounded, however many and long the rows are.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B, T], each in [0, V); what lies past a row's length is ignored.
+            lengths: [B], each in [0, T].
+
+        Returns:
+            Natural-log probabilities [B, T]; 0 past a row's length.
+
+        Raises:
+            InvalidInputError: an id is outside the vocabulary.
+        """
+        self._check(tokens, lengths)
+        scores = np.zeros(tokens.shape, dtype=np.float32)
+        for rows in self._groups(tokens.shape):
+            self._score_rows(
+                state.select(np.arange(len(state))[rows]), tokens[rows], lengths[rows], scores[rows]
+            )
+        return scores
+
+    def prefill(self, state: CacheState, tokens: TokenIds, lengths: TokenIds) -> CacheState:
+        """The state after tokens [B, T], of which row b has lengths[b].
+
+        Raises:
+            InvalidInputError: an id is outside the vocabulary.
+        """
+        self._check(tokens, lengths)
+        groups = [
+            self._prefill_rows(state.select(np.arange(len(state))[rows]), tokens[rows], lengths[rows])
+            for rows in self._groups(tokens.shape)
+        ]
+        return groups[0].concatenate(groups[1:]) if groups else state
+
+    def save(self, directory: Path) -> None:
+        """Write the cache's shape; the wrapped model is a checkpoint of its own under `parts/`."""
+        write_config(directory / CONFIG_FILE, dataclasses.asdict(self.config))
+
+    @classmethod
+    def load(cls, directory: Path, parts: Sequence[LanguageModel[Any]]) -> "CacheModel":
+        """Rebuild from what `save` wrote and the one part, already loaded.
+
+        Raises:
+            ManifestError: config.json is no cache's, or does not fit the part.
+        """
+        path = directory / CONFIG_FILE
+        config = read_config(path)
+        try:
+            (inner,) = parts
+            return cls(inner, CacheConfig(**config))
+        except (ValueError, TypeError, InvalidInputError) as error:
+            raise ManifestError(f"{path}: not a cache's configuration: {error}") from None
+
+    def _without_history(self, inner: Any, batch: int) -> CacheState:
+        nothing = History.empty(window=self.config.window, width=self._width)
+        return CacheState(inner, (nothing,) * batch)
+
+    def _features(self, inner: Any) -> FloatArray:
+        """Unit vectors of every row [B, W]; W is 0 where the cache does not look at them."""
+        if self._featured is None:
+            return np.zeros((len(inner), 0), dtype=np.float32)
+        return to_unit_vectors(to_numpy(self._featured.features(inner)))
+
+    def _check(self, tokens: TokenIds, lengths: TokenIds) -> None:
+        inside = np.arange(tokens.shape[1]) < lengths[:, None]
+        self.vocabulary.check_ids(tokens[inside], parameter="tokens")
+
+    def _groups(self, shape: tuple[int, ...]) -> Iterator[slice]:
+        """As many rows at a time as features can be held of."""
+        rows, width = shape
+        size = max(1, _MAX_FEATURE_VALUES // max(min(width, _SEGMENT_TOKENS) * self._width, 1))
+        for start in range(0, rows, size):
+            yield slice(start, start + size)
+
+    def _score_rows(self, state: CacheState, tokens: TokenIds, lengths: TokenIds, out: FloatArray) -> None:
+        inner, histories = state.inner, list(state.histories)
+        for start in range(0, tokens.shape[1], _SEGMENT_TOKENS):
+            stretch, counts = (
+                tokens[:, start : start + _SEGMENT_TOKENS],
+                np.clip(lengths - start, 0, _SEGMENT_TOKENS),
+            )
+            last = start + _SEGMENT_TOKENS >= tokens.shape[1]
+            scored = (
+                self._inner_scores(inner, stretch, counts)
+                if last
+                else self._inner_read(inner, stretch, counts)
+            )
+            for row, count in enumerate(counts):
+                reading = score_with_history(
+                    histories[row],
+                    stretch[row, :count],
+                    to_unit_vectors(scored.features[row, :count]),
+                    decay=self._weighing,
+                )
+                histories[row] = reading.history
+                kernels.mix_targets(
+                    scored.log_probs[row, :count],
+                    reading.shares[:, 0, 0].copy(),
+                    reading.evidence[:, 0, 0].copy(),
+                    self.config.weight,
+                    self.config.prior,
+                    out[row, start : start + count],
+                )
+            if isinstance(scored, ReadWithFeatures):
+                inner = scored.state
+
+    def _inner_scores(self, state: Any, tokens: TokenIds, lengths: TokenIds) -> ScoresWithFeatures:
+        if self._featured is not None:
+            return self._featured.score_with_features(state, tokens, lengths)
+        features = np.zeros((*tokens.shape, 0), dtype=np.float32)
+        return ScoresWithFeatures(score_sequences(self.inner, state, tokens, lengths), features)
+
+    def _inner_read(self, state: Any, tokens: TokenIds, lengths: TokenIds) -> ReadWithFeatures:
+        if self._featured is not None:
+            return self._featured.read_with_features(state, tokens, lengths)
+        features = np.zeros((*tokens.shape, 0), dtype=np.float32)
+        read = read_sequences(self.inner, state, tokens, lengths)
+        return ReadWithFeatures(read.log_probs, features, read.state)
+
+    def _prefill_rows(self, state: CacheState, tokens: TokenIds, lengths: TokenIds) -> CacheState:
+        inner, histories = state.inner, list(state.histories)
+        for start in range(0, tokens.shape[1], _SEGMENT_TOKENS):
+            stretch, counts = (
+                tokens[:, start : start + _SEGMENT_TOKENS],
+                np.clip(lengths - start, 0, _SEGMENT_TOKENS),
+            )
+            features = np.zeros((*stretch.shape, 0), dtype=np.float32)
+            if self._featured is not None:
+                features = self._featured.features_per_token(inner, stretch, counts)
+            for row, count in enumerate(counts):
+                vectors = to_unit_vectors(features[row, :count])
+                histories[row] = extend_history(histories[row], stretch[row, :count], vectors)
+            inner = prefill_sequences(self.inner, inner, stretch, counts)
+        return CacheState(inner, tuple(histories))

@@ -1,0 +1,557 @@
+"""Candidate corrections of words, and the model calls that checking yields.
+
+`Corrections` holds M candidates in arrays: the slot of the text that each replaces, its tokens and
+its error-model weight. A `CandidateGenerator` finds them for one tokenizer.
+
+`CallGenerator` is a generator: it yields a model call and is resumed with the answer, or yields
+None to give way to other work. `run_calls` answers the calls one by one.
+
+`Replacer` re-tokenises only up to the white space on both sides of a replaced span if its tokens
+there are those of the whole text; otherwise it re-tokenises the whole sentence.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from rapidfuzz.distance import OSA
+
+from models.arrays import FloatArray, TokenIds, to_numpy
+from models.checking.error_model import CandidateSettings, ErrorModel, GivenSpan
+from models.checking.lexicon import UserDictionary
+from models.checking.sentences import Sentence, SentenceSplitter, Word, split_affixes
+from models.language_model import ChoiceScorer, LanguageModel, score_choices, score_sequences, supports
+from models.vocabulary import UNK
+
+Indices = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Slot(NamedTuple):
+    """A place where something else may have been meant: a word, two neighbours, or a span of a caller's.
+
+    Attributes:
+        start: where it begins in the whole text, in code points.
+        end: where it ends.
+        first: its first token, by its place among those of the batch.
+        last: the token after its last.
+        known: whether the model knows its words.
+        exempt: whether it cannot be wrong, since it is in the caller's dictionary.
+        log_weight: ln of how probable it is to be typed so when it is meant, spellings of unknown words included.
+    """
+
+    start: int
+    end: int
+    first: int
+    last: int
+    known: bool
+    exempt: bool
+    log_weight: float
+
+
+class Corrections(NamedTuple):
+    """M token sequences that may stand in the place of some tokens of a batch.
+
+    Attributes:
+        slots: the place of each [M].
+        firsts: the token that each begins at, by its place among those of the batch [M].
+        lasts: the token that follows each [M].
+        tokens: of all, one after the other [K].
+        offsets: where the tokens of each begin, and K at the end [M + 1].
+        log_weights: ln of how probable what was typed is when this is meant [M].
+        edits: how far each is from what was typed [M].
+        texts: how each is spelled; None where its one token says so [M].
+    """
+
+    slots: Indices
+    firsts: Indices
+    lasts: Indices
+    tokens: TokenIds
+    offsets: Indices
+    log_weights: Floats
+    edits: Indices
+    texts: npt.NDArray[Any]
+
+    @property
+    def number(self) -> int:
+        """How many there are, M."""
+        return len(self.slots)
+
+    @property
+    def lengths(self) -> Indices:
+        """Tokens of each [M]."""
+        return np.diff(self.offsets)
+
+    def select(self, rows: Indices) -> "Corrections":
+        """Some of them."""
+        lengths = self.lengths[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - self.offsets[rows], lengths)
+        return Corrections(
+            self.slots[rows],
+            self.firsts[rows],
+            self.lasts[rows],
+            self.tokens[inside],
+            offsets,
+            self.log_weights[rows],
+            self.edits[rows],
+            self.texts[rows],
+        )
+
+
+def concatenate_corrections(parts: Sequence[Corrections]) -> Corrections:
+    """All alternatives of several; at least one."""
+    if len(parts) == 1:
+        return parts[0]
+    offsets, end = [np.zeros(1, dtype=np.int64)], 0
+    for part in parts:
+        offsets.append(part.offsets[1:] + end)
+        end += len(part.tokens)
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return Corrections(*columns)._replace(offsets=np.concatenate(offsets))
+
+
+def single_token_corrections(
+    slots: Indices, positions: Indices, tokens: TokenIds, log_weights: Floats, edits: npt.NDArray[Any]
+) -> Corrections:
+    """Words of the vocabulary, each in the place of one token."""
+    count = len(tokens)
+    return Corrections(
+        slots,
+        positions,
+        positions + 1,
+        tokens,
+        np.arange(count + 1),
+        log_weights,
+        edits.astype(np.int64),
+        np.full(count, None, dtype=object),
+    )
+
+
+class CorrectionsBuilder:
+    """Collects alternatives that are found one at a time; such are few."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, int, int, float, int, str]] = []
+        self._tokens: list[int] = []
+        self._offsets = [0]
+
+    def add(
+        self,
+        slot: int,
+        span: tuple[int, int],
+        tokens: Sequence[int],
+        *,
+        log_weight: float,
+        edits: int,
+        text: str,
+    ) -> None:
+        """One more.
+
+        Args:
+            slot: its place.
+            span: the first token that it replaces and the one after the last, among those of the batch.
+            tokens: that stand there instead.
+            log_weight: see `Corrections`.
+            edits: likewise.
+            text: as it is told to people.
+        """
+        self._rows.append((slot, *span, log_weight, edits, text))
+        self._tokens += tokens
+        self._offsets.append(len(self._tokens))
+
+    def build(self) -> Corrections:
+        """All of them."""
+        columns = list(zip(*self._rows, strict=True)) if self._rows else [()] * 6
+        slots, firsts, lasts, weights, edits, texts = columns
+        return Corrections(
+            np.array(slots, dtype=np.int64),
+            np.array(firsts, dtype=np.int64),
+            np.array(lasts, dtype=np.int64),
+            np.array(self._tokens, dtype=np.int64),
+            np.array(self._offsets, dtype=np.int64),
+            np.array(weights, dtype=np.float64),
+            np.array(edits, dtype=np.int64),
+            np.array(texts, dtype=object),
+        )
+
+
+class SentenceBatch:
+    """Sentences side by side: all their tokens in one array, each sentence with what follows it.
+
+    Args:
+        sentences: at least one; one that goes on with the sentence before it stands alone.
+
+    Attributes:
+        sentences: these.
+        lengths: tokens of each with those that follow it [S].
+        bases: where each begins in `tokens` [S].
+        tokens: of all [P].
+        sentence_of: of each token [P].
+    """
+
+    def __init__(self, sentences: Sequence[Sentence]) -> None:
+        self.sentences = tuple(sentences)
+        runs = [np.concatenate([sentence.ids, sentence.after]) for sentence in sentences]
+        self.lengths = np.fromiter(map(len, runs), np.int64, len(runs))
+        self.bases = np.cumsum(self.lengths) - self.lengths
+        self.tokens = np.concatenate(runs)
+        self.sentence_of = np.repeat(np.arange(len(runs)), self.lengths)
+
+    @property
+    def ends(self) -> Indices:
+        """Where the tokens of each sentence, with what follows it, end [S]."""
+        return self.bases + self.lengths
+
+
+R = TypeVar("R")
+
+_MAX_DISTRIBUTION_ENTRIES = 1 << 21
+"""Of whole distributions [R, V] that are held at once."""
+
+
+class BeginCall(NamedTuple):
+    """The state after `<s>`, so many rows of it; all states of a work must be of one kind, and this is the first."""
+
+    rows: int
+
+
+class AdvanceCall(NamedTuple):
+    """Read one token a row; the answer is the state after it."""
+
+    state: Any
+    tokens: TokenIds
+
+
+class ChoicesCall(NamedTuple):
+    """How probable tokens [C] are as the next of rows [C], never falling; the answer is natural logarithms [C]."""
+
+    state: Any
+    rows: TokenIds
+    tokens: TokenIds
+
+
+class PredictCall(NamedTuple):
+    """What may come next; the answer is log-probabilities [R, V], not to be written."""
+
+    state: Any
+
+
+class ScoreCall(NamedTuple):
+    """How probable tokens [R, T] with lengths [R] are after a state; the answer is [R, T], 0 past a length."""
+
+    state: Any
+    tokens: TokenIds
+    lengths: TokenIds
+
+
+CheckerCall: TypeAlias = BeginCall | AdvanceCall | ChoicesCall | PredictCall | ScoreCall
+CallGenerator: TypeAlias = Generator[CheckerCall | None, Any, R]
+
+
+def run_call(model: LanguageModel[Any], asked: CheckerCall) -> Any:
+    """The answer to one question, computed now."""
+    match asked:
+        case BeginCall(rows):
+            return model.initial_state(rows)
+        case AdvanceCall(state, tokens):
+            return model.advance(state, tokens)
+        case ChoicesCall(state, rows, tokens):
+            return score_choices(model, state, rows, tokens)
+        case PredictCall(state):
+            return to_numpy(model.next_log_probs(state))
+        case ScoreCall(state, tokens, lengths):
+            return score_sequences(model, state, tokens, lengths)
+
+
+def run_calls(model: LanguageModel[Any], work: CallGenerator[R]) -> R:
+    """Do a work, answering its questions one by one."""
+    told: Any = None
+    while True:
+        try:
+            asked = work.send(told)
+        except StopIteration as stopped:
+            result: R = stopped.value
+            return result
+        told = None if asked is None else run_call(model, asked)
+
+
+def choice_log_probs(
+    model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds
+) -> CallGenerator[FloatArray]:
+    """Log-probabilities [C] of tokens as the next of rows, in any order.
+
+    Of a model that cannot score choices and is no table, each row's distribution is looked at once, not once a choice.
+    """
+    order = np.argsort(rows, kind="stable")
+    rows, tokens = rows[order], tokens[order]
+    out = np.empty(len(rows), dtype=np.float32)
+    if supports(model, ChoiceScorer) or model.family == "ngram":
+        out[order] = yield ChoicesCall(state, rows, tokens)
+        return out
+    told = np.empty(len(rows), dtype=np.float32)
+    used, numbers = np.unique(rows, return_inverse=True)
+    most = max(_MAX_DISTRIBUTION_ENTRIES // len(model.vocabulary), 1)
+    for first in range(0, len(used), most):
+        log_probs = yield PredictCall(state.select(used[first : first + most]))
+        some = slice(*np.searchsorted(numbers, [first, first + most]))
+        told[some] = log_probs[numbers[some] - first, tokens[some]]
+    out[order] = told
+    return out
+
+
+class Replacement(NamedTuple):
+    """A sentence's tokens from `first` on and before `last` are replaced.
+
+    Attributes:
+        first: place of the first token that changes, or before which some are put in.
+        last: that after the last.
+        tokens: what stands there instead.
+    """
+
+    first: int
+    last: int
+    tokens: tuple[int, ...]
+
+
+class Replacer:
+    """Puts texts in the place of some characters of a sentence.
+
+    Args:
+        cutter: of the sentence's tokenizer.
+        sentence: any.
+        start: where the characters begin in it.
+        end: where they end.
+    """
+
+    def __init__(self, cutter: SentenceSplitter, sentence: Sentence, start: int, end: int) -> None:
+        text = sentence.text
+        left, right = _whitespace_bounds(text, start, end)
+        tokens = cutter.tokens_in(sentence, left, right)
+        ids = sentence.ids[tokens].tolist()
+        if cutter.tokenizer.encode(text[left:right]) != ids:
+            left, right, tokens = 0, len(text), slice(0, len(sentence.ids))
+            ids = sentence.ids.tolist()
+        self._splitter = cutter
+        self._before, self._behind = text[left:start], text[end:right]
+        self._begin, self._ids = tokens.start, ids
+
+    def put(self, text: str) -> Replacement | None:
+        """The change of tokens if a text stands there; None if the tokenizer does not tell the two apart.
+
+        An unknown word for another is a change, though the tokens are the same.
+        """
+        before = self._ids
+        after = self._splitter.tokenizer.encode(self._before + text + self._behind)
+        if before == after:
+            if UNK not in before:
+                return None
+            return Replacement(self._begin, self._begin + len(before), tuple(after))
+        same = _common_prefix_length(before, after)
+        rest = min(len(before), len(after)) - same
+        same_end = _common_prefix_length(before[len(before) - rest :][::-1], after[len(after) - rest :][::-1])
+        return Replacement(
+            self._begin + same,
+            self._begin + len(before) - same_end,
+            tuple(after[same : len(after) - same_end]),
+        )
+
+
+def _whitespace_bounds(text: str, start: int, end: int) -> tuple[int, int]:
+    """The nearest white space, or the text's ends, on both sides of some characters."""
+    while start and not text[start - 1].isspace():
+        start -= 1
+    while end < len(text) and not text[end].isspace():
+        end += 1
+    return start, end
+
+
+def _common_prefix_length(one: list[int], other: list[int]) -> int:
+    """How many values two lists have in common at their beginnings."""
+    for place, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return place
+    return min(len(one), len(other))
+
+
+class CheckContext:
+    """One batch of a request, and what is collected about it.
+
+    Args:
+        batch: its sentences.
+        error_model: the error model.
+        search: how far to look.
+        dictionary: the caller's words.
+        given: the caller's suggestions, by the number of the sentence.
+
+    Attributes:
+        words: of all sentences, in order.
+        positions: the first token of each word among those of the batch [N].
+        slots: first one for each word, then others.
+    """
+
+    def __init__(
+        self,
+        batch: SentenceBatch,
+        *,
+        error_model: ErrorModel,
+        search: CandidateSettings,
+        dictionary: UserDictionary,
+        given: Mapping[int, Sequence[GivenSpan]],
+    ) -> None:
+        self.batch, self.error_model, self.search = batch, error_model, search
+        self.dictionary, self.given = dictionary, given
+        self._given_texts = {
+            (span.start, span.end): frozenset(suggestion.text for suggestion in span.suggestions)
+            for spans in given.values()
+            for span in spans
+        }
+        self.words: list[Word] = [word for sentence in batch.sentences for word in sentence.words]
+        counts = [len(sentence.words) for sentence in batch.sentences]
+        firsts = np.fromiter((word.first for word in self.words), np.int64, len(self.words))
+        self.positions: Indices = firsts + np.repeat(batch.bases, counts)
+        self.slots: list[Slot] = []
+
+    def is_correct(self, word: str) -> bool:
+        """Whether a word is in the caller's dictionary, punctuation aside."""
+        if word in self.dictionary:
+            return True
+        found = split_affixes(word) if len(self.dictionary) else None
+        return found is not None and found.core in self.dictionary
+
+    def is_given(self, start: int, end: int, text: str) -> bool:
+        """Whether the caller suggests a text for just this span: then what the caller says of it counts."""
+        return text in self._given_texts.get((start, end), ())
+
+    def add_to_slot(
+        self,
+        found: CorrectionsBuilder,
+        number: int,
+        tokens: Sequence[int],
+        *,
+        log_weight: float,
+        edits: int,
+        text: str,
+    ) -> None:
+        """One more alternative in the place of a slot's tokens, unless the caller suggests it.
+
+        Args:
+            found: grows.
+            number: of the slot.
+            tokens: that stand there instead.
+            log_weight: see `Corrections`.
+            edits: likewise.
+            text: likewise.
+        """
+        slot = self.slots[number]
+        if not self.is_given(slot.start, slot.end, text):
+            span = (slot.first, slot.last)
+            found.add(number, span, tokens, log_weight=log_weight, edits=edits, text=text)
+
+
+class CandidateGenerator(ABC):
+    """Finds what may have been meant, for one tokenizer.
+
+    Args:
+        splitter: of its texts.
+    """
+
+    def __init__(self, splitter: SentenceSplitter) -> None:
+        self.splitter = splitter
+
+    @abstractmethod
+    def right_tokens(self) -> int:
+        """Tokens after a word that its alternatives must explain too, of a model that remembers far."""
+
+    @abstractmethod
+    def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
+        """Alternatives that can be told from the text alone; makes the words' slots."""
+
+    @abstractmethod
+    def propose_after_reading(
+        self, context: CheckContext, state: Any, rows: Indices, log_probs: Floats
+    ) -> CallGenerator[Corrections]:
+        """Further ones, once the model has read the text.
+
+        Args:
+            context: with its slots.
+            state: before every token of the batch.
+            rows: of the state, by token [P].
+            log_probs: of every token [P].
+        """
+
+    @abstractmethod
+    def log_spelling(self, word: str) -> float:
+        """Logarithm of P(spelling | unknown word), where the model has one token for all of these; else 0."""
+
+    def add_given(self, context: CheckContext, found: CorrectionsBuilder) -> CallGenerator[None]:
+        """The caller's own suggestions; those for a word stand in its slot, with what else was found for it."""
+        by_span = {(slot.start, slot.end): number for number, slot in enumerate(context.slots)}
+        for number, spans in context.given.items():
+            sentence, base = context.batch.sentences[number], int(context.batch.bases[number])
+            for span in spans:
+                place = by_span.get((span.start, span.end))
+                if place is None:
+                    place = by_span[span.start, span.end] = len(context.slots)
+                    context.slots.append(self._slot_of(context, sentence, base, span))
+                typed = sentence.text[span.start - sentence.offset : span.end - sentence.offset]
+                # numbers and the like, which nothing is proposed for, can be wrong if the caller says so
+                context.slots[place] = context.slots[place]._replace(exempt=context.is_correct(typed))
+                self._add_span(context, found, (sentence, base, span), place)
+                yield None
+
+    def _slot_of(self, context: CheckContext, sentence: Sentence, base: int, span: GivenSpan) -> Slot:
+        inside = self.splitter.tokens_in(sentence, span.start - sentence.offset, span.end - sentence.offset)
+        words = [word for word in sentence.words if word.start < span.end and word.end > span.start]
+        spelled = sum(self.log_spelling(word.text) for word in words if not word.known)
+        return Slot(
+            span.start,
+            span.end,
+            base + inside.start,
+            base + inside.stop,
+            all(word.known for word in words),
+            exempt=False,
+            log_weight=context.error_model.log_correct + spelled,
+        )
+
+    def _add_span(
+        self,
+        context: CheckContext,
+        found: CorrectionsBuilder,
+        where: tuple[Sentence, int, GivenSpan],
+        place: int,
+    ) -> None:
+        sentence, base, span = where
+        start, end = span.start - sentence.offset, span.end - sentence.offset
+        typed = sentence.text[start:end]
+        replacer = Replacer(self.splitter, sentence, start, end)
+        for suggestion in span.suggestions:
+            if suggestion.text == typed:
+                if suggestion.log_prob is not None:
+                    slot = context.slots[place]
+                    unknown = slot.log_weight - context.error_model.log_correct
+                    context.slots[place] = slot._replace(log_weight=suggestion.log_prob + unknown)
+                continue
+            change = replacer.put(suggestion.text)
+            if change is None:
+                continue
+            log_prob = suggestion.log_prob
+            if log_prob is None:
+                log_prob = context.error_model.given_log_prob(len(span.suggestions))
+            found.add(
+                place,
+                (base + change.first, base + change.last),
+                change.tokens,
+                log_weight=log_prob + self._log_unknown(suggestion.text, change.tokens),
+                edits=OSA.distance(typed, suggestion.text),
+                text=suggestion.text,
+            )
+
+    def _log_unknown(self, text: str, tokens: Sequence[int]) -> float:
+        """Logarithm of how probable the spellings of a suggestion's unknown words are."""
+        if UNK not in tokens:
+            return 0.0
+        sentence = self.splitter.sentence(text)
+        return sum(self.log_spelling(word.text) for word in sentence.words if not word.known)

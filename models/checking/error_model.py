@@ -1,0 +1,181 @@
+"""Error model of the noisy channel, and the settings of checking.
+
+If the model knows the typed word, the error rate of the intended word is spread over the words near
+it, by edit distance (Mays, Damerau and Mercer 1991; Wilcox-O'Hearn, Hirst and Budanitsky 2008):
+only an error that makes a word can have made it. The number of near words is taken to be the same
+for all words. If the model does not know it, the error rate is spread over the strings that an
+error can make of the intended word.
+"""
+
+from dataclasses import dataclass, field
+from math import log
+
+import numpy as np
+import numpy.typing as npt
+
+from models.errors import InvalidInputError
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSettings:
+    """What is believed of errors before a text is seen.
+
+    Attributes:
+        error_rate: the probability that a word is not the one that was meant.
+        max_edits: how far a typed word may be from the one that was meant: 1 or 2 insertions, deletions,
+            substitutions or swaps of neighbours (optimal string alignment).
+        two_edits_letters: words with fewer letters are looked for within one edit only: two make of them any other.
+        two_edits_letters_unknown: the same of words that the model does not know.
+        two_edits_share: of misspellings, those of two edits. Four in five have one (Damerau 1964).
+        neighbours: words that an error can make of a word, on the average.
+        two_edits_weight: of a word of the vocabulary two edits away, where one that is one edit away has weight 1.
+        space_share: of errors, a space too many or too few.
+        far_share: of errors that make an unknown word, those with nothing in common with what was meant. So small that
+            it only orders suggestions, and makes no name look wrong.
+        unknown_rate: of words, those that a model does not know, at least, whatever the model expects.
+        alphabet: letters that a typing error may hit.
+
+    Raises:
+        InvalidInputError: the rate or the number of edits is outside its limits.
+    """
+
+    error_rate: float = 0.01
+    max_edits: int = 2
+    two_edits_letters: int = 5
+    two_edits_letters_unknown: int = 3
+    two_edits_share: float = 0.2
+    neighbours: int = 8
+    two_edits_weight: float = 0.01
+    space_share: float = 0.1
+    far_share: float = 1e-9
+    unknown_rate: float = 1e-3
+    alphabet: int = 26
+
+    def __post_init__(self) -> None:
+        if not 0 < self.error_rate < 1:
+            raise InvalidInputError(
+                f"error_rate is {self.error_rate}, it must lie between 0 and 1", parameter="error_rate"
+            )
+        if self.max_edits not in {1, 2}:
+            raise InvalidInputError(f"max_edits is {self.max_edits}, it can be 1 or 2", parameter="max_edits")
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateSettings:
+    """How much is looked at.
+
+    Attributes:
+        right_tokens: tokens after a word that its alternatives must explain too; None: by the model and its tokens.
+        slack_nats: an alternative is dropped if, from the left alone, the typed word is likelier by a factor of e to
+            this power: more than the right context makes good.
+        max_alternatives: of one word that are weighed with their right context.
+        likeliest: words that the model expects, told as suggestions for unknown words.
+        min_surprisal_bits: of models without word tokens, a word that surprises less is not searched for errors.
+        max_searched_words: of the sentences that are looked at together, some five hundred tokens, the most surprising
+            words that are.
+        max_spellings: strings near a word that are looked at, those whose characters go together best.
+    """
+
+    right_tokens: int | None = None
+    slack_nats: float = 9.0
+    max_alternatives: int = 8
+    likeliest: int = 5
+    min_surprisal_bits: float = 14.0
+    max_searched_words: int = 32
+    max_spellings: int = 96
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSuggestion:
+    """What a caller thinks may have been meant at a span.
+
+    Attributes:
+        text: to stand there; the typed text itself says how likely that is to be typed rightly.
+        log_prob: of typing what was typed when this is meant, by the caller's own error model; None for ours.
+    """
+
+    text: str
+    log_prob: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSpan:
+    """A caller's suggestions for a span of the text.
+
+    Attributes:
+        start: where it begins, in code points.
+        end: where it ends; not before `start`.
+        suggestions: for it.
+        parameter: the span's name in the request, for messages.
+    """
+
+    start: int
+    end: int
+    suggestions: tuple[GivenSuggestion, ...]
+    parameter: str = "candidates"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSettings:
+    """How one text is checked.
+
+    Attributes:
+        errors: what is believed of them.
+        search: how far to look.
+        dictionary: words that are right, in lower case, and as they are to be suggested.
+        given: the caller's suggestions, by their place in the text.
+    """
+
+    errors: ErrorSettings = field(default_factory=ErrorSettings)
+    search: CandidateSettings = field(default_factory=CandidateSettings)
+    dictionary: dict[str, str] = field(default_factory=dict)
+    given: tuple[GivenSpan, ...] = ()
+
+
+class ErrorModel:
+    """Log-probabilities of typing errors.
+
+    Args:
+        settings: what is believed of errors.
+    """
+
+    def __init__(self, settings: ErrorSettings) -> None:
+        self.settings = settings
+        self.log_correct = log(1 - settings.error_rate)
+        self.log_error = log(settings.error_rate)
+        self.log_space_error = self.log_error + log(settings.space_share)
+        self.log_unknown = log(settings.unknown_rate)
+        self.log_far_error = self.log_error + log(settings.far_share)
+        shares = (1 - settings.two_edits_share, settings.two_edits_share)
+        self._log_shares = np.log([1.0, *shares])  # by edits
+        self._log_neighbours = log(settings.neighbours)
+        self._log_weights = np.log([1.0, 1.0, settings.two_edits_weight])
+
+    def max_edits(self, word: str, *, known: bool) -> int:
+        """How many edits a typed word is searched within; one that is no word may be short."""
+        fewest = self.settings.two_edits_letters if known else self.settings.two_edits_letters_unknown
+        return 1 if len(word) < fewest else self.settings.max_edits
+
+    def known_word_log_probs(self, edits: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+        """Of a typed word of the vocabulary: for each word near it [N], ln P(typed | that was meant)."""
+        spread: npt.NDArray[np.float64] = self.log_error + self._log_weights[edits] - self._log_neighbours
+        return spread
+
+    def unknown_word_log_probs(
+        self, edits: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Of a typed string that is no word: for each word near it [N] and its length, ln P(typed | that was meant)."""
+        spread: npt.NDArray[np.float64] = (
+            self.log_error + self._log_shares[edits] - edits * self._log_num_strings(lengths)
+        )
+        return spread
+
+    def given_log_prob(self, count: int) -> float:
+        """Of one of so many suggestions of a caller that has no error model: ln P(typed | that was meant)."""
+        return self.log_error - log(count)
+
+    def _log_num_strings(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Logarithm of how many strings are one edit from a word: deletions, swaps, substitutions, insertions."""
+        letters = self.settings.alphabet
+        counts: npt.NDArray[np.float64] = np.log(2 * lengths * letters + letters + lengths)
+        return counts

@@ -1,0 +1,234 @@
+"""Rescoring of candidate corrections with a language model, on the context on both sides.
+
+One pass over the sentences of a batch gives the state before every token. The left context alone
+selects candidates; those that may still win are scored together with the tokens after them, in
+ragged batches.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from models.arrays import TokenIds
+from models.checking.candidates import (
+    AdvanceCall,
+    BeginCall,
+    CallGenerator,
+    CandidateGenerator,
+    CheckContext,
+    Corrections,
+    Floats,
+    Indices,
+    ScoreCall,
+    SentenceBatch,
+    Slot,
+    choice_log_probs,
+    concatenate_corrections,
+)
+from models.checking.sentences import Word
+from models.language_model import LOG_ZERO, LanguageModel
+from models.vocabulary import EOS, UNK
+
+_MAX_ROWS = 512
+"""Alternatives that are read side by side."""
+
+
+class RescoredBatch(NamedTuple):
+    """What came out for a batch.
+
+    Attributes:
+        words: of all its sentences, in order.
+        word_log_probs: ln P(word | what stands before it), of each [N].
+        log_prob: of all predicted tokens, ends of lines included.
+        num_ends: of lines.
+        slots: places where something else may have been meant; the words' first.
+        alternatives: that were weighed with both contexts [M].
+        log_odds: ln of how much likelier each is than what was typed, given the text around it [M].
+        gains_nats: by how much the model alone prefers each [M].
+        state: after the last sentence, if its line goes on; else None.
+    """
+
+    words: Sequence[Word]
+    word_log_probs: Floats
+    log_prob: float
+    num_ends: int
+    slots: Sequence[Slot]
+    alternatives: Corrections
+    log_odds: Floats
+    gains_nats: Floats
+    state: Any
+
+
+class _PrefixStates(NamedTuple):
+    """States before all tokens of a batch: row `rows[p]` of `state` is the one before token p."""
+
+    state: Any
+    rows: Indices
+
+
+def rescore_batch(
+    model: LanguageModel[Any],
+    proposer: CandidateGenerator,
+    context: CheckContext,
+    *,
+    state: Any,
+    right_tokens: int,
+) -> CallGenerator[RescoredBatch]:
+    """Read a batch, find alternatives, and weigh them.
+
+    Args:
+        model: any that reads from left to right.
+        proposer: for its tokenizer.
+        context: the batch, and how to look at it.
+        state: before a single sentence that goes on with the one before it; None otherwise.
+        right_tokens: after a place that alternatives must explain too.
+    """
+    batch = context.batch
+    reading = yield from _prefix_states(batch, state)
+    first = yield from proposer.propose(context)
+    count = len(batch.tokens)
+    starts = np.flatnonzero(first.lengths)
+    told = yield from choice_log_probs(
+        model,
+        reading.state,
+        np.concatenate([reading.rows, reading.rows[first.firsts[starts]]]),
+        np.concatenate([batch.tokens, first.tokens[first.offsets[starts]]]),
+    )
+    log_probs = np.maximum(told[:count].astype(np.float64), LOG_ZERO)
+    before = _left_context_gains(first, starts, told[count:], log_probs)
+    kept = first.select(_shortlist(context, first, before))
+    more = yield from proposer.propose_after_reading(context, reading.state, reading.rows, log_probs)
+    alternatives = concatenate_corrections([kept, more])
+    totals, stops = yield from _sequence_log_probs(batch, reading, alternatives, right_tokens)
+    sums = np.concatenate([[0.0], np.cumsum(log_probs)])
+    gains = totals - (sums[stops] - sums[alternatives.firsts])
+    log_weights = alternatives.log_weights - _typed_log_weights(context)[alternatives.slots]
+    log_weights += _unknown_word_log_odds(context, alternatives, log_probs)
+    predicted = _scored_positions(batch)
+    last = batch.sentences[-1]
+    return RescoredBatch(
+        context.words,
+        sums[context.positions + _token_counts(context.words)] - sums[context.positions],
+        float(log_probs[predicted].sum()),
+        int(np.count_nonzero(batch.tokens[predicted] == EOS)),
+        context.slots,
+        alternatives,
+        gains + log_weights,
+        gains,
+        None if last.ends else reading.state.select(reading.rows[[batch.bases[-1] + len(last.ids)]]),
+    )
+
+
+def _prefix_states(batch: SentenceBatch, state: Any) -> CallGenerator[_PrefixStates]:
+    """Read all sentences side by side, one token of each at a time."""
+    order = np.argsort(-batch.lengths, kind="stable")
+    lengths, bases = batch.lengths[order], batch.bases[order]
+    if state is None:
+        state = yield BeginCall(len(order))
+    states, firsts, num_rows = [], [], 0
+    for step in range(int(lengths[0])):
+        alive = int(np.searchsorted(-lengths, -step))  # the sentences longer than that
+        if alive < len(state):
+            state = state.select(np.arange(alive))
+        states.append(state)
+        firsts.append(num_rows)
+        num_rows += alive
+        going_on = int(np.searchsorted(-lengths, -(step + 1)))
+        if going_on:
+            going = state if going_on == alive else state.select(np.arange(going_on))
+            state = yield AdvanceCall(going, batch.tokens[bases[:going_on] + step])
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    steps = np.arange(len(batch.tokens)) - np.repeat(batch.bases, batch.lengths)
+    rows = np.array(firsts)[steps] + rank[batch.sentence_of]
+    return _PrefixStates(states[0] if len(states) == 1 else states[0].concatenate(states[1:]), rows)
+
+
+def _left_context_gains(first: Corrections, starts: Indices, told: Any, log_probs: Floats) -> Floats:
+    """By how much the first token of each alternative is likelier than the one it replaces [M]."""
+    before = np.zeros(first.number)
+    before[starts] = told - log_probs[first.firsts[starts]]
+    return before
+
+
+def _shortlist(context: CheckContext, found: Corrections, before: Floats) -> Indices:
+    """The alternatives that may win when what follows is looked at: the best of each place, ascending.
+
+    For words that the model does not know all that are among the best are kept, as suggestions.
+    """
+    if not found.number:
+        return np.zeros(0, dtype=np.int64)
+    typed = _typed_log_weights(context)
+    is_unknown = np.array([not slot.known for slot in context.slots])
+    margins = before + found.log_weights - typed[found.slots]
+    order = np.lexsort((-margins, found.slots))
+    slots = found.slots[order]
+    begins = np.flatnonzero(np.diff(slots, prepend=-1))
+    rank = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
+    likely = (margins[order] >= -context.search.slack_nats) | is_unknown[slots]
+    kept: Indices = np.sort(order[likely & (rank < context.search.max_alternatives)])
+    return kept
+
+
+def _typed_log_weights(context: CheckContext) -> Floats:
+    """Of each slot, ln of how probable it is to be typed so when it is meant."""
+    return np.array([slot.log_weight for slot in context.slots])
+
+
+def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs: Floats) -> Floats:
+    """What makes unknown words as probable as they are believed to be at least [M]; added to log-odds.
+
+    A model whose vocabulary has every word of its training text has seen no unknown word, and expects none.
+    """
+    tokens = context.batch.tokens
+    missing = np.where(tokens == UNK, np.maximum(context.error_model.log_unknown - log_probs, 0.0), 0.0)
+    sums = np.concatenate([[0.0], np.cumsum(missing)])
+    typed = np.array([sums[slot.last] - sums[slot.first] for slot in context.slots])
+    is_unknown = np.zeros(found.number, dtype=bool)
+    single = np.flatnonzero(found.lengths == 1)
+    is_unknown[single] = found.tokens[found.offsets[single]] == UNK
+    added: Floats = np.where(is_unknown, missing[found.firsts], 0.0) - typed[found.slots]
+    return added
+
+
+def _sequence_log_probs(
+    batch: SentenceBatch, reading: _PrefixStates, found: Corrections, right_tokens: int
+) -> CallGenerator[tuple[Floats, Indices]]:
+    """Log-probabilities of alternatives with the tokens after them [M], and where those end [M]."""
+    stops = np.minimum(found.lasts + right_tokens, batch.ends[batch.sentence_of[found.firsts]])
+    lengths = found.lengths + stops - found.lasts
+    totals = np.zeros(found.number)
+    order = np.argsort(lengths, kind="stable")
+    for begin in range(0, len(order), _MAX_ROWS):
+        some = order[begin : begin + _MAX_ROWS]
+        tokens = _padded_sequences(batch, found, some, int(lengths[some].max()))
+        before = reading.state.select(reading.rows[found.firsts[some]])
+        scores = yield ScoreCall(before, tokens, lengths[some])
+        totals[some] = np.maximum(scores.astype(np.float64), LOG_ZERO).sum(axis=1)
+    return totals, stops
+
+
+def _padded_sequences(batch: SentenceBatch, found: Corrections, rows: Indices, width: int) -> TokenIds:
+    """The tokens of some alternatives, then those of the text after them [R, width]; past its end, any."""
+    steps = np.arange(width)
+    own = found.lengths[rows][:, None]
+    inside = np.minimum(found.offsets[rows][:, None] + steps, max(len(found.tokens) - 1, 0))
+    behind = np.minimum(found.lasts[rows][:, None] + steps - own, len(batch.tokens) - 1)
+    following: TokenIds = batch.tokens[np.maximum(behind, 0)]
+    if not len(found.tokens):
+        return following
+    tokens: TokenIds = np.where(steps < own, found.tokens[inside], following)
+    return tokens
+
+
+def _scored_positions(batch: SentenceBatch) -> Indices:
+    """The tokens that a text is charged for: those of its sentences, and the ends of its lines."""
+    counts = [len(sentence.ids) + sentence.ends for sentence in batch.sentences]
+    firsts = np.cumsum(counts) - counts
+    places: Indices = np.arange(sum(counts)) + np.repeat(batch.bases - firsts, counts)
+    return places
+
+
+def _token_counts(words: Sequence[Word]) -> Indices:
+    return np.fromiter((word.last - word.first for word in words), np.int64, len(words))

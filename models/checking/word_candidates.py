@@ -1,0 +1,287 @@
+"""Candidate corrections for word vocabularies: near words, lost and superfluous spaces.
+
+For unknown words the words of the user dictionary are candidates too, and those that the model
+expects most in this place.
+"""
+
+from math import log
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from rapidfuzz.distance import OSA
+
+from models.arrays import TokenIds
+from models.checking.candidates import (
+    CallGenerator,
+    CandidateGenerator,
+    CheckContext,
+    Corrections,
+    CorrectionsBuilder,
+    Floats,
+    Indices,
+    PredictCall,
+    Slot,
+    concatenate_corrections,
+    single_token_corrections,
+)
+from models.checking.lexicon import FuzzyLexicon
+from models.checking.sentences import (
+    MAX_WORD_LENGTH,
+    NO_AFFIXES,
+    SpellingModel,
+    Word,
+    WordParts,
+    WordSentenceSplitter,
+    match_case,
+    split_affixes,
+    word_splits,
+)
+from models.vocabulary import EOS, UNK
+
+_WORDS_PER_STEP = 16
+"""Words that are looked up before others have their turn: about a millisecond."""
+
+_MAX_ROWS = 64
+_RIGHT_TOKENS = 5
+_DICTIONARY_SHARE = 0.5
+"""Of unknown words, those of a caller's dictionary."""
+
+
+class _NearbyWords(NamedTuple):
+    """Words near a typed one: ids [N], edits [N], and lengths of the words [N]."""
+
+    ids: TokenIds
+    edits: npt.NDArray[np.uint8]
+    lengths: Indices
+
+
+class _AffixGroup(NamedTuple):
+    """The words of the vocabulary with the same punctuation: ids [N], lengths without it [N]."""
+
+    ids: TokenIds
+    lengths: Indices
+    lexicon: FuzzyLexicon
+
+
+_NO_NEARBY_WORDS = _NearbyWords(np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(0, np.int64))
+
+
+class WordCandidateGenerator(CandidateGenerator):
+    """Proposes words of the vocabulary that are made of letters, with the same punctuation as is typed.
+
+    Args:
+        cutter: of a word tokenizer.
+    """
+
+    splitter: WordSentenceSplitter
+
+    def __init__(self, cutter: WordSentenceSplitter) -> None:
+        super().__init__(cutter)
+        tokens = cutter.tokenizer.vocabulary.tokens
+        words = [(i, word) for i, token in enumerate(tokens) if i > EOS and (word := split_affixes(token))]
+        self._ids = np.array([i for i, _ in words], dtype=np.int64)
+        self._id_of = {tokens[i]: i for i, _ in words}
+        self._longest = max(map(len, self._id_of), default=0)
+        self._members: dict[tuple[str, str], list[tuple[int, str]]] = {}
+        for i, word in words:
+            self._members.setdefault(word.affixes, []).append((i, word.core))
+        self._groups: dict[tuple[str, str], _AffixGroup] = {}
+        self._spelling = SpellingModel(list({word.core for _, word in words}))
+        if NO_AFFIXES in self._members:  # most words, so they are not left to the first request
+            self._group(NO_AFFIXES)
+
+    def right_tokens(self) -> int:
+        """Tokens after a word that its alternatives must explain too, of a model that remembers far."""
+        return _RIGHT_TOKENS
+
+    def log_spelling(self, word: str) -> float:
+        """Natural logarithm of P(spelling | an unknown word)."""
+        found = self._spelled(word)
+        return self._spelling.log_prob(found.core if found else self._key(word[:MAX_WORD_LENGTH]))
+
+    def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
+        """Words near each one; spaces; dictionary words for unknown ones; the caller's own suggestions."""
+        context.slots += [self._slot(context, number) for number in range(len(context.words))]
+        near: list[_NearbyWords] = []
+        log_weights: list[Floats] = []
+        owners: list[int] = []
+        found = CorrectionsBuilder()
+        for number, word in enumerate(context.words):
+            if number % _WORDS_PER_STEP == _WORDS_PER_STEP - 1:
+                yield None
+            if context.slots[number].exempt:
+                continue
+            some = self._nearby_words(context, word)
+            if some.ids.size:
+                near.append(some)
+                log_weights.append(_log_error_probs(context, word, some))
+                owners.append(number)
+            self._add_spaces(context, number, found)
+            if not word.known:
+                self._add_from_dictionary(context, number, found)
+        yield from self.add_given(context, found)
+        others = found.build()
+        if not near:
+            return others
+        slots = np.repeat(owners, [len(some.ids) for some in near])
+        words = single_token_corrections(
+            slots,
+            context.positions[slots],
+            np.concatenate([some.ids for some in near]),
+            np.concatenate(log_weights),
+            np.concatenate([some.edits for some in near]),
+        )
+        if self.splitter.lowercase:
+            self._restore_case(context, words)
+        return concatenate_corrections(
+            [_exclude_given(words, others, len(self.splitter.tokenizer.vocabulary)), others]
+        )
+
+    def propose_after_reading(
+        self,
+        context: CheckContext,
+        state: Any,
+        rows: Indices,
+        log_probs: Floats,  # noqa: ARG002 - models of pieces look at them
+    ) -> CallGenerator[Corrections]:
+        """For unknown words, the words that the model expects most, as suggestions: an error may be of any kind."""
+        found = CorrectionsBuilder()
+        count = min(context.search.likeliest, len(self._ids))
+        unknown = [
+            number
+            for number, word in enumerate(context.words)
+            if count and not word.known and not context.slots[number].exempt
+        ]
+        for first in range(0, len(unknown), _MAX_ROWS):
+            some = unknown[first : first + _MAX_ROWS]
+            told = yield PredictCall(state.select(rows[context.positions[some]]))
+            likely = told[:, self._ids]
+            best = np.argpartition(-likely, count - 1, axis=1)[:, :count]
+            for number, places in zip(some, best, strict=True):
+                self._add_expected(context, number, self._ids[places].tolist(), found)
+        return found.build()
+
+    def _key(self, word: str) -> str:
+        return word.lower() if self.splitter.lowercase else word
+
+    def _slot(self, context: CheckContext, number: int) -> Slot:
+        word, position = context.words[number], int(context.positions[number])
+        found = self._spelled(word.text)
+        spelling = 0.0 if word.known else self.log_spelling(word.text)
+        return Slot(
+            word.start,
+            word.end,
+            position,
+            position + 1,
+            word.known,
+            exempt=found is None or context.is_correct(word.text),
+            log_weight=context.error_model.log_correct + spelling,
+        )
+
+    def _spelled(self, word: str) -> WordParts | None:
+        return split_affixes(self._key(word))
+
+    def _nearby_words(self, context: CheckContext, word: Word) -> _NearbyWords:
+        typed = self._spelled(word.text)
+        if typed is None or typed.affixes not in self._members:
+            return _NO_NEARBY_WORDS
+        group = self._group(typed.affixes)
+        max_edits = context.error_model.max_edits(typed.core, known=word.known)
+        found = group.lexicon.fuzzy_matches(typed.core, max_edits)
+        return _NearbyWords(group.ids[found.indices], found.edits, group.lengths[found.indices])
+
+    def _group(self, affixes: tuple[str, str]) -> _AffixGroup:
+        """The words with some punctuation, made when they are first needed."""
+        group = self._groups.get(affixes)
+        if group is None:
+            ids, cores = zip(*self._members[affixes], strict=True)
+            lengths = np.fromiter(map(len, cores), np.int64, len(cores))
+            group = _AffixGroup(np.array(ids, dtype=np.int64), lengths, FuzzyLexicon(cores))
+            self._groups[affixes] = group
+        return group
+
+    def _add_spaces(self, context: CheckContext, number: int, found: CorrectionsBuilder) -> None:
+        """The word as two, and it and the next as one."""
+        word, log_weight = context.words[number], context.error_model.log_space_error
+        key = self._key(word.text)
+        if len(key) > 2 * self._longest:  # what is no word can be of any length
+            return
+        for left, right in word_splits(key):
+            if left in self._id_of and right in self._id_of:
+                ids, text = (
+                    (self._id_of[left], self._id_of[right]),
+                    self._restored_case(word, f"{left} {right}"),
+                )
+                context.add_to_slot(found, number, ids, log_weight=log_weight, edits=1, text=text)
+        if number + 1 == len(context.words) or context.slots[number + 1].exempt:
+            return
+        following = context.words[number + 1]
+        whole = self._id_of.get(key + self._key(following.text))
+        slot, other = context.slots[number], context.slots[number + 1]
+        if whole is None or other.first != slot.last:
+            return
+        context.slots.append(
+            slot._replace(
+                end=other.end,
+                last=other.last,
+                known=slot.known and other.known,
+                log_weight=slot.log_weight + other.log_weight - context.error_model.log_correct,
+            )
+        )
+        text, last = word.text + following.text, len(context.slots) - 1
+        context.add_to_slot(found, last, (whole,), log_weight=log_weight, edits=1, text=text)
+
+    def _add_from_dictionary(self, context: CheckContext, number: int, found: CorrectionsBuilder) -> None:
+        """Words of the caller's near an unknown one, which are unknown to the model too."""
+        dictionary, word = context.dictionary, context.words[number]
+        if not len(dictionary):
+            return
+        log_spelling = log(_DICTIONARY_SHARE / len(dictionary))
+        for text, edits in dictionary.fuzzy_matches(
+            word.text, context.error_model.max_edits(word.text, known=False)
+        ):
+            if self._key(text) not in self._id_of:
+                channel = float(
+                    context.error_model.unknown_word_log_probs(np.array([edits]), np.array([len(text)]))[0]
+                )
+                log_weight = channel + log_spelling
+                context.add_to_slot(found, number, (UNK,), log_weight=log_weight, edits=edits, text=text)
+
+    def _add_expected(
+        self, context: CheckContext, number: int, ids: list[int], found: CorrectionsBuilder
+    ) -> None:
+        word = context.words[number]
+        key, near = self._key(word.text), set(self._nearby_words(context, word).ids.tolist())
+        log_weight = context.error_model.log_far_error + self.log_spelling(word.text)
+        for token in ids:
+            if token not in near:
+                spelling = self.splitter.tokenizer.vocabulary[token]
+                edits, text = OSA.distance(key, spelling), self._restored_case(word, spelling)
+                context.add_to_slot(found, number, (token,), log_weight=log_weight, edits=edits, text=text)
+
+    def _restore_case(self, context: CheckContext, words: Corrections) -> None:
+        """Spell the alternatives of words that were typed with capitals as those were; others are left to their ids."""
+        capital = [number for number, word in enumerate(context.words) if not word.text.islower()]
+        for place in np.flatnonzero(np.isin(words.slots, capital)).tolist():
+            typed, token = context.words[words.slots[place]], int(words.tokens[place])
+            words.texts[place] = self._restored_case(typed, self.splitter.tokenizer.vocabulary[token])
+
+    def _restored_case(self, typed: Word, text: str) -> str:
+        """A suggestion in the case of what was typed, where the vocabulary has lower case only."""
+        return match_case(typed.text, text) if self.splitter.lowercase else text
+
+
+def _log_error_probs(context: CheckContext, word: Word, near: _NearbyWords) -> Floats:
+    if word.known:
+        return context.error_model.known_word_log_probs(near.edits)
+    return context.error_model.unknown_word_log_probs(near.edits, near.lengths)
+
+
+def _exclude_given(words: Corrections, others: Corrections, vocab_size: int) -> Corrections:
+    """The words that are not among the others for the same place: what a caller says of them counts."""
+    single = np.flatnonzero(others.lengths == 1)
+    if not single.size:
+        return words
+    given = others.slots[single] * vocab_size + others.tokens[others.offsets[single]]
+    return words.select(np.flatnonzero(~np.isin(words.slots * vocab_size + words.tokens, given)))

@@ -1,0 +1,189 @@
+"""Object stores on fsspec: any file system that can list and read, and `memory://`.
+
+A file system of fsspec has no conditional writes, so it can only be read. The store in memory is
+writable: a process-wide lock makes its conditional writes atomic.
+"""
+
+import contextlib
+import hashlib
+import math
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from typing_extensions import override
+
+from models.checkpoint.stores import ConditionalStore, ObjectEntry, ObjectStore, StoreTimeouts, TaggedContent
+from models.errors import RegistryError
+
+_CHUNK_BYTES = 8 << 20
+_TAGS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
+_TIMES = ("LastModified", "last_modified", "mtime", "created")
+
+
+class FsspecStore(ObjectStore):
+    """The files below a URL.
+
+    Args:
+        url: of the root.
+        patience: how long the file system is waited for; only those that are asynchronous inside can be given up.
+
+    Raises:
+        RegistryError: the file system needs a package that is not installed.
+    """
+
+    failures: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError)
+    """What the file system raises where it cannot do what it was asked to."""
+
+    def __init__(self, url: str, patience: StoreTimeouts) -> None:
+        self.location = url.rstrip("/")
+        self._timeouts = patience
+        self._opened: dict[int, Any] = {}
+        self._root = str(self._file_system._strip_protocol(self.location)).rstrip("/")  # noqa: SLF001 - fsspec's own way
+
+    @override
+    def entries(self, folder: str = "") -> list[ObjectEntry]:
+        with self._translate_errors("list", folder):
+            if folder:
+                return self._found(folder)
+            here = self._invoke("ls", self._root, detail=True)
+            names = [str(info["name"]).rstrip("/").rpartition("/")[2] for info in here]
+            return [entry for name in names if not name.startswith(".") for entry in self._found(name)]
+
+    @override
+    def read(self, key: str) -> TaggedContent | None:
+        with self._translate_errors("read", key):
+            try:
+                content = bytes(self._invoke("cat_file", self._path(key)))
+            except FileNotFoundError:
+                return None
+        return TaggedContent(content, hashlib.sha256(content).hexdigest())
+
+    @override
+    def chunks(self, key: str, num_bytes: int) -> Iterator[bytes]:
+        for start in range(0, num_bytes, _CHUNK_BYTES):
+            end = min(start + _CHUNK_BYTES, num_bytes)
+            try:
+                with self._translate_errors("read", key):
+                    chunk = self._invoke(
+                        "cat_file", self._path(key), start=start, end=end, num_bytes=end - start
+                    )
+            except RegistryError as error:
+                if isinstance(error.__cause__, FileNotFoundError):
+                    raise error.__cause__ from None
+                raise
+            yield chunk
+
+    def _found(self, folder: str) -> list[ObjectEntry]:
+        found: Mapping[str, Mapping[str, Any]] = self._invoke("find", self._path(folder), detail=True)
+        return [
+            ObjectEntry(path[len(self._root) + 1 :], _num_bytes(info), _tag(info), _modified_s(info))
+            for path, info in found.items()
+            if path.startswith(f"{self._root}/")
+        ]
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}" if key else self._root
+
+    def _invoke(self, method: str, *arguments: Any, num_bytes: int = 0, **options: Any) -> Any:
+        """Call the file system, no longer than it is waited for."""
+        file_system = self._file_system
+        if file_system.async_impl:
+            options["timeout"] = self._timeouts.for_bytes(num_bytes)
+        return getattr(file_system, method)(*arguments, **options)
+
+    @property
+    def _file_system(self) -> Any:
+        """The file system, made anew in a forked process: its connections are not to be shared."""
+        process = os.getpid()
+        if process not in self._opened:
+            try:
+                self._opened = {process: self._open()}
+            except ImportError as error:
+                raise RegistryError(f"the registry {self.location} cannot be opened: {error}") from None
+            except (ValueError, OSError) as error:
+                raise RegistryError(f"the registry {self.location} cannot be opened: {error}") from None
+        return self._opened[process]
+
+    def _open(self) -> Any:
+        protocol = self.location.partition("://")[0]
+        return fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=True)
+
+    @contextlib.contextmanager
+    def _translate_errors(self, what: str, key: str) -> Iterator[None]:
+        """Turn what the file system raises into one kind of error that says what could not be done."""
+        try:
+            yield
+        except self.failures as error:
+            place = f"{self.location}/{key}" if key else self.location
+            why = (
+                "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+            )
+            raise RegistryError(f"cannot {what} {place}: {why}") from error
+
+
+def _tag(info: Mapping[str, Any]) -> str:
+    return next((str(info[name]) for name in _TAGS if info.get(name)), "")
+
+
+def _num_bytes(info: Mapping[str, Any]) -> int:
+    size = info.get("size")
+    return -1 if size is None else int(size)
+
+
+def _modified_s(info: Mapping[str, Any]) -> float:
+    for name in _TIMES:
+        value = info.get(name)
+        if isinstance(value, datetime):
+            return value.timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return math.inf
+
+
+_lock = threading.RLock()
+
+
+class MemoryStore(FsspecStore, ConditionalStore):
+    """fsspec's files in memory; a lock of the process makes its conditional writes atomic."""
+
+    @override
+    def entries(self, folder: str = "") -> list[ObjectEntry]:
+        with _lock:
+            return super().entries(folder) if self._invoke("exists", self._path(folder)) else []
+
+    @override
+    def put(self, key: str, content: bytes) -> None:
+        with _lock, self._translate_errors("write", key):
+            self._invoke("pipe_file", self._path(key), content)
+
+    @override
+    def upload(self, key: str, path: Path) -> None:
+        self.put(key, path.read_bytes())
+
+    @override
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        with _lock:
+            if self.read(key) is not None:
+                return False
+            self.put(key, content)
+        return True
+
+    @override
+    def put_if_match(self, key: str, content: bytes, tag: str) -> bool:
+        with _lock:
+            current = self.read(key)
+            if current is None or current.tag != tag:
+                return False
+            self.put(key, content)
+        return True
+
+    @override
+    def delete(self, key: str) -> None:
+        with _lock, self._translate_errors("delete", key):
+            if self._invoke("exists", self._path(key)):
+                self._invoke("rm_file", self._path(key))

@@ -1,1 +1,0 @@
-"""Registries in object stores: the one place where `models` reaches a network, by way of fsspec."""

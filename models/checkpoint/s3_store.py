@@ -1,0 +1,172 @@
+"""Object store on S3, `s3://`: any server that honours If-None-Match and If-Match on writes."""
+
+import random
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+import s3fs
+from botocore.exceptions import BotoCoreError, ClientError
+from fsspec.asyn import sync
+from typing_extensions import override
+
+from models.checkpoint.fsspec_store import FsspecStore
+from models.checkpoint.stores import ConditionalStore, ObjectEntry, TaggedContent
+
+R = TypeVar("R")
+_WRITER = "writer"
+_REFUSED = {404, 412}
+_CONFLICT = 409
+_PAUSE_S = 0.1
+_MAX_SMALL_BYTES = 64 << 20
+
+
+class S3Store(FsspecStore, ConditionalStore):
+    """The objects below `s3://bucket/prefix`.
+
+    Endpoint, region and keys come from the environment, as botocore and s3fs read it: AWS_ENDPOINT_URL,
+    AWS_DEFAULT_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE, roles, FSSPEC_S3_….
+    """
+
+    failures = (*FsspecStore.failures, BotoCoreError, ClientError, aiohttp.ClientError)
+
+    @override
+    def entries(self, folder: str = "") -> list[ObjectEntry]:
+        prefix = self._key(f"{folder}/" if folder else "")
+        # '/' comes after '.' and before letters and digits: what begins with a dot is not even looked at
+        after = {} if folder else {"StartAfter": f"{prefix}/"}
+
+        async def pages() -> list[ObjectEntry]:
+            found: list[ObjectEntry] = []
+            more: dict[str, Any] = after
+            while True:
+                page = await self._call("list_objects_v2", Prefix=prefix, **more)
+                found += [
+                    ObjectEntry(
+                        entry["Key"][len(self._prefix) :],
+                        entry["Size"],
+                        entry["ETag"],
+                        entry["LastModified"].timestamp(),
+                    )
+                    for entry in page.get("Contents", ())
+                ]
+                if not page.get("IsTruncated"):
+                    return found
+                more = {"ContinuationToken": page["NextContinuationToken"]}
+
+        with self._translate_errors("list", folder):
+            return self._run_sync(pages)
+
+    @override
+    def read(self, key: str) -> TaggedContent | None:
+        async def whole() -> TaggedContent:
+            answer = await self._call("get_object", Key=self._key(key))
+            try:
+                if answer["ContentLength"] > _MAX_SMALL_BYTES:
+                    raise ValueError(f"it has {answer['ContentLength']} bytes, more than {_MAX_SMALL_BYTES}")
+                return TaggedContent(await answer["Body"].read(), answer["ETag"])
+            finally:
+                answer["Body"].close()
+
+        with self._translate_errors("read", key):
+            try:
+                return self._run_sync(whole)
+            except FileNotFoundError:
+                return None
+
+    @override
+    def put(self, key: str, content: bytes) -> None:
+        with self._translate_errors("write", key):
+            self._run_sync(lambda: self._call("put_object", Key=self._key(key), Body=content))
+
+    @override
+    def upload(self, key: str, path: Path) -> None:
+        with self._translate_errors("write", key):
+            size = path.stat().st_size
+            self._invoke("put_file", str(path), self._path(key), num_bytes=size, max_concurrency=2)
+
+    @override
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        return self._put_conditionally(key, content, {"IfNoneMatch": "*"})
+
+    @override
+    def put_if_match(self, key: str, content: bytes, tag: str) -> bool:
+        return self._put_conditionally(key, content, {"IfMatch": tag})
+
+    @override
+    def delete(self, key: str) -> None:
+        with self._translate_errors("delete", key):
+            self._run_sync(lambda: self._call("delete_object", Key=self._key(key)))
+
+    def _put_conditionally(self, key: str, content: bytes, condition: dict[str, str]) -> bool:
+        """Store on a condition. Who wrote is written too: a try whose answer was lost is not taken for another's."""
+        writer = uuid.uuid4().hex
+        asked = {"Key": self._key(key), "Body": content, "Metadata": {_WRITER: writer}, **condition}
+        with self._translate_errors("write", key):
+            for attempt in range(self._timeouts.attempts):
+                try:
+                    self._run_sync(lambda: self._call("put_object", **asked))
+                except self.failures as error:
+                    status = _status(error)
+                    if status == _CONFLICT:  # with another write at the same time; neither may have won
+                        time.sleep(_PAUSE_S * (attempt + random.random()))
+                        continue
+                    if self._writer(key) != writer:
+                        if status in _REFUSED:
+                            return False
+                        raise
+                return True
+            return self._writer(key) == writer
+
+    def _writer(self, key: str) -> str | None:
+        """Who stored an object on a condition."""
+        try:
+            answer = self._run_sync(lambda: self._call("head_object", Key=self._key(key)))
+        except FileNotFoundError:
+            return None
+        written: str | None = answer["Metadata"].get(_WRITER)
+        return written
+
+    async def _call(self, method: str, **arguments: Any) -> Any:
+        return await self._file_system._call_s3(method, Bucket=self._bucket, **arguments)  # noqa: SLF001 - its way to S3's own calls
+
+    def _run_sync(self, ask: Callable[[], Awaitable[R]]) -> R:
+        """Have it done on the file system's own event loop, no longer than a call may take."""
+        done: R = sync(self._file_system.loop, ask, timeout=self._timeouts.call_s)
+        return done
+
+    def _key(self, key: str) -> str:
+        return f"{self._prefix}{key}"
+
+    @property
+    def _bucket(self) -> str:
+        return self._root.partition("/")[0]
+
+    @property
+    def _prefix(self) -> str:
+        prefix = self._root.partition("/")[2]
+        return f"{prefix}/" if prefix else ""
+
+    @override
+    def _open(self) -> Any:
+        patience = self._timeouts
+        file_system = s3fs.S3FileSystem(
+            config_kwargs={
+                "connect_timeout": patience.connect_s,
+                "read_timeout": patience.read_s,
+                "retries": {"mode": "standard", "total_max_attempts": patience.attempts},
+            },
+            use_listings_cache=False,
+            skip_instance_cache=True,
+        )
+        file_system.retries = 1  # botocore tries again
+        return file_system
+
+
+def _status(error: Exception) -> int | None:
+    """The HTTP status of S3's answer."""
+    cause = error.__cause__
+    return cause.response["ResponseMetadata"]["HTTPStatusCode"] if isinstance(cause, ClientError) else None

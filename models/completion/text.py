@@ -1,0 +1,165 @@
+"""Word boundaries in text spelled by bytes, and edit distances of many tokens at once.
+
+A word is a run of word characters: letters, digits, combining marks, the underscore, and an
+apostrophe or a hyphen between two of those. It ends where another character comes. Bytes that are
+not UTF-8 are read as U+FFFD, which is in no word; an incomplete character leaves the word open.
+"""
+
+import codecs
+import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import TokenIds
+
+MAX_LETTERS = 32
+"""Letters of a token that are looked at."""
+
+
+class LetterTable:
+    """Tokens and their letters.
+
+    Args:
+        ids: of the tokens [N].
+        texts: what each spells.
+
+    Attributes:
+        ids: of the tokens [N].
+        lengths: letters of each [N].
+        texts: what each spells.
+    """
+
+    def __init__(self, ids: Sequence[int], texts: Sequence[str]) -> None:
+        self.ids: TokenIds = np.array(ids, np.int64)
+        self.texts = texts
+        self.lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        letters = np.array(texts, dtype=f"U{MAX_LETTERS}").view(np.uint32)
+        self._letters = np.ascontiguousarray(
+            letters.reshape(-1, MAX_LETTERS).T
+        )  # [L, N], 0 past a token's end
+
+    def distances(self, word: str, edits: int) -> npt.NDArray[np.int8]:
+        """How many edits make each beginning of a word of each beginning of each token.
+
+        Letters are inserted, left out or replaced, or neighbours exchanged: optimal string alignment (Damerau 1964).
+
+        Args:
+            word: of at most `MAX_LETTERS - edits` letters, M.
+            edits: larger distances are not told apart.
+
+        Returns:
+            [M + 1, M + 1 + edits, N]; more than `edits` where that many do not suffice.
+        """
+        size, width = len(word), len(word) + edits
+        table = np.full((size + 1, width + 1, len(self.ids)), edits + 1, np.int8)
+        differs = {letter: self._letters[:width] != ord(letter) for letter in set(word)}
+        for i in range(size + 1):
+            for j in range(max(0, i - edits), i + edits + 1):
+                self._fill(table, i, j, word, differs)
+        return table
+
+    @staticmethod
+    def _fill(
+        table: npt.NDArray[np.int8], i: int, j: int, word: str, differs: dict[str, npt.NDArray[np.bool_]]
+    ) -> None:
+        cell = table[i, j]
+        if not i or not j:
+            np.minimum(cell, max(i, j), out=cell)
+            return
+        other = differs[word[i - 1]]
+        np.minimum(cell, table[i - 1, j - 1] + other[j - 1], out=cell)
+        np.minimum(cell, table[i - 1, j] + 1, out=cell)
+        np.minimum(cell, table[i, j - 1] + 1, out=cell)
+        if i > 1 and j > 1:
+            exchanged = ~(other[j - 2] | differs[word[i - 2]][j - 1])
+            np.minimum(cell, table[i - 2, j - 2] + 1, out=cell, where=exchanged)
+
+
+JOINERS = "'\u2019-"
+"""What joins word characters: "don't", "well-known"."""
+
+
+def is_word_character(character: str) -> bool:
+    """Whether a character may stand anywhere in a word; joiners may not."""
+    return character.isalnum() or character == "_" or unicodedata.category(character).startswith("M")
+
+
+_JOINER_BYTES = frozenset(joiner.encode() for joiner in JOINERS)
+
+
+def is_joiner(spelled: bytes) -> bool:
+    """Whether some bytes are a joiner."""
+    return spelled in _JOINER_BYTES
+
+
+MAX_WORD_RUN = 64
+"""Characters of a run that are taken for the beginning of one word."""
+
+
+class WordState(NamedTuple):
+    """A place in a text, as far as words go.
+
+    Attributes:
+        begun: whether the current word has a character.
+        pending: bytes after its last sure character: a joiner, an incomplete character, or both.
+    """
+
+    begun: bool = False
+    pending: bytes = b""
+
+
+class WordScan(NamedTuple):
+    """What some bytes are to the words of a text.
+
+    Attributes:
+        ends: where words end, in bytes from where the pending bytes before these begin. Words are told as
+            long as a single space stands between two.
+        word_state: where the text goes on; None if no word goes on or begins there.
+    """
+
+    ends: tuple[int, ...]
+    word_state: WordState | None
+
+
+def scan_words(place: WordState, spelled: bytes) -> WordScan:
+    """Read some more bytes of a text."""
+    raw = place.pending + spelled
+    text, _ = codecs.utf_8_decode(raw, "replace", False)  # noqa: FBT003 - takes no names
+    begun, joined = place.begun, False
+    sure = at = 0  # bytes up to the word's last sure character, and up to here
+    ends: list[int] = []
+    for character in text:
+        at += len(character.encode())
+        if is_word_character(character):
+            begun, joined, sure = True, False, at
+        elif begun and not joined and character in JOINERS:
+            joined = True
+        else:
+            if not begun:
+                return WordScan(tuple(ends), None)
+            ends.append(sure)
+            if joined or character != " ":
+                return WordScan(tuple(ends), None)
+            begun, sure = False, at
+    return WordScan(tuple(ends), WordState(begun, raw[sure:]))
+
+
+def last_word_start(text: str) -> int:
+    """Where the word begins in which a text ends; the text's length if it ends in none.
+
+    A joiner after a word character may be within a word yet, so it belongs to the last one. Of a run of more than
+    `LONGEST` characters, as scripts without spaces have, the last so many are taken.
+    """
+    at = len(text)
+    least = max(at - MAX_WORD_RUN, 0)
+    while at > least and (is_word_character(text[at - 1]) or _may_join(text, at - 1)):
+        at -= 1
+    return at + 1 if at < len(text) and text[at] in JOINERS else at  # only where a run was cut
+
+
+def _may_join(text: str, at: int) -> bool:
+    """Whether the character there may join the one before it to what comes after."""
+    return text[at] in JOINERS and at > 0 and is_word_character(text[at - 1])

@@ -1,0 +1,245 @@
+"""Token trie: the tokens that begin with given bytes, are a prefix of them, or end a word.
+
+The trie is implicit: tokens sorted by their bytes, in which a prefix is a range. `TokenTransitions`
+groups the tokens by their effect on the current word.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import TokenIds
+from models.completion.text import LetterTable, WordScan, WordState, is_joiner, scan_words
+from models.tokenizers import Tokenizer, WordTokenizer
+from models.vocabulary import CONTROL_TOKENS, EOS
+
+_BEFORE_WORD, _IN_WORD = WordState(), WordState(begun=True)
+_SPACE = b" "
+NO_TOKENS: TokenIds = np.zeros(0, np.int64)
+
+
+class TokenTransitions(NamedTuple):
+    """What each token does where a text stands; those in no set lead to no word.
+
+    Attributes:
+        ending: end the word just here, `</s>` among them.
+        inside: belong to the word as a whole, so that it goes on.
+        crossing: end the word inside of them, or are to be read byte by byte.
+        onward: of those that end it, those that begin the next word, after a space.
+        leaping: of those that end it, those that end further words.
+    """
+
+    ending: TokenIds = NO_TOKENS
+    inside: TokenIds = NO_TOKENS
+    crossing: TokenIds = NO_TOKENS
+    onward: TokenIds = NO_TOKENS
+    leaping: TokenIds = NO_TOKENS
+
+
+class SortedTokens:
+    """Tokens in the order of what they spell.
+
+    Attributes:
+        ids: in that order [N].
+        longest: bytes of the longest.
+    """
+
+    def __init__(self, spellings: Sequence[bytes]) -> None:
+        ids = [i for i in range(len(CONTROL_TOKENS), len(spellings)) if spellings[i]]
+        ids.sort(key=spellings.__getitem__)
+        self.ids: TokenIds = np.array(ids, np.int64)
+        self._spellings = [spellings[i] for i in ids]
+        self._exactly: dict[bytes, list[int]] = {}
+        for token, spelling in zip(ids, self._spellings, strict=True):
+            self._exactly.setdefault(spelling, []).append(token)
+        self.longest = max(map(len, self._spellings), default=0)
+
+    def equal_to(self, spelled: bytes) -> Sequence[int]:
+        """The tokens that spell just this."""
+        return self._exactly.get(spelled, ())
+
+    def with_prefix(self, spelled: bytes) -> TokenIds:
+        """The tokens that begin with some bytes, in order [n]."""
+        first = bisect_left(self._spellings, spelled)
+        stem = spelled.rstrip(b"\xff")
+        if not stem:
+            return self.ids[first:]
+        past = bisect_left(self._spellings, stem[:-1] + bytes([stem[-1] + 1]), first)
+        return self.ids[first:past]
+
+    def proper_prefixes_of(self, spelled: bytes) -> TokenIds:
+        """The tokens that are a beginning of some bytes and shorter than they."""
+        lengths = range(1, min(len(spelled), self.longest + 1))
+        return np.array([i for n in lengths for i in self._exactly.get(spelled[:n], ())], np.int64)
+
+
+class TokenTrie:
+    """The tokens of a tokenizer by what they spell. Control tokens spell nothing and are in no set.
+
+    Args:
+        tokenizer: any kind.
+
+    Attributes:
+        token_bytes: what each spells [V].
+        whole_words: whether each is a word, as those of word tokenizers are.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.token_bytes = tokenizer.token_bytes
+        self.whole_words = isinstance(tokenizer, WordTokenizer)
+        self.exact = SortedTokens(self.token_bytes)
+        self._letters: dict[tuple[bool, bool], LetterTable] = {}
+        if not self.whole_words:
+            self._kinds = _TransitionTable(self.token_bytes)
+
+    @cached_property
+    def folded_bytes(self) -> tuple[bytes, ...]:
+        """What each spells whatever its case, by Unicode's case folding [V]; bytes that are no text as they are."""
+        return tuple(map(fold_case, self.token_bytes))
+
+    @cached_property
+    def folded(self) -> SortedTokens:
+        """The tokens in the order of what they spell whatever its case."""
+        return SortedTokens(self.folded_bytes)
+
+    def letters(self, *, spaced: bool, ignore_case: bool) -> LetterTable:
+        """The letters of the tokens that are text; made when they are first asked for.
+
+        Args:
+            spaced: of those that begin with a space, which is left out; else of those that do not.
+            ignore_case: letters whatever their case.
+        """
+        key = spaced, ignore_case
+        if key not in self._letters:
+            spellings = self.folded_bytes if ignore_case else self.token_bytes
+            texts = {i: _decode(spellings[i]) for i in self.exact.ids.tolist()}
+            ids = [i for i, text in texts.items() if text and text.startswith(" ") == spaced]
+            self._letters[key] = LetterTable(ids, [texts[i][spaced:] for i in ids])
+        return self._letters[key]
+
+    def transitions(self, place: WordState) -> TokenTransitions:
+        """What each token does at a place in a text."""
+        kinds = self._kinds
+        if not place.pending:
+            return kinds.in_word if place.begun else kinds.before_word
+        if is_joiner(place.pending):
+            return kinds.after_joiner
+        return kinds.in_character if place.begun else kinds.in_first_character
+
+    def transitions_along(self, place: WordState, spelled: bytes, tokens: SortedTokens) -> TokenTransitions:
+        """What those tokens do at a place that spell, or go on to spell, some bytes.
+
+        Args:
+            place: where the text stands.
+            spelled: at least one byte; if the first is a space, the word begins after it.
+            tokens: in the order by which bytes are compared.
+        """
+        reaching, kinds = tokens.with_prefix(spelled), self._kinds
+        within = tokens.proper_prefixes_of(spelled)
+        if place.pending and not is_joiner(place.pending):
+            return TokenTransitions(inside=within, crossing=reaching)
+        inside, crossing = kinds.after_space if spelled.startswith(_SPACE) else kinds.directly
+        return TokenTransitions(
+            inside=np.concatenate([within, reaching[inside[reaching]]]),
+            crossing=reaching[crossing[reaching]],
+        )
+
+
+def fold_case(spelled: bytes) -> bytes:
+    """Bytes of a text whatever its case; as they are if they are no text."""
+    try:
+        return spelled.decode().casefold().encode()
+    except UnicodeDecodeError:
+        return spelled
+
+
+def _decode(spelled: bytes) -> str:
+    """Bytes as text; empty if they are none."""
+    try:
+        return spelled.decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+class _TransitionTable:
+    """What tokens do, by the place at which they come.
+
+    Attributes:
+        before_word: where a word is to begin.
+        in_word: after a word character.
+        after_joiner: after a word's joiner, which may turn out to stand behind it.
+        in_character: within the bytes of a character after a word's beginning.
+        in_first_character: the same where the word is to begin.
+        directly: which tokens belong to a word, and which cross its end, if they begin in it [V each].
+        after_space: the same for tokens whose word begins after a space.
+    """
+
+    def __init__(self, token_bytes: Sequence[bytes]) -> None:
+        flags = _TokenFlags(len(token_bytes))
+        for token in range(len(CONTROL_TOKENS), len(token_bytes)):
+            if token_bytes[token]:
+                flags.put(token, token_bytes[token])
+        ordinary = flags.inside | flags.crossing | flags.ending
+        middle = flags.middle_of_character
+        starting = flags.starting
+        self.in_word = TokenTransitions(
+            ending=_with_eos(flags.ending),
+            inside=np.flatnonzero(flags.inside),
+            crossing=np.flatnonzero(flags.crossing),
+            onward=np.flatnonzero(flags.onward),
+            leaping=np.flatnonzero(flags.leaping),
+        )
+        self.before_word = TokenTransitions(
+            inside=np.flatnonzero(flags.inside & starting), crossing=np.flatnonzero(flags.crossing & starting)
+        )
+        self.after_joiner = self.before_word._replace(ending=_with_eos(ordinary & ~starting))
+        self.in_first_character = TokenTransitions(crossing=np.flatnonzero(middle))
+        self.in_character = self.in_first_character._replace(ending=_with_eos(ordinary & ~middle))
+        self.directly = flags.inside, flags.crossing
+        self.after_space = flags.spaced_inside, flags.spaced_crossing
+
+
+class _TokenFlags:
+    """What is noted of each token [V]."""
+
+    def __init__(self, size: int) -> None:
+        columns = np.zeros((8, size), np.bool_)
+        self.inside, self.crossing, self.ending, self.onward, self.leaping = columns[:5]
+        self.starting, self.spaced_inside, self.spaced_crossing = columns[5:]
+        self.middle_of_character = np.zeros(size, np.bool_)
+
+    def put(self, token: int, spelled: bytes) -> None:
+        """Note what a token does."""
+        spaced = spelled.startswith(_SPACE)
+        if _decode(spelled[spaced:]).isalnum():  # most are a word or a part of one
+            self.inside[token] = self.starting[token] = not spaced
+            self.ending[token] = self.onward[token] = self.spaced_inside[token] = spaced
+            return
+        self.middle_of_character[token] = 0x80 <= spelled[0] < 0xC0
+        self.starting[token] = _may_hold_word(scan_words(_BEFORE_WORD, spelled))
+        ends, place = scan_words(_IN_WORD, spelled)
+        if not ends:
+            self.inside[token] = True
+        elif ends[0] > 0:
+            self.crossing[token] = True
+        else:
+            self.ending[token] = True
+            self.onward[token] = len(ends) == 1 and place is not None
+            self.leaping[token] = len(ends) > 1
+        if spaced and _may_hold_word(word := scan_words(_BEFORE_WORD, spelled[1:])):
+            self.spaced_inside[token] = not word.ends
+            self.spaced_crossing[token] = bool(word.ends)
+
+
+def _may_hold_word(seen: WordScan) -> bool:
+    """Whether there is a word, or may be one."""
+    return bool(seen.ends) or seen.word_state is not None
+
+
+def _with_eos(flags: npt.NDArray[np.bool_]) -> TokenIds:
+    """The tokens flagged, and `</s>`."""
+    return np.concatenate([np.array([EOS]), np.flatnonzero(flags)])

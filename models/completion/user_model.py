@@ -1,0 +1,427 @@
+"""User model of autocompletion: decaying counts of accepted words and word pairs.
+
+    P(w | h) = (c(h, w) + T(h) · P(w)) / (c(h) + T(h)),    P(w) = c(w) / Σ c
+
+c counts, T(h) is the number of different words after h; counts that have decayed below one count in
+T by their remainder. Source: Witten and Bell 1991, method C, interpolated as in Chen and Goodman
+1998.
+
+A `UserModel` is an immutable value: learning makes a new one, so concurrent readers see either. It
+is independent of tokens: its words need not be in any model's vocabulary.
+"""
+
+import heapq
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice, pairwise
+from typing import NamedTuple
+
+import numpy as np
+from rapidfuzz.distance import OSA
+from rapidfuzz.process import cdist
+
+from models.completion.text import JOINERS, MAX_WORD_RUN, is_word_character, last_word_start
+
+SENTENCE_START = ""
+"""Stands before the first word of a sentence."""
+
+_LARGEST_UNIT = 1e9
+_MIN_COUNT = 1e-12
+"""A count below it is none: one fades so far within forty half-lives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserModelLimits:
+    """What is remembered of one user at most.
+
+    Attributes:
+        max_words: different words; past it an eighth is forgotten, the rarest and longest unused.
+        pairs_per_word: pairs of neighbours for each of these, on the average; likewise.
+        max_word_characters: longer words are not learnt.
+        half_life_words: after so many words more, one that was learnt counts half.
+    """
+
+    max_words: int = 1000
+    pairs_per_word: int = 4
+    max_word_characters: int = 64
+    half_life_words: float = 1000.0
+
+    @property
+    def max_pairs(self) -> int:
+        """Pairs of neighbours at most."""
+        return self.max_words * self.pairs_per_word
+
+
+class WordSequence(NamedTuple):
+    """Words that were written one after the other.
+
+    Attributes:
+        previous: the word before them; `START` where they begin a sentence, None where nobody knows.
+        words: they.
+    """
+
+    previous: str | None
+    words: Sequence[str]
+
+
+class WordCount(NamedTuple):
+    """How often a word was written; by now, if counts fade."""
+
+    text: str
+    times: float
+
+
+class PairCount(NamedTuple):
+    """How often a word was written after another; `previous` is empty where it began a sentence."""
+
+    previous: str
+    text: str
+    times: float
+
+
+class UserModel:
+    """Words and pairs of neighbours with their counts.
+
+    Args:
+        words: count of each word, in units.
+        followers: for each word, and for `START`, the counts of words after it, in units.
+        unit: what counts as one now. It grows with every word learnt, which is how older counts fade.
+    """
+
+    def __init__(
+        self,
+        words: Mapping[str, float] | None = None,
+        followers: Mapping[str, Mapping[str, float]] | None = None,
+        unit: float = 1.0,
+    ) -> None:
+        self._words = words or {}
+        self._followers = followers or {}
+        self._unit = unit
+
+    def __len__(self) -> int:
+        """Different words."""
+        return len(self._words)
+
+    @property
+    def num_pairs(self) -> int:
+        """Different pairs of neighbours."""
+        return sum(map(len, self._followers.values()))
+
+    @cached_property
+    def total(self) -> float:
+        """Of all words' counts."""
+        return sum(self._words.values()) / self._unit
+
+    def count(self, word: str) -> float:
+        """How often a word was written; 0 if never."""
+        return self._words.get(word, 0.0) / self._unit
+
+    def followers(self, previous: str) -> dict[str, float]:
+        """How often which words were written after another, or at the start of a sentence."""
+        return {word: count / self._unit for word, count in self._followers.get(previous, {}).items()}
+
+    @property
+    def words(self) -> Iterable[str]:
+        """All of them."""
+        return self._words
+
+    def likeliest(self, limit: int) -> list[str]:
+        """The words with the highest counts."""
+        return heapq.nlargest(limit, self._words, key=self._words.__getitem__)
+
+    def words_with_prefix(self, prefix: str, *, ignore_case: bool = False) -> list[str]:
+        """The words that begin so, the prefix itself included."""
+        if not ignore_case:
+            return [word for word in self._words if word.startswith(prefix)]
+        folded = prefix.casefold()
+        return [word for word in self._words if word.casefold().startswith(folded)]
+
+    def updated(self, sentences: Iterable[WordSequence], bounds: UserModelLimits) -> "UserModel":
+        """The model once these sentences have been written too."""
+        words, followers, unit = dict(self._words), dict(self._followers), self._unit
+        own: set[str] = set()  # whose followers are copies by now
+        growth = 2.0 ** (1 / bounds.half_life_words)
+        for sentence in sentences:
+            previous = sentence.previous
+            for word in sentence.words:
+                if len(word) > bounds.max_word_characters:
+                    previous = word  # which has no followers, either
+                    continue
+                unit *= growth
+                words[word] = words.get(word, 0.0) + unit
+                if previous is not None and len(previous) <= bounds.max_word_characters:
+                    if previous not in own:
+                        followers[previous] = dict(followers.get(previous, {}))
+                        own.add(previous)
+                    after: dict[str, float] = followers[previous]  # type: ignore[assignment]  # a copy of ours
+                    after[word] = after.get(word, 0.0) + unit
+                previous = word
+        return UserModel(words, followers, unit).limited_to(bounds)
+
+    def export(self) -> tuple[list[WordCount], list[PairCount]]:
+        """All that is remembered, as `restored` takes it; what has faded to nothing is left out."""
+        least = _MIN_COUNT * self._unit
+        words = {word: count / self._unit for word, count in self._words.items() if count >= least}
+        pairs = [
+            PairCount(previous, word, count / self._unit)
+            for previous, word, count in _flatten_pairs(self._followers)
+            if count >= least and word in words
+        ]
+        return [WordCount(*item) for item in words.items()], pairs
+
+    def limited_to(self, bounds: UserModelLimits) -> "UserModel":
+        """What of it the bounds allow, its unit a moderate number."""
+        words, followers = self._words, self._followers
+        if len(words) > bounds.max_words:
+            words = dict(
+                heapq.nlargest(_pruned_size(bounds.max_words), words.items(), key=lambda item: item[1])
+            )
+            followers = _group_pairs(pair for pair in _flatten_pairs(followers) if pair[1] in words)
+        if sum(map(len, followers.values())) > bounds.max_pairs:
+            followers = _group_pairs(
+                heapq.nlargest(
+                    _pruned_size(bounds.max_pairs), _flatten_pairs(followers), key=lambda pair: pair[2]
+                )
+            )
+        if self._unit > _LARGEST_UNIT:
+            words = {word: count / self._unit for word, count in words.items()}
+            followers = _group_pairs(
+                (previous, word, n / self._unit) for previous, word, n in _flatten_pairs(followers)
+            )
+            return UserModel(words, followers)
+        return UserModel(words, followers, self._unit)
+
+
+def user_model_from_counts(
+    words: Iterable[tuple[str, float]], pairs: Iterable[tuple[str, str, float]] = ()
+) -> UserModel:
+    """A model of given counts, each word and pair once, the latter of two neighbours among the words."""
+    return UserModel(dict(words), _group_pairs(pairs))
+
+
+def _pruned_size(limit: int) -> int:
+    """What is kept where there is more than the limit: so that not every word more costs a look at all of them."""
+    return limit - limit // 8
+
+
+def _flatten_pairs(followers: Mapping[str, Mapping[str, float]]) -> Iterable[tuple[str, str, float]]:
+    return ((previous, word, count) for previous, after in followers.items() for word, count in after.items())
+
+
+def _group_pairs(flat: Iterable[tuple[str, str, float]]) -> dict[str, dict[str, float]]:
+    followers: dict[str, dict[str, float]] = {}
+    for previous, word, count in flat:
+        followers.setdefault(previous, {})[word] = count
+    return followers
+
+
+_SENTENCE_BREAK = re.compile(r"(?<=[.!?…])\s+|[\r\n]+")
+"""Between sentences; a full stop inside a number or an address ends none."""
+
+_SENTENCE_END = re.compile(r"([.!?…][\"'\u2019”»)\]]*|[\r\n])\s*\Z")
+_LOOKBACK_CHARACTERS = 256
+"""Characters before a word in which the previous word is looked for."""
+
+
+def split_word_sequences(text: str, context: str | None = None) -> list[WordSequence]:
+    """The sentences of a text that have words.
+
+    Args:
+        text: any.
+        context: what stands before it; empty if it begins a sentence, None if nobody knows.
+    """
+    several = sentence_words(text)
+    before = None if context is None else previous_word(context)
+    return [WordSequence(SENTENCE_START if place else before, words) for place, words in enumerate(several)]
+
+
+def sentence_words(text: str) -> list[list[str]]:
+    """The words of each sentence of a text; sentences without any are left out."""
+    return [
+        words
+        for piece in _SENTENCE_BREAK.split(text)
+        if (words := [w for part in piece.split() for w in _chunk_words(part)])
+    ]
+
+
+def previous_word(text: str) -> str:
+    """The word after which the next one comes; `START` where that begins a sentence."""
+    tail = text[-_LOOKBACK_CHARACTERS:]
+    if _SENTENCE_END.search(tail) is not None:
+        return SENTENCE_START
+    end = len(tail)
+    while end and not is_word_character(tail[end - 1]):
+        end -= 1
+    return tail[last_word_start(tail[:end]) : end]
+
+
+def _chunk_words(part: str) -> Iterator[str]:
+    """The words of a text without white space."""
+    found: list[str] = []
+    end = len(part)
+    while end:
+        tail = max(end - MAX_WORD_RUN - 1, 0)  # which is all that `last_word` looks at
+        begin = tail + last_word_start(part[tail:end])
+        word = part[begin:end].rstrip(JOINERS)
+        if word:
+            found.append(word)
+        end = begin if begin < end else end - 1
+    return reversed(found)
+
+
+class ScoredPhrase(NamedTuple):
+    """A word, or words with a space between, and their probability."""
+
+    text: str
+    probability: float
+
+
+def most_probable(rated: Iterable[ScoredPhrase], limit: int) -> list[ScoredPhrase]:
+    """The likeliest, the likeliest first; of equally likely ones the first by spelling."""
+    return heapq.nsmallest(limit, rated, key=_rank_key)
+
+
+def _rank_key(one: ScoredPhrase) -> tuple[float, str]:
+    return -one.probability, one.text
+
+
+class PrefixMatches(NamedTuple):
+    """The words that begin alike.
+
+    Attributes:
+        mass: that one of them comes next.
+        words: the likeliest of them, the likeliest first.
+    """
+
+    mass: float
+    words: list[ScoredPhrase]
+
+
+class NextWordModel:
+    """The words of several personal models, their counts added, after one word.
+
+    Args:
+        models: a user's, say, and a dictionary; with no words at all every probability is 0.
+        previous: the word before; `START` at the start of a sentence.
+    """
+
+    def __init__(self, models: Sequence[UserModel], previous: str) -> None:
+        self._models = [model for model in models if len(model)]
+        self._total = sum(model.total for model in self._models)
+        after: Counter[str] = Counter()
+        for model in self._models:
+            after.update(model.followers(previous))
+        self._after = after
+        self._num_after = after.total()
+        self._novelty = sum(min(1.0, count) for count in after.values())
+
+    def __bool__(self) -> bool:
+        """Whether there are any words."""
+        return bool(self._models)
+
+    @cached_property
+    def followers(self) -> list[ScoredPhrase]:
+        """The words that were written after the previous one, the likeliest first."""
+        return sorted(self._rated(self._after), key=_rank_key)
+
+    def probability(self, word: str) -> float:
+        """That a word comes next; 0 for one that was never written."""
+        if not self._models:
+            return 0.0
+        alone = sum([model.count(word) for model in self._models]) / self._total
+        if not self._novelty:
+            return alone
+        return (self._after.get(word, 0.0) + self._novelty * alone) / (self._num_after + self._novelty)
+
+    def words_with_prefix(self, prefix: str, *, ignore_case: bool, limit: int) -> PrefixMatches:
+        """The words that begin so, the prefix itself included; with no prefix any."""
+        if not prefix:
+            likeliest = (word for model in self._models for word in model.likeliest(limit))
+            words = {*self._after, *likeliest}
+            return PrefixMatches(float(bool(self)), most_probable(self._rated(words), limit))
+        words = {
+            word
+            for model in self._models
+            for word in model.words_with_prefix(prefix, ignore_case=ignore_case)
+        }
+        rated = self._rated(words)
+        return PrefixMatches(math.fsum(one.probability for one in rated), most_probable(rated, limit))
+
+    def _rated(self, words: Iterable[str]) -> list[ScoredPhrase]:
+        return [ScoredPhrase(word, self.probability(word)) for word in words]
+
+    def fuzzy_matches(self, prefix: str, edits: int, *, ignore_case: bool) -> dict[str, int]:
+        """The words that begin so after at most so many corrections, and how many.
+
+        Distance: inserted, deleted, changed and swapped neighbouring characters, none touched twice.
+        """
+        words = list({word for model in self._models for word in model.words})
+        typed, texts = prefix, words
+        if ignore_case:
+            typed, texts = prefix.casefold(), [word.casefold() for word in words]
+        lengths = range(max(1, len(typed) - edits), len(typed) + edits + 1)
+        distances = [
+            cdist([typed], [text[:length] for text in texts], scorer=OSA.distance, score_cutoff=edits)[0]
+            for length in lengths
+        ]
+        least = np.min(distances, axis=0)
+        return {words[place]: int(least[place]) for place in np.flatnonzero(least <= edits).tolist()}
+
+
+class NextWordModels:
+    """The words of several personal models after any word; what follows each is put together once.
+
+    Args:
+        models: as of `NextWordModel`.
+    """
+
+    def __init__(self, models: Sequence[UserModel]) -> None:
+        self._models = models
+        self._known: dict[str, NextWordModel] = {}
+
+    def after(self, previous: str) -> NextWordModel:
+        """The words after this one."""
+        words = self._known.get(previous)
+        if words is None:
+            words = self._known[previous] = NextWordModel(self._models, previous)
+        return words
+
+
+def phrase_probability(words: NextWordModels, previous: str, several: Sequence[str]) -> float:
+    """That several words come one after the other."""
+    probability = 1.0
+    for before, word in pairwise((previous, *several)):
+        probability *= words.after(before).probability(word)
+        if not probability:
+            break
+    return probability
+
+
+def extend_phrases(
+    words: NextWordModels, first: Iterable[ScoredPhrase], max_words: int, limit: int
+) -> list[ScoredPhrase]:
+    """How words go on: phrases of 2 to `max_words` words whose neighbours were neighbours before.
+
+    Args:
+        words: that they are made of.
+        first: the words that phrases begin with, the likeliest ones.
+        max_words: of a phrase.
+        limit: phrases of each length at most, the likeliest.
+    """
+    found: list[ScoredPhrase] = []
+    longest = list(first)
+    for _ in range(max_words - 1):
+        longer = (_phrase_extensions(words, phrase) for phrase in longest)
+        longest = list(islice(heapq.merge(*longer, key=_rank_key), limit))
+        found += longest
+    return found
+
+
+def _phrase_extensions(words: NextWordModels, phrase: ScoredPhrase) -> Iterator[ScoredPhrase]:
+    """A phrase with each word that followed its last, the likeliest first."""
+    for word, probability in words.after(phrase.text.rpartition(" ")[2]).followers:
+        yield ScoredPhrase(f"{phrase.text} {word}", phrase.probability * probability)

@@ -1,0 +1,317 @@
+"""Beam search over one prompt, with a compiled search for the best one-token extensions.
+
+`BeamSearch` holds no model states: each step takes the log-probabilities of the rows of its live
+beams, and `live` names the rows and tokens to continue with.
+
+Source: diverse groups, Vijayakumar et al. 2016. The diversity penalty decides between beams; it is
+no part of their totals.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from models.arrays import FloatArray, TokenIds
+from models.decoding.parameters import DecodingParameters
+from models.decoding.rules import KernelRows, buffers_for
+from models.decoding.sampling import BUFFERS_TYPE, LOG_PROBS_TYPE, ROWS_TYPE, adjust_scores, insert_sorted
+from models.decoding.stopping import StopBytes, Tail
+from models.language_model import TopTokens
+from models.vocabulary import EOS
+
+
+class BeamExtensions(NamedTuple):
+    """Beams with one more token, the best first; of equal ones the earlier beam, then the smaller id.
+
+    Attributes:
+        beams: which beam of those given [k].
+        tokens: its new token [k].
+        totals: its score with that [k].
+    """
+
+    beams: TokenIds
+    tokens: TokenIds
+    totals: npt.NDArray[np.float64]
+
+
+def best_extensions(
+    log_probs: FloatArray,
+    rows: KernelRows,
+    *,
+    members: Sequence[int],
+    totals: Sequence[float],
+    count: int,
+    penalties: Mapping[int, float],
+) -> BeamExtensions:
+    """The best extensions of M beams by any token.
+
+    Args:
+        log_probs: a model's own [R, V]; they are not changed.
+        rows: the rules of all R rows.
+        members: each beam's row [M].
+        totals: each beam's score so far [M].
+        count: how many extensions, if so many are possible.
+        penalties: what to subtract from the score of a token while ranking; the totals given have it not.
+    """
+    places = np.empty(count, np.int64)
+    ranks = np.full(count, -np.inf)
+    width = log_probs.shape[1]
+    _rank_extensions(
+        np.ascontiguousarray(log_probs),
+        rows,
+        np.array(members, np.int64),
+        np.array(totals),
+        np.fromiter(penalties.keys(), np.int64, len(penalties)),
+        np.fromiter(penalties.values(), np.float64, len(penalties)),
+        buffers_for(width),
+        places,
+        ranks,
+    )
+    possible = ranks > -np.inf
+    beams, tokens = np.divmod(places[possible], width)
+    back = np.array([penalties.get(token, 0.0) for token in tokens.tolist()]) if penalties else 0.0
+    return BeamExtensions(beams, tokens, ranks[possible] + back)
+
+
+@numba.njit(
+    types.void(
+        LOG_PROBS_TYPE,
+        ROWS_TYPE,
+        types.int64[::1],
+        types.float64[::1],
+        types.int64[::1],
+        types.float64[::1],
+        BUFFERS_TYPE,
+        types.int64[::1],
+        types.float64[::1],
+    ),
+    nogil=True,
+    cache=True,
+)
+def _rank_extensions(
+    log_probs: Any,
+    rows: Any,
+    members: Any,
+    totals: Any,
+    shunned: Any,
+    by: Any,
+    room: Any,
+    places: Any,
+    ranks: Any,
+) -> None:
+    scores, width, last = room.scores, log_probs.shape[1], len(ranks) - 1
+    least = ranks[last]
+    for beam in range(len(members)):
+        row, total = members[beam], totals[beam]
+        scores[:width] = log_probs[row]
+        adjust_scores(scores, row, rows, room.counts)
+        for place in range(len(shunned)):
+            scores[shunned[place]] -= by[place]
+        for token in range(width):
+            rank = total + scores[token]
+            if rank > least:
+                insert_sorted(ranks, places, rank, beam * width + token)
+                least = ranks[last]
+
+
+class TokenInfo(NamedTuple):
+    """What a model says of a token in its place.
+
+    Attributes:
+        logprob: its own log-probability of it.
+        top: the most probable tokens, if asked for.
+    """
+
+    logprob: float
+    top: TopTokens | None
+
+
+class TokenNode(NamedTuple):
+    """A token and what stands before it."""
+
+    previous: "TokenNode | None"
+    token: int
+    info: TokenInfo
+
+
+_EMPTY_TAIL = Tail()
+
+
+@dataclass(slots=True)
+class Beam:
+    """A continuation that goes on.
+
+    Attributes:
+        row: where it stands in the batch.
+        total: its score, the sum over its tokens.
+        end: its last token; None before the first.
+        tail: the end of its text, in which a stop string may have begun.
+    """
+
+    row: int
+    total: float = 0.0
+    end: TokenNode | None = None
+    tail: Tail = _EMPTY_TAIL
+
+
+class FinishedBeam(NamedTuple):
+    """A continuation that has ended.
+
+    Attributes:
+        score: its total over length ** length_penalty.
+        end: its last token, `</s>` aside; None if there is none.
+        eos: what the model says of the `</s>` that ended it; None if another thing did.
+        full: whether it was `max_tokens` that ended it.
+    """
+
+    score: float
+    end: TokenNode | None
+    eos: TokenInfo | None
+    full: bool
+
+    def nodes(self) -> list[TokenNode]:
+        """Its tokens in order, `</s>` aside."""
+        links, link = [], self.end
+        while link is not None:
+            links.append(link)
+            link = link.previous
+        return links[::-1]
+
+
+@dataclass(slots=True)
+class _Group:
+    """Beams that compete with each other, and the best of theirs that are finished."""
+
+    live: list[Beam]
+    finished: list[FinishedBeam] = field(default_factory=list)
+
+
+class BeamSearch:
+    """The search for continuations of one prompt.
+
+    Args:
+        parameters: of the request.
+        row: where the prompt stands in the batch.
+        stops: finds stop strings; None if there are none.
+    """
+
+    def __init__(self, parameters: DecodingParameters, row: int, stops: StopBytes | None = None) -> None:
+        self._parameters = parameters
+        self._stops = stops
+        self._size = parameters.beams // parameters.num_beam_groups
+        self._groups = [_Group([Beam(row)]) for _ in range(parameters.num_beam_groups)]
+        self._steps = 0
+
+    @property
+    def live(self) -> list[Beam]:
+        """The beams that go on; none when the search is over."""
+        return [beam for group in self._groups for beam in group.live]
+
+    def step(self, log_probs: FloatArray, rows: KernelRows, tops: TopTokens | None) -> None:
+        """Extend all beams by a token.
+
+        Args:
+            log_probs: a model's own, of all rows of the batch [R, V].
+            rows: their rules.
+            tops: the most probable tokens of each row [R, k], if asked for.
+        """
+        self._steps += 1
+        taken: Counter[int] = Counter()
+        for group in self._groups:
+            if not group.live:
+                continue
+            shunned = {token: self._parameters.diversity_penalty * times for token, times in taken.items()}
+            taken.update(self._extend(group, log_probs, rows, tops, shunned if any(shunned.values()) else {}))
+            if self._is_done(group):
+                group.live = []
+
+    def best(self) -> list[FinishedBeam]:
+        """The `n` best continuations that differ, or as many as there are, the best first."""
+        every = sorted((f for group in self._groups for f in group.finished), key=lambda f: -f.score)
+        seen: dict[tuple[int, ...], FinishedBeam] = {}
+        for finished in every:
+            seen.setdefault(tuple(link.token for link in finished.nodes()), finished)
+        return list(seen.values())[: self._parameters.n]
+
+    def _extend(
+        self,
+        group: _Group,
+        log_probs: FloatArray,
+        rows: KernelRows,
+        tops: TopTokens | None,
+        shunned: dict[int, float],
+    ) -> list[int]:
+        """Replace a group's beams by their best extensions; of those that end only what is among the best counts.
+
+        Twice as many extensions are looked at as beams are kept, since each beam may end.
+
+        Returns:
+            The tokens taken, `</s>` among them.
+        """
+        extensions = best_extensions(
+            log_probs,
+            rows,
+            members=[beam.row for beam in group.live],
+            totals=[beam.total for beam in group.live],
+            count=2 * self._size,
+            penalties=shunned,
+        )
+        before, group.live = group.live, []
+        taken = []
+        full = self._steps == self._parameters.max_tokens
+        for rank, (place, token, total) in enumerate(zip(*(a.tolist() for a in extensions), strict=True)):
+            beam = before[place]
+            top = None if tops is None else TopTokens(tops.ids[beam.row], tops.log_probs[beam.row])
+            told = TokenInfo(float(log_probs[beam.row, token]), top)
+            if token == EOS:
+                if rank < self._size:
+                    self._finish(group, total, beam.end, eos=told)
+                    taken.append(token)
+                continue
+            link = TokenNode(beam.end, token, told)
+            tail = self._stops.advance(beam.tail, token) if self._stops else beam.tail
+            if tail.stopped or full:
+                if rank < self._size or full:
+                    self._finish(group, total, link, full=not tail.stopped)
+                    taken.append(token)
+            elif len(group.live) < self._size:
+                group.live.append(Beam(beam.row, total, link, tail))
+                taken.append(token)
+        if not extensions.tokens.size:  # nothing but the end is possible
+            for beam in before:
+                self._finish(group, beam.total, beam.end)
+        return taken
+
+    def _finish(
+        self,
+        group: _Group,
+        total: float,
+        end: TokenNode | None,
+        *,
+        eos: TokenInfo | None = None,
+        full: bool = False,
+    ) -> None:
+        score = total / self._steps**self._parameters.length_penalty
+        group.finished.append(FinishedBeam(score, end, eos, full))
+        group.finished.sort(key=lambda finished: -finished.score)
+        del group.finished[self._size :]
+
+    def _is_done(self, group: _Group) -> bool:
+        """Whether no beam of a group can become better than those finished, or that is not asked for."""
+        parameters = self._parameters
+        if len(group.finished) < self._size:
+            return False
+        if parameters.early_stopping or parameters.beams == 1:
+            return True
+        if not parameters.never_raises_scores:
+            return False
+        best = max((beam.total for beam in group.live), default=0.0)
+        # a total only falls, so it is best divided by the most, or the least, that it can come to be divided by
+        length = parameters.max_tokens if parameters.length_penalty > 0 else self._steps + 1
+        return bool(best / length**parameters.length_penalty <= group.finished[-1].score)

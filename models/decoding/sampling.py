@@ -1,0 +1,469 @@
+"""Compiled choice of the next token of each row, by as little of its distribution as its rules allow.
+
+With `choose_tokens` a row's whole distribution is adjusted (mask, bias, penalties), truncated and
+drawn from. Rows whose rules need no whole distribution are drawn by `sample_by_blocks`: first a
+block of 64 tokens by its sum, then the token within the block.
+
+A row's answer depends on that row alone: sums run over fixed blocks in a fixed order. Exponentials
+are in single precision, with a relative error below 3e-7, and so are sums within a block.
+"""
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from models.arrays import FloatArray, TokenIds, to_numpy
+from models.decoding.batch import SequenceBatch
+from models.decoding.rules import (
+    END_AFTER,
+    FREQUENCY,
+    MIN_P,
+    PRESENCE,
+    REPETITION,
+    SUM_BLOCK,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    TYPICAL_P,
+    KernelBuffers,
+    KernelRows,
+    buffers_for,
+)
+from models.decoding.truncation import truncate
+from models.kernels.math import exp, greater
+from models.language_model import BLOCK_TOKENS, BlockSampler, LanguageModel, supports
+from models.vocabulary import BOS, EOS, UNK
+
+_IMPOSSIBLE = np.float32(-np.inf)
+_MAX_SCORE = np.float32(3e38)
+"""By penalties next to nothing a score would become infinite, and no weight could be told from nothing beside it."""
+
+
+@numba.njit(nogil=True)
+def adjust_scores(scores: Any, row: Any, rows: Any, counts: Any) -> None:
+    """Turn a row of log-probabilities into scores, in place.
+
+    The work grows with the row's biases and bans and the tokens that penalties look at, not with V.
+
+    Args:
+        scores: [V] or longer, float32.
+        row: its number.
+        rows: `Rows`.
+        counts: [V], all 0; so they are left.
+    """
+    scores[UNK] = scores[BOS] = _IMPOSSIBLE
+    if rows.lengths[row] < rows.rules[row, END_AFTER]:
+        scores[EOS] = _IMPOSSIBLE
+    for place in range(rows.banned_spans[row, 0], rows.banned_spans[row, 1]):
+        scores[rows.banned_ids[place]] = _IMPOSSIBLE
+    for place in range(rows.bias_spans[row, 0], rows.bias_spans[row, 1]):
+        scores[rows.bias_ids[place]] += rows.bias_values[place]
+    repetition = rows.rules[row, REPETITION]
+    presence, frequency = rows.rules[row, PRESENCE], rows.rules[row, FREQUENCY]
+    if repetition != 1 or presence != 0 or frequency != 0:
+        _apply_penalties(scores, row, rows, counts)
+
+
+@numba.njit(nogil=True)
+def _apply_penalties(scores: Any, row: Any, rows: Any, counts: Any) -> None:
+    repetition = rows.rules[row, REPETITION]
+    presence, frequency = rows.rules[row, PRESENCE], rows.rules[row, FREQUENCY]
+    history, length = rows.history, rows.lengths[row]
+    for place in range(length):
+        counts[history[row, place]] += 1
+    if repetition != 1:
+        for place in range(rows.prompt_spans[row, 0], rows.prompt_spans[row, 1]):
+            token = rows.prompt_ids[place]
+            if counts[token] == 0:
+                scores[token] = penalise_repetition(scores[token], repetition)
+    for place in range(length):
+        token = history[row, place]
+        if counts[token]:  # its first place; the count is cleared there
+            score = penalise_repetition(scores[token], repetition)
+            scores[token] = score - frequency * counts[token] - presence
+            counts[token] = 0
+
+
+@numba.njit(nogil=True, inline="always")
+def penalise_repetition(score: Any, penalty: Any) -> Any:
+    """The score of a token seen before."""
+    return min(score / penalty, _MAX_SCORE) if score > 0 else score * penalty
+
+
+_LANES = 64
+_LOWEST = np.float32(-np.inf)
+_ZERO = np.float32(0)
+_NEGLIGIBLE = np.float32(-87)  # beside a score of 0, in single precision
+_MIN_TEMPERATURE = 1e-30
+
+ROWS_TYPE = types.NamedTuple(  # type: ignore[no-untyped-call]  # numba ships no annotations for it
+    [
+        types.float64[:, ::1],
+        types.int32[::1],
+        types.float32[::1],
+        types.int64[:, ::1],
+        types.int32[::1],
+        types.int64[:, ::1],
+        types.int32[::1],
+        types.int64[:, ::1],
+        types.int32[:, ::1],
+        types.int64[::1],
+    ],
+    KernelRows,
+)
+BUFFERS_TYPE = types.NamedTuple(  # type: ignore[no-untyped-call]
+    [types.float32[::1]] * 3 + [types.int32[::1]] * 3 + [types.float64[::1]] * 2, KernelBuffers
+)
+LOG_PROBS_TYPE = types.Array(types.float32, 2, "C", readonly=True)
+
+
+class ChosenTokens(NamedTuple):
+    """A token a row.
+
+    Attributes:
+        tokens: ids [R].
+        log_probs: the model's own of them [R].
+    """
+
+    tokens: TokenIds
+    log_probs: FloatArray
+
+
+def choose_tokens(log_probs: FloatArray, rows: KernelRows, draws: npt.NDArray[np.float64]) -> ChosenTokens:
+    """One token a row: the most probable where the temperature is 0, else drawn.
+
+    Of equally probable tokens the smallest id is chosen; `</s>` where none is possible.
+
+    Args:
+        log_probs: a model's own [R, V]; they are not changed.
+        rows: their rules.
+        draws: a number in [0, 1) a row [R], read where one is drawn.
+    """
+    chosen = ChosenTokens(np.empty(len(log_probs), np.int64), np.empty(len(log_probs), np.float32))
+    _choose_rows(np.ascontiguousarray(log_probs), rows, draws, buffers_for(log_probs.shape[1]), *chosen)
+    return chosen
+
+
+@numba.njit(nogil=True)
+def _truncates(rules: Any, row: Any) -> Any:
+    return (
+        rules[row, TOP_K] > 0 or rules[row, TYPICAL_P] < 1 or rules[row, TOP_P] < 1 or rules[row, MIN_P] > 0
+    )
+
+
+@numba.njit(nogil=True)
+def _highest(scores: Any) -> Any:
+    """The greatest of scores, as many as a multiple of a block."""
+    lanes = np.full(_LANES, _LOWEST)
+    for first in range(0, len(scores), _LANES):
+        for lane in range(_LANES):
+            lanes[lane] = greater(lanes[lane], scores[first + lane])
+    return lanes.max()
+
+
+@numba.njit(nogil=True)
+def _index_of(scores: Any, score: Any) -> Any:
+    """Where a score first stands."""
+    place = 0
+    while scores[place] != score:
+        place += 1
+    return place
+
+
+@numba.njit(nogil=True)
+def _write_weights(scores: Any, peak: Any, scale: Any, weights: Any, sums: Any) -> None:
+    """Write the exponentials of scores less their peak, times a scale, and the sum of each block of them."""
+    for block in range(len(sums)):
+        given = scores[block * SUM_BLOCK : (block + 1) * SUM_BLOCK]
+        written = weights[block * SUM_BLOCK : (block + 1) * SUM_BLOCK]
+        for place in range(SUM_BLOCK):
+            score = (given[place] - peak) * scale
+            weight = exp(score)  # of all, and then the choice: so the loop is vectorised
+            written[place] = weight if score > _NEGLIGIBLE else _ZERO
+        sums[block] = _sum_block(written)
+
+
+@numba.njit(nogil=True)
+def _write_block_sums(weights: Any, count: Any, sums: Any) -> None:
+    """Write the sum of each block of the first `count` weights; what follows them in the last is cleared."""
+    blocks = (count + SUM_BLOCK - 1) // SUM_BLOCK
+    weights[count : blocks * SUM_BLOCK] = 0
+    for block in range(blocks):
+        sums[block] = _sum_block(weights[block * SUM_BLOCK : (block + 1) * SUM_BLOCK])
+
+
+@numba.njit(nogil=True)
+def _sum_block(weights: Any) -> Any:
+    """The sum of a block, in lanes and these by halves, however wide the machine computes."""
+    lanes = np.zeros(_LANES, np.float32)
+    for first in range(0, SUM_BLOCK, _LANES):
+        for lane in range(_LANES):
+            lanes[lane] += weights[first + lane]
+    width = _LANES
+    while width > 1:
+        width //= 2
+        for lane in range(width):
+            lanes[lane] += lanes[lane + width]
+    return lanes[0]
+
+
+@numba.njit(nogil=True)
+def _draw_index(weights: Any, count: Any, sums: Any, draw: Any) -> Any:
+    """The place, of the first `count`, where the running sum of weights first exceeds a share of it."""
+    blocks = (count + SUM_BLOCK - 1) // SUM_BLOCK
+    total = 0.0
+    for block in range(blocks):
+        total += sums[block]
+    target, running, block = draw * total, 0.0, 0
+    while block < blocks - 1 and running + sums[block] <= target:
+        running += sums[block]
+        block += 1
+    last = 0
+    for place in range(block * SUM_BLOCK, min((block + 1) * SUM_BLOCK, count)):
+        if weights[place] > 0:
+            last = place
+            running += weights[place]
+            if running > target:
+                return place
+    while weights[last] == 0:  # rounding has carried the target past the last possible token
+        last = block * SUM_BLOCK - 1 if last == 0 else last - 1
+    return last
+
+
+@numba.njit(nogil=True)
+def _choose_row(scores: Any, row: Any, rules: Any, draw: Any, room: Any, width: Any) -> Any:
+    """The token of one row, by its scores, which are written over."""
+    peak = _highest(scores)
+    if not peak > _LOWEST:  # nothing is possible, or the model gave no numbers: no place has such a score
+        return EOS
+    if rules[row, TEMPERATURE] == 0:
+        return _index_of(scores, peak)
+    scale = np.float32(1 / max(rules[row, TEMPERATURE], _MIN_TEMPERATURE))
+    _write_weights(scores, peak, scale, room.weights, room.sums)
+    if not _truncates(rules, row):
+        return _draw_index(room.weights, width, room.sums, draw)
+    for place in range(width):
+        scores[place] = (scores[place] - peak) * scale
+    count = truncate(row, rules, room, width)
+    _write_block_sums(room.weights, count, room.sums)
+    return room.ids[_draw_index(room.weights, count, room.sums, draw)]
+
+
+@numba.njit(
+    types.void(
+        LOG_PROBS_TYPE, ROWS_TYPE, types.float64[::1], BUFFERS_TYPE, types.int64[::1], types.float32[::1]
+    ),
+    nogil=True,
+    cache=True,
+)
+def _choose_rows(log_probs: Any, rows: Any, draws: Any, room: Any, tokens: Any, own: Any) -> None:
+    scores, width = room.scores, log_probs.shape[1]
+    for row in range(len(tokens)):
+        for token in range(width):  # a slice would be copied more slowly
+            scores[token] = log_probs[row, token]
+        adjust_scores(scores, row, rows, room.counts)
+        tokens[row] = _choose_row(scores, row, rows.rules, draws[row], room, width)
+        own[row] = log_probs[row, tokens[row]]
+
+
+UNDETERMINED = -1
+"""Chosen where too little weight is left to draw by: nearly all of it was on what may not come."""
+
+_MIN_SHARE = 1e-12
+"""Of the weight of all tokens: with less, the rest may be too little for single precision."""
+_NEGLIGIBLE_SUM = 1e-30  # weights of impossible tokens may sum to less than it, but not to 0
+_ONE = np.float32(1)
+_FLOATS, _TABLE = types.float32[::1], types.float32[:, ::1]
+_DOUBLES, _INTEGERS, _FLAGS = types.float64[::1], types.int64[::1], types.boolean[::1]
+
+
+def sample_by_blocks(model: BlockSampler[Any], state: Any, batch: SequenceBatch) -> ChosenTokens:
+    """A token a row, drawn at its temperature; of rows that are `RuleTable.plain`.
+
+    Args:
+        model: weighs blocks of tokens.
+        state: its own, R rows.
+        batch: the rows.
+
+    Returns:
+        `UNDETERMINED` for a row that must be drawn otherwise.
+    """
+    rules, everyone = batch.table.numbers, np.arange(len(batch))
+    temperatures = rules[:, TEMPERATURE].astype(np.float32)
+    weighed, scales = model.block_sums(state, temperatures), _ONE / temperatures
+    endless = batch.lengths < rules[:, END_AFTER]
+    blocks, targets = np.zeros(len(batch), np.int64), np.empty(len(batch))
+    _draw_blocks(
+        weighed.sums,
+        weighed.first,
+        weighed.highest,
+        scales,
+        endless,
+        batch.uniform_numbers(),
+        blocks,
+        targets,
+    )
+    logits = model.logits(weighed, everyone, blocks)
+    places = np.empty(len(batch), np.int64)
+    _draw_in_blocks(logits, weighed.highest, scales, endless, blocks, targets, places)
+    log_probs = logits[everyone, places] - weighed.log_sums
+    tokens = np.where(places < 0, UNDETERMINED, blocks * BLOCK_TOKENS + places)
+    return ChosenTokens(tokens, log_probs)
+
+
+@numba.njit(nogil=True, inline="always")
+def _token_weight(logit: Any, highest: Any, scale: Any) -> Any:
+    score = (logit - highest) * scale
+    return exp(score) if score > _NEGLIGIBLE else np.float32(0)
+
+
+@numba.njit(nogil=True, inline="always")
+def _is_possible(token: Any, endless: Any) -> Any:
+    return token > EOS or (token == EOS and not endless)
+
+
+@numba.njit(
+    types.void(_TABLE, _TABLE, _FLOATS, _FLOATS, _FLAGS, _DOUBLES, _INTEGERS, _DOUBLES),
+    nogil=True,
+    cache=True,
+)
+def _draw_blocks(
+    sums: Any, first: Any, highest: Any, scales: Any, endless: Any, draws: Any, blocks: Any, targets: Any
+) -> None:
+    """Write the block [R] in which each row's token lies, and what is left there of its share of the weight [R].
+
+    It is not a number where too little weight is left, and the block the first.
+    """
+    for row in range(len(blocks)):
+        in_first = 0.0
+        for token in range(BLOCK_TOKENS):
+            if _is_possible(token, endless[row]):
+                in_first += _token_weight(first[row, token], highest[row], scales[row])
+        total = in_first
+        for block in range(1, sums.shape[1]):
+            total += sums[row, block]
+        target, running, before, found = draws[row] * total, 0.0, 0.0, 0
+        for block in range(sums.shape[1]):
+            weight = in_first if block == 0 else np.float64(sums[row, block])
+            if weight > _NEGLIGIBLE_SUM:
+                found, before = block, running
+                running += weight
+                if running > target:
+                    break
+        blocks[row], targets[row] = found, target - before
+        if total < _MIN_SHARE:
+            blocks[row], targets[row] = 0, np.nan
+
+
+@numba.njit(
+    types.void(_TABLE, _FLOATS, _FLOATS, _FLAGS, _INTEGERS, _DOUBLES, _INTEGERS), nogil=True, cache=True
+)
+def _draw_in_blocks(
+    logits: Any, highest: Any, scales: Any, endless: Any, blocks: Any, targets: Any, places: Any
+) -> None:
+    """Write the place of each row's token within its block [R]; -1 where it is undetermined."""
+    for row in range(len(places)):
+        places[row], running = -1, 0.0
+        if np.isnan(targets[row]):
+            continue
+        for place in range(BLOCK_TOKENS):
+            weight = _token_weight(logits[row, place], highest[row], scales[row])
+            if weight > 0 and _is_possible(blocks[row] * BLOCK_TOKENS + place, endless[row]):
+                places[row] = place  # the last that is possible, should rounding carry the target past it
+                running += weight
+                if running > targets[row]:
+                    break
+
+
+class TokenChoices(NamedTuple):
+    """What comes next.
+
+    Attributes:
+        chosen: a token a row.
+        full_rows: rows whose whole distributions were computed, ascending [F].
+        log_probs: these [F, V].
+    """
+
+    chosen: ChosenTokens
+    full_rows: TokenIds
+    log_probs: FloatArray
+
+
+_NO_ROWS, _NO_LOG_PROBS = np.zeros(0, np.int64), np.zeros((0, 0), np.float32)
+
+
+def choose_next_tokens(
+    model: LanguageModel[Any], state: Any, batch: SequenceBatch, *, in_full: npt.NDArray[np.bool_]
+) -> TokenChoices:
+    """Choose a token for each of R rows. What a row is given depends on that row alone.
+
+    Args:
+        model: any; one that weighs blocks of tokens spares most of the work.
+        state: its own, R rows.
+        batch: the rows; theirs are the rules.
+        in_full: which of them must have their whole distributions computed [R].
+    """
+    if not supports(model, BlockSampler):
+        return _choose_from_distributions(model, state, batch)
+    by_weight = batch.table.unfiltered & ~in_full
+    if not by_weight.any():
+        return _choose_from_distributions(model, state, batch)
+    if by_weight.all():
+        chosen = sample_by_blocks(model, state, batch)
+    else:
+        rows = np.flatnonzero(by_weight)
+        some = sample_by_blocks(model, state.select(rows), batch.select(rows))
+        chosen = ChosenTokens(np.full(len(batch), UNDETERMINED), np.empty(len(batch), np.float32))
+        _scatter(chosen, rows, some)
+    rest = np.flatnonzero(chosen.tokens == UNDETERMINED)
+    if not len(rest):
+        return TokenChoices(chosen, _NO_ROWS, _NO_LOG_PROBS)
+    log_probs, part = to_numpy(model.next_log_probs(state.select(rest))), batch.select(rest)
+    _scatter(chosen, rest, choose_tokens(log_probs, part.rows(), part.uniform_numbers()))
+    return TokenChoices(chosen, rest, log_probs)
+
+
+def _choose_from_distributions(model: LanguageModel[Any], state: Any, batch: SequenceBatch) -> TokenChoices:
+    log_probs = to_numpy(model.next_log_probs(state))
+    return TokenChoices(
+        choose_tokens(log_probs, batch.rows(), batch.uniform_numbers()), np.arange(len(batch)), log_probs
+    )
+
+
+def _scatter(chosen: ChosenTokens, rows: TokenIds, some: ChosenTokens) -> None:
+    chosen.tokens[rows], chosen.log_probs[rows] = some
+
+
+@numba.njit(nogil=True)
+def insert_sorted(values: Any, items: Any, value: Any, item: Any) -> None:
+    """Put a value, greater than the last, into its place among values in descending order, after its equals."""
+    place = len(values) - 1
+    while place > 0 and values[place - 1] < value:
+        values[place], items[place] = values[place - 1], items[place - 1]
+        place -= 1
+    values[place], items[place] = value, item
+
+
+@numba.njit(types.void(LOG_PROBS_TYPE, types.int64[:, ::1], types.float32[:, ::1]), nogil=True, cache=True)
+def write_top_tokens(log_probs: Any, ids: Any, values: Any) -> None:
+    """Write the greatest entries of each row of log_probs [R, V], the greatest first; of equal ones by id.
+
+    Args:
+        log_probs: of R rows.
+        ids: written, [R, k].
+        values: written, [R, k].
+    """
+    last = ids.shape[1] - 1
+    for row in range(len(log_probs)):
+        # the first entries as they come, so that impossible ones have their places too
+        for token in range(last + 1):
+            values[row, token] = np.float32(-np.inf)
+            insert_sorted(values[row, : token + 1], ids[row, : token + 1], log_probs[row, token], token)
+        least = values[row, last]
+        for token in range(last + 1, log_probs.shape[1]):
+            if log_probs[row, token] > least:
+                insert_sorted(values[row], ids[row], log_probs[row, token], token)
+                least = values[row, last]

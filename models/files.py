@@ -1,0 +1,206 @@
+"""Model configuration files, and compressed text files.
+
+- `read_config` and `write_config`: the small JSON file from which a model or a tokenizer is
+  rebuilt.
+- `decompressed` and `atomic_writer`: gzip, xz and Zstandard. Reading goes by a file's first bytes,
+  writing by its suffix. Expansion is bounded; a written file gets its name only when it is
+  complete.
+"""
+
+import contextlib
+import gzip
+import json
+import lzma
+import os
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from io import BufferedReader, RawIOBase
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import zstandard
+
+from models.errors import FormatError, ManifestError
+
+CONFIG_FILE = "config.json"
+"""What it is called beside a model's weights."""
+
+
+def write_config(path: Path, config: Mapping[str, Any]) -> None:
+    """Write the file, a line for each value."""
+    path.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read the file; what its values mean is for the caller to check.
+
+    Raises:
+        ManifestError: it is missing, is not JSON, or is no object.
+    """
+    try:
+        config: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ManifestError(f"{path} cannot be read: {error!s:.300}") from None
+    if not isinstance(config, dict):
+        raise ManifestError(f"{path} holds no object, but a {type(config).__name__}")
+    return config
+
+
+COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst")
+MAX_EXPANSION = 250
+"""How many times its size a packed file may unpack to: texts shrink to a tenth, repeated lines to a hundredth."""
+
+
+class ExpansionError(Exception):
+    """A packed file holds more than any text would: it was made to fill memory."""
+
+
+DECOMPRESSION_ERRORS = (
+    lzma.LZMAError,
+    gzip.BadGzipFile,
+    zlib.error,
+    zstandard.ZstdError,
+    EOFError,
+    ExpansionError,
+)
+"""What reading a damaged packed file raises."""
+
+_ZSTD_CHUNK_BYTES = 1 << 10  # a piece may unpack to 30,000 times its size
+_BUFFER_BYTES = 1 << 18
+_UNCHECKED_BYTES = 1 << 24  # a small file may be anything
+_GZIP_LEVEL, _XZ_PRESET, _ZSTD_LEVEL = 6, 1, 3
+
+
+def decompressed(raw: BufferedReader) -> BinaryIO:
+    """What a file holds, whatever its name; reading may raise one of `DECOMPRESSION_ERRORS`."""
+    magic = raw.peek(8)
+    if magic.startswith(b"\x1f\x8b"):
+        return _open_bounded(raw, lambda packed: gzip.GzipFile(fileobj=packed, mode="rb"))
+    if magic.startswith(b"\xfd7zXZ"):
+        return _open_bounded(raw, lzma.LZMAFile)
+    if magic.startswith(b"\x28\xb5\x2f\xfd"):
+        return _open_bounded(raw, _ZstandardReader)
+    return raw
+
+
+def _open_bounded(raw: BufferedReader, unpack: Callable[[Any], Any]) -> BinaryIO:
+    packed = _CountingReader(raw)
+    return BufferedReader(_BoundedReader(packed, unpack(packed)), _BUFFER_BYTES)
+
+
+class _CountingReader:
+    """A file, and how much of it was read: what comes through a pipe cannot be asked for its place."""
+
+    def __init__(self, raw: BufferedReader) -> None:
+        self._raw = raw
+        self.num_bytes = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Read as files are."""
+        data = self._raw.read(size)
+        self.num_bytes += len(data)
+        return data
+
+
+class _BoundedReader(RawIOBase):
+    """What a packed file holds, as long as that may be something that somebody has packed."""
+
+    def __init__(self, packed: _CountingReader, stream: Any) -> None:
+        self._packed = packed
+        self._stream = stream
+        self._num_bytes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, or some of it; 0 at the end.
+
+        Raises:
+            ExpansionError: it is past what may come of so much.
+        """
+        size: int = self._stream.readinto(buffer)
+        self._num_bytes += size
+        if self._num_bytes > max(_UNCHECKED_BYTES, MAX_EXPANSION * self._packed.num_bytes):
+            raise ExpansionError(f"it unpacks to over {MAX_EXPANSION} times its size, which no text does")
+        return size
+
+
+class _ZstandardReader(RawIOBase):
+    """What a Zstandard file holds; the library's own reader does not see that a file was cut off."""
+
+    def __init__(self, raw: _CountingReader) -> None:
+        self._raw = raw
+        self._frame = zstandard.ZstdDecompressor().decompressobj()
+        self._begun = False
+        self._unpacked = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, or some of it; 0 at the end."""
+        while not self._unpacked:
+            packed = self._frame.unused_data or self._raw.read(_ZSTD_CHUNK_BYTES)
+            if self._frame.eof:
+                self._frame, self._begun = zstandard.ZstdDecompressor().decompressobj(), False
+            if not packed:
+                if self._begun:
+                    raise EOFError("it ends in the middle of a frame")
+                return 0
+            self._begun = True
+            self._unpacked = memoryview(self._frame.decompress(packed))
+        size = min(len(buffer), len(self._unpacked))
+        buffer[:size] = self._unpacked[:size]
+        self._unpacked = self._unpacked[size:]
+        return size
+
+
+@contextlib.contextmanager
+def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
+    """A function that adds bytes to a new file; it is packed as its name's ending says.
+
+    A thread of its own packs and writes. The file gets its name at the end; should anything
+    go wrong before, nothing is left behind, and a file of that name stays as it was.
+
+    Raises:
+        FormatError: the file system refuses.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise FormatError(path, "cannot be written: there is something that is no file")
+        temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")  # short, as the file's own name may be long
+        with temporary.open("xb") as file, contextlib.ExitStack() as at_the_end:
+            at_the_end.callback(temporary.unlink, missing_ok=True)
+            # the thread ends first: a stream must not be closed while it is written to
+            with _compressor(path.suffix, file) as stream, ThreadPoolExecutor(1) as thread:
+                pending: list[Future[int]] = []
+
+                def write(data: bytes) -> None:
+                    while pending:
+                        pending.pop().result()  # raises what writing raised
+                    pending.append(thread.submit(stream.write, data))
+
+                yield write
+                write(b"")
+                pending.pop().result()
+            file.flush()
+            os.fsync(file.fileno())
+            temporary.replace(path)
+    except OSError as error:
+        raise FormatError(path, f"cannot be written: {error.strerror or error}") from None
+
+
+def _compressor(suffix: str, file: BinaryIO) -> contextlib.AbstractContextManager[BinaryIO]:
+    """A stream into a file that leaves the file open when it is closed itself."""
+    if suffix == ".gz":  # no name and time in it: equal contents give equal files
+        packed = gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=file, mtime=0)
+        return cast("BinaryIO", packed)
+    if suffix == ".xz":
+        return cast("BinaryIO", lzma.LZMAFile(file, "wb", preset=_XZ_PRESET))
+    if suffix == ".zst":
+        compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
+        return cast("BinaryIO", compressor.stream_writer(file, closefd=False))
+    return contextlib.nullcontext(file)

@@ -1,0 +1,1 @@
+"""Building blocks of compiled kernels: LLVM intrinsics, elementary functions, sums, threads; no torch."""

@@ -1,0 +1,122 @@
+"""Helpers for numba intrinsics written in LLVM's language: pointers, vectors of 16, AMX instructions.
+
+numba passes the context, the builder, the signature and the arguments to the `generate` of an
+intrinsic.
+
+AMX (Intel's Advanced Matrix Extensions) has tile registers of 16 rows of 64 bytes; one instruction
+multiplies 16 x 64 by 64 x 16 bytes and adds to 16 x 16 sums. `HAS_AMX` says whether the processor
+has it, `USE_AMX` whether Linux has granted it to this process; the permission is requested at
+import.
+"""
+
+import ctypes
+import platform
+from typing import Any
+
+import llvmlite.binding
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils as _cgutils
+from numba.extending import intrinsic
+
+VECTOR_WIDTH = 16
+"""Numbers of 32 bits in the widest vectors."""
+
+FLOAT_VECTOR = ir.VectorType(ir.FloatType(), VECTOR_WIDTH)
+INT_VECTOR = ir.VectorType(ir.IntType(32), VECTOR_WIDTH)
+BYTE, INT64 = ir.IntType(8), ir.IntType(64)
+BYTE_POINTER = BYTE.as_pointer()
+
+codegen: Any = _cgutils
+_Pointer: Any = types.CPointer
+
+
+def data_pointer(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
+    """Where the elements of an argument begin: an array, or what `at` gives."""
+    if isinstance(signature.args[position], _Pointer):
+        return arguments[position]
+    return context.make_array(signature.args[position])(context, builder, arguments[position]).data
+
+
+def byte_pointer(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
+    """The same as a pointer to bytes."""
+    return builder.bitcast(data_pointer(context, builder, signature, arguments, position), BYTE_POINTER)
+
+
+@intrinsic
+def _at(
+    _typing_context: Any,
+    array: Any,
+    index: Any,
+) -> Any:
+    """Where an array is from an element on, for an intrinsic that reads or writes there.
+
+    A slice would say the same, but be counted among those that hold the array, and no more when it is done with: two
+    operations that no other core may come between. This is not counted, so that the array must be an argument of the
+    function, or of one that calls it.
+
+    Args:
+        array: contiguous, of one dimension.
+        index: of the element.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.gep(data_pointer(context, builder, signature, arguments, 0), [arguments[1]])
+
+    return _Pointer(array.dtype)(array, index), generate
+
+
+pointer_at: Any = _at  # called without the typing context
+
+
+def broadcast(builder: Any, value: Any, kind: Any) -> Any:
+    """A number in every place of a vector of a kind, `FLOATS` or `INT_VECTOR`."""
+    empty = ir.Constant(kind, ir.Undefined)
+    one = builder.insert_element(empty, value, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(one, empty, ir.Constant(INT_VECTOR, None))
+
+
+def call_llvm(builder: Any, function: str, *arguments: Any) -> Any:
+    """What one of LLVM's functions, such as `fma`, makes of vectors of sixteen floats."""
+    declared = ir.FunctionType(FLOAT_VECTOR, [FLOAT_VECTOR] * len(arguments))
+    named = codegen.get_or_insert_function(builder.module, declared, f"llvm.{function}.v{VECTOR_WIDTH}f32")
+    return builder.call(named, arguments)
+
+
+def emit_prefetch(builder: Any, place: Any) -> None:
+    """Have the cache line at a place brought into the second cache, as it is read soon; nothing waits for it."""
+    number = ir.IntType(32)
+    reading, second_cache, data = (ir.Constant(number, value) for value in (0, 2, 1))
+    declared = ir.FunctionType(ir.VoidType(), [BYTE_POINTER, number, number, number])
+    fetch = codegen.get_or_insert_function(builder.module, declared, "llvm.prefetch.p0i8")
+    builder.call(fetch, [place, reading, second_cache, data])
+
+
+_SYSTEM_CALL, _REQUEST, _TILE_DATA = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+
+
+def _has_amx() -> bool:
+    features = llvmlite.binding.get_host_cpu_features()
+    return bool(features.get("amx-tile") and features.get("amx-int8"))
+
+
+def _request_amx() -> bool:
+    """Whether Linux lets this process use tiles; it wants to be asked before the first."""
+    if not (HAS_AMX and platform.system() == "Linux"):
+        return False
+    refused: int = ctypes.CDLL(None).syscall(_SYSTEM_CALL, _REQUEST, _TILE_DATA)
+    return refused == 0
+
+
+HAS_AMX = _has_amx()
+"""Whether the processor has them, so that kernels with them can be compiled."""
+
+USE_AMX = _request_amx()
+"""Whether this process may run such kernels."""
+
+
+def emit_x86(builder: Any, instruction: str, *arguments: Any) -> None:
+    """Generate an instruction; tiles are named by their numbers."""
+    values = [ir.Constant(ir.IntType(8), one) if isinstance(one, int) else one for one in arguments]
+    declared = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+    builder.call(codegen.get_or_insert_function(builder.module, declared, f"llvm.x86.{instruction}"), values)

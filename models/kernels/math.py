@@ -1,0 +1,88 @@
+"""Elementary functions in single precision without branches: exp, sigmoid, tanh, fused multiply-add.
+
+Loops over them are vectorised. Processors round every operation used here in the same way for one
+value and for many, and none is contracted or reordered: a result depends on the argument alone.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+LOG2_E = np.float32(1.4426950408889634)
+LOWEST_EXPONENT = np.float32(-126.0)
+_HALF = np.float32(0.5)
+_ONE = np.float32(1)
+_TWO = np.float32(2)
+_SATURATION = np.float32(40)  # beyond it, the functions below have reached their limits
+# 2^f for f in [-1/2, 1/2], its Taylor series; the relative error is below 3e-7
+_C1, _C2, _C3 = np.float32(0.6931471806), np.float32(0.2402265070), np.float32(0.0555041087)
+_C4, _C5, _C6 = np.float32(0.0096181291), np.float32(0.0013333558), np.float32(0.0001540353)
+EXP2_COEFFICIENTS = (_C1, _C2, _C3, _C4, _C5, _C6)
+"""Coefficients of that series, after 1."""
+
+
+@intrinsic
+def _float_of_bits(_typing_context: Any, bits: Any) -> Any:  # noqa: ARG001
+    """The float32 that 32 bits stand for."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.uint32), generate
+
+
+@intrinsic
+def _bits_of_float(_typing_context: Any, value: Any) -> Any:  # noqa: ARG001
+    """The 32 bits of a float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return types.uint32(types.float32), generate
+
+
+@intrinsic
+def _fused(_typing_context: Any, a: Any, b: Any, c: Any) -> Any:  # noqa: ARG001
+    """The sum a b + c, rounded once, whatever the processor."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.fma(*arguments)
+
+    return types.float32(types.float32, types.float32, types.float32), generate
+
+
+float_of_bits: Any = _float_of_bits  # called without the typing context
+bits_of_float: Any = _bits_of_float
+fma: Any = _fused
+
+
+@numba.njit(nogil=True, inline="always")
+def greater(x: Any, y: Any) -> Any:
+    """The greater of two numbers: a comparison and a choice, which Python's `max` is not."""
+    return x if x > y else y  # noqa: FURB136 - compiled otherwise
+
+
+@numba.njit(nogil=True, inline="always")
+def exp(x: Any) -> Any:
+    """e^x in single precision for x ≤ 88; the smallest normal number for any x below -87."""
+    y = greater(x * LOG2_E, LOWEST_EXPONENT)
+    whole = np.floor(y + _HALF)
+    f = y - whole
+    p = fma(fma(fma(fma(fma(fma(_C6, f, _C5), f, _C4), f, _C3), f, _C2), f, _C1), f, _ONE)
+    return p * float_of_bits(np.uint32(np.int32(whole) + np.int32(127)) << np.uint32(23))
+
+
+@numba.njit(nogil=True, inline="always")
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + e^-x) in single precision."""
+    return _ONE / (_ONE + exp(-greater(x, -_SATURATION)))
+
+
+@numba.njit(nogil=True, inline="always")
+def tanh(x: Any) -> Any:
+    """The hyperbolic tangent in single precision; the absolute error is below 2e-7."""
+    return _ONE - _TWO / (_ONE + exp(_TWO * -greater(-x, -_SATURATION)))

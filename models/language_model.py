@@ -1,0 +1,452 @@
+"""The protocol of all model families, their optional capabilities, and scoring with any model.
+
+Decoders, endpoints and metrics are written against `LanguageModel` alone: three verbs over an
+immutable state. Optional capabilities are protocols of their own, found with `supports`, never by
+calling and catching. `score_sequences`, `prefill_sequences` and `read_sequences` use one pass where
+the model has one and step token by token otherwise.
+
+Log-probabilities are natural logarithms. A probability of zero is minus infinity inside, and
+`LOG_ZERO` where JSON is written.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import TypeIs
+
+from models.arrays import Array, FloatArray, TokenIds, to_numpy
+from models.vocabulary import EOS, Vocabulary
+
+
+class State(Protocol):
+    """What a model remembers of B texts, one row each. A value: no operation changes it."""
+
+    def __len__(self) -> int:
+        """The number of rows, B."""
+        ...
+
+    def select(self, rows: TokenIds) -> Self:
+        """A state with rows `rows[0], rows[1], …` of this one; rows may repeat."""
+        ...
+
+    def concatenate(self, others: Sequence[Self]) -> Self:
+        """A state with this one's rows, then those of each of `others`."""
+        ...
+
+
+C = TypeVar("C")
+S = TypeVar("S", bound=State)
+S_contra = TypeVar("S_contra", bound=State, contravariant=True)
+
+
+def supports(model: object, capability: type[C]) -> TypeIs[C]:
+    """Whether a model's class has all methods of an optional capability.
+
+    The same as `isinstance`, which looks at every method of the object each time (10 µs, Python 3.11).
+    """
+    return issubclass(type(model), capability)
+
+
+class LanguageModel(Protocol[S]):
+    """A distribution over the next token given the tokens so far."""
+
+    @property
+    def family(self) -> str:
+        """The family's name, as in the checkpoint's manifest: `ngram`, `lstm`, …."""
+        ...
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The tokens that ids stand for; V is their number."""
+        ...
+
+    @property
+    def normalised(self) -> bool:
+        """Whether each row of `next_log_probs` sums to 1 within 1e-5."""
+        ...
+
+    def initial_state(self, batch: int) -> S:
+        """The state after `<s>`, in each of `batch` rows."""
+        ...
+
+    def empty_state(self, batch: int) -> S:
+        """The state after nothing at all, in each of `batch` rows."""
+        ...
+
+    def advance(self, state: S, tokens: TokenIds) -> S:
+        """Consume one token per row.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B], each in [0, V).
+
+        Returns:
+            The state after the tokens.
+        """
+        ...
+
+    def next_log_probs(self, state: S) -> Array:
+        """Natural-log probabilities [B, V] of the token that follows each row.
+
+        `</s>` and `<unk>` take part; `<s>` is never predicted, so its entry is minus infinity.
+        """
+        ...
+
+
+@runtime_checkable
+class SequenceScorer(Protocol[S_contra]):
+    """Optional: score whole sequences in one pass."""
+
+    def score(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """Log-probabilities of given tokens, each given the state and the tokens before it.
+
+        Args:
+            state: B rows, the context of each sequence; it is not changed.
+            tokens: ids [B, T], each in [0, V); what lies past a row's length is ignored.
+            lengths: [B], each in [0, T].
+
+        Returns:
+            Natural-log probabilities [B, T]; 0 past a row's length.
+        """
+        ...
+
+
+@runtime_checkable
+class RaggedScorer(Protocol[S_contra]):
+    """Optional: score sequences that lie one after the other, without padding."""
+
+    def score_ragged(self, state: S_contra, tokens: TokenIds, offsets: TokenIds) -> FloatArray:
+        """Natural-log probabilities [N] of the tokens of B sequences.
+
+        Args:
+            state: B rows, the context of each sequence; it is not changed.
+            tokens: ids of all sequences [N], each in [0, V).
+            offsets: where each sequence starts, and N at the end [B + 1].
+        """
+        ...
+
+
+@runtime_checkable
+class ChoiceScorer(Protocol[S_contra]):
+    """Optional: score some of the tokens that may come next, looking at each row's distribution once."""
+
+    def score_choices(self, state: S_contra, rows: TokenIds, tokens: TokenIds) -> FloatArray:
+        """Natural-log probabilities [C] of tokens, each as the next of one row.
+
+        Args:
+            state: B rows; it is not changed.
+            rows: of each token, never falling [C].
+            tokens: ids [C], each in [0, V).
+        """
+        ...
+
+
+@runtime_checkable
+class Prefiller(Protocol[S]):
+    """Optional: consume whole sequences in one pass."""
+
+    def prefill(self, state: S, tokens: TokenIds, lengths: TokenIds) -> S:
+        """The state after given tokens.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B, T], each in [0, V); what lies past a row's length is ignored.
+            lengths: [B], each in [0, T].
+        """
+        ...
+
+
+class ReadScores(NamedTuple):
+    """What a model says of given tokens, and what it remembers after them.
+
+    Attributes:
+        log_probs: natural-log probabilities [B, T]; 0 past a row's length.
+        state: B rows.
+    """
+
+    log_probs: FloatArray
+    state: Any
+
+
+@runtime_checkable
+class SequenceReader(Protocol[S_contra]):
+    """Optional: score whole sequences and consume them in one pass, for texts that are read piece by piece."""
+
+    def read(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
+        """What `SequenceScorer.score` and `Prefiller.prefill` answer; see there for the arguments."""
+        ...
+
+
+class TopTokens(NamedTuple):
+    """The most probable next tokens of one distribution or of B, the most probable first.
+
+    Attributes:
+        ids: [k] or [B, k].
+        log_probs: natural logarithms of their probabilities, of the same shape.
+    """
+
+    ids: TokenIds
+    log_probs: FloatArray
+
+
+@runtime_checkable
+class TopKPredictor(Protocol[S_contra]):
+    """Optional: find the most probable next tokens without computing the whole distribution."""
+
+    def top_k(self, state: S_contra, k: int) -> TopTokens:
+        """The k most probable tokens after each row; k is in [1, V]."""
+        ...
+
+
+BLOCK_TOKENS = 64
+"""Neighbouring tokens that are weighed together."""
+
+
+class BlockSums(NamedTuple):
+    """What the next token of R rows is drawn by.
+
+    Attributes:
+        log_sums: the logarithm of what exponentials of logits sum to [R], float32; a logit less this is a
+            log-probability.
+        highest: the highest logit [R], float32.
+        sums: exp((logit - highest) / temperature), summed over every 64 neighbouring tokens [R, V / 64 rounded up],
+            float32.
+        first: the logits of the first 64 tokens [R, 64], as `Weigher.logits` tells them.
+        features: what logits are computed from; the model's own affair.
+    """
+
+    log_sums: FloatArray
+    highest: FloatArray
+    sums: FloatArray
+    first: FloatArray
+    features: Any
+
+
+@runtime_checkable
+class BlockSampler(Protocol[S_contra]):
+    """Optional: tell what a token is drawn by, without writing the whole distribution."""
+
+    def block_sums(self, state: S_contra, temperatures: FloatArray) -> BlockSums:
+        """Weigh what may follow each row, at a temperature above 0 each [R], float32."""
+        ...
+
+    def logits(self, weighed: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
+        """The logits [N, 64] of one block of tokens each [N] after rows by number [N]; minus infinity past V."""
+        ...
+
+
+class ScoresWithFeatures(NamedTuple):
+    """Scores of given tokens, and the features from which each was predicted; 0 past a row's length.
+
+    Attributes:
+        log_probs: natural-log probabilities [B, T].
+        features: what `Featured.features` says of the state before each token [B, T, W], float32.
+    """
+
+    log_probs: FloatArray
+    features: FloatArray
+
+
+class ReadWithFeatures(NamedTuple):
+    """`ScoresWithFeatures`, and what a model remembers after the tokens.
+
+    Attributes:
+        log_probs: natural-log probabilities [B, T]; 0 past a row's length.
+        features: vectors [B, T, W], float32; 0 past a row's length.
+        state: B rows.
+    """
+
+    log_probs: FloatArray
+    features: FloatArray
+    state: Any
+
+
+@runtime_checkable
+class FeatureExtractor(Protocol[S_contra]):
+    """Optional: tell the vector from which the next token is predicted; like futures have like vectors.
+
+    A model that wraps others has these methods whether they have features or not: ask `feature_size`.
+    """
+
+    @property
+    def feature_size(self) -> int:
+        """Numbers in a vector, W; 0 if there are none after all."""
+        ...
+
+    def features(self, state: S_contra) -> Array:
+        """The vector of each row [B, W]."""
+        ...
+
+    def features_per_token(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """The vector before each of given tokens [B, T, W], float32; see `Prefiller.prefill` for the arguments."""
+        ...
+
+    def score_with_features(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> ScoresWithFeatures:
+        """What `SequenceScorer.score` and `features_along` answer, in one pass."""
+        ...
+
+    def read_with_features(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> ReadWithFeatures:
+        """The same and the state after the tokens, in one pass where the model can."""
+        ...
+
+
+@runtime_checkable
+class UnnormalisedScorer(Protocol[S_contra]):
+    """Optional: score without summing over the vocabulary, where training made such scores mean something.
+
+    A model that was not trained for it has the method all the same: ask `self_normalised`.
+    """
+
+    @property
+    def self_normalised(self) -> bool:
+        """Whether unnormalised scores were trained to come near log-probabilities."""
+        ...
+
+    def score_unnormalised(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """What `SequenceScorer.score` answers, plus the logarithm of what each distribution sums to unscaled."""
+        ...
+
+
+def is_self_normalised(model: LanguageModel[Any]) -> bool:
+    """Whether a model's unnormalised scores can be used."""
+    return isinstance(model, UnnormalisedScorer) and model.self_normalised
+
+
+def feature_size(model: LanguageModel[Any]) -> int:
+    """Numbers in the feature vectors of a model; 0 if it has none."""
+    return model.feature_size if isinstance(model, FeatureExtractor) else 0
+
+
+@runtime_checkable
+class ContextMatcher(Protocol[S_contra]):
+    """Optional: tell how much of the history the model takes into account, as back-off models do."""
+
+    @property
+    def num_context_lengths(self) -> int:
+        """Context lengths are 0 to one less than this."""
+        ...
+
+    def context_lengths(self, state: S_contra) -> npt.NDArray[np.int64]:
+        """How many of the last tokens each row's future depends on [B]."""
+        ...
+
+    def context_lengths_per_token(
+        self, state: S_contra, tokens: TokenIds, lengths: TokenIds
+    ) -> npt.NDArray[np.int64]:
+        """The same before each of given tokens [B, T]; 0 past a row's length."""
+        ...
+
+
+LOG_ZERO = -9999.0
+"""What stands for the logarithm of zero in JSON."""
+
+
+def finite_logprob(logprob: float) -> float:
+    """The log-probability as JSON can carry it: `LOG_ZERO` for minus infinity."""
+    return LOG_ZERO if logprob == -math.inf else float(logprob)
+
+
+def perplexity(logprob: float, count: int) -> float | None:
+    """exp(−logprob / count); None where nothing was counted or a probability was zero."""
+    if count == 0 or logprob == -math.inf:
+        return None
+    exponent = -logprob / count
+    return math.exp(exponent) if exponent < 700 else None  # the largest double is e^709
+
+
+def bits_per_unit(logprob: float, count: int) -> float | None:
+    """−logprob in bits, per `count` bytes or words; None where nothing was counted or p was zero."""
+    if count == 0 or logprob == -math.inf:
+        return None
+    return -logprob / math.log(2) / count
+
+
+def entropy_bits(log_probs: FloatArray) -> npt.NDArray[np.float64]:
+    """Shannon entropy in bits of each row of [B, V] natural-log probabilities, as [B]."""
+    p = np.exp(log_probs, dtype=np.float64)
+    terms = np.where(p > 0, p * np.where(np.isfinite(log_probs), log_probs, 0.0), 0.0)
+    answer: npt.NDArray[np.float64] = -terms.sum(axis=-1) / math.log(2)
+    return answer
+
+
+def count_words(text: str) -> int:
+    """Words as perplexity per word counts them, whatever the tokenizer: runs between white space."""
+    return len(text.split())
+
+
+def pad_sequences(sequences: Sequence[Sequence[int] | TokenIds]) -> tuple[TokenIds, TokenIds]:
+    """Ragged sequences as tokens [B, T], padded with `</s>`, and lengths [B]."""
+    lengths = np.fromiter((len(s) for s in sequences), np.int64, len(sequences))
+    tokens = np.full((len(sequences), int(lengths.max(initial=0))), EOS, dtype=np.int64)
+    for row, sequence in enumerate(sequences):
+        tokens[row, : len(sequence)] = sequence
+    return tokens, lengths
+
+
+def score_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+    """Log-probabilities [B, T] of given tokens with any model; see `SequenceScorer.score`.
+
+    In one pass if the model can, else step by step.
+    """
+    if supports(model, SequenceScorer):
+        return model.score(state, tokens, lengths)
+    batch, width = tokens.shape
+    out = np.zeros((batch, width), dtype=np.float32)
+    rows = np.arange(batch)
+    for t in range(width):
+        live = np.flatnonzero(lengths[rows] > t)
+        if live.size < rows.size:  # rows end at different places; finished ones drop out
+            state, rows = state.select(live), rows[live]
+        if rows.size == 0:
+            break
+        column = tokens[rows, t]
+        out[rows, t] = to_numpy(model.next_log_probs(state))[np.arange(rows.size), column]
+        state = model.advance(state, column)
+    return out
+
+
+def score_choices(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
+    """Log-probabilities [C] of tokens that may come next with any model; see `ChoiceScorer.score_choices`."""
+    if supports(model, ChoiceScorer):
+        return model.score_choices(state, rows, tokens)
+    ones = np.ones(len(tokens), dtype=np.int64)
+    scores: FloatArray = score_sequences(model, state.select(rows), tokens[:, None], ones)[:, 0]
+    return scores
+
+
+def prefill_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> Any:
+    """The state after whole sequences: tokens [B, T], of which row b has lengths[b].
+
+    In one pass if the model can (`Prefiller`), else step by step; one token of every row is a step.
+    """
+    if tokens.shape[1] == 1 and lengths.all():
+        return model.advance(state, tokens[:, 0])
+    if supports(model, Prefiller):
+        return model.prefill(state, tokens, lengths)
+    rows = np.arange(len(lengths))
+    finished: list[tuple[TokenIds, Any]] = []
+    for t in range(tokens.shape[1]):
+        live = lengths[rows] > t
+        if not live.all():
+            finished.append((rows[~live], state.select(np.flatnonzero(~live))))
+            state, rows = state.select(np.flatnonzero(live)), rows[live]
+        if rows.size == 0:
+            break
+        state = model.advance(state, tokens[rows, t])
+    if not finished:
+        return state
+    whole = finished[0][1].concatenate([s for _, s in finished[1:]] + ([state] if rows.size else []))
+    order = np.concatenate([r for r, _ in finished] + [rows])
+    return whole.select(np.argsort(order))
+
+
+def read_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
+    """What `score_sequences` and `consume` answer, in one pass if the model can."""
+    if supports(model, SequenceReader):
+        return model.read(state, tokens, lengths)
+    return ReadScores(
+        score_sequences(model, state, tokens, lengths), prefill_sequences(model, state, tokens, lengths)
+    )

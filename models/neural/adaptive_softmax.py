@@ -1,0 +1,211 @@
+"""Adaptive softmax, and embeddings that are the narrower the rarer their tokens are.
+
+Tokens are in clusters by frequency. Source: Grave et al. 2017; the clustered input embedding:
+Baevski and Auli 2019.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.errors import InvalidInputError
+from models.neural.config import cutoffs_problem
+from models.neural.softmax import OutputLayer
+from models.vocabulary import BOS
+
+WIDTH_DIVISOR = 4
+"""Each cluster's vectors are so many times narrower than those of the one before."""
+
+
+class ClusteredEmbedding(nn.Module):
+    """Tokens in clusters by frequency; vectors of full width in the first, E / 4, E / 16, … in the others.
+
+    As input vectors they are widened by their cluster's projection (Baevski and Auli 2019). `<s>`,
+    which stands before every sentence and is never predicted, always has rank 0.
+
+    Attributes:
+        rank: of each token, by falling frequency [V]; an integer buffer that is stored with the weights.
+        bounds: of the clusters: cluster i holds the ranks from bounds[i] to below bounds[i + 1].
+        tables: vectors of each cluster in the order of rank, [Vᵢ, Eᵢ].
+        projections: from full width to that of each cluster but the first, [Eᵢ, E].
+
+    Args:
+        vocab_size: V.
+        width: E.
+        cutoffs: ranks at which a new cluster begins.
+        initial_range: of the values of vectors of full width.
+
+    Raises:
+        InvalidInputError: the cutoffs do not rise from 3 to below the vocabulary's size.
+    """
+
+    def __init__(self, vocab_size: int, width: int, *, cutoffs: Sequence[int], initial_range: float) -> None:
+        super().__init__()
+        problem = cutoffs_problem(cutoffs, vocab_size=vocab_size)
+        if problem is not None:
+            raise InvalidInputError(f"neural.cutoffs: {problem}", parameter="neural.cutoffs")
+        self.bounds = (0, *cutoffs, vocab_size)
+        sizes = [end - begin for begin, end in zip(self.bounds, self.bounds[1:], strict=False)]
+        widths = [max(1, width // WIDTH_DIVISOR**i) for i in range(len(sizes))]
+        self.tables = nn.ParameterList(
+            torch.empty(s, w).uniform_(-initial_range, initial_range)
+            for s, w in zip(sizes, widths, strict=True)
+        )
+        # scaled so that all clusters' logits and widened vectors start alike
+        self.projections = nn.ParameterList(torch.randn(w, width) * w**-0.5 for w in widths[1:])
+        first = torch.tensor([BOS])
+        order = torch.cat([first, torch.arange(BOS), torch.arange(BOS + 1, vocab_size)])
+        self.rank: Tensor
+        self.register_buffer("rank", torch.empty_like(order).scatter_(0, order, torch.arange(vocab_size)))
+
+    def __len__(self) -> int:
+        """The number of clusters."""
+        return len(self.bounds) - 1
+
+    def table(self, cluster: int) -> nn.Parameter:
+        """The vectors of a cluster."""
+        return cast("nn.Parameter", self.tables[cluster])
+
+    def projection(self, cluster: int) -> nn.Parameter:
+        """The projection of a cluster other than the first."""
+        return cast("nn.Parameter", self.projections[cluster - 1])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The input vectors [..., E] of tokens [...]."""
+        ranks = self.rank[tokens]
+        vectors: Tensor | None = None
+        # every token is looked up in every cluster and masked: shapes do not depend on the tokens
+        for i in range(len(self)):
+            begin, end = self.bounds[i], self.bounds[i + 1]
+            inside = (ranks >= begin) & (ranks < end)
+            found = functional.embedding((ranks - begin).clamp(0, end - begin - 1), self.table(i))
+            found = found * inside.unsqueeze(-1)
+            if i:
+                found = functional.linear(found, self.projection(i).T)
+            vectors = found if vectors is None else vectors + found
+        assert vectors is not None  # noqa: S101 - there are two clusters at least
+        return vectors
+
+    @torch.no_grad()
+    def rank_tokens(self, counts: Tensor) -> Tensor:
+        """Rank the tokens by how often they occur [V]; returns their ids in the order of rank [V]."""
+        counts = counts.clone()
+        counts[BOS] = torch.inf
+        order = torch.argsort(counts, descending=True, stable=True)
+        self.rank.copy_(
+            torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+        )
+        return order
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the ranks, None if nothing is; they may come from a damaged file."""
+        places = torch.sort(self.rank).values
+        if not torch.equal(places, torch.arange(len(places), device=places.device)):
+            return f"rank is not a permutation of 0 to {len(places) - 1}"
+        return None if self.rank[BOS] == 0 else f"rank of <s> is {int(self.rank[BOS])}, it must be 0"
+
+
+class AdaptiveSoftmax(OutputLayer):
+    """Frequent tokens and clusters of rarer ones first, then the tokens of a cluster (Grave et al. 2017).
+
+    p(w) of a frequent token is its share of the head's softmax, which is over frequent tokens and
+    clusters; p(w) of another is its cluster's share times its own share of the cluster's softmax.
+
+    Attributes:
+        vectors: of the tokens, the embedding's too if the network is tied.
+        clusters: vectors of the clusters but the first [C − 1, E].
+        biases: of the head, its tokens first, and of each other cluster's tokens.
+
+    Args:
+        width: E, of the features.
+        vectors: of the tokens, of full width E.
+        initial_range: of the values of cluster vectors.
+    """
+
+    def __init__(self, width: int, vectors: ClusteredEmbedding, *, initial_range: float) -> None:
+        super().__init__()
+        self.vectors = vectors
+        tails = len(vectors) - 1
+        self.clusters = nn.Parameter(torch.empty(tails, width).uniform_(-initial_range, initial_range))
+        sizes = [len(table) for table in vectors.tables]
+        self.biases = nn.ParameterList(torch.zeros(size) for size in [sizes[0] + tails, *sizes[1:]])
+        never_predicted = torch.zeros(sizes[0] + tails, device="cpu")  # known, also where all else is shapes
+        never_predicted[0] = -math.inf  # the rank of <s>
+        self.register_buffer("never_predicted", never_predicted, persistent=False)  # added to the head's bias
+        self.never_predicted: Tensor
+
+    def head(self) -> tuple[Tensor, Tensor]:
+        """Weights [V₀ + C − 1, E] and biases of the head: frequent tokens, then clusters."""
+        weight = torch.cat([self.vectors.table(0), self.clusters])
+        return weight, self.biases[0] + self.never_predicted
+
+    def head_index(self, ranks: Tensor) -> Tensor:
+        """Where the head has tokens of given ranks [N]: their own place or their cluster's."""
+        inner = self.rank_bounds(ranks)
+        cluster = torch.bucketize(ranks, inner, right=True)
+        return torch.where(cluster == 0, ranks, inner[0] + cluster - 1)
+
+    def rank_bounds(self, like: Tensor) -> Tensor:
+        """The ranks at which each cluster but the first begins [C − 1]."""
+        return torch.tensor(self.vectors.bounds[1:-1], device=like.device)
+
+    def log_probs(self, features: Tensor) -> Tensor:
+        """Natural-log probabilities [N, V] after vectors [N, E]."""
+        head = torch.log_softmax(functional.linear(features, *self.head()), dim=-1)
+        size = self.vectors.bounds[1]
+        tails = (self._inside(i, features) + head[:, size + i - 1, None] for i in range(1, len(self.vectors)))
+        return torch.cat([head[:, :size], *tails], dim=1).index_select(1, self.vectors.rank)
+
+    def target_log_probs(self, features: Tensor, ids: Tensor) -> Tensor:
+        """Natural-log probabilities [N] of ids [N]; of each cluster only the rows that need it are computed."""
+        ranks = self.vectors.rank[ids]
+        head = functional.linear(features, *self.head())
+        answer = -functional.cross_entropy(head, self.head_index(ranks), reduction="none")
+        for i in range(1, len(self.vectors)):
+            begin, end = self.vectors.bounds[i], self.vectors.bounds[i + 1]
+            rows = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
+            if len(rows):
+                inside = self._inside(i, features[rows]).gather(1, (ranks[rows] - begin)[:, None])
+                answer = answer.index_add(0, rows, inside[:, 0].to(answer.dtype))
+        return answer
+
+    def choice_log_probs(self, features: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
+        """Natural-log probabilities [C] of ids [C] after vectors [N, E], by number in `rows` [C]."""
+        ranks = self.vectors.rank[ids]
+        head = torch.log_softmax(functional.linear(features, *self.head()), dim=-1)
+        answer = head[rows, self.head_index(ranks)]
+        for i in range(1, len(self.vectors)):
+            begin, end = self.vectors.bounds[i], self.vectors.bounds[i + 1]
+            choices = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
+            if len(choices):
+                needed, places = rows[choices].unique(return_inverse=True)  # type: ignore[no-untyped-call]
+                inside = self._inside(i, features[needed])
+                answer[choices] += inside[places, ranks[choices] - begin]
+        return answer
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the tokens' ranks, in words."""
+        return self.vectors.problem
+
+    def _inside(self, cluster: int, features: Tensor) -> Tensor:
+        """Natural-log probabilities [N, Vᵢ] of a cluster's tokens, given the cluster."""
+        narrow = functional.linear(features, self.vectors.projection(cluster))
+        logits = functional.linear(narrow, self.vectors.table(cluster), self.biases[cluster])
+        return torch.log_softmax(logits, dim=-1)
+
+    @torch.no_grad()
+    def initialise_from_counts(self, counts: Tensor) -> None:
+        """Rank the tokens, and set biases to log frequencies: in the head, and inside each cluster."""
+        ordered = counts[self.vectors.rank_tokens(counts)]
+        bounds = self.vectors.bounds
+        tails = [ordered[begin:end] for begin, end in itertools.pairwise(bounds[1:])]
+        head = torch.cat([ordered[: bounds[1]], torch.stack([tail.sum() for tail in tails])])
+        for bias, part in zip(self.biases, [head, *tails], strict=True):
+            bias.copy_(torch.log(part / part.sum()))

@@ -1,0 +1,397 @@
+"""Recurrent cells (Elman, GRU, LSTM, minGRU), the interface of network bodies, and dropout.
+
+minGRU is a linear recurrence h_t = a_t h_{t-1} + b_t, computed for all steps at once. Steps are
+joined by doubling (Hillis and Steele 1986): log₂ T passes of element-wise work. Products of decays
+in [0, 1] can only vanish, so no logarithms are needed and nothing overflows, unlike with cumulative
+quotients.
+
+Dropout acts in training mode only: on values, on whole tokens and on weights.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from models.neural.config import ActivationName, NetworkConfig
+
+Hidden: TypeAlias = tuple[Tensor, ...]
+"""What a network carries from token to token: tensors [·, B, ·]. The first is the body's output at the
+last token, [1, B, W], from which the next one is predicted; the others are what the body carries."""
+
+
+class Body(nn.Module, ABC):
+    """Vectors of tokens to vectors from which the next token is predicted.
+
+    Attributes:
+        width: W, of an output.
+    """
+
+    width: int
+
+    @abstractmethod
+    def start(self, batch: int) -> Hidden:
+        """What is carried before any token: tensors whose dimension 1 is the batch."""
+
+    @abstractmethod
+    def forward(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
+        """Read T vectors a row.
+
+        Args:
+            inputs: [T, B, E].
+            carried: up to the first of them; it is not changed.
+
+        Returns:
+            The outputs [T, B, W] and what is carried on.
+        """
+
+    def step(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
+        """Read one vector a row, [B, E]: as `forward`, but may be faster for few rows on a CPU.
+
+        Returns:
+            The output [B, W] and what is carried on.
+        """
+        outputs, carried = self.forward(inputs[None], carried)
+        return outputs[0], carried
+
+
+CellState: TypeAlias = tuple[Tensor, ...]
+"""What a layer carries from token to token, each [B, H]; the first is its output at the last token."""
+
+
+class Cell(nn.Module, ABC):
+    """One recurrent layer.
+
+    Attributes:
+        parts: how many tensors are carried.
+    """
+
+    parts: int
+
+    @abstractmethod
+    def forward(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
+        """Read T inputs a row.
+
+        Args:
+            inputs: [T, B, I].
+            carried: up to the first of them; it is not changed.
+
+        Returns:
+            The outputs [T, B, H] and what is carried on.
+        """
+
+    def step(self, inputs: Tensor, carried: CellState) -> CellState:
+        """Read one input a row, [B, I]; the output is the first part of what is carried on."""
+        return self.forward(inputs[None], carried)[1]
+
+
+class Dropout(nn.Module):
+    """Drops values of [T, B, W] and scales up those that stay.
+
+    Args:
+        share: of the values.
+        variational: whether a row drops the same values at each of the T steps (Gal and Ghahramani 2016).
+
+    Attributes:
+        shard: which of how many equal parts of a batch the rows are; others may be in other processes, and
+            masks are those of the whole batch.
+    """
+
+    def __init__(self, share: float, *, variational: bool) -> None:
+        super().__init__()
+        self.share = share
+        self.variational = variational
+        self.shard = (0, 1)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """The values [T, B, W], some of them 0 in training mode."""
+        if not self.training or not self.share:
+            return values
+        number, count = self.shard
+        if count == 1 and not self.variational:
+            return functional.dropout(values, self.share)
+        times, rows, width = values.shape
+        shape = (1 if self.variational else times, rows * count, width)
+        if self.variational:
+            mask = _dropout_mask(values.new_empty(shape), self.share)
+        else:
+            mask = functional.dropout(values.new_ones(shape), self.share)
+        return values * mask[:, number * rows : (number + 1) * rows]
+
+
+def drop_tokens(embedded: Tensor, tokens: Tensor, share: float, vocab_size: int) -> Tensor:
+    """Embeddings [T, B, E] of tokens [T, B], those of some tokens of the vocabulary 0 wherever they stand."""
+    kept = _dropout_mask(embedded.new_empty(vocab_size, 1), share)
+    return embedded * kept[tokens]
+
+
+def drop_weights(weights: Tensor, share: float) -> Tensor:
+    """Weights of which a share is 0, DropConnect (Wan et al. 2013; Merity et al. 2018).
+
+    There are many, and on a CPU torch draws a number of 32 bits for each, one after the other, which takes
+    as long as the layer: sixteen bits do, so a share is one in 65,536 off at most.
+    """
+    if weights.is_cuda:
+        return functional.dropout(weights, share)
+    count = weights.numel()
+    draws = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
+    kept = draws.view(torch.int16)[:count].view(weights.shape) >= round(share * 2**16) - 2**15
+    return weights * kept.to(weights.dtype).div_(1 - share)
+
+
+def _dropout_mask(mask: Tensor, share: float) -> Tensor:
+    return mask.bernoulli_(1 - share).div_(1 - share)
+
+
+SINGLE_LAYER_ARGS = (True, 1, 0.0, True, False, False)
+"""How torch's functions are told of one: biases, layers, dropout, for training, both directions, batch first."""
+
+
+class TorchCell(Cell, ABC):
+    """A recurrent layer around one of `nn.RNN`, `nn.LSTM` and `nn.GRU`.
+
+    Args:
+        kernel: of one layer; G gates of H outputs that read I inputs.
+        weight_drop: share of the hidden-to-hidden weights that is dropped in training.
+        orthogonal: whether each gate's hidden-to-hidden matrix starts orthogonal (Saxe et al. 2014).
+    """
+
+    def __init__(self, kernel: nn.RNNBase, *, weight_drop: float, orthogonal: bool) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.weight_drop = weight_drop
+        if orthogonal:
+            with torch.no_grad():
+                for gate in self.weights()[1].chunk(self.weights()[1].shape[0] // kernel.hidden_size):
+                    nn.init.orthogonal_(gate)
+
+    @property
+    def drops(self) -> bool:
+        """Whether weights are dropped now."""
+        return self.training and self.weight_drop > 0
+
+    def weights(self) -> list[Tensor]:
+        """Of the inputs [G H, I], of the last outputs [G H, H], and two biases [G H]."""
+        return cast("list[Tensor]", list(self.kernel._flat_weights))  # noqa: SLF001 - named one by one only
+
+    def dropped_weights(self) -> list[Tensor]:
+        """The same with some of the second dropped; on a CUDA device in one piece, as cuDNN wants them."""
+        of_inputs, of_hidden, *biases = self.weights()
+        weights = [of_inputs, drop_weights(of_hidden, self.weight_drop), *biases]
+        if not of_inputs.is_cuda:
+            return weights
+        piece = torch.cat([weight.flatten() for weight in weights])
+        parts = torch.split(piece, [weight.numel() for weight in weights])
+        return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
+
+
+class Elman(TorchCell):
+    """h ← f(W x + U h + b).
+
+    Carries (h,).
+
+    Args:
+        input_size: I.
+        hidden_size: H.
+        activation: f.
+        weight_drop: share of U that is dropped in training.
+        orthogonal: whether U starts orthogonal.
+    """
+
+    parts = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        activation: ActivationName,
+        weight_drop: float,
+        orthogonal: bool,
+    ) -> None:
+        kernel = nn.RNN(input_size, hidden_size, nonlinearity=activation)
+        super().__init__(kernel, weight_drop=weight_drop, orthogonal=orthogonal)
+        self.with_tanh = activation == "tanh"
+
+    def forward(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
+        """Read T inputs a row: [T, B, I] to [T, B, H]."""
+        before = carried[0][None]
+        if self.drops:
+            compute = torch.rnn_tanh if self.with_tanh else torch.rnn_relu
+            outputs, h = compute(inputs, before, self.dropped_weights(), *SINGLE_LAYER_ARGS)
+        else:
+            outputs, h = self.kernel(inputs, before)
+        return outputs, (h[0],)
+
+    def step(self, inputs: Tensor, carried: CellState) -> CellState:
+        """Read one input a row, [B, I]."""
+        compute = torch.rnn_tanh_cell if self.with_tanh else torch.rnn_relu_cell
+        return (compute(inputs, carried[0], *self.weights()),)
+
+
+class GRU(TorchCell):
+    """r, z = σ(W x + U h + b), n = tanh(W x + b + r (U h + b')); h ← (1 − z) n + z h.
+
+    Carries (h,). Gates stand in the order r, z, n.
+
+    Args:
+        input_size: I.
+        hidden_size: H.
+        weight_drop: share of U that is dropped in training.
+        orthogonal: whether each gate's part of U starts orthogonal.
+    """
+
+    parts = 1
+
+    def __init__(self, input_size: int, hidden_size: int, *, weight_drop: float, orthogonal: bool) -> None:
+        super().__init__(nn.GRU(input_size, hidden_size), weight_drop=weight_drop, orthogonal=orthogonal)
+
+    def forward(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
+        """Read T inputs a row: [T, B, I] to [T, B, H]."""
+        before = carried[0][None]
+        if self.drops:
+            outputs, h = torch.gru(inputs, before, self.dropped_weights(), *SINGLE_LAYER_ARGS)
+        else:
+            outputs, h = self.kernel(inputs, before)
+        return outputs, (h[0],)
+
+    def step(self, inputs: Tensor, carried: CellState) -> CellState:
+        """Read one input a row, [B, I]."""
+        return (torch.gru_cell(inputs, carried[0], *self.weights()),)
+
+
+class LSTM(TorchCell):
+    """i, f, o = σ(W x + U h + b), g = tanh(W x + U h + b); c ← f c + i g, h ← o tanh(c).
+
+    Carries (h, c). Gates stand in the order i, f, g, o.
+
+    Args:
+        input_size: I.
+        hidden_size: H.
+        forget_bias: what the forget gates start with.
+        weight_drop: share of U that is dropped in training.
+        orthogonal: whether each gate's part of U starts orthogonal.
+    """
+
+    parts = 2
+
+    def __init__(
+        self, input_size: int, hidden_size: int, *, forget_bias: float, weight_drop: float, orthogonal: bool
+    ) -> None:
+        kernel = nn.LSTM(input_size, hidden_size)
+        super().__init__(kernel, weight_drop=weight_drop, orthogonal=orthogonal)
+        for bias in self.weights()[2:]:
+            nn.init.zeros_(bias)
+        nn.init.constant_(self.weights()[2][hidden_size : 2 * hidden_size], forget_bias)
+
+    def forward(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
+        """Read T inputs a row: [T, B, I] to [T, B, H]."""
+        before = [part[None] for part in carried]
+        if self.drops:
+            outputs, h, c = torch.lstm(inputs, before, self.dropped_weights(), *SINGLE_LAYER_ARGS)
+        else:
+            outputs, (h, c) = self.kernel(inputs, (before[0], before[1]))
+        return outputs, (h[0], c[0])
+
+    def step(self, inputs: Tensor, carried: CellState) -> CellState:
+        """Read one input a row, [B, I]."""
+        h, c = torch.lstm_cell(inputs, list(carried), *self.weights())
+        return h, c
+
+
+def linear_recurrence(decays: Tensor, drives: Tensor, start: Tensor) -> Tensor:
+    """h_1 … h_T [T, ...] of h_t = a_t h_{t-1} + b_t.
+
+    Args:
+        decays: a [T, ...].
+        drives: b, of the same shape.
+        start: h_0 [...].
+    """
+    outputs: Tensor = _LinearRecurrence.apply(decays, drives, start)  # type: ignore[no-untyped-call]
+    return outputs
+
+
+class _LinearRecurrence(torch.autograd.Function):
+    """Its gradient is the same recurrence from the last step to the first."""
+
+    @staticmethod
+    def forward(ctx: Any, decays: Tensor, drives: Tensor, start: Tensor) -> Tensor:
+        first = torch.addcmul(drives[0], decays[0], start)
+        outputs = _scan(decays, torch.cat([first[None], drives[1:]]))
+        ctx.save_for_backward(decays, start, outputs)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        decays, start, outputs = ctx.saved_tensors
+        # the gradient of b_t is that of h_t: its own plus a_{t+1} times that of h_{t+1}
+        later = torch.cat([decays[1:], torch.zeros_like(start)[None]])
+        of_drives = _scan(later.flip(0), of_outputs.flip(0)).flip(0)
+        before = torch.cat([start[None], outputs[:-1]])
+        return of_drives * before, of_drives, of_drives[0] * decays[0]
+
+
+def _scan(decays: Tensor, drives: Tensor) -> Tensor:
+    """h_1 … h_T from h_0 = 0."""
+    width = 1
+    while width < len(decays):  # each entry stands for the `width` steps that end with it
+        drives = torch.cat([drives[:width], torch.addcmul(drives[width:], decays[width:], drives[:-width])])
+        decays = torch.cat([decays[:width], decays[width:] * decays[:-width]])
+        width *= 2
+    return drives
+
+
+class MinGRU(Cell):
+    """z = σ(W x + b), n = g(V x + c); h ← (1 − z) h + z n, with g(v) = v + ½ above 0 and σ(v) below.
+
+    Gates look at the input alone and h enters linearly, so all steps are computed at once. Carries (h,).
+    W stands above V.
+
+    Args:
+        input_size: I.
+        hidden_size: H.
+    """
+
+    parts = 1
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.gates = nn.Linear(input_size, 2 * hidden_size)
+
+    def forward(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
+        """Read T inputs a row: [T, B, I] to [T, B, H]."""
+        decay, drive = self._terms(inputs)
+        outputs = linear_recurrence(decay, drive, carried[0].to(decay.dtype))
+        return outputs, (outputs[-1],)
+
+    def step(self, inputs: Tensor, carried: CellState) -> CellState:
+        """Read one input a row, [B, I]."""
+        decay, drive = self._terms(inputs)
+        return (torch.addcmul(drive, decay, carried[0]),)
+
+    def _terms(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """What the last h is multiplied by and what is added to it, both [..., H] in the weights' precision."""
+        z, n = self.gates(inputs).to(self.gates.weight.dtype).chunk(2, dim=-1)
+        candidate = torch.where(n > 0, n + 0.5, torch.sigmoid(n))
+        return torch.sigmoid(-z), torch.sigmoid(z) * candidate
+
+
+def make_cell(config: NetworkConfig, input_size: int) -> Cell:
+    """A layer of the configured kind that reads vectors of a size."""
+    size = config.hidden_size
+    if config.cell == "mingru":
+        return MinGRU(input_size, size)
+    weight_drop, orthogonal = config.weight_drop, config.orthogonal
+    if config.cell == "elman":
+        return Elman(
+            input_size, size, activation=config.activation, weight_drop=weight_drop, orthogonal=orthogonal
+        )
+    if config.cell == "gru":
+        return GRU(input_size, size, weight_drop=weight_drop, orthogonal=orthogonal)
+    return LSTM(
+        input_size, size, forget_bias=config.forget_bias, weight_drop=weight_drop, orthogonal=orthogonal
+    )

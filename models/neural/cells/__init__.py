@@ -1,1 +1,0 @@
-"""The layers that carry something from token to token, a file each."""

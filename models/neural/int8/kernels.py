@@ -1,0 +1,279 @@
+"""LLVM kernels of int8 inference: dot products of 64 rows of weights with 1, 4 or 16 vectors.
+
+numba has no instruction for products of bytes, so the loops are LLVM code: with `vpdpbusd` where
+the processor has it (AVX-512 VNNI: 64 products and sums an instruction), with AMX tiles for sixteen
+vectors, else in plain arithmetic of every processor. All are exact, hence equal. `dequantise_sums`
+turns the integer sums into floats, sixteen at a time.
+"""
+
+from functools import partial
+from typing import Any
+
+import llvmlite.binding
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from models.kernels.llvm import (
+    BYTE,
+    BYTE_POINTER,
+    FLOAT_VECTOR,
+    HAS_AMX,
+    INT64,
+    INT_VECTOR,
+    VECTOR_WIDTH,
+    broadcast,
+    byte_pointer,
+    call_llvm,
+    codegen,
+    emit_x86,
+)
+from models.kernels.log_sum_exp import ROW_LANES
+
+COLUMN_GROUP = 4
+"""Neighbouring columns that one instruction multiplies and sums."""
+
+COLUMN_MULTIPLE = 64
+"""The width of vectors in memory is a multiple of it."""
+
+ZERO_POINT = 128
+"""What is added to weights so that they are unsigned, as the instruction wants one of its factors."""
+
+_BYTE_VECTOR = ir.VectorType(ir.IntType(8), ROW_LANES)
+_SUM_VECTORS = COLUMN_GROUP  # of sums that 64 rows fill
+
+
+def _has_vnni() -> bool:
+    return bool(llvmlite.binding.get_host_cpu_features().get("avx512vnni"))
+
+
+HAS_VNNI = _has_vnni()
+"""Whether this processor multiplies bytes."""
+
+
+def _byte_products(builder: Any, sums: Any, weights: Any, activations: Any) -> Any:
+    """Sums plus weights · activations by groups of four, in one instruction."""
+    declared = ir.FunctionType(INT_VECTOR, [INT_VECTOR, INT_VECTOR, INT_VECTOR])
+    instruction = codegen.get_or_insert_function(builder.module, declared, "llvm.x86.avx512.vpdpbusd.512")
+    return builder.call(
+        instruction, [sums, builder.bitcast(weights, INT_VECTOR), builder.bitcast(activations, INT_VECTOR)]
+    )
+
+
+def _word_products(builder: Any, sums: Any, weights: Any, activations: Any) -> Any:
+    """The same in integers of 32 bits."""
+    quads = []
+    for offset in range(COLUMN_GROUP):
+        places = ir.Constant(INT_VECTOR, list(range(offset, ROW_LANES, COLUMN_GROUP)))
+        one = builder.zext(builder.shuffle_vector(weights, weights, places), INT_VECTOR)
+        other = builder.sext(builder.shuffle_vector(activations, activations, places), INT_VECTOR)
+        quads.append(builder.mul(one, other))
+    first, second, third, fourth = quads
+    return builder.add(sums, builder.add(builder.add(first, second), builder.add(third, fourth)))
+
+
+def _dot_intrinsic(rows: int, multiply: Any) -> Any:
+    """An intrinsic that fills [rows, 64] sums."""
+
+    @intrinsic
+    def fill(
+        _typing_context: Any, weights: Any, start: Any, activations: Any, row: Any, groups: Any, sums: Any
+    ) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = partial(byte_pointer, context, builder, signature, arguments)
+            index = arguments[4].type
+            width = builder.mul(arguments[4], ir.Constant(index, COLUMN_GROUP))
+            weight = builder.gep(data(0), [arguments[1]])
+            first = builder.gep(data(2), [builder.mul(arguments[3], width)])
+            totals = [
+                [
+                    codegen.alloca_once_value(builder, ir.Constant(INT_VECTOR, None))
+                    for _ in range(_SUM_VECTORS)
+                ]
+                for _ in range(rows)
+            ]
+            with codegen.for_range(builder, arguments[4], intp=index) as loop:
+                at = builder.gep(
+                    weight, [builder.mul(loop.index, ir.Constant(index, ROW_LANES * COLUMN_GROUP))]
+                )
+                columns = []
+                for number in range(_SUM_VECTORS):
+                    place = builder.gep(at, [ir.Constant(INT64, number * ROW_LANES)])
+                    columns.append(builder.load(builder.bitcast(place, _BYTE_VECTOR.as_pointer()), align=1))
+                offset = builder.mul(loop.index, ir.Constant(index, COLUMN_GROUP))
+                for number in range(rows):
+                    skipped = builder.mul(width, ir.Constant(index, number))
+                    place = builder.gep(first, [builder.add(skipped, offset)])
+                    four = builder.load(builder.bitcast(place, ir.IntType(32).as_pointer()), align=1)
+                    repeated = builder.bitcast(broadcast(builder, four, INT_VECTOR), _BYTE_VECTOR)
+                    for total, column in zip(totals[number], columns, strict=True):
+                        builder.store(multiply(builder, builder.load(total), column, repeated), total)
+            target = data(5)
+            for number in range(rows * _SUM_VECTORS):
+                place = builder.gep(target, [ir.Constant(INT64, number * ROW_LANES)])
+                value = builder.load(totals[number // _SUM_VECTORS][number % _SUM_VECTORS])
+                builder.store(value, builder.bitcast(place, INT_VECTOR.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(weights, start, activations, row, groups, sums), generate
+
+    return fill
+
+
+_accumulate = _byte_products if HAS_VNNI else _word_products
+dot_one_row: Any = _dot_intrinsic(1, _accumulate)
+dot_four_rows: Any = _dot_intrinsic(4, _accumulate)
+
+
+TILE_ROWS = 16
+"""Vectors multiplied together."""
+
+_SUMS = (0, 1, 2, 3)
+_ROWS_TILE = 4
+_WEIGHTS = (5, 6, 7, 5)
+_CONFIGURATION = bytearray(64)  # palette 1; eight tiles of 64 bytes a line and 16 lines
+_CONFIGURATION[0] = 1
+_CONFIGURATION[16:32] = COLUMN_MULTIPLE.to_bytes(2, "little") * 8
+_CONFIGURATION[48:56] = bytes([TILE_ROWS] * 8)
+
+
+@intrinsic
+def _begin_tiles(_typing_context: Any) -> Any:
+    """Say how large tiles are; to be called before `dot_sixteen_rows`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        if HAS_AMX:
+            value = ir.Constant(ir.ArrayType(BYTE, len(_CONFIGURATION)), _CONFIGURATION)
+            place = codegen.alloca_once_value(builder, value)
+            emit_x86(builder, "ldtilecfg", builder.bitcast(place, BYTE_POINTER))
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def _end_tiles(_typing_context: Any) -> Any:
+    """Give the tiles back, so that the system need not keep them for a thread."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        if HAS_AMX:
+            emit_x86(builder, "tilerelease")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def _sixteen_rows(  # as `dot_products.dot_four_rows`
+    _typing_context: Any,
+    weights: Any,
+    start: Any,
+    activations: Any,
+    row: Any,
+    groups: Any,
+    sums: Any,
+) -> Any:
+    """Fill [16, 64] sums."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if not HAS_AMX:
+            return context.get_dummy_value()
+
+        data = partial(byte_pointer, context, builder, signature, arguments)
+
+        def number(value: int) -> Any:
+            return ir.Constant(INT64, value)
+
+        width = builder.mul(arguments[4], number(COLUMN_GROUP))
+        weight = builder.gep(data(0), [arguments[1]])
+        first = builder.gep(data(2), [builder.mul(arguments[3], width)])
+        for tile in _SUMS:
+            emit_x86(builder, "tilezero", tile)
+        steps = builder.udiv(width, number(COLUMN_MULTIPLE))
+        with codegen.for_range(builder, steps, intp=INT64) as loop:
+            column = builder.mul(loop.index, number(COLUMN_MULTIPLE))
+            emit_x86(builder, "tileloadd64", _ROWS_TILE, builder.gep(first, [column]), width)
+            at = builder.gep(weight, [builder.mul(column, number(ROW_LANES))])
+            for tile, source in zip(_SUMS, _WEIGHTS, strict=True):
+                place = builder.gep(at, [number(tile * COLUMN_MULTIPLE)])
+                emit_x86(builder, "tileloadd64", source, place, number(ROW_LANES * COLUMN_GROUP))
+                emit_x86(builder, "tdpbsud", tile, _ROWS_TILE, source)
+        target = data(5)
+        for tile in _SUMS:
+            place = builder.gep(target, [number(tile * COLUMN_MULTIPLE)])
+            emit_x86(builder, "tilestored64", tile, place, number(ROW_LANES * COLUMN_GROUP))
+        return context.get_dummy_value()
+
+    return types.void(weights, start, activations, row, groups, sums), generate
+
+
+configure_tiles: Any = _begin_tiles  # called without the typing context
+release_tiles: Any = _end_tiles
+dot_sixteen_rows: Any = _sixteen_rows
+
+
+_FLOAT_BYTES = 4  # bytes of a number
+_VECTOR_RANGE = range(ROW_LANES // VECTOR_WIDTH)
+
+
+@intrinsic
+def _to_floats(
+    _typing_context: Any,
+    sums: Any,
+    rows: Any,
+    totals: Any,
+    scales: Any,
+    factors: Any,
+    bias: Any,
+    products: Any,
+    stride: Any,
+) -> Any:
+    """Write what sums of 64 rows of weights with some vectors stand for, bias included.
+
+    Args:
+        sums: int32 [N, 64]; weights had `ZERO_POINT` added to them.
+        rows: N.
+        totals: of each vector's integers [N], int32.
+        scales: of the vectors [N], float32.
+        factors: of the weights [64], float32.
+        bias: [64], float32.
+        products: where those of the first vector are written, float32.
+        stride: floats from one vector's products to the next's.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        start = partial(byte_pointer, context, builder, signature, arguments)
+
+        def scaled(index: Any, factor: int) -> Any:
+            return builder.mul(index, ir.Constant(INT64, factor))
+
+        def vectors(place: Any, kind: Any) -> list[Any]:
+            places = (
+                builder.gep(place, [ir.Constant(INT64, n * VECTOR_WIDTH * _FLOAT_BYTES)])
+                for n in _VECTOR_RANGE
+            )
+            return [builder.load(builder.bitcast(there, kind.as_pointer()), align=4) for there in places]
+
+        def number(place: Any, index: Any, kind: Any) -> Any:
+            there = builder.gep(place, [scaled(index, _FLOAT_BYTES)])
+            return builder.load(builder.bitcast(there, kind.as_pointer()), align=4)
+
+        summed, totalled, of_vectors, of_weights, added, target = (start(n) for n in (0, 2, 3, 4, 5, 6))
+        columns, biases = vectors(of_weights, FLOAT_VECTOR), vectors(added, FLOAT_VECTOR)
+        with codegen.for_range(builder, arguments[1], intp=arguments[1].type) as loop:
+            total = number(totalled, loop.index, ir.IntType(32))
+            less = broadcast(builder, builder.mul(total, ir.Constant(ir.IntType(32), ZERO_POINT)), INT_VECTOR)
+            scale = broadcast(builder, number(of_vectors, loop.index, ir.FloatType()), FLOAT_VECTOR)
+            row = vectors(builder.gep(summed, [scaled(loop.index, ROW_LANES * _FLOAT_BYTES)]), INT_VECTOR)
+            written = builder.gep(target, [scaled(builder.mul(loop.index, arguments[7]), _FLOAT_BYTES)])
+            for n in _VECTOR_RANGE:
+                whole = builder.sitofp(builder.sub(row[n], less), FLOAT_VECTOR)
+                product = call_llvm(builder, "fma", whole, builder.fmul(scale, columns[n]), biases[n])
+                there = builder.gep(written, [ir.Constant(INT64, n * VECTOR_WIDTH * _FLOAT_BYTES)])
+                builder.store(product, builder.bitcast(there, FLOAT_VECTOR.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(sums, rows, totals, scales, factors, bias, products, stride), generate
+
+
+dequantise_sums: Any = _to_floats  # called without the typing context

@@ -1,0 +1,456 @@
+"""Int8 layers: recurrent and feed-forward bodies with integer products, and float gates row by row.
+
+Activations pass between layers as integers, or as floats where a layer needs them (normalisation,
+residual connections). Cells are simple loops over whole ranges, which the compiler vectorises.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple, cast
+
+import numba
+import numpy as np
+from torch import nn
+
+from models.arrays import FloatArray, TokenIds
+from models.kernels.log_sum_exp import ROW_LANES
+from models.kernels.math import fma, greater, sigmoid, tanh
+from models.neural.config import NetworkConfig
+from models.neural.int8.matrix import (
+    ROW_PADDING,
+    Int8Matrix,
+    Int8Rows,
+    dequantise_rows,
+    load_or_quantise,
+    multiply_rows,
+    quantise_linear,
+    quantise_row,
+    quantise_rows,
+    zero_int8_rows,
+)
+from models.neural.recurrent import FeedForward, Recurrent
+from models.neural.state import HiddenArrays
+from models.tensor_files import PackedWeightCache
+
+_ZERO, _HALF = np.float32(0), np.float32(0.5)
+
+
+@numba.njit(nogil=True, cache=True)
+def _add_in_place(target: Any, values: Any) -> None:
+    for place in range(len(target)):
+        target[place] += values[place]
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")  # no test of divisors
+def sigmoid_in_place(values: Any) -> None:
+    """Replace values by their sigmoids."""
+    for place in range(len(values)):
+        values[place] = sigmoid(values[place])
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def tanh_in_place(values: Any) -> None:
+    """Replace values by their hyperbolic tangents."""
+    for place in range(len(values)):
+        values[place] = tanh(values[place])
+
+
+@numba.njit(nogil=True, cache=True)
+def relu_in_place(values: Any) -> None:
+    """Replace what is below 0 by 0."""
+    for place in range(len(values)):
+        values[place] = greater(values[place], _ZERO)
+
+
+@numba.njit(nogil=True, cache=True)
+def lstm_step(x: Any, u: Any, h: Any, c: Any) -> None:
+    """Long short-term memory: c ← σ(f) c + σ(i) tanh(g), h ← σ(o) tanh(c).
+
+    Args:
+        x: what inputs contribute to the gates i, f, g, o [4 P], P being H rounded up; written over.
+        u: what the last outputs contribute, likewise.
+        h: the last outputs [H]; written over.
+        c: the memory cells [H]; written over.
+    """
+    size, padded = len(h), len(x) // 4
+    _add_in_place(x, u)
+    sigmoid_in_place(x[: 2 * padded])
+    tanh_in_place(x[2 * padded : 3 * padded])
+    sigmoid_in_place(x[3 * padded :])
+    i, f, g, o = x[:size], x[padded : padded + size], x[2 * padded :], x[3 * padded :]
+    for unit in range(size):
+        c[unit] = fma(f[unit], c[unit], i[unit] * g[unit])
+        h[unit] = c[unit]
+    tanh_in_place(h)
+    for unit in range(size):
+        h[unit] *= o[unit]
+
+
+@numba.njit(nogil=True, cache=True)
+def gru_step(x: Any, u: Any, h: Any) -> None:
+    """Gated recurrent unit: h ← (1 − σ(z)) tanh(n + σ(r) n') + σ(z) h; gates r, z, n; see `lstm`."""
+    size, padded = len(h), len(x) // 3
+    _add_in_place(x[: 2 * padded], u)
+    sigmoid_in_place(x[: 2 * padded])
+    r, z, n, further = x[:size], x[padded : padded + size], x[2 * padded :], u[2 * padded :]
+    for unit in range(size):
+        n[unit] = fma(r[unit], further[unit], n[unit])
+    tanh_in_place(n)
+    for unit in range(size):
+        h[unit] = fma(z[unit], h[unit] - n[unit], n[unit])
+
+
+@numba.njit(nogil=True, cache=True)
+def elman_step(x: Any, u: Any, h: Any, rectified: Any) -> None:
+    """Simple recurrent network: h ← tanh(x + u), or the rectified sum; see `lstm`."""
+    for unit in range(len(h)):
+        h[unit] = x[unit] + u[unit]
+    if rectified:
+        relu_in_place(h)
+    else:
+        tanh_in_place(h)
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def mingru_step(x: Any, h: Any) -> None:
+    """Minimal gated recurrent unit: h ← h + σ(z) (g(n) − h), g being n + ½ above 0 and σ(n) below; see `lstm`."""
+    size, padded = len(h), len(x) // 2
+    sigmoid_in_place(x[:padded])
+    z, n = x[:size], x[padded : padded + size]
+    for unit in range(size):
+        low, high = sigmoid(n[unit]), n[unit] + _HALF
+        n[unit] = high if n[unit] > _ZERO else low
+    for unit in range(size):
+        h[unit] = fma(z[unit], n[unit] - h[unit], h[unit])
+
+
+INPUTS_PER_PRODUCT = 32
+"""Inputs multiplied at once, so that the weights are read once for all of them."""
+
+LSTM_KIND, GRU_KIND, ELMAN_KIND, RELU_ELMAN_KIND, MINGRU_KIND = range(5)
+
+
+class RecurrentLayer(NamedTuple):
+    """One recurrent layer's weights. G gates of P rows each, P being H rounded up to a multiple of 64.
+
+    Attributes:
+        kind: of the cell.
+        of_inputs: [G P, I].
+        of_hidden: [G P, H]; of no rows in cells whose gates look at the input alone.
+        biases: of inputs and of hidden [2, G P], float32.
+    """
+
+    kind: int
+    of_inputs: Int8Matrix
+    of_hidden: Int8Matrix
+    biases: FloatArray
+
+
+@numba.njit(nogil=True, cache=True)
+def run_recurrent_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, outputs: Any, rows: Any) -> None:
+    """Read T inputs a row.
+
+    Args:
+        layer: a `RecurrentLayer`.
+        inputs: `Rows` [(T + 1) * B], those of a step side by side, after B that are not read.
+        alive: how many rows, the first ones, take part in each step [T], descending.
+        h: outputs so far [B, H]; written over.
+        c: memory cells [B, H]; written over, or left alone by cells that have none.
+        outputs: written, [T, B, H].
+        rows: written, `Rows` [(T + 1) * B]: the outputs so far, then those of each step.
+    """
+    batch = len(h)
+    width = layer.biases.shape[1]
+    together = max(1, INPUTS_PER_PRODUCT // max(1, batch))
+    x = np.empty((min(together, len(alive)) * batch, width + ROW_PADDING), np.float32)
+    u = np.empty((batch, width + ROW_PADDING), np.float32)
+    for row in range(batch):
+        quantise_row(h[row], rows, row)
+    for step in range(len(alive)):
+        place = step % together * batch
+        if place == 0:
+            end = min(step + together, len(alive)) - 1
+            count = (end - step) * batch + alive[end]
+            multiply_rows(layer.of_inputs, layer.biases[0], inputs, (step + 1) * batch, count, x)
+        multiply_rows(layer.of_hidden, layer.biases[1], rows, step * batch, alive[step], u)
+        for row in range(alive[step]):
+            if layer.kind == LSTM_KIND:
+                lstm_step(x[place + row, :width], u[row, :width], h[row], c[row])
+            elif layer.kind == GRU_KIND:
+                gru_step(x[place + row, :width], u[row, :width], h[row])
+            elif layer.kind == MINGRU_KIND:
+                mingru_step(x[place + row, :width], h[row])
+            else:
+                elman_step(x[place + row, :width], u[row, :width], h[row], layer.kind == RELU_ELMAN_KIND)
+            outputs[step, row] = h[row]
+            quantise_row(h[row], rows, (step + 1) * batch + row)
+
+
+@numba.njit(nogil=True, cache=True)
+def run_dense_layer(matrix: Any, bias: Any, inputs: Any, first: Any, rectified: Any, outputs: Any) -> None:
+    """Outputs [N, H] of a layer f(W x + b), f being the hyperbolic tangent or the rectifier.
+
+    Args:
+        matrix: W, [H, I].
+        bias: b, [H rounded up].
+        inputs: `Rows`.
+        first: of the N that are read.
+        rectified: whether f is the rectifier.
+        outputs: written, [N, H].
+    """
+    size = outputs.shape[1]
+    sums = np.empty((INPUTS_PER_PRODUCT, len(bias)), np.float32)
+    for start in range(0, len(outputs), INPUTS_PER_PRODUCT):
+        count = min(INPUTS_PER_PRODUCT, len(outputs) - start)
+        multiply_rows(matrix, bias, inputs, first + start, count, sums)
+        for row in range(count):
+            output = outputs[start + row]
+            output[:] = sums[row, :size]
+            if rectified:
+                relu_in_place(output)
+            else:
+                tanh_in_place(output)
+
+
+def pad_gates(weights: FloatArray, gates: int, multiple: int) -> FloatArray:
+    """Each gate's rows of [G H, …], H rounded up to a multiple with zeros."""
+    size = len(weights) // gates
+    padded = np.zeros((gates, -(-size // multiple) * multiple, *weights.shape[1:]), np.float32)
+    padded[:, :size] = weights.reshape(gates, size, *weights.shape[1:])
+    return padded.reshape(-1, *weights.shape[1:])
+
+
+class LayerNormWeights(NamedTuple):
+    """Mean 0 and variance 1, then a scale and a shift of every place (Ba et al. 2016).
+
+    Attributes:
+        weight: [W].
+        bias: [W].
+        epsilon: added to the variance.
+    """
+
+    weight: FloatArray
+    bias: FloatArray
+    epsilon: float
+
+
+def layer_norm_of(layer: nn.Module) -> LayerNormWeights | None:
+    """A layer's normalisation; None if it is none."""
+    if not isinstance(layer, nn.LayerNorm):
+        return None
+    weight, bias = (part.detach().cpu().numpy().copy() for part in (layer.weight, layer.bias))
+    return LayerNormWeights(weight, bias, layer.eps)
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def normalise_rows(norm: Any, vectors: Any, normalised: Any) -> None:
+    """Write the rows of vectors [N, W], each normalised."""
+    size = vectors.shape[1]
+    padded = np.zeros(-(-size // ROW_LANES) * ROW_LANES, np.float32)
+    centred = padded[:size]
+    for row in range(len(vectors)):
+        centred[:] = vectors[row]
+        centred -= _sum_lanes(padded) / np.float32(size)
+        variance = _sum_lanes(padded * padded) / np.float32(size)
+        inverse = np.float32(1) / np.sqrt(variance + np.float32(norm.epsilon))
+        for place in range(size):
+            normalised[row, place] = fma(centred[place] * inverse, norm.weight[place], norm.bias[place])
+
+
+@numba.njit(nogil=True, cache=True)
+def _sum_lanes(values: Any) -> Any:
+    """The sum of as many values as a multiple of 64: in 64 lanes, and these by halves."""
+    blocks = values.reshape(-1, ROW_LANES)
+    lanes = np.zeros(ROW_LANES, np.float32)
+    for block in range(len(blocks)):
+        for lane in range(ROW_LANES):
+            lanes[lane] += blocks[block, lane]
+    width = ROW_LANES
+    while width > 1:
+        width //= 2
+        for lane in range(width):
+            lanes[lane] += lanes[lane + width]
+    return lanes[0]
+
+
+class BodyOutputs(NamedTuple):
+    """What reading T tokens a row gives.
+
+    Attributes:
+        outputs: after each token [T, B, W].
+        rows: `Rows` [(T + 1) * B]: the outputs of each step after B that mean nothing.
+        carried: what the body carries on.
+    """
+
+    outputs: FloatArray
+    rows: Int8Rows
+    carried: HiddenArrays
+
+
+class Int8Body(ABC):
+    """Vectors of tokens to vectors from which the next token is predicted."""
+
+    @abstractmethod
+    def read(self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays) -> BodyOutputs:
+        """Read up to T vectors a row.
+
+        Args:
+            vectors: `Rows` [(T + 1) * B], those of a step side by side, after B that mean nothing.
+            alive: how many rows, the first ones, read the vector of each step [T], descending.
+            carried: what the body carries; it is not changed.
+        """
+
+
+class Activations:
+    """Vectors on their way through layers, [T, B, W]: as integers, and as floats where a layer wants such.
+
+    Args:
+        rows: `Rows` [(T + 1) * B], after B that mean nothing; None if they are to be rounded from the floats.
+        floats: [T, B, W]; None if they are to be what the integers stand for.
+        shape: (T, B, W).
+    """
+
+    def __init__(self, rows: Int8Rows | None, floats: FloatArray | None, shape: tuple[int, int, int]) -> None:
+        self._rows, self._floats = rows, floats
+        self._shape = shape
+
+    @property
+    def rows(self) -> Int8Rows:
+        """As integers."""
+        if self._rows is None:
+            steps, batch, width = self._shape
+            self._rows = zero_int8_rows((steps + 1) * batch, width)
+            quantise_rows(self.floats.reshape(-1, width), self._rows, batch)
+        return self._rows
+
+    @property
+    def floats(self) -> FloatArray:
+        """In single precision."""
+        if self._floats is None:
+            _, batch, width = self._shape
+            self._floats = np.empty(self._shape, np.float32)
+            dequantise_rows(self.rows, batch, self._floats.reshape(-1, width))
+        return self._floats
+
+    def normalised(self, norm: LayerNormWeights | None) -> "Activations":
+        """Each vector normalised; as it is for None."""
+        if norm is None:
+            return self
+        floats = np.empty(self._shape, np.float32)
+        width = self._shape[2]
+        normalise_rows(norm, self.floats.reshape(-1, width), floats.reshape(-1, width))
+        return Activations(None, floats, self._shape)
+
+    def plus(self, other: "Activations") -> "Activations":
+        """The sums with other vectors of the same width."""
+        return Activations(None, self.floats + other.floats, self._shape)
+
+
+def row_lengths(alive: TokenIds, batch: int) -> TokenIds:
+    """How many steps each row takes part in [B], from how many rows take part in each step."""
+    lengths: Any = np.count_nonzero(alive[:, None] > np.arange(batch), axis=0)
+    return np.asarray(lengths, dtype=np.int64)
+
+
+_NO_CELLS = np.empty((0, 0), np.float32)
+
+
+class Int8Recurrent(Int8Body):
+    """The layers. Carries what `Recurrent` carries.
+
+    Args:
+        body: the layers in single precision.
+        config: what they are.
+        shelf: where their weights lie.
+    """
+
+    def __init__(self, body: Recurrent, config: NetworkConfig, shelf: PackedWeightCache) -> None:
+        self.layers = [
+            _pack_layer(layer, config, shelf.section(f"cells.{number}"))
+            for number, layer in enumerate(body.cells)
+        ]
+        self.norms = [layer_norm_of(norm) for norm in body.norms]
+        self.skips = body.skips
+        self.sizes = config.layer_inputs
+
+    def read(self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays) -> BodyOutputs:
+        """Read up to T vectors a row."""
+        steps, batch, size = len(alive), carried[0].shape[1], carried[0].shape[2]
+        carried = tuple(part.copy() for part in carried)
+        stretch = Activations(vectors, None, (steps, batch, self.sizes[0]))
+        for number, layer in enumerate(self.layers):
+            below, inputs = stretch, stretch.normalised(self.norms[number]).rows
+            outputs = np.zeros((steps, batch, size), np.float32)
+            rows = zero_int8_rows((steps + 1) * batch, size)
+            cells = carried[1][number] if len(carried) > 1 else _NO_CELLS
+            run_recurrent_layer(layer, inputs, alive, carried[0][number], cells, outputs, rows)
+            stretch = Activations(rows, outputs, (steps, batch, size))
+            if self.skips[number]:
+                stretch = stretch.plus(below)
+        stretch = stretch.normalised(self.norms[-1])
+        return BodyOutputs(stretch.floats, stretch.rows, carried)
+
+
+def _pack_layer(layer: Any, config: NetworkConfig, shelf: PackedWeightCache) -> RecurrentLayer:
+    kinds = {
+        "lstm": (LSTM_KIND, 4),
+        "gru": (GRU_KIND, 3),
+        "elman": (ELMAN_KIND if config.activation == "tanh" else RELU_ELMAN_KIND, 1),
+        "mingru": (MINGRU_KIND, 2),
+    }
+    kind, gates = kinds[config.cell]
+    if kind == MINGRU_KIND:
+        of_inputs, bias = (part.detach().cpu().numpy() for part in (layer.gates.weight, layer.gates.bias))
+        of_hidden, biases = np.zeros((0, config.hidden_size), np.float32), [bias, np.zeros_like(bias)]
+    else:
+        of_inputs, of_hidden, *biases = (weight.detach().cpu().numpy() for weight in layer.weights())
+    return RecurrentLayer(
+        kind,
+        load_or_quantise(shelf, "of_inputs", lambda: pad_gates(of_inputs, gates, ROW_LANES)),
+        load_or_quantise(shelf, "of_hidden", lambda: pad_gates(of_hidden, gates, ROW_LANES)),
+        np.stack([pad_gates(bias, gates, ROW_LANES) for bias in biases]),
+    )
+
+
+class Int8FeedForward(Int8Body):
+    """The layers. Carries what `FeedForward` carries: the last vectors [n - 1, B, E].
+
+    Args:
+        body: the layers in single precision.
+        config: what they are.
+        shelf: where their weights lie.
+    """
+
+    def __init__(self, body: FeedForward, config: NetworkConfig, shelf: PackedWeightCache) -> None:
+        self.layers = [
+            quantise_linear(cast("nn.Linear", layer), shelf, f"layers.{number}")
+            for number, layer in enumerate(body.layers)
+        ]
+        self.norms = [layer_norm_of(norm) for norm in body.norms]
+        self.skips = body.skips
+        self.rectified = config.activation == "relu"
+        self.window, self.embedding_size = config.window, config.embedding_size
+
+    def read(self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays) -> BodyOutputs:
+        """Read up to T vectors a row."""
+        steps, batch = len(alive), carried[0].shape[1]
+        read = Activations(vectors, None, (steps, batch, self.embedding_size)).floats
+        seen = np.concatenate([carried[0], read])
+        windows = np.concatenate([seen[k : k + steps] for k in range(self.window)], axis=2)
+        stretch = Activations(None, windows, (steps, batch, windows.shape[2]))
+        for number, layer in enumerate(self.layers):
+            below, inputs = stretch, stretch.normalised(self.norms[number]).rows
+            outputs = np.empty((steps, batch, layer.size), np.float32)
+            flat = outputs.reshape(-1, layer.size)
+            run_dense_layer(layer.matrix, layer.bias, inputs, batch, self.rectified, flat)
+            stretch = Activations(None, outputs, (steps, batch, layer.size))
+            if self.skips[number]:
+                stretch = stretch.plus(below)
+        stretch = stretch.normalised(self.norms[-1])
+        return BodyOutputs(stretch.floats, stretch.rows, (self._last(seen, alive),))
+
+    def _last(self, seen: FloatArray, alive: TokenIds) -> FloatArray:
+        """The vectors [n - 1, B, E] that end where each row does."""
+        batch = seen.shape[1]
+        steps = row_lengths(alive, batch) + np.arange(self.window - 1)[:, None]
+        last: FloatArray = seen[steps, np.arange(batch)]
+        return last

@@ -1,0 +1,309 @@
+"""Int8 weight matrices, and their products with rows of int8 activations.
+
+Every row of a matrix has a scale, and every row of activations another, so the float of a dot
+product depends on these two rows alone: sums of integers are exact in any order.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from models.arrays import FloatArray
+from models.kernels.llvm import USE_AMX, pointer_at
+from models.kernels.log_sum_exp import ROW_LANES
+from models.kernels.math import bits_of_float, float_of_bits, fma, greater
+from models.neural.int8.kernels import (
+    COLUMN_GROUP,
+    COLUMN_MULTIPLE,
+    TILE_ROWS,
+    ZERO_POINT,
+    configure_tiles,
+    dequantise_sums,
+    dot_four_rows,
+    dot_one_row,
+    dot_sixteen_rows,
+    release_tiles,
+)
+from models.tensor_files import Arrays, PackedWeightCache
+
+MAX_INT8 = np.float32(127)
+"""The largest integer; -128 is not used, so that the range is symmetric."""
+
+SPARE_ROWS = 15
+"""Rows past the last that may be read when sixteen are computed together."""
+
+_TINY = np.float32(1e-30)
+_HALF = np.float32(0.5)
+_MAGNITUDE = np.uint32(0x7FFFFFFF)
+
+
+class Int8Rows(NamedTuple):
+    """N vectors as integers times a scale; in memory, `SPARE_ROWS` rows more.
+
+    Attributes:
+        values: [N + SPARE, W rounded up to a multiple of 64], int8; 0 in what was added to the width.
+        scales: [N + SPARE], float32.
+        sums: of a row's values [N + SPARE], int32.
+    """
+
+    values: npt.NDArray[np.int8]
+    scales: FloatArray
+    sums: npt.NDArray[np.int32]
+
+
+def zero_int8_rows(count: int, width: int) -> Int8Rows:
+    """Room for vectors of a width; what is in it is 0."""
+    count, padded = count + SPARE_ROWS, -(-width // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
+    values = np.zeros((count, padded), np.int8)
+    return Int8Rows(values, np.zeros(count, np.float32), np.zeros(count, np.int32))
+
+
+@numba.njit(nogil=True, cache=True)
+def _max_abs(vector: Any) -> Any:
+    """The largest absolute value, found as an integer of the same order: only in that the compiler finds vectors."""
+    found = np.uint32(0)
+    for place in range(len(vector)):
+        found = greater(np.uint32(bits_of_float(vector[place]) & _MAGNITUDE), found)
+    return float_of_bits(found)
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def quantise_row(vector: Any, rows: Any, row: Any) -> None:
+    """Write a vector [W] of float32 as a row: the nearest integers, the largest being ±127."""
+    highest = _max_abs(vector)
+    inverse = MAX_INT8 / max(highest, _TINY)
+    values = rows.values[row]
+    total = np.int32(0)
+    for place in range(len(vector)):
+        value = np.int32(np.floor(vector[place] * inverse + _HALF))
+        values[place] = value
+        total += value
+    rows.scales[row] = highest / MAX_INT8
+    rows.sums[row] = total
+
+
+@numba.njit(nogil=True, cache=True)
+def quantise_rows(vectors: Any, rows: Any, first: Any) -> None:
+    """Write vectors [N, W] as rows, from one on."""
+    for number in range(len(vectors)):
+        quantise_row(vectors[number], rows, first + number)
+
+
+@numba.njit(nogil=True, cache=True)
+def dequantise_rows(rows: Any, first: Any, vectors: Any) -> None:
+    """Write what rows, from one on, stand for into vectors [N, W]."""
+    for number in range(len(vectors)):
+        scale = rows.scales[first + number]
+        for place in range(vectors.shape[1]):
+            vectors[number, place] = np.float32(rows.values[first + number, place]) * scale
+
+
+def take_rows(rows: Int8Rows, places: npt.NDArray[np.int64]) -> Int8Rows:
+    """Rows at given places [N], copied."""
+    places = np.concatenate([places, np.zeros(SPARE_ROWS, np.int64)])
+    return Int8Rows(rows.values[places], rows.scales[places], rows.sums[places])
+
+
+INT8_LAYOUT = "int8-1"
+"""Names what `pack` makes; to be counted up when that changes."""
+
+_ALIGNMENT = 64  # bytes: a cache line
+ROW_PADDING = 16
+"""Floats between rows of products, as rows a power of two apart would drive one another out of the cache."""
+
+_MIN_TILE_ROWS = 5
+"""Rows that are worth a tile."""
+
+
+class Int8Matrix(NamedTuple):
+    """O rows of K weights as the products read them.
+
+    Attributes:
+        weights: [O/64, K/4, 64, 4] as [O/64, 64 K], O and K rounded up; uint8, the integer plus 128.
+        scales: of the rows [O rounded up to a multiple of 64], float32; 0 in rows that were added.
+        tiled: whether it is multiplied in tiles.
+    """
+
+    weights: npt.NDArray[np.uint8]
+    scales: FloatArray
+    tiled: bool
+
+
+def quantise_matrix(matrix: FloatArray) -> Int8Matrix:
+    """Round the weights [O, K] of every row to 255 steps, symmetric about 0."""
+    rows, columns = matrix.shape
+    blocks, groups = -(-rows // ROW_LANES), -(-columns // COLUMN_MULTIPLE) * (COLUMN_MULTIPLE // COLUMN_GROUP)
+    scales = np.zeros(blocks * ROW_LANES, np.float32)
+    weights = _aligned_empty(blocks, groups * ROW_LANES * COLUMN_GROUP)
+    for block, start in enumerate(range(0, rows, ROW_LANES)):  # nothing as large as the matrix is made
+        some = matrix[start : start + ROW_LANES]
+        steps = np.abs(some).max(axis=1, initial=0.0) / MAX_INT8
+        scales[start : start + len(some)] = steps
+        integers = np.full((ROW_LANES, groups * COLUMN_GROUP), ZERO_POINT, np.uint8)
+        integers[: len(some), :columns] = (
+            np.rint(some / np.maximum(steps, np.float32(1e-30))[:, None]) + ZERO_POINT
+        )
+        weights[block] = integers.reshape(ROW_LANES, groups, COLUMN_GROUP).transpose(1, 0, 2).reshape(-1)
+    return Int8Matrix(weights, scales, USE_AMX)
+
+
+def load_or_quantise(shelf: PackedWeightCache, name: str, matrix: Callable[[], FloatArray]) -> Int8Matrix:
+    """What `pack` makes of a matrix, from the shelf if it lies there; then the matrix is not asked for."""
+    arrays = shelf.get_or_make(name, lambda: _to_arrays(quantise_matrix(matrix())))
+    return Int8Matrix(arrays["weights"], arrays["scales"], USE_AMX)
+
+
+def _to_arrays(packed: Int8Matrix) -> Arrays:
+    return {"weights": packed.weights, "scales": packed.scales}
+
+
+def _aligned_empty(rows: int, width: int) -> npt.NDArray[np.uint8]:
+    """An array that starts where a cache line starts: no read of 64 bytes then touches two."""
+    memory = np.empty(rows * width + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + rows * width].reshape(rows, width)
+
+
+@numba.njit(nogil=True, cache=True)
+def multiply_rows(matrix: Any, bias: Any, rows: Any, first: Any, count: Any, products: Any) -> None:
+    """The products of a matrix with some rows of activations, and a bias.
+
+    Args:
+        matrix: a `PackedMatrix` of O rows.
+        bias: [O rounded up], float32.
+        rows: `Rows` of the matrix's width.
+        first: of the rows.
+        count: how many of them.
+        products: written, [count, O rounded up], float32.
+    """
+    multiply_blocks(matrix, bias, rows, first, count, 0, len(matrix.weights), products, 0)
+
+
+@numba.njit(nogil=True, cache=True)
+def multiply_blocks(
+    matrix: Any,
+    bias: Any,
+    rows: Any,
+    first: Any,
+    count: Any,
+    begin: Any,
+    end: Any,
+    products: Any,
+    column: Any,
+) -> None:
+    """What `multiply` computes, of some blocks of 64 rows of the matrix alone, written from a column on."""
+    values, totals, scales, factors = rows.values, rows.sums, rows.scales, matrix.scales
+    groups = values.shape[1] // COLUMN_GROUP
+    sums = np.empty(TILE_ROWS * ROW_LANES, np.int32)
+    stride, target = products.shape[1], products.reshape(-1)
+    weights, tiled = matrix.weights.reshape(-1), matrix.tiled and count >= _MIN_TILE_ROWS
+    if tiled:
+        configure_tiles()
+    for block in range(begin, end):
+        start, lane = block * groups * ROW_LANES * COLUMN_GROUP, block * ROW_LANES
+        done = 0
+        while done < count:
+            row, left = first + done, count - done
+            if tiled and left >= _MIN_TILE_ROWS:
+                dot_sixteen_rows(weights, start, values, row, groups, sums)
+                together = TILE_ROWS
+            elif left == 1:
+                dot_one_row(weights, start, values, row, groups, sums)
+                together = 1
+            else:
+                dot_four_rows(weights, start, values, row, groups, sums)
+                together = 4
+            dequantise_sums(
+                sums,
+                min(together, left),
+                pointer_at(totals, row),
+                pointer_at(scales, row),
+                pointer_at(factors, lane),
+                pointer_at(bias, lane),
+                pointer_at(target, done * stride + column + lane - begin * ROW_LANES),
+                stride,
+            )
+            done += together
+    if tiled:
+        release_tiles()
+
+
+@numba.njit(nogil=True, cache=True)
+def gather_rows(matrix: Any, size: Any, ids: Any, rows: Any, first: Any) -> Any:
+    """Write given rows of a matrix, ids [N], from a row on: an embedding's look-up.
+
+    Returns:
+        The first id that is not in [0, size), or 0 if all are.
+    """
+    groups = rows.values.shape[1] // COLUMN_GROUP
+    weights = matrix.weights
+    for number in range(len(ids)):
+        row, token = first + number, ids[number]
+        if not 0 <= token < size:
+            return token
+        block, lane = token // ROW_LANES, token % ROW_LANES
+        place = lane * COLUMN_GROUP
+        total = np.int32(0)
+        for group in range(groups):
+            for column in range(COLUMN_GROUP):
+                value = np.int32(weights[block, place + column]) - np.int32(ZERO_POINT)
+                rows.values[row, group * COLUMN_GROUP + column] = value
+                total += value
+            place += ROW_LANES * COLUMN_GROUP
+        rows.scales[row] = matrix.scales[token]
+        rows.sums[row] = total
+    return 0
+
+
+@numba.njit(nogil=True, cache=True)
+def multiply_row_pairs(matrix: Any, bias: Any, rows: Any, ids: Any, products: Any) -> None:
+    """What `multiply` gives for one row of the matrix for each row of activations, ids [N]; written into [N]."""
+    groups = rows.values.shape[1] // COLUMN_GROUP
+    for row in range(len(ids)):
+        block, lane = ids[row] // ROW_LANES, ids[row] % ROW_LANES
+        place = lane * COLUMN_GROUP
+        total = np.int32(0)
+        for group in range(groups):
+            for column in range(COLUMN_GROUP):
+                weight = np.int32(matrix.weights[block, place + column]) - np.int32(ZERO_POINT)
+                total += weight * np.int32(rows.values[row, group * COLUMN_GROUP + column])
+            place += ROW_LANES * COLUMN_GROUP
+        scale = rows.scales[row] * matrix.scales[ids[row]]
+        products[row] = fma(np.float32(np.int32(total)), scale, bias[ids[row]])
+
+
+class Int8Linear(NamedTuple):
+    """W x + b.
+
+    Attributes:
+        matrix: W, [O, I].
+        bias: b, [O rounded up to a multiple of 64], float32.
+        size: O.
+    """
+
+    matrix: Int8Matrix
+    bias: FloatArray
+    size: int
+
+
+def quantise_linear(layer: nn.Linear, shelf: PackedWeightCache, name: str) -> Int8Linear:
+    """A layer, its weights rounded.
+
+    Args:
+        layer: one with a bias.
+        shelf: where they lie.
+        name: under which they lie there.
+    """
+    weight, bias = (part.detach().cpu().numpy() for part in (layer.weight, layer.bias))
+    return Int8Linear(load_or_quantise(shelf, name, lambda: weight), pad_bias(bias, fill=0.0), len(bias))
+
+
+def pad_bias(bias: FloatArray, *, fill: float) -> FloatArray:
+    """A bias [O] with `fill` added to it until O is a multiple of 64."""
+    padded = np.full(-(-len(bias) // ROW_LANES) * ROW_LANES, fill, np.float32)
+    padded[: len(bias)] = bias
+    return padded

@@ -1,1 +1,0 @@
-"""The layers that turn a vector into a distribution over the vocabulary, a file each."""

@@ -1,1 +1,0 @@
-"""ARPA, the text format that n-gram tools exchange models in."""

@@ -1,0 +1,196 @@
+"""Write ARPA files: every n-gram and weight of a back-off model, so that reading returns the same model.
+
+Lines are `log-probability TAB words TAB back-off weight`, in the order of word ids. Numbers are the
+shortest decimals that read as the same floats. The back-off weight is omitted at the highest order,
+and where it is 0 and no longer n-gram continues this one. `<s>`, which is never predicted, has the
+log-probability -99.
+
+What ARPA or its readers cannot express is in a comment before the data heading, which other readers
+skip: that words are escaped, that the model reads right to left, and the value that stands for a
+back-off weight of minus infinity, which KenLM refuses. Log-probabilities above 0 are rounding
+errors and are written as 0, for the same reason.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from models.files import atomic_writer
+from models.ngram.arpa_kernels import MAX_NUMBER_BYTES, write_number
+from models.ngram.arpa_reader import (
+    BACKWARD_OPTION,
+    COMMENT_MARK,
+    DATA_HEADING,
+    END_HEADING,
+    ESCAPED_OPTION,
+    LOG_ZERO_OPTION,
+    escape_tokens,
+    section_heading,
+)
+from models.ngram.build import NGrams, NGramWeights
+from models.vocabulary import BOS, Vocabulary
+
+_START_LOG10 = -99.0
+_CHUNK = 1 << 16
+_TAB, _LINE_END, _SPACE = (np.uint8(c) for c in b"\t\n ")
+
+
+class ArpaWriteReport(NamedTuple):
+    """What was written.
+
+    Attributes:
+        counts: n-grams by order.
+        escaped_words: words that cannot stand in an ARPA file as they are; all words are escaped if there is one.
+        log_zero: what stands for a back-off weight of minus infinity; None if there is none.
+    """
+
+    counts: tuple[int, ...]
+    escaped_words: int
+    log_zero: np.float32 | None
+
+
+class _Lines(NamedTuple):
+    """Some n-grams of one order.
+
+    Attributes:
+        words: ids [order, n], int32.
+        log10_probs: [n], float32.
+        log10_backoffs: [n], float32.
+        with_backoff: whether the back-off weight is written [n].
+    """
+
+    words: npt.NDArray[np.int32]
+    log10_probs: npt.NDArray[np.float32]
+    log10_backoffs: npt.NDArray[np.float32]
+    with_backoff: npt.NDArray[np.bool_]
+
+
+def write_arpa(
+    path: Path,
+    vocabulary: Vocabulary,
+    orders: Sequence[tuple[NGrams, NGramWeights]],
+    *,
+    backward: bool = False,
+    on_write: Callable[[int], None] = lambda _: None,
+) -> ArpaWriteReport:
+    """Write a back-off model; the file appears under its name when it is whole.
+
+    Args:
+        path: ends in .gz, .xz or .zst if it is to be packed.
+        vocabulary: what word ids mean.
+        orders: n-grams and weights of the orders 1, 2, …, as `list_ngrams` gives them.
+        backward: whether the model reads right to left, which is said in a comment.
+        on_write: told of n-grams as they are written.
+
+    Raises:
+        FormatError: the file cannot be written.
+    """
+    tokens, num_escaped = escape_tokens(vocabulary.tokens)
+    words = [token.encode() for token in tokens]
+    starts = np.zeros(len(words) + 1, dtype=np.int64)
+    np.cumsum([len(word) for word in words], out=starts[1:])
+    spelling = np.frombuffer(b"".join(words), dtype=np.uint8)
+    counts = tuple(len(ngrams.words) for ngrams, _ in orders)
+    log_zero = _log_zero([weights.log10_backoffs for _, weights in orders[:-1]])
+    with atomic_writer(path) as write:
+        write(
+            _format_header(
+                counts, _options(words_escaped=num_escaped > 0, log_zero=log_zero, backward=backward)
+            )
+        )
+        for order in range(1, len(orders) + 1):
+            write(b"\n" + section_heading(order) + b"\n")
+            for lines in _chunks(orders, order, log_zero):
+                write(_format_lines(lines, spelling, starts))
+                on_write(len(lines.log10_probs))
+        write(b"\n" + END_HEADING + b"\n")
+    return ArpaWriteReport(counts, num_escaped, log_zero)
+
+
+def _options(*, words_escaped: bool, log_zero: np.float32 | None, backward: bool) -> dict[str, str]:
+    """What the file's comment says."""
+    options = dict([ESCAPED_OPTION] * words_escaped + [BACKWARD_OPTION] * backward)
+    return options if log_zero is None else {**options, LOG_ZERO_OPTION: f"{log_zero:g}"}
+
+
+def _format_header(counts: Sequence[int], options: Mapping[str, str]) -> bytes:
+    comment = " ".join([COMMENT_MARK, *map("=".join, options.items())])
+    sizes = [f"ngram {order}={count}" for order, count in enumerate(counts, start=1)]
+    return "\n".join([*([comment] if options else []), DATA_HEADING.decode(), *sizes, ""]).encode()
+
+
+def _log_zero(log10_backoffs: Sequence[npt.NDArray[np.float32]]) -> np.float32 | None:
+    """What can stand for a back-off weight of minus infinity: a whole number that is none; None if none need."""
+    if not any(np.isneginf(values).any() for values in log10_backoffs):
+        return None
+    candidates = (np.float32(-99 - more) for more in range(1000))
+    return next(mark for mark in candidates if not any((values == mark).any() for values in log10_backoffs))
+
+
+def _chunks(
+    orders: Sequence[tuple[NGrams, NGramWeights]], order: int, log_zero: np.float32 | None
+) -> Iterator[_Lines]:
+    """The n-grams of one order, some at a time."""
+    ngrams, (log10_probs, log10_backoffs) = orders[order - 1]
+    is_context = np.zeros(len(ngrams.words), dtype=np.bool_)
+    if order < len(orders):
+        is_context[orders[order][0].prefixes] = True
+    for begin in range(0, len(ngrams.words), _CHUNK):
+        here = slice(begin, begin + _CHUNK)
+        probs = np.minimum(log10_probs[here], np.float32(0))
+        words = _words_of(orders[:order], here)
+        probs[np.isneginf(probs) & (words[-1] == BOS)] = _START_LOG10
+        if order == len(orders):
+            backoffs, with_backoff = probs, np.zeros(len(probs), dtype=np.bool_)
+        else:
+            backoffs = log10_backoffs[here].copy()
+            if log_zero is not None:
+                backoffs[np.isneginf(backoffs)] = log_zero
+            with_backoff = is_context[here] | (backoffs.view(np.int32) != 0)  # minus zero stays
+        yield _Lines(words, probs, backoffs, with_backoff)
+
+
+def _words_of(orders: Sequence[tuple[NGrams, NGramWeights]], here: slice) -> npt.NDArray[np.int32]:
+    """The ids of the words of some n-grams of the last order [order, n]."""
+    words = []
+    rows: slice | npt.NDArray[np.int32] = here
+    for ngrams, _ in reversed(orders):
+        words.append(ngrams.words[rows])
+        rows = ngrams.prefixes[rows]
+    return np.stack(words[::-1])
+
+
+def _format_lines(lines: _Lines, spelling: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> bytes:
+    """The lines as bytes."""
+    num_bytes = int(np.diff(starts)[lines.words].sum())
+    room = num_bytes + lines.words.size + len(lines.log10_probs) * (2 * MAX_NUMBER_BYTES + 2)
+    out = np.empty(room, dtype=np.uint8)
+    return out[: _write_lines(lines, spelling, starts, out)].tobytes()
+
+
+@numba.njit(nogil=True, cache=True)
+def _write_lines(
+    lines: _Lines, spelling: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]
+) -> int:
+    """Write the lines; returns how many bytes they take."""
+    place = 0
+    order = len(lines.words)
+    for row in range(len(lines.log10_probs)):
+        place = write_number(lines.log10_probs[row], out, place)
+        for position in range(order):
+            out[place] = _TAB if position == 0 else _SPACE
+            place += 1
+            word = lines.words[position, row]
+            for spot in range(starts[word], starts[word + 1]):
+                out[place] = spelling[spot]
+                place += 1
+        if lines.with_backoff[row]:
+            out[place] = _TAB
+            place = write_number(lines.log10_backoffs[row], out, place + 1)
+        out[place] = _LINE_END
+        place += 1
+    return place

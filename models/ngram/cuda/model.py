@@ -1,0 +1,252 @@
+"""The n-gram model on a device: the same numbers as `models.ngram.model`, as tensors.
+
+`move_if_it_fits` leaves the model on the CPU, with a warning in the log, if the device lacks memory
+or fails.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from models.arrays import FloatArray, TokenIds
+from models.language_model import TopTokens
+from models.ngram.cuda import kernels
+from models.ngram.cuda.kernels import Ids, check_token_per_row, to_device, to_tensors, unpad
+from models.ngram.model import NGramModel, NGramScores, NGramState, check_k, check_shapes
+from models.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TensorNGramState:
+    """B contexts as state numbers of one automaton, the same numbers as on the CPU.
+
+    Attributes:
+        ids: state numbers [B], int32, on the model's device.
+    """
+
+    ids: Tensor
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @torch.inference_mode()
+    def select(self, rows: Ids) -> "TensorNGramState":
+        """A state with rows `rows[0], rows[1], …` of this one; rows may repeat."""
+        return TensorNGramState(self.ids[to_device(rows, self.ids.device)])
+
+    @torch.inference_mode()
+    def concatenate(self, others: Sequence["TensorNGramState"]) -> "TensorNGramState":
+        """A state with this one's rows, then those of each of `others`."""
+        return TensorNGramState(torch.cat([self.ids, *(other.ids for other in others)]))
+
+
+class TensorNGramModel:
+    """A back-off n-gram model whose automaton is on a device.
+
+    States are the same numbers as those of the model it is made from, and scores the same
+    within the rounding of single precision. Made for large batches: one call starts some dozens
+    of kernels, which for one context takes longer than a CPU needs for the whole of it.
+
+    Args:
+        model: what to copy to the device; its own arrays stay where they are.
+        device: where to compute.
+
+    Attributes:
+        cpu_model: the model it was made from.
+    """
+
+    family = "ngram"
+
+    def __init__(self, model: NGramModel, *, device: str | torch.device) -> None:
+        self.cpu_model = model
+        self._automaton = to_tensors(model.automaton, torch.device(device))
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self._automaton.device
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What word ids mean."""
+        return self.cpu_model.vocabulary
+
+    @property
+    def normalised(self) -> bool:
+        """Whether every distribution sums to 1."""
+        return self.cpu_model.normalised
+
+    @property
+    def order(self) -> int:
+        """The length of the longest n-gram."""
+        return self.cpu_model.order
+
+    @property
+    def num_parameters(self) -> int:
+        """One probability per n-gram and one back-off weight per context."""
+        return self.cpu_model.num_parameters
+
+    def initial_state(self, batch: int) -> TensorNGramState:
+        """The state after `<s>`, in each of `batch` rows."""
+        return self._state(batch, self.cpu_model.automaton.initial)
+
+    def empty_state(self, batch: int) -> TensorNGramState:
+        """The empty context, in each of `batch` rows."""
+        return self._state(batch, 0)
+
+    @torch.inference_mode()
+    def advance(self, state: TensorNGramState, tokens: Ids) -> TensorNGramState:
+        """Consume one token per row.
+
+        Args:
+            state: B rows; it is not changed.
+            tokens: ids [B], each in [0, V); to check tensors, the host waits for the device.
+
+        Raises:
+            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
+        """
+        words = check_token_per_row(tokens, len(state), len(self.vocabulary), self.device)
+        return TensorNGramState(kernels.advance_contexts(self._automaton, state.ids, words))
+
+    @torch.inference_mode()
+    def next_log_probs(self, state: TensorNGramState) -> Tensor:
+        """Natural-log probabilities [B, V], float32, of the token that follows each row; minus infinity for `<s>`.
+
+        Memory beyond the result is bounded, however many rows there are.
+        """
+        return kernels.all_log_probs(self._automaton, state.ids)
+
+    @torch.inference_mode()
+    def next_states(self, state: TensorNGramState) -> Tensor:
+        """Numbers [B, V], int32, of the states to which every token of the vocabulary leads.
+
+        What a decoder picks from them is a state again: `TensorNGramState(numbers)`.
+        """
+        return kernels.next_states(self._automaton, state.ids)
+
+    @torch.inference_mode()
+    def top_k(self, state: TensorNGramState, k: int) -> TopTokens:
+        """The k most probable tokens after each row; those equal in single precision in order of id.
+
+        Args:
+            state: B rows.
+            k: at most V.
+
+        Raises:
+            InvalidInputError: k is not in [1, V].
+        """
+        check_k(k, len(self.vocabulary))
+        words, log_probs = kernels.top_k_of_states(self._automaton, state.ids, k)
+        return TopTokens(words.cpu().numpy(), log_probs.cpu().numpy())
+
+    def score(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+        """Log-probabilities of given tokens, each given the state and the tokens before it.
+
+        Args:
+            state: B rows, the context of each sequence; it is not changed.
+            tokens: ids [B, T], each in [0, V); what lies past a row's length is ignored.
+            lengths: [B], each in [0, T].
+
+        Returns:
+            Natural-log probabilities [B, T]; 0 past a row's length.
+
+        Raises:
+            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
+        """
+        return self.score_detailed(state, tokens, lengths).log_probs
+
+    @torch.inference_mode()
+    def score_detailed(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> NGramScores:
+        """What `score` answers, and from which n-gram each probability comes.
+
+        Raises:
+            InvalidInputError: see `score`.
+        """
+        tokens, lengths = np.asarray(tokens), np.asarray(lengths)
+        check_shapes(tokens, lengths, len(state))
+        counts = np.arange(tokens.shape[1]) < lengths[:, None]
+        texts = unpad(tokens, counts, len(self.vocabulary))
+        log_probs, orders, log_backoffs = kernels.score_unpadded(self._automaton, state.ids, texts)
+        scores = NGramScores(
+            np.zeros(tokens.shape, dtype=np.float32),
+            np.zeros(tokens.shape, dtype=np.uint8),
+            np.zeros(tokens.shape, dtype=np.float32),
+        )
+        scores.log_probs[counts] = log_probs
+        scores.orders[counts] = orders
+        scores.log_backoffs[counts] = log_backoffs
+        return scores
+
+    @torch.inference_mode()
+    def prefill(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> TensorNGramState:
+        """The state after tokens [B, T], of which row b has lengths[b].
+
+        Only the last order − 1 tokens of a row can matter, and only they are looked at.
+
+        Raises:
+            InvalidInputError: the shapes do not fit, or one of those ids is outside the vocabulary.
+        """
+        tokens, lengths = np.asarray(tokens), np.asarray(lengths)
+        check_shapes(tokens, lengths, len(state))
+        left = lengths[:, None] - np.arange(tokens.shape[1])  # of each row's tokens, from each on
+        texts = unpad(tokens, (left >= 1) & (left < self.order), len(self.vocabulary))
+        return TensorNGramState(kernels.prefill_unpadded(self._automaton, state.ids, texts))
+
+    @property
+    def num_context_lengths(self) -> int:
+        """A context has 0 to order − 1 tokens."""
+        return self.order
+
+    def context_lengths(self, state: TensorNGramState) -> npt.NDArray[np.int64]:
+        """How many of the last tokens each row's future depends on [B]; looked up on the host."""
+        return self.cpu_model.context_lengths(_to_host_state(state))
+
+    def context_lengths_per_token(
+        self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds
+    ) -> npt.NDArray[np.int64]:
+        """The same before each of tokens [B, T], of which row b has lengths[b]; 0 past a row's length."""
+        return self.cpu_model.context_lengths_per_token(_to_host_state(state), tokens, lengths)
+
+    def save(self, directory: Path) -> None:
+        """Write config.json and the automaton, as the model on the CPU does."""
+        self.cpu_model.save(directory)
+
+    @torch.inference_mode()
+    def _state(self, batch: int, number: int) -> TensorNGramState:
+        return TensorNGramState(torch.full((batch,), number, dtype=torch.int32, device=self.device))
+
+
+def _to_host_state(state: TensorNGramState) -> NGramState:
+    return NGramState(state.ids.cpu().numpy())
+
+
+_log = logging.getLogger(__name__)
+
+
+def move_if_it_fits(model: NGramModel, device: str | torch.device) -> TensorNGramModel | NGramModel:
+    """The model on a device; itself, with a line in the log, where the device lacks memory or fails."""
+    try:
+        return _move_and_try(model, device)
+    except (torch.OutOfMemoryError, torch.AcceleratorError) as error:
+        reason = str(error).partition("\n")[0]
+    torch.cuda.empty_cache()
+    _log.warning(
+        "n-gram model of %d n-grams stays on the CPU, device %s cannot take it: %s",
+        model.automaton.num_arcs,
+        device,
+        reason,
+    )
+    return model
+
+
+def _move_and_try(model: NGramModel, device: str | torch.device) -> TensorNGramModel:
+    """The model on a device, with one answer given: that takes memory of its own."""
+    moved = TensorNGramModel(model, device=device)
+    moved.next_log_probs(moved.initial_state(1))
+    return moved

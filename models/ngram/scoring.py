@@ -1,0 +1,296 @@
+"""Compiled scoring of tokens with an automaton: log-probabilities, states, context lengths, distributions.
+
+Signatures are fixed and compiled, or read from numba's cache, at import: no call waits for the
+compiler. The kernels release the interpreter lock. All add in double precision and in the same
+order, so a word has the same float in a score and in a distribution, whatever else is in the batch.
+
+Word ids are checked, because one outside the vocabulary would read outside the arrays: the kernels
+return the index of the first bad one, or −1.
+
+A state's distribution is that of its suffix, scaled by the back-off weight, with its own arcs
+written over it: O(V + arcs), not V look-ups.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from models.ngram.access import (
+    AUTOMATON_TYPES,
+    SPAN_TYPES,
+    U,
+    context_length,
+    find_arc,
+    log10_backoff_of,
+    log10_prob_of,
+    minimal_state,
+    next_state,
+    prefetch,
+    readonly,
+    search_end,
+    value_at,
+    word_at,
+)
+from models.ngram.automaton import LN_10, Automaton
+
+
+@numba.njit(nogil=True)
+def write_suffix_chain(
+    automaton: Automaton, state: np.int32, states: npt.NDArray[np.uint64], backoffs: npt.NDArray[np.float64]
+) -> int:
+    """A state and its suffixes down to the empty context, and the log10 charged on the way to each; their number."""
+    depth, backoff, here = 0, 0.0, U(state)
+    while here != U(0):
+        states[depth], backoffs[depth] = here, backoff
+        depth += 1
+        backoff += log10_backoff_of(automaton, here)
+        here = U(automaton.suffixes[here])
+    states[depth], backoffs[depth] = here, backoff
+    return depth + 1
+
+
+@numba.njit(
+    [types.void(automaton, readonly("int32"), types.float32[:, ::1]) for automaton in AUTOMATON_TYPES],
+    nogil=True,
+    cache=True,
+)
+def write_distributions(
+    automaton: Automaton, states: npt.NDArray[np.int32], out: npt.NDArray[np.float32]
+) -> None:
+    """Natural-log probabilities [B, V] of every word in states [B], into `out`.
+
+    Writes the unigrams with the whole back-off, then overwrites the arcs of ever longer
+    contexts: O(V + arcs) a row, not V look-ups.
+    """
+    order = len(automaton.order_starts) - 1
+    chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
+    first_arcs, words = automaton.first_arcs, automaton.words
+    probs, decoded = automaton.log10_probs, automaton.prob_values
+    for row in range(len(states)):
+        last = write_suffix_chain(automaton, states[row], chain, backoffs) - 1
+        for word in range(out.shape[1]):
+            out[row, word] = (value_at(probs, decoded, word) + backoffs[last]) * LN_10
+        for level in range(last - 1, -1, -1):
+            state = chain[level]
+            for arc in range(U(first_arcs[state]), U(first_arcs[state + U(1)])):
+                value = (value_at(probs, decoded, U(arc)) + backoffs[level]) * LN_10
+                out[row, word_at(words, U(arc))] = value
+
+
+@numba.njit(nogil=True)
+def ranked_index(automaton: Automaton, state: np.uint64) -> Any:
+    """The place of a state among `ranked_states`, else −1."""
+    begin, end = 0, len(automaton.ranked_states)
+    while begin < end:
+        middle = (begin + end) // 2
+        if automaton.ranked_states[middle] < np.int32(state):
+            begin = middle + 1
+        else:
+            end = middle
+    found = begin < len(automaton.ranked_states) and automaton.ranked_states[begin] == np.int32(state)
+    return begin if found else -1
+
+
+_LANES = 24
+_POSITION, _ROW_END, _STATE, _FIRST, _LAST = (np.uint64(column) for column in range(5))
+"""What a lane has: the token it is at, the end of its row, its state, and where the arcs sought are."""
+
+
+@numba.njit(nogil=True, inline="always")
+def _next_filled_row(row: int, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> int:
+    """The first row from this one on that is not empty, or B."""
+    while row < len(begins) and begins[row] >= ends[row]:
+        row += 1
+    return row
+
+
+@numba.njit(nogil=True, inline="always")
+def _start_lane(walks: npt.NDArray[np.uint64], lane: Any, begin: Any, end: Any, state: Any) -> None:
+    """Let a lane begin a row."""
+    walks[lane, _POSITION], walks[lane, _ROW_END], walks[lane, _STATE] = U(begin), U(end), U(state)
+
+
+@numba.njit(nogil=True, inline="always")
+def _prefetch_arcs(
+    automaton: Automaton, tokens: npt.NDArray[np.int64], walks: npt.NDArray[np.uint64], lanes: Any
+) -> None:
+    """Find where the arcs of each lane's state are, and have the processor fetch what is read next."""
+    for number in range(lanes):
+        lane = U(number)
+        state = walks[lane, _STATE]
+        first = U(automaton.first_arcs[state])
+        last = search_end(first, U(automaton.first_arcs[state + U(1)]), tokens[walks[lane, _POSITION]])
+        walks[lane, _FIRST], walks[lane, _LAST] = first, last
+        prefetch(automaton.words, (first + last) >> U(1))
+        prefetch(automaton.log10_probs, (first + last) >> U(1))
+        prefetch(automaton.log10_backoffs, state)
+        prefetch(automaton.suffixes, state)
+
+
+@numba.njit(
+    [
+        types.int64(automaton, *SPAN_TYPES, types.float32[::1], types.uint8[::1], types.float32[::1])
+        for automaton in AUTOMATON_TYPES
+    ],
+    nogil=True,
+    cache=True,
+)
+def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles stays in registers
+    automaton: Automaton,
+    states: npt.NDArray[np.int32],
+    tokens: npt.NDArray[np.int64],
+    begins: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    log_probs: npt.NDArray[np.float32],
+    orders: npt.NDArray[np.uint8],
+    log_backoffs: npt.NDArray[np.float32],
+) -> int:
+    """Natural-log probabilities of B stretches of tokens [N], into the same places of `log_probs`.
+
+    Some rows walk side by side, one link each in turn, in two passes: the first finds where a
+    state's arcs are and has the processor fetch them, the second reads them.
+
+    Args:
+        automaton: the model.
+        states: before each stretch [B].
+        tokens: of all stretches [N].
+        begins: where each begins [B].
+        ends: where each ends [B].
+        log_probs: [N]; written.
+        orders: the length of the n-gram found for each token [N]; not written if empty.
+        log_backoffs: natural logarithm of the back-off charged for each token [N]; not written if empty.
+
+    Returns:
+        −1, or the place of a token that is outside the vocabulary.
+    """
+    vocab_size, num_states = U(automaton.first_arcs[1]), U(len(automaton.suffixes))
+    missing = U(len(automaton.words))
+    detailed = len(orders) > 0
+    walks = np.empty((_LANES, 8), np.uint64)  # a lane's numbers in one line of the cache
+    backoffs = np.zeros(_LANES, np.float64)  # log10, charged since the last token
+    scored = np.zeros(_LANES, np.bool_)  # the token has its score; what is still sought is the next state
+    row, lanes = _next_filled_row(0, begins, ends), U(0)
+    while lanes < U(_LANES) and row < len(states):
+        _start_lane(walks, lanes, begins[row], ends[row], states[row])
+        row, lanes = _next_filled_row(row + 1, begins, ends), lanes + U(1)
+    while lanes > U(0):
+        _prefetch_arcs(automaton, tokens, walks, lanes)
+        lane = U(0)
+        while lane < lanes:
+            place, state = walks[lane, _POSITION], walks[lane, _STATE]
+            word = tokens[place]
+            if state == U(0):
+                if U(word) >= vocab_size:  # so are negative ones
+                    bad: int = place
+                    return bad
+                arc = U(word)
+            else:
+                arc = find_arc(automaton.words, walks[lane, _FIRST], walks[lane, _LAST], word)
+                if arc == missing:
+                    backoffs[lane] += log10_backoff_of(automaton, state)
+                    state = U(automaton.suffixes[state])
+                    walks[lane, _STATE] = state
+                    prefetch(automaton.first_arcs, state)
+                    lane += U(1)
+                    continue
+            if scored[lane]:
+                scored[lane] = False
+            else:
+                log_probs[place] = (log10_prob_of(automaton, arc) + backoffs[lane]) * LN_10
+                if detailed:
+                    orders[place] = context_length(automaton.order_starts, arc + U(1))
+                    log_backoffs[place] = backoffs[lane] * LN_10
+            place += U(1)
+            if place == walks[lane, _ROW_END]:
+                backoffs[lane] = 0.0
+                if row < len(states):
+                    _start_lane(walks, lane, begins[row], ends[row], states[row])
+                    row, lane = _next_filled_row(row + 1, begins, ends), lane + U(1)
+                else:  # the last lane takes this one's place, and its turn
+                    lanes -= U(1)
+                    walks[lane] = walks[lanes]
+                    backoffs[lane], scored[lane] = backoffs[lanes], scored[lanes]
+                continue
+            # the longest n-grams are no states; their suffixes are
+            if arc + U(1) >= num_states and state != U(0):
+                state, scored[lane] = U(automaton.suffixes[state]), True
+            else:
+                state = arc + U(1) if num_states > U(1) else U(0)
+                walks[lane, _POSITION], backoffs[lane] = place, 0.0
+            walks[lane, _STATE] = state
+            prefetch(automaton.first_arcs, state)
+            lane += U(1)
+    return -1
+
+
+@numba.njit(
+    [
+        types.int64(automaton, readonly("int32"), readonly("int64"), types.int32[::1])
+        for automaton in AUTOMATON_TYPES
+    ],
+    nogil=True,
+    cache=True,
+)
+def advance_rows(
+    automaton: Automaton,
+    states: npt.NDArray[np.int32],
+    tokens: npt.NDArray[np.int64],
+    out: npt.NDArray[np.int32],
+) -> int:
+    """The states [B] after one token each [B], into `out`; returns −1, or the row of a bad token.
+
+    States are minimal: contexts that nothing tells apart get the same number.
+    """
+    vocab_size = np.int64(automaton.first_arcs[1])
+    for row in range(len(states)):
+        word = tokens[row]
+        if not 0 <= word < vocab_size:
+            return row
+        out[row] = minimal_state(automaton, next_state(automaton, U(states[row]), word))
+    return -1
+
+
+def context_lengths(automaton: Automaton, states: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    """The number of tokens in each state's context [B]; 0 for the empty one."""
+    return np.searchsorted(automaton.order_starts, states.astype(np.int64) - 1, side="right")
+
+
+@numba.njit(
+    [types.int64(automaton, *SPAN_TYPES, types.int64[::1]) for automaton in AUTOMATON_TYPES],
+    nogil=True,
+    cache=True,
+)
+def context_lengths_per_token(
+    automaton: Automaton,
+    states: npt.NDArray[np.int32],
+    tokens: npt.NDArray[np.int64],
+    begins: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    out: npt.NDArray[np.int64],
+) -> int:
+    """The length of the context before each token of B stretches, into the same places of `out`.
+
+    Args:
+        automaton: the model.
+        states: before each stretch [B].
+        tokens: of all stretches [N].
+        begins: where each begins [B].
+        ends: where each ends [B].
+        out: [N]; written.
+
+    Returns:
+        −1, or the place of a token that is outside the vocabulary.
+    """
+    vocab_size, order_starts = np.int64(automaton.first_arcs[1]), automaton.order_starts
+    for row in range(len(states)):
+        state = U(states[row])
+        for place in range(begins[row], ends[row]):
+            out[place] = context_length(order_starts, state)
+            word = tokens[place]
+            if not 0 <= word < vocab_size:
+                return place
+            state = minimal_state(automaton, next_state(automaton, state, word))
+    return -1

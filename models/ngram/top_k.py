@@ -1,0 +1,368 @@
+"""Compiled top-k and sampling of next words without computing whole distributions.
+
+Top-k merges lists of arcs ranked by probability, one list per context length. States with many arcs
+have their ranking in the file (`Automaton.ranked_states`); the few arcs of the others go into a
+heap when they are needed.
+"""
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from models.ngram.access import (
+    AUTOMATON_TYPES,
+    U,
+    arc_at,
+    arc_of,
+    log10_prob_of,
+    prefetch,
+    readonly,
+    value_at,
+    word_at,
+    word_of,
+)
+from models.ngram.automaton import LN_10, Automaton
+from models.ngram.build import MAX_UNRANKED_ARCS
+from models.ngram.scoring import ranked_index, write_distributions, write_suffix_chain
+
+_PREFETCH_DISTANCE = 8
+"""Ranked arcs that are fetched before their turn."""
+
+
+@numba.njit(nogil=True, inline="always")
+def _is_shadowed(
+    first_arcs: npt.NDArray[np.uint32], words: Any, chain: npt.NDArray[np.uint64], level: int, word: np.int32
+) -> bool:
+    """Whether a longer context of the chain has the word, so that this level does not count for it."""
+    missing = U(len(words))
+    for longer in range(level):  # noqa: SIM110 - kernels know no any()
+        if arc_at(first_arcs, words, chain[longer], word) != missing:
+            return True
+    return False
+
+
+@numba.njit(nogil=True, inline="always")
+def _precedes(probs: Any, decoded: Any, one: np.uint32, other: np.uint32) -> np.bool_:
+    """Whether an arc is more probable than another of the same state, or as probable and its word's id smaller."""
+    prob, other_prob = value_at(probs, decoded, U(one)), value_at(probs, decoded, U(other))
+    return np.bool_(prob > other_prob or (prob == other_prob and one < other))
+
+
+@numba.njit(nogil=True, inline="always")
+def _sift_down(
+    probs: Any, decoded: Any, heaps: npt.NDArray[np.uint32], top: Any, place: Any, size: Any
+) -> None:
+    """Move the arc at a place of the heap that starts at `top` down until it precedes those below it."""
+    arc = heaps[top + place]
+    while 2 * place + 1 < size:
+        child = 2 * place + 1
+        if child + 1 < size and _precedes(probs, decoded, heaps[top + child + 1], heaps[top + child]):
+            child += 1
+        if not _precedes(probs, decoded, heaps[top + child], arc):
+            break
+        heaps[top + place] = heaps[top + child]
+        place = child
+    heaps[top + place] = arc
+
+
+@numba.njit(nogil=True)
+def _heapify_arcs(
+    first_arcs: Any, probs: Any, decoded: Any, state: np.uint64, heaps: npt.NDArray[np.uint32], top: Any
+) -> Any:
+    """The arcs of a state that has few, as a heap that starts at `top`, the most probable first; their number."""
+    begin = np.int64(first_arcs[state])
+    size = np.int64(first_arcs[state + U(1)]) - begin
+    for n in range(size):
+        heaps[top + n] = begin + n
+    for place in range(size // 2 - 1, -1, -1):
+        _sift_down(probs, decoded, heaps, top, place, size)
+    return size
+
+
+@numba.njit(nogil=True)
+def _natural_log_prob(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.float32:
+    """The natural-log probability of an arc after so much was charged, as `write_distributions` writes it."""
+    return np.float32((value_at(probs, decoded, arc) + backoff) * LN_10)
+
+
+@numba.njit(nogil=True, inline="always")
+def _prefetch_arc(probs: Any, words: Any, ranked_arcs: npt.NDArray[np.uint32], place: Any) -> None:
+    """Have the processor fetch the arc at a place of `ranked_arcs`: in a context of many, it lies anywhere."""
+    prefetch(probs, U(ranked_arcs[place]))
+    prefetch(words, U(ranked_arcs[place]))
+
+
+@numba.njit(nogil=True, inline="always")
+def _best_arc(
+    ranked_arcs: npt.NDArray[np.uint32],
+    level: int,
+    heaps: npt.NDArray[np.uint32],
+    nexts: npt.NDArray[np.int64],
+    stops: npt.NDArray[np.int64],
+    missing: np.uint64,
+) -> Any:
+    """A level's most probable arc that is left, A if there is none."""
+    if nexts[level] >= stops[level] or stops[level] == 0:
+        return missing
+    if nexts[level] >= 0:
+        return U(ranked_arcs[nexts[level]])
+    return U(heaps[level * MAX_UNRANKED_ARCS])
+
+
+@numba.njit(nogil=True)
+def _lower_arc_ties(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.bool_:
+    """Whether a less probable arc of the same state may have the same value, for want of digits."""
+    lower = np.nextafter(value_at(probs, decoded, arc), np.float32(-np.inf))
+    return np.bool_(np.float32((lower + backoff) * LN_10) == _natural_log_prob(probs, decoded, arc, backoff))
+
+
+@numba.njit(nogil=True)
+def _insert_sorted(ids: npt.NDArray[np.int64], row: int, begin: int, column: int, word: np.int32) -> None:
+    """Put a word into a row's rising run of ids that starts at `begin` and ends before this column."""
+    while column > begin and ids[row, column - 1] > word:
+        ids[row, column] = ids[row, column - 1]
+        column -= 1
+    ids[row, column] = word
+
+
+@numba.njit(nogil=True)
+def _fill_with_impossible(
+    automaton: Automaton,
+    chain: npt.NDArray[np.uint64],
+    backoffs: npt.NDArray[np.float64],
+    depth: int,
+    ids: npt.NDArray[np.int64],
+    log_probs: npt.NDArray[np.float32],
+    column: int,
+) -> None:
+    """Fill a row from this column on with words that cannot come, in order of id."""
+    missing = U(len(automaton.words))
+    word = np.int64(0)
+    while column < len(ids):
+        level, arc = 0, arc_of(automaton, chain[0], word)
+        while arc == missing and level + 1 < depth:
+            level += 1
+            arc = arc_of(automaton, chain[level], word)
+        value = _natural_log_prob(automaton.log10_probs, automaton.prob_values, arc, backoffs[level])
+        if value == -np.inf:
+            ids[column], log_probs[column] = word, -np.inf
+            column += 1
+        word += 1
+
+
+@numba.njit(
+    [
+        types.void(automaton, readonly("int32"), types.int64[:, ::1], types.float32[:, ::1])
+        for automaton in AUTOMATON_TYPES
+    ],
+    nogil=True,
+    cache=True,
+)
+def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
+    automaton: Automaton,
+    states: npt.NDArray[np.int32],
+    ids: npt.NDArray[np.int64],
+    log_probs: npt.NDArray[np.float32],
+) -> None:
+    """The k most probable words [B, k] in states [B] and their natural-log probabilities, into `ids` and `log_probs`.
+
+    Merges the arcs of the state and its suffixes, each from its most probable down, and passes
+    over words that a longer context has already. Words of equal value, in single precision, are
+    in order of id, as if the whole distribution had been sorted; so those that tie with the
+    k-th are looked at too. k must not exceed V.
+    """
+    order, k, missing = len(automaton.order_starts) - 1, ids.shape[1], U(len(automaton.words))
+    chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
+    heaps = np.empty(order * MAX_UNRANKED_ARCS, np.uint32)  # one a level
+    # by themselves, since reaching into the tuple costs as much as the rest
+    first_arcs, words, ranked_arcs = automaton.first_arcs, automaton.words, automaton.ranked_arcs
+    probs, decoded = automaton.log10_probs, automaton.prob_values
+    # of each level, the next place in ranked_arcs and the end there; or −1 and the size of its heap
+    nexts, stops = np.empty(order, np.int64), np.empty(order, np.int64)
+    arcs, values = np.empty(order, np.uint64), np.empty(order, np.float32)  # what is there
+    for row in range(len(states)):
+        depth = write_suffix_chain(automaton, states[row], chain, backoffs)
+        for level in range(depth):
+            rank = ranked_index(automaton, chain[level])
+            if rank >= 0:
+                nexts[level] = automaton.ranked_starts[rank]
+                stops[level] = automaton.ranked_starts[rank + 1]
+                for place in range(nexts[level], min(nexts[level] + _PREFETCH_DISTANCE, stops[level])):
+                    _prefetch_arc(probs, words, ranked_arcs, place)
+            else:
+                nexts[level] = -1
+                stops[level] = _heapify_arcs(
+                    first_arcs, probs, decoded, chain[level], heaps, level * MAX_UNRANKED_ARCS
+                )
+            arcs[level] = _best_arc(ranked_arcs, level, heaps, nexts, stops, missing)
+            if arcs[level] != missing:
+                values[level] = _natural_log_prob(probs, decoded, arcs[level], backoffs[level])
+        column, begin = 0, 0  # where the next word goes; the first of those of the last one's value
+        while True:
+            best, word = -1, np.int32(0)
+            for level in range(depth):
+                if arcs[level] == missing or (best >= 0 and values[level] < values[best]):
+                    continue
+                shown = word_at(words, arcs[level])
+                if best < 0 or values[level] > values[best] or shown < word:
+                    best, word = level, shown
+            if best < 0 or (column == k and values[best] < log_probs[row, k - 1]):
+                break
+            if values[best] == -np.inf:
+                _fill_with_impossible(automaton, chain, backoffs, depth, ids[row], log_probs[row], column)
+                break
+            if column == k and word > ids[row, k - 1]:
+                if not _lower_arc_ties(probs, decoded, arcs[best], backoffs[best]):
+                    arcs[best] = missing  # all that tie have larger ids
+                    continue
+            elif not _is_shadowed(first_arcs, words, chain, best, word):
+                if column == 0 or values[best] < log_probs[row, column - 1]:
+                    begin = column
+                _insert_sorted(ids, row, begin, min(column, k - 1), word)
+                if column < k:
+                    log_probs[row, column] = values[best]
+                    column += 1
+            if nexts[best] >= 0:
+                nexts[best] += 1
+                if nexts[best] + _PREFETCH_DISTANCE < stops[best]:
+                    _prefetch_arc(probs, words, ranked_arcs, nexts[best] + _PREFETCH_DISTANCE)
+            else:
+                stops[best] -= 1
+                top = best * MAX_UNRANKED_ARCS
+                heaps[top] = heaps[top + stops[best]]
+                _sift_down(probs, decoded, heaps, top, 0, stops[best])
+            arcs[best] = _best_arc(ranked_arcs, best, heaps, nexts, stops, missing)
+            if arcs[best] != missing:
+                values[best] = _natural_log_prob(probs, decoded, arcs[best], backoffs[best])
+
+
+_MAX_DRAWS = 64
+"""Words drawn for one row before its whole distribution is made."""
+
+
+@numba.njit(nogil=True)
+def _next_uniform(seed: np.uint64) -> tuple[np.uint64, float]:
+    """A number of [0, 1) and the seed for the one after it.
+
+    Source: Steele, Lea and Flood (2014), "Fast splittable pseudorandom number generators" (SplitMix64).
+    """
+    seed += U(0x9E3779B97F4A7C15)
+    mixed = (seed ^ (seed >> U(30))) * U(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> U(27))) * U(0x94D049BB133111EB)
+    mixed ^= mixed >> U(31)
+    return seed, np.float64(mixed >> U(11)) * 2.0**-53
+
+
+@numba.njit(nogil=True)
+def _arc_at_point(automaton: Automaton, state: np.uint64, point: float) -> Any:
+    """The arc at a point of the cumulative probabilities of a state's own arcs, or A past the last of them."""
+    rank = ranked_index(automaton, state)
+    if rank < 0:
+        for arc in range(U(automaton.first_arcs[state]), U(automaton.first_arcs[state + U(1)])):
+            point -= 10.0 ** np.float64(log10_prob_of(automaton, U(arc)))
+            if point < 0:
+                return U(arc)
+    elif point < automaton.ranked_masses[rank]:
+        for place in range(automaton.ranked_starts[rank], automaton.ranked_starts[rank + 1]):
+            arc = U(automaton.ranked_arcs[place])
+            point -= 10.0 ** np.float64(log10_prob_of(automaton, arc))
+            if point < 0:
+                return arc
+    return U(len(automaton.words))
+
+
+@numba.njit(nogil=True)
+def _shadowing_level(automaton: Automaton, chain: npt.NDArray[np.uint64], level: int, word: np.int64) -> int:
+    """The shortest context before this level that has the word itself, and so does not take it from here; or −1."""
+    longer = level - 1
+    while longer >= 0 and arc_of(automaton, chain[longer], word) == U(len(automaton.words)):
+        longer -= 1
+    return longer
+
+
+@numba.njit(nogil=True)
+def _draw_from_distribution(
+    automaton: Automaton, chain: npt.NDArray[np.uint64], start: int, point: float
+) -> np.int64:
+    """The word at a point of a context's cumulative probabilities, without those that the longer one has; or −1."""
+    state = np.empty(1, np.int32)
+    state[0] = chain[start]
+    log_probs = np.empty((1, np.int64(automaton.first_arcs[1])), np.float32)
+    write_distributions(automaton, state, log_probs)
+    if start > 0:
+        longer = chain[start - 1]
+        for arc in range(U(automaton.first_arcs[longer]), U(automaton.first_arcs[longer + U(1)])):
+            log_probs[0, word_of(automaton, U(arc))] = -np.inf
+    peak = np.float64(log_probs.max())  # a row may hold next to nothing
+    if peak == -np.inf:
+        return np.int64(-1)
+    total = 0.0
+    for word in range(log_probs.shape[1]):
+        total += math.exp(log_probs[0, word] - peak)
+    point, last = point * total, np.int64(0)
+    for word in range(log_probs.shape[1]):
+        prob = math.exp(log_probs[0, word] - peak)
+        if prob > 0:
+            point, last = point - prob, np.int64(word)
+            if point < 0:
+                break
+    return last
+
+
+@numba.njit(
+    [
+        types.void(automaton, readonly("int32"), readonly("uint64"), types.int64[::1])
+        for automaton in AUTOMATON_TYPES
+    ],
+    nogil=True,
+    cache=True,
+)
+def sample_words(
+    automaton: Automaton,
+    states: npt.NDArray[np.int32],
+    seeds: npt.NDArray[np.uint64],
+    words: npt.NDArray[np.int64],
+) -> None:
+    """Draw a word for each row, into `words` [B], by its state [B] and its seed [B].
+
+    A point falls on one of the state's own arcs, or past them. Past them, the word is drawn
+    from the suffix's distribution, again and again until it is none that the state itself
+    has. Should that take too often, the suffix's whole distribution is made after all. Where a
+    row does not sum to 1, its own arcs count by themselves, and the others share the rest; a
+    word that is impossible is drawn only where all are.
+    """
+    order, missing = len(automaton.order_starts) - 1, U(len(automaton.words))
+    chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
+    for row in range(len(states)):
+        depth = write_suffix_chain(automaton, states[row], chain, backoffs)
+        seed, start, words[row] = seeds[row], 0, -1
+        for _ in range(_MAX_DRAWS):
+            level, arc = start, missing
+            while level < depth:  # a row that sums to less than 1 may have nothing at the point
+                seed, point = _next_uniform(seed)
+                arc = _arc_at_point(automaton, chain[level], point)
+                if arc != missing or level + 1 == depth or backoffs[level + 1] == -np.inf:
+                    break
+                level += 1
+            if arc == missing:
+                continue
+            word = np.int64(word_of(automaton, arc))
+            refused = _shadowing_level(automaton, chain, level, word)
+            if refused < 0:
+                words[row] = word
+                break
+            start = refused + 1
+        while words[row] < 0:  # at most once for each context
+            seed, point = _next_uniform(seed)
+            word = _draw_from_distribution(automaton, chain, start, point)
+            if word < 0 and start > 0:  # its own arcs are all there is, but sum to less than 1
+                start = 0
+                continue
+            refused = _shadowing_level(automaton, chain, start - 1, word)
+            if refused < 0:
+                words[row] = max(0, word)  # type: ignore[call-overload]  # numba has the integers of numpy
+            start = refused + 1

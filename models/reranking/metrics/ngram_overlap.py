@@ -1,0 +1,423 @@
+"""BLEU and chrF on n-grams counted by compiled code.
+
+BLEU is the geometric mean of word n-gram precisions with a brevity penalty (Papineni et al. 2002),
+on the tokenisation of NIST's mteval-v13a.pl. chrF is the F-score of character n-grams without white
+space (Popović 2015). Both agree with sacrebleu.
+
+N-grams are numbered exactly: that of order n by the number of its first n − 1 units and its last
+unit, in one hash table per order. Numbers are unique over all orders, so one array by number holds
+all counts. The kernels release the interpreter lock. Imported when first used.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from models.reranking.candidates import Steps, map_in_steps, run_steps
+from models.reranking.metrics.metric import Statistics, bleu_signature, check_references, chrf_signature
+
+IntArray: TypeAlias = npt.NDArray[np.int64]
+UnitArray: TypeAlias = npt.NDArray[np.int32]
+
+_NGRAMS_PER_STEP = 1 << 14
+"""Counted in a step, which then takes a millisecond or so; a text of more is counted at once."""
+
+_FREE = np.int64(-1)
+_HASH_MIX = np.uint64(0x9E3779B97F4A7C15)
+_UNITS = types.Array(types.int32, 1, "C", readonly=True)
+_PLACES = types.Array(types.int64, 1, "C", readonly=True)
+_PLACES_BY_ORDER = types.Array(types.int64, 2, "C", readonly=True)
+
+
+class NgramCounts(NamedTuple):
+    """The n-grams of T texts, of orders 1 to N.
+
+    Attributes:
+        grams: the number of each n-gram, once a text; by order, then by text [E].
+        counts: how often it occurs there [E].
+        starts: where the entries of an order and a text begin, and where those of the order end [N, T + 1].
+        num_grams: numbers are below this.
+        lengths: units of each text [T].
+    """
+
+    grams: UnitArray
+    counts: UnitArray
+    starts: IntArray
+    num_grams: int
+    lengths: IntArray
+
+    def totals(self, texts: IntArray) -> IntArray:
+        """How many n-grams of each order the texts have, by their numbers [..., N]."""
+        totals: IntArray = np.maximum(self.lengths[texts][..., None] - np.arange(len(self.starts)), 0)
+        return totals
+
+    def matches(self, texts: IntArray, references: IntArray, groups: IntArray) -> IntArray:
+        """N-grams that texts share with groups of references, each as often as one of the group has it.
+
+        Args:
+            texts: numbers of texts [C].
+            references: numbers of texts, group by group [M].
+            groups: where each group begins in `references`, and the end [G + 1].
+
+        Returns:
+            Σ min(count in the text, largest count in the group) by order [C, G, N].
+        """
+        shared = np.empty((len(texts), len(groups) - 1, len(self.starts)), np.int64)
+        _match_ngrams(self.grams, self.counts, self.starts, self.num_grams, texts, references, groups, shared)
+        return shared
+
+
+def count_ngrams_in_steps(units: UnitArray, lengths: IntArray, order: int) -> Steps[NgramCounts]:
+    """Count the n-grams of some texts, of orders 1 to `order`, with a stop after every bounded piece.
+
+    Args:
+        units: the texts' units one after the other, from 0 up [Σ lengths].
+        lengths: units of each text [T].
+        order: the highest, N.
+    """
+    ends = np.concatenate(([0], np.cumsum(lengths)))
+    grams, counts = np.empty((2, len(units) * order), np.int32)
+    starts = np.empty((order, len(lengths) + 1), np.int64)
+    num_units = int(units.max(initial=0)) + 1
+    slots = 1 << (2 * len(units)).bit_length()
+    table = np.empty(slots, np.int64), np.empty(slots, np.int32)
+    beginning_at = np.zeros(len(units), np.int32)  # the (n - 1)-gram that begins at each place
+    held = np.zeros(len(units) * order + 1, np.int32)  # counts of the text under way, by number
+    at = np.array(
+        [0, 0, 1, 0]
+    )  # order and text to go on with; numbers and entries given: 0 is the empty n-gram
+    while _count_ngrams(units, num_units, ends, *table, beginning_at, held, at, grams, counts, starts):
+        yield
+    num_grams, entries = at[2:].tolist()
+    return NgramCounts(grams[:entries], counts[:entries], starts, num_grams, lengths)
+
+
+def character_units(texts: Sequence[str]) -> tuple[UnitArray, IntArray]:
+    """Code points of texts one after the other, and how many each has."""
+    points = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.int32)
+    return points, np.fromiter(map(len, texts), np.int64, len(texts))
+
+
+def word_units(texts: Sequence[Sequence[str]]) -> tuple[UnitArray, IntArray]:
+    """Words of texts one after the other, numbered from 0 up, and how many each has."""
+    number_of: dict[str, int] = {}
+    numbers = [number_of.setdefault(word, len(number_of)) for text in texts for word in text]
+    return np.array(numbers, np.int32), np.fromiter(map(len, texts), np.int64, len(texts))
+
+
+@numba.njit(
+    types.boolean(
+        _UNITS,
+        types.int64,
+        _PLACES,
+        types.int64[::1],
+        types.int32[::1],
+        types.int32[::1],
+        types.int32[::1],
+        types.int64[::1],
+        types.int32[::1],
+        types.int32[::1],
+        types.int64[:, ::1],
+    ),
+    nogil=True,
+    cache=True,
+)
+def _count_ngrams(
+    units: UnitArray,
+    num_units: int,
+    ends: IntArray,
+    keys: IntArray,
+    number_of: UnitArray,
+    beginning_at: UnitArray,
+    held: UnitArray,
+    at: IntArray,
+    grams: UnitArray,
+    counts: UnitArray,
+    starts: IntArray,
+) -> bool:
+    """Fill in some more of an `NgramCounts`' arrays for texts that end at `ends`; whether there is more to do.
+
+    Keys and `number_of` are the hash table of the order under way [a power of two, above twice the units].
+    """
+    num_texts = len(ends) - 1
+    shift, wrap = np.uint64(64), np.int64(len(keys) - 1)
+    while np.int64(1) << np.int64(np.uint64(64) - shift) < len(keys):
+        shift -= np.uint64(1)
+    n, text, known, entries = at[0], at[1], at[2], at[3]
+    read = 0
+    while n < len(starts) and read < _NGRAMS_PER_STEP:
+        if text == 0:
+            keys[:] = _FREE
+        if text == num_texts:
+            starts[n, text] = entries
+            n, text = n + 1, 0
+            continue
+        starts[n, text] = entries
+        read += ends[text + 1] - ends[text] + 1
+        for place in range(ends[text], ends[text + 1] - n):
+            key = np.int64(beginning_at[place]) * num_units + np.int64(units[place + n])
+            slot = np.int64((np.uint64(key) * _HASH_MIX) >> shift)
+            while keys[slot] not in (_FREE, key):
+                slot = (slot + 1) & wrap
+            if keys[slot] == _FREE:
+                keys[slot], number_of[slot] = key, known
+                known += 1
+            gram = number_of[slot]
+            beginning_at[place] = gram
+            if held[gram] == 0:
+                grams[entries] = gram
+                entries += 1
+            held[gram] += 1
+        for entry in range(starts[n, text], entries):
+            counts[entry] = held[grams[entry]]
+            held[grams[entry]] = 0
+        text += 1
+    at[0], at[1], at[2], at[3] = n, text, known, entries
+    return bool(n < len(starts))
+
+
+@numba.njit(
+    types.void(
+        _UNITS, _UNITS, _PLACES_BY_ORDER, types.int64, _PLACES, _PLACES, _PLACES, types.int64[:, :, ::1]
+    ),
+    nogil=True,
+    cache=True,
+)
+def _match_ngrams(
+    grams: UnitArray,
+    counts: UnitArray,
+    starts: IntArray,
+    num_grams: int,
+    texts: IntArray,
+    references: IntArray,
+    groups: IntArray,
+    shared: IntArray,
+) -> None:
+    """Fill in what `NgramCounts.matches` returns."""
+    held = np.zeros(num_grams, np.int32)  # the group's counts of the order under way, by number
+    for n in range(len(starts)):
+        for group in range(len(groups) - 1):
+            members = references[groups[group] : groups[group + 1]]
+            for member in members:
+                for entry in range(starts[n, member], starts[n, member + 1]):
+                    held[grams[entry]] = max(held[grams[entry]], counts[entry])
+            for row in range(len(texts)):
+                total = 0
+                for entry in range(starts[n, texts[row]], starts[n, texts[row] + 1]):
+                    total += min(counts[entry], held[grams[entry]])
+                shared[row, group, n] = total
+            for member in members:
+                for entry in range(starts[n, member], starts[n, member + 1]):
+                    held[grams[entry]] = 0
+
+
+_ENTITIES_13A = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
+_RULES_13A = (
+    (
+        re.compile(r"""([!-&(-+/:-@\[-`{-~])"""),
+        r" \1 ",
+    ),  # ASCII punctuation but for apostrophe, comma, full stop and hyphen
+    (re.compile(r"([^0-9])([.,])"), r"\1 \2 "),  # a point or comma after anything but a digit
+    (re.compile(r"([.,])([^0-9])"), r" \1 \2"),  # or before anything but one
+    (re.compile(r"([0-9])(-)"), r"\1 \2 "),  # a hyphen after a digit
+)
+"""One after the other: where a rule has used a character up, such as in an ellipsis, the order shows."""
+
+
+def tokenize_13a(text: str) -> list[str]:
+    """Words and punctuation of a text."""
+    text = text.rstrip().replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
+    if "&" in text:
+        for entity, character in _ENTITIES_13A:
+            text = text.replace(entity, character)
+    text = f" {text} "
+    for pattern, spaced in _RULES_13A:
+        text = pattern.sub(spaced, text)
+    return text.split()
+
+
+BLEU_ORDER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Bleu:
+    """BLEU with sacrebleu's defaults; statistics are both lengths, then shared and all n-grams by order.
+
+    Attributes:
+        num_references: of each input, for the signature only; None where it varies.
+    """
+
+    num_references: int | None = 1
+
+    name = "bleu"
+    higher_is_better = True
+
+    @property
+    def signature(self) -> str:
+        """What sacrebleu prints."""
+        return bleu_signature(self.num_references)
+
+    def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
+        """Counts of each text [C, 10] against all references at once.
+
+        Raises:
+            InvalidInputError: there is no reference.
+        """
+        check_references(references)
+        counts = run_steps(count_word_ngrams([*texts, *references]))
+        all_texts = np.arange(len(texts) + len(references))
+        one_group = np.array([0, len(references)])
+        return bleu_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :], one_group)[:, 0]
+
+    def score(self, totals: Statistics) -> npt.NDArray[np.float64]:
+        """Percent [...]; 0 where a text is too short to have an n-gram of every order."""
+        scores, orders = _effective_bleu(totals)
+        return np.where(orders == BLEU_ORDER, scores, 0.0)
+
+
+def sentence_bleu(totals: Statistics) -> npt.NDArray[np.float64]:
+    """BLEU of single sentences, over the orders that the text has n-grams of, as sacrebleu's `sentence_bleu`.
+
+    Args:
+        totals: statistics of each sentence [..., 10].
+
+    Returns:
+        Percent [...].
+    """
+    return _effective_bleu(totals)[0]
+
+
+def _effective_bleu(totals: Statistics) -> tuple[npt.NDArray[np.float64], IntArray]:
+    """BLEU over the orders that the texts have n-grams of, and how many those are.
+
+    An order without a shared n-gram counts half, a quarter … of one (smoothing of mteval-v13a.pl; Chen & Cherry
+    2014, method 3); without any shared word the score is 0.
+    """
+    length, reference_length = totals[..., 0], totals[..., 1]
+    shared, all_ngrams = totals[..., 2 : 2 + BLEU_ORDER], totals[..., 2 + BLEU_ORDER :]
+    present = np.logical_and.accumulate(all_ngrams > 0, axis=-1)
+    halvings = np.cumsum(present & (shared == 0), axis=-1)
+    precisions = np.where(shared > 0, shared, 0.5**halvings) / np.maximum(all_ngrams, 1)
+    orders = present.sum(axis=-1)
+    mean_log = np.where(present, np.log(precisions), 0.0).sum(axis=-1) / np.maximum(orders, 1)
+    brevity = np.minimum(0.0, 1 - reference_length / np.maximum(length, 1))
+    return np.where(shared.any(axis=-1), 100 * np.exp(brevity + mean_log), 0.0), orders
+
+
+def count_word_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:
+    """Count the word n-grams of texts, as far as BLEU looks at them, with a stop after every bounded piece."""
+    tokens = yield from map_in_steps(texts, tokenize_13a, size=len)
+    return (yield from count_ngrams_in_steps(*word_units(tokens), BLEU_ORDER))
+
+
+def bleu_statistics(
+    counts: NgramCounts, texts: IntArray, references: IntArray, groups: IntArray
+) -> Statistics:
+    """Counts of each text against each group of references.
+
+    Args:
+        counts: of all of them.
+        texts: numbers of texts [C].
+        references: numbers of texts, group by group [M].
+        groups: where each group begins in `references`, and the end [G + 1].
+
+    Returns:
+        [C, G, 10]: the text's length in words, the closest in the group, shared n-grams and all by order.
+    """
+    shared = counts.matches(texts, references, groups)
+    lengths = np.broadcast_to(counts.lengths[texts][:, None], shared.shape[:2])
+    closest = _closest_lengths(counts.lengths[texts], counts.lengths[references], groups)
+    in_text = np.broadcast_to(counts.totals(texts)[:, None], shared.shape)
+    return np.concatenate([lengths[..., None], closest[..., None], shared, in_text], axis=-1)
+
+
+def _closest_lengths(lengths: IntArray, of_references: IntArray, groups: IntArray) -> IntArray:
+    """In each group the reference length closest to each text's, the shorter of two as close [C, G]."""
+    bound = 2 * max(of_references.max(initial=0), lengths.max(initial=0)) + 1
+    distance = np.abs(lengths[:, None] - of_references)
+    # distance and length as one number, so that one minimum finds both
+    closest: IntArray = np.minimum.reduceat(distance * bound + of_references, groups[:-1], axis=1) % bound
+    return closest
+
+
+CHRF_ORDER = 6
+CHRF_BETA = 2
+"""How many times recall weighs as much as precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChrF:
+    """chrF2 with sacrebleu's defaults; statistics are n-grams of text, of reference, and shared, by order.
+
+    Attributes:
+        num_references: of each input, for the signature only; None where it varies.
+    """
+
+    num_references: int | None = 1
+
+    name = "chrf"
+    higher_is_better = True
+
+    @property
+    def signature(self) -> str:
+        """What sacrebleu prints."""
+        return chrf_signature(self.num_references)
+
+    def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
+        """Counts of each text [C, 18], against the reference with the best chrF; the first of equals.
+
+        Raises:
+            InvalidInputError: there is no reference.
+        """
+        check_references(references)
+        counts = run_steps(count_character_ngrams([*texts, *references]))
+        all_texts = np.arange(len(texts) + len(references))
+        pairs = chrf_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :])
+        best: Statistics = pairs[np.arange(len(texts)), self.score(pairs).argmax(axis=1)]
+        return best
+
+    def score(self, totals: Statistics) -> npt.NDArray[np.float64]:
+        """Percent [...]: F of the means of precision and recall over orders that both sides have."""
+        shape = totals.shape[:-1]
+        precision, recall, orders = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        for n in range(
+            CHRF_ORDER
+        ):  # one after the other as sacrebleu does: equal to the last bit, so ties are its ties
+            in_text, in_reference, shared = np.moveaxis(totals[..., 3 * n : 3 * n + 3], -1, 0)
+            both = (in_text > 0) & (in_reference > 0)
+            precision += np.where(both, shared / np.maximum(in_text, 1), 0.0)
+            recall += np.where(both, shared / np.maximum(in_reference, 1), 0.0)
+            orders += both
+        precision, recall = precision / np.maximum(orders, 1), recall / np.maximum(orders, 1)
+        weighed = CHRF_BETA**2 * precision + recall
+        return 100 * ((1 + CHRF_BETA**2) * precision * recall / np.where(weighed > 0, weighed, 1.0))
+
+
+def count_character_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:
+    """Count the character n-grams of texts, as far as chrF looks at them, with a stop after every bounded piece."""
+    spelled = yield from map_in_steps(texts, lambda text: "".join(text.split()), size=len)
+    return (yield from count_ngrams_in_steps(*character_units(spelled), CHRF_ORDER))
+
+
+def chrf_statistics(counts: NgramCounts, texts: IntArray, references: IntArray) -> Statistics:
+    """Counts of each text against each reference.
+
+    Args:
+        counts: of all of them.
+        texts: numbers of texts [C].
+        references: numbers of texts [R].
+
+    Returns:
+        [C, R, 18]: for each order n-grams of the text, of the reference, and shared ones.
+    """
+    shared = counts.matches(texts, references, np.arange(len(references) + 1))
+    in_reference = np.broadcast_to(counts.totals(references), shared.shape)
+    # n-grams are not held against a text where the reference is too short to have any
+    in_text = np.where(in_reference > 0, counts.totals(texts)[:, None], 0)
+    return np.stack([in_text, in_reference, shared], axis=-1).reshape(*shared.shape[:2], 3 * CHRF_ORDER)

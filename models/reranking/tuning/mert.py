@@ -1,0 +1,186 @@
+"""Minimum error rate training: Powell's search for weights on exact error counts.
+
+A point on the line w + tan(θ)·d is given by its angle θ, from −90° to 90°: only the direction of
+the weights counts, and 90° is d alone. The loss is constant between the angles at which the best
+candidate of some list changes. Its least value is often in a narrow interval, by chance; so the
+search minimises the loss averaged over a window of angles, which prefers broad minima (Cer,
+Jurafsky & Manning 2008, Regularization and Search for Minimum Error Rate Training, §3).
+
+As the loss is known everywhere on a line, each step goes to its minimum at once: first along every
+feature, then along the direction of the whole round (Powell 1964; Och 2003).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from models.reranking.candidates import Steps
+from models.reranking.tuning.problem import Floats, Ints, TuningProblem
+
+_MAX_ANGLE = np.pi / 2
+_LISTS_PER_STEP = 1024
+LOSS_TOLERANCE = 1e-9
+"""Losses so near are the same, but for rounding."""
+
+
+class LossCurve(NamedTuple):
+    """The loss along a line.
+
+    Attributes:
+        angles: at which it may change, rising [M].
+        losses: before the first, between two, and after the last [M+1].
+    """
+
+    angles: Floats
+    losses: Floats
+
+    def at(self, angles: Floats) -> Floats:
+        """The loss at some angles; at one where it changes, the one after it."""
+        losses: Floats = self.losses[np.searchsorted(self.angles, angles, side="right")]
+        return losses
+
+    def smoothed(self, angles: Floats, window: float) -> Floats:
+        """The mean loss over `window` radians to either side of some angles, as far as the line goes."""
+        edges = np.concatenate(([-_MAX_ANGLE], self.angles, [_MAX_ANGLE]))
+        area = np.concatenate(([0.0], np.cumsum(np.diff(edges) * self.losses)))
+        low, high = np.maximum(angles - window, -_MAX_ANGLE), np.minimum(angles + window, _MAX_ANGLE)
+        means: Floats = (np.interp(high, edges, area) - np.interp(low, edges, area)) / (high - low)
+        return means
+
+    def knots(self, window: float) -> Floats:
+        """The angles at which the slope of the smoothed loss may change, rising."""
+        changes = np.concatenate((self.angles - window, self.angles + window, [-_MAX_ANGLE, _MAX_ANGLE, 0.0]))
+        return np.unique(np.clip(changes, -_MAX_ANGLE, _MAX_ANGLE))
+
+    def best(self, window: float) -> tuple[float, float]:
+        """The angle of the least smoothed loss, the middle of where it is that low, and that loss."""
+        knots = self.knots(window)
+        losses = self.smoothed(knots, window)
+        low = losses <= losses.min() + LOSS_TOLERANCE
+        begin = int(np.argmax(low))
+        end = begin + int(np.argmin(np.append(low[begin:], False))) - 1
+        middle = (knots[begin] + knots[end]) / 2
+        return float(middle), float(losses[begin])
+
+
+def line_loss(problem: TuningProblem, values: Floats, slopes: Floats) -> Steps[LossCurve]:
+    """The loss along a line, exactly.
+
+    Args:
+        problem: whose lists.
+        values: total of each candidate at angle 0 [C].
+        slopes: what a step along the line adds to it [C].
+    """
+    from models.reranking.tuning.envelope import upper_envelopes
+
+    first = np.empty(problem.num_lists, dtype=np.int64)
+    breaks = np.empty(len(values))
+    leaving, entering = np.empty((2, len(values)), dtype=np.int64)
+    count = 0
+    for begin in range(0, problem.num_lists, _LISTS_PER_STEP):
+        end = begin + _LISTS_PER_STEP
+        count += upper_envelopes(
+            values,
+            slopes,
+            problem.offsets[begin : end + 1],
+            first[begin:end],
+            breaks[count:],
+            leaving[count:],
+            entering[count:],
+        )
+        yield
+    order = np.argsort(breaks[:count], kind="stable")
+    yield
+    changes = problem.statistics[entering[order]] - problem.statistics[leaving[order]]
+    start: Ints = problem.statistics[first].sum(axis=0, keepdims=True)
+    totals = np.cumsum(np.concatenate((start, changes)), axis=0)
+    yield
+    return LossCurve(np.arctan(breaks[:count][order]), problem.losses(totals))
+
+
+_MAX_ROUNDS = 12
+
+
+class LocalMinimum(NamedTuple):
+    """Where a search ended.
+
+    Attributes:
+        weights: of length 1 [D].
+        loss: there, smoothed.
+    """
+
+    weights: Floats
+    loss: float
+
+
+def start_points(num_features: int, *, restarts: int, seed: int) -> Iterator[Floats]:
+    """Where searches begin: each feature alone, then at random."""
+    yield from np.eye(num_features)
+    yield from np.random.default_rng(seed).standard_normal((restarts, num_features))
+
+
+def powell_search(
+    problem: TuningProblem, begin: Iterator[Floats] | Sequence[Floats], *, window: float
+) -> Steps[list[LocalMinimum]]:
+    """Where the searches from some starts ended, the best first, of equal ones the one found first.
+
+    Args:
+        problem: with standardised features, of which each tells some candidates apart; at least one.
+        begin: the starts [D].
+        window: radians to either side over which the loss along a line is averaged.
+    """
+    found = []
+    for start in begin:
+        found.append((yield from _powell_descent(problem, start, window)))  # noqa: PERF401 - it yields
+    return sorted(found, key=lambda one: one.loss)
+
+
+def _powell_descent(problem: TuningProblem, start: Floats, window: float) -> Steps[LocalMinimum]:
+    found = LocalMinimum(_unit_vector(start), np.inf)
+    for _ in range(_MAX_ROUNDS):
+        before = found
+        for feature in range(len(problem.names)):
+            found = yield from _search_feature(problem, found.weights, feature, window)
+        travelled = found.weights - before.weights
+        if np.linalg.norm(travelled) > LOSS_TOLERANCE:
+            found = yield from _search_line(problem, found.weights, _unit_vector(travelled), window, (0.0,))
+        if found.loss >= before.loss - LOSS_TOLERANCE:
+            break
+    return found
+
+
+def _search_feature(
+    problem: TuningProblem, weights: Floats, feature: int, window: float
+) -> Steps[LocalMinimum]:
+    """Go to the best weight of one feature; to none, if that is as good."""
+    direction = np.zeros_like(weights)
+    direction[feature] = 1.0
+    alone = abs(weights[feature]) >= 1 - LOSS_TOLERANCE  # without it nothing would be left
+    preferred = (0.0,) if alone else (float(np.arctan(-weights[feature])), 0.0)
+    return (yield from _search_line(problem, weights, direction, window, preferred))
+
+
+def _search_line(
+    problem: TuningProblem, weights: Floats, direction: Floats, window: float, preferred: Sequence[float]
+) -> Steps[LocalMinimum]:
+    """Go to the best place on a line.
+
+    Args:
+        problem: with standardised features.
+        weights: where one stands, of length 1 [D].
+        direction: of length 1 [D].
+        window: as in `search`.
+        preferred: angles of which the first that is as good as the best place is taken instead.
+    """
+    curve = yield from line_loss(problem, problem.features @ weights, problem.features @ direction)
+    best, least = curve.best(window)
+    losses = curve.smoothed(np.array(preferred), window)
+    good = np.flatnonzero(losses <= least + LOSS_TOLERANCE)
+    angle, loss = (preferred[good[0]], losses[good[0]]) if good.size else (best, least)
+    return LocalMinimum(_unit_vector(np.cos(angle) * weights + np.sin(angle) * direction), float(loss))
+
+
+def _unit_vector(vector: Floats) -> Floats:
+    answer: Floats = vector / np.linalg.norm(vector)
+    return answer

@@ -1,0 +1,276 @@
+"""Files of arrays: mapped tensors, and packed weights shared between processes.
+
+The layout is that of safetensors, mapped into memory instead of copied: eight bytes with the
+header's length (little-endian), the header as JSON, the arrays.
+Source: https://github.com/huggingface/safetensors, "Format".
+
+A `PackedWeightCache` holds arrays computed from a model's weights once, in each process or by the
+first of several processes of a host. Shared files are mapped, so their pages are in memory once.
+Size and SHA-256 are verified at every mapping; a file that no process has mapped is removed when
+the next is written.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import math
+import mmap
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from models.errors import IntegrityError, ManifestError
+
+Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+
+_DTYPES = {"I64": "<i8", "U32": "<u4", "I32": "<i4", "F32": "<f4", "U8": "u1", "I8": "i1"}
+_NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
+_DTYPE_ORDER = ("I64", "F32", "U32", "I32", "I8", "U8")  # the library's order of types in a file
+_METADATA, _DIGEST = "__metadata__", "sha256"
+_MAX_HEADER_BYTES = 1 << 20
+_ALIGNMENT = 64  # bytes: a cache line
+
+
+def map_tensors(path: Path) -> Arrays:
+    """Map a file; its pages are read when they are touched.
+
+    Returns:
+        Read-only arrays by name; each keeps the map alive.
+
+    Raises:
+        ManifestError: the file is missing, is cut, or is not in this layout.
+    """
+    try:
+        with path.open("rb") as file:
+            return _views(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[0]
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise ManifestError(f"{path} is not a safetensors file: {error}") from None
+
+
+def write_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write arrays as the safetensors library would, to the byte, but from where they lie, copying none.
+
+    Raises:
+        OSError: the file system refused.
+    """
+    ordered = sorted(arrays.items(), key=lambda item: (_DTYPE_ORDER.index(_NAMES[item[1].dtype]), item[0]))
+    header, end = {}, 0
+    for name, array in ordered:
+        offsets = [end, end := end + array.nbytes]
+        header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": offsets}
+    told = json.dumps(header, separators=(",", ":")).encode()
+    told += b" " * (-len(told) % 8)
+    with path.open("wb") as file:
+        file.write(len(told).to_bytes(8, "little") + told)
+        for _, array in ordered:
+            file.write(np.ascontiguousarray(array).data)
+
+
+def write_hashed_tensors(file: BinaryIO, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write arrays, each from the beginning of a cache line on, and the SHA-256 of them and of their header."""
+    entries, end = {}, 0
+    for name, array in arrays.items():
+        begin = -(-end // _ALIGNMENT) * _ALIGNMENT
+        end = begin + array.nbytes
+        entries[name] = {
+            "dtype": _NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [begin, end],
+        }
+    parts = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    header = json.dumps({_METADATA: {_DIGEST: _digest(entries, parts)}, **entries}).encode()
+    header += b" " * (-(8 + len(header)) % _ALIGNMENT)
+    file.write(len(header).to_bytes(8, "little") + header)
+    for name, part in parts.items():
+        file.write(b"\0" * (entries[name]["data_offsets"][0] + 8 + len(header) - file.tell()))
+        file.write(part.data)
+    file.flush()
+
+
+def map_hashed_tensors(file: BinaryIO) -> Arrays:
+    """Map what `write_hashed_tensors` wrote, and compare every byte with the SHA-256.
+
+    Returns:
+        Arrays by name, which keep the map and a duplicate of the file's descriptor. What is written to
+        them stays in this process: the file is never changed.
+
+    Raises:
+        IntegrityError: the file is cut, was changed, or is none of `write_hashed_tensors`.
+        OSError: it cannot be mapped.
+    """
+    try:
+        arrays, header = _views(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        digest = header.pop(_METADATA)[_DIGEST]
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise IntegrityError(f"not a file of sealed arrays: {error!r}") from None
+    if digest != _digest(header, arrays):
+        raise IntegrityError("its SHA-256 does not match")
+    return arrays
+
+
+def _digest(entries: Mapping[str, Any], arrays: Arrays) -> str:
+    digest = hashlib.sha256(json.dumps(entries, sort_keys=True).encode())
+    for array in arrays.values():
+        digest.update(array.data)
+    return digest.hexdigest()
+
+
+def _views(mapped: mmap.mmap) -> tuple[Arrays, dict[str, Any]]:
+    """The arrays in a file, and its header."""
+    body = 8 + int.from_bytes(mapped[:8], "little")
+    if not 8 < body <= min(len(mapped), _MAX_HEADER_BYTES):
+        raise ValueError(f"its header ends at byte {body} of {len(mapped)}")
+    header = json.loads(mapped[8:body])
+    arrays = {name: _view(mapped, body, entry) for name, entry in header.items() if name != _METADATA}
+    return arrays, header
+
+
+def _view(mapped: mmap.mmap, body: int, entry: dict[str, Any]) -> npt.NDArray[Any]:
+    dtype = np.dtype(_DTYPES[entry["dtype"]])
+    begin, end = (body + int(offset) for offset in entry["data_offsets"])
+    shape = tuple(int(n) for n in entry["shape"])
+    count = math.prod(shape)
+    if (
+        not body <= begin <= end <= len(mapped)
+        or min(shape, default=0) < 0
+        or count * dtype.itemsize != end - begin
+    ):
+        raise ValueError(f"an array of shape {shape} lies at bytes {begin} to {end} of {len(mapped)}")
+    if begin % dtype.itemsize:
+        raise ValueError(f"an array of {dtype} starts at byte {begin}, which is not aligned")
+    return np.frombuffer(mapped, dtype=dtype, count=count, offset=begin).reshape(shape)
+
+
+_log = logging.getLogger(__name__)
+
+_LOCK_FILE = ".lock"
+_UNFINISHED_FILE = ".unfinished"  # there is one at a time, as the lock is held
+
+
+class PackedWeightCache(ABC):
+    """Where computed arrays lie, by name."""
+
+    @abstractmethod
+    def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+        """The arrays of a name, which must be what `make` returns; it is called if they are not there yet."""
+
+    def section(self, name: str) -> "PackedWeightCache":
+        """A part of the shelf, whose names are its own."""
+        return _WeightCacheSection(self, name)
+
+
+class _WeightCacheSection(PackedWeightCache):
+    def __init__(self, shelf: PackedWeightCache, name: str) -> None:
+        self._shelf = shelf
+        self._name = name
+
+    def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+        return self._shelf.get_or_make(f"{self._name}.{name}", make)
+
+
+class PrivateWeightCache(PackedWeightCache):
+    """This process's own memory: nothing is kept, nothing shared."""
+
+    def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:  # noqa: ARG002 - nothing is looked up
+        """What `make` returns."""
+        return make()
+
+
+class SharedWeightCache(PackedWeightCache):
+    """Files in a folder that processes of one host share.
+
+    A process that is the first to need some arrays computes them while others wait. Where the folder cannot
+    be used, each computes its own: with a line in the log, and without an error.
+
+    Args:
+        folder: on a file system with `flock`, best one in memory; nobody else may be able to write to it.
+        key: what the arrays are computed from: equal if and only if they are.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self._folder = folder
+        self._key = key
+
+    def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
+        """The arrays of a name, mapped; writing to them changes this process's copy only."""
+        path = self._folder / f"{self._key}.{name}"
+        try:
+            found = _map_existing(path)
+            if found is not None:
+                return found
+            with _lock_folder(self._folder):
+                return _map_existing(path) or _write_and_map(path, make())
+        except OSError as error:
+            _log.warning("weights are not shared between processes: %s", error)
+            return make()
+
+
+@contextmanager
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Wait until no other process lays anything; the lock goes with a process that dies."""
+    with (folder / _LOCK_FILE).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _map_existing(path: Path) -> Arrays | None:
+    """What lies there; None if nothing does, or what does is damaged.
+
+    The lock that says that somebody has mapped the file belongs to its descriptor, of which the map keeps a duplicate.
+    """
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            if not os.fstat(file.fileno()).st_nlink:
+                return None  # it was removed before the lock was had
+            return map_hashed_tensors(file)
+    except FileNotFoundError:
+        return None
+    except IntegrityError as error:
+        _log.warning("%s is damaged and laid anew: %s", path, error)
+        return None
+
+
+def _write_and_map(path: Path, made: Arrays) -> Arrays:
+    """Write a file whole, or not at all, and map it; what was made if there is no room for it."""
+    unfinished = path.with_name(_UNFINISHED_FILE)
+    try:
+        _remove_unused(path.parent)
+        with unfinished.open("w+b") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            write_hashed_tensors(file, made)
+            mapped = map_hashed_tensors(file)
+            unfinished.replace(path)
+            return mapped
+    except (OSError, IntegrityError) as error:
+        _log.warning("%s cannot be shared between processes: %s", path, error)
+        unfinished.unlink(missing_ok=True)
+        return made
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove every file that no process has mapped."""
+    for path in folder.iterdir():
+        if path.name == _LOCK_FILE:
+            continue
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            path.unlink()

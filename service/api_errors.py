@@ -1,0 +1,203 @@
+"""Mapping from errors to HTTP statuses, and the one JSON form of an error reply.
+
+`ERROR_STATUSES` gives each error class a status and a type; a class also covers its subclasses, the
+nearest first. Folders and bucket URLs are removed from the messages of errors about files: clients
+need not know where a registry lies.
+"""
+
+import json
+import math
+import re
+from http import HTTPStatus
+from typing import NamedTuple
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.routing import Match
+
+from models.checkpoint.registry_interface import redact_accounts
+from models.errors import (
+    CheckpointError,
+    DeadlineExceededError,
+    DrainingError,
+    EngineError,
+    EngineFailedError,
+    FormatError,
+    InvalidInputError,
+    LanguageModelError,
+    ModelNotFoundError,
+    NotReadyError,
+    OverloadedError,
+    ProcessLostError,
+    RegistryError,
+    StateElsewhereError,
+    StatesFullError,
+    SupersededError,
+    UnknownStateError,
+    UnknownUserError,
+)
+from service.schemas.replies import ErrorBody
+
+CLIENT_GONE = 499
+"""Written to the log and the metrics where nobody is left to read an answer; nginx's number."""
+
+
+class ErrorStatus(NamedTuple):
+    """How a kind of error is answered."""
+
+    status: int
+    type: str
+
+
+ERROR_STATUSES: dict[type[LanguageModelError], ErrorStatus] = {
+    InvalidInputError: ErrorStatus(400, "invalid_request_error"),
+    UnknownStateError: ErrorStatus(404, "invalid_request_error"),
+    UnknownUserError: ErrorStatus(404, "invalid_request_error"),
+    StateElsewhereError: ErrorStatus(409, "invalid_request_error"),
+    ModelNotFoundError: ErrorStatus(404, "invalid_request_error"),
+    RegistryError: ErrorStatus(503, "service_unavailable_error"),
+    CheckpointError: ErrorStatus(503, "service_unavailable_error"),
+    FormatError: ErrorStatus(500, "server_error"),
+    ProcessLostError: ErrorStatus(500, "server_error"),
+    OverloadedError: ErrorStatus(429, "rate_limit_error"),
+    DrainingError: ErrorStatus(503, "service_unavailable_error"),
+    NotReadyError: ErrorStatus(503, "service_unavailable_error"),
+    DeadlineExceededError: ErrorStatus(504, "timeout_error"),
+    SupersededError: ErrorStatus(409, "conflict_error"),
+    EngineFailedError: ErrorStatus(500, "server_error"),
+    EngineError: ErrorStatus(503, "service_unavailable_error"),
+    LanguageModelError: ErrorStatus(500, "server_error"),
+}
+"""A class answers for its subclasses too, the nearest first."""
+
+_HTTP_CODES = {
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "body_too_slow",
+    413: "body_too_large",
+    415: "unsupported_encoding",
+}
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_RETRY_AFTER_S = 1.0
+_MAX_MESSAGE_CHARACTERS = 1000
+_FOLDER_PATHS = re.compile(r"""(?<![\w.])/(?:[^\s/:;,'"()]+/)+""")
+"""Where on a disk a file lies, which is no business of clients."""
+
+_BUCKET_URLS = re.compile(r"\b[a-z][a-z0-9+.-]*://(?:[^\s/]+/)+")
+"""Where in an object store."""
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Give every error of the application our shape."""
+    app.add_exception_handler(LanguageModelError, _on_language_model_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+
+
+def error_status(error: LanguageModelError) -> ErrorStatus:
+    """The status and type of an error."""
+    return next(ERROR_STATUSES[kind] for kind in type(error).__mro__ if kind in ERROR_STATUSES)
+
+
+def error_body(error: LanguageModelError) -> ErrorBody:
+    """The error as clients see it."""
+    parameter = error.parameter if isinstance(error, InvalidInputError) else None
+    message = _truncate(str(error))
+    if not isinstance(error, (InvalidInputError, EngineError)):  # those that tell of files
+        message = _FOLDER_PATHS.sub("", _BUCKET_URLS.sub("", redact_accounts(message)))
+    return ErrorBody(message, error_status(error).type, parameter and _truncate(parameter), error.code)
+
+
+def _truncate(text: str) -> str:
+    """A text that may quote the request, whose names and values have no bound."""
+    return text if len(text) <= _MAX_MESSAGE_CHARACTERS else text[:_MAX_MESSAGE_CHARACTERS] + "…"
+
+
+def error_json(body: ErrorBody) -> bytes:
+    """`{"error": {…}}`."""
+    fields = {"message": body.message, "type": body.type, "param": body.param, "code": body.code}
+    return json.dumps({"error": fields}).encode()
+
+
+def error_response(status: int, body: ErrorBody, headers: dict[str, str] | None = None) -> Response:
+    """An answer that is not a success."""
+    return Response(error_json(body), status, headers, "application/json")
+
+
+def internal_error() -> Response:
+    """The answer to a fault of ours; it says nothing of what is inside."""
+    body = ErrorBody(
+        "the service failed on this request; its log tells why", "server_error", None, "internal_error"
+    )
+    return error_response(500, body)
+
+
+def overloaded_response(message: str, code: str) -> Response:
+    """The answer of a service that has no room for a request: come back soon."""
+    body = ErrorBody(message, "service_unavailable_error", None, code)
+    return error_response(503, body, {"retry-after": f"{_RETRY_AFTER_S:.0f}", "connection": "close"})
+
+
+def not_found(path: str) -> Response:
+    """The answer where there is no route."""
+    body = ErrorBody(
+        f"there is nothing at {path[:200]}", "invalid_request_error", None, _HTTP_CODES[HTTPStatus.NOT_FOUND]
+    )
+    return error_response(HTTPStatus.NOT_FOUND, body)
+
+
+async def _on_language_model_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, LanguageModelError)  # noqa: S101 - registered for this class
+    status = error_status(error).status
+    if isinstance(error, (NotReadyError, StatesFullError)):  # what the scheduler refuses, it counts itself
+        _count_rejection(request, error.code)
+    headers = {}
+    if status in {429, 503}:
+        wait_s = error.retry_after_s if isinstance(error, OverloadedError) else _RETRY_AFTER_S
+        headers["retry-after"] = str(max(1, math.ceil(wait_s)))
+    return error_response(status, error_body(error), headers)
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class
+    status = error.status_code
+    if status == HTTPStatus.NOT_FOUND:
+        return not_found(request.url.path)
+    message, code = str(error.detail), _HTTP_CODES.get(status, "http_error")
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        message = f"{request.url.path[:200]} does not answer {request.method}"
+        headers = {"allow": ", ".join(_allowed_methods(request))}
+    else:
+        _count_rejection(request, code)
+        headers = dict(error.headers or {})
+    body = ErrorBody(message, "invalid_request_error", None, code)
+    return error_response(status, body, headers)
+
+
+def _allowed_methods(request: Request) -> list[str]:
+    """What a path answers; the framework's own `Allow` tells of the first route alone that has it."""
+
+    def answers(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+
+    found = [method for method in _METHODS if answers(method)]
+    return [*found, "HEAD"] if "GET" in found else found
+
+
+def _count_rejection(request: Request, code: str) -> None:
+    """Count a request that was refused, by why."""
+    request.app.state.services.metrics.rejected(code)
+
+
+async def _on_validation_error(_request: Request, error: Exception) -> Response:
+    body = ErrorBody(str(error), "invalid_request_error", None, InvalidInputError.code)
+    return error_response(400, body)
+
+
+async def _on_disconnect(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=CLIENT_GONE)

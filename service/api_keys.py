@@ -1,0 +1,257 @@
+"""API keys: creation, parsing, verification, and the key file.
+
+A key is 256 random bits, so its hash cannot be guessed however fast the hash function is: a salted
+SHA-256 is enough. Password hashes, slow by design, would cost every request tens of milliseconds.
+One line per key is stored, without the key itself:
+
+    <name>:<scopes, separated by commas>:sha256-<salt>-<digest>      both in hexadecimal
+
+The key file is checked for changes at most once a second, so keys are issued and revoked without a
+restart. A damaged or empty file leaves the keys as they were. This module imports no web framework.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from models.errors import FormatError, InvalidInputError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HASH = re.compile(r"sha256-([0-9a-f]{32})-([0-9a-f]{64})")
+_KEY_BYTES = 32
+_SALT_BYTES = 16
+_MAX_PRESENTED_BYTES = 256
+
+
+class KeyScope(StrEnum):
+    """What a key is good for; none of them includes another."""
+
+    INFER = "infer"
+    METRICS = "metrics"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """What is known of a key: enough to recognise it, not enough to use it.
+
+    Attributes:
+        name: whose it is; stands in the log.
+        scopes: what it is good for.
+        salt: hashed before the key.
+        digest: SHA-256 of both.
+    """
+
+    name: str
+    scopes: frozenset[KeyScope]
+    salt: bytes
+    digest: bytes
+
+    @property
+    def line(self) -> str:
+        """How it is kept."""
+        scopes = ",".join(scope for scope in KeyScope if scope in self.scopes)
+        return f"{self.name}:{scopes}:sha256-{self.salt.hex()}-{self.digest.hex()}"
+
+
+class NewKey(NamedTuple):
+    """A key that was just made.
+
+    Attributes:
+        secret: the key itself, which its owner sends and nobody keeps.
+        key: what is kept.
+    """
+
+    secret: str
+    key: ApiKey
+
+
+def create_key(name: str, scopes: Iterable[str]) -> NewKey:
+    """Make a key.
+
+    Raises:
+        InvalidInputError: the name or a scope is none.
+    """
+    secret, salt = f"gm_{secrets.token_urlsafe(_KEY_BYTES)}", secrets.token_bytes(_SALT_BYTES)
+    key = ApiKey(_checked_name(name), _checked_scopes(scopes), salt, _digest(salt, secret.encode()))
+    return NewKey(secret, key)
+
+
+def parse_key(line: str) -> ApiKey:
+    """Read the line that a key is kept as.
+
+    Raises:
+        InvalidInputError: it is not one; the message does not quote it, as it may hold a secret by mistake.
+    """
+    fields = line.split(":")
+    if len(fields) != 3:
+        raise InvalidInputError(f"a key has 3 fields, name:scopes:hash, here there are {len(fields)}")
+    name, scopes, hashed = fields
+    match = _HASH.fullmatch(hashed)
+    if match is None:
+        raise InvalidInputError("the third field is not sha256-<32 hex digits>-<64 hex digits>")
+    salt, digest = map(bytes.fromhex, match.groups())
+    return ApiKey(_checked_name(name), _checked_scopes(scopes.split(",")), salt, digest)
+
+
+def find_key(keys: Iterable[ApiKey], presented: bytes) -> ApiKey | None:
+    """The key that was presented, if it is one of these.
+
+    Every key is compared whole, so the time tells nothing of which one it was, or how much was right.
+    """
+    if len(presented) > _MAX_PRESENTED_BYTES:
+        return None
+    found = None
+    for key in keys:
+        if hmac.compare_digest(_digest(key.salt, presented), key.digest):
+            found = key  # and go on
+    return found
+
+
+def _digest(salt: bytes, secret: bytes) -> bytes:
+    return hashlib.sha256(salt + secret).digest()
+
+
+def _checked_name(name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        raise InvalidInputError(
+            "a key's name has 1 to 64 letters, digits, dots, dashes and underscores, and starts with one of the "
+            "first two",
+            parameter="name",
+        )
+    return name
+
+
+def _checked_scopes(scopes: Iterable[str]) -> frozenset[KeyScope]:
+    try:
+        known = frozenset(KeyScope(scope.strip()) for scope in scopes)
+    except ValueError:
+        known = frozenset()
+    if not known:
+        raise InvalidInputError(
+            f"the scopes must be among {', '.join(KeyScope)}, with commas between", parameter="scopes"
+        )
+    return known
+
+
+_log = structlog.get_logger(__name__)
+_CHECK_INTERVAL_S = 1.0
+_FileStamp = tuple[int, int, int]
+_NEVER_SEEN: _FileStamp = (-1, -1, -1)
+
+
+class KeyStore:
+    """All keys that are good now.
+
+    The file is looked at again when it has changed, at most once a second, so keys are given and taken
+    away without a restart. One that is damaged or holds no key leaves the keys as they were: a slip
+    of an editor opens nothing, and shuts nobody out.
+
+    Args:
+        entries: lines of keys, as `keys.parse_key` reads them.
+        file: holds one such line a key; empty lines and those that start with `#` do not count.
+        clock: seconds.
+
+    Raises:
+        InvalidInputError: an entry is no key, or two keys have one name.
+        FormatError: the file is not there, is damaged, or holds no key.
+    """
+
+    def __init__(
+        self,
+        *,
+        entries: Sequence[str] = (),
+        file: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fixed = tuple(_parse(entry, f"entry {i}") for i, entry in enumerate(entries, 1))
+        _check_names(self._fixed)
+        self._file = file
+        self._clock = clock
+        self._keys = self._fixed
+        self._stamp: _FileStamp | None = None
+        self._next_check_s = clock() + _CHECK_INTERVAL_S
+        if file is not None:
+            self._stamp = _file_stamp(file)
+            self._keys = (*self._fixed, *self._read(file))
+
+    def __bool__(self) -> bool:
+        """Whether there is any key; without one the service is open."""
+        return bool(self._keys)
+
+    def find(self, presented: bytes) -> ApiKey | None:
+        """The key that was presented, if it is good."""
+        now_s = self._clock()
+        if self._file is not None and now_s >= self._next_check_s:
+            self._next_check_s = now_s + _CHECK_INTERVAL_S
+            self._refresh(self._file)
+        return find_key(self._keys, presented)
+
+    def force_reload(self) -> None:
+        """Look at the file with the next request, whatever it looks like; a signal handler may call this."""
+        self._next_check_s = self._clock()
+        self._stamp = _NEVER_SEEN
+
+    def _refresh(self, file: Path) -> None:
+        stamp = _file_stamp(file)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp  # a damaged file is complained of once
+        try:
+            keys = (*self._fixed, *self._read(file))
+        except (FormatError, InvalidInputError) as error:
+            _log.error("API keys left as they were", reason=str(error))
+        else:
+            self._keys = keys
+            _log.info("API keys read", keys=[key.name for key in keys])
+
+    def _read(self, file: Path) -> tuple[ApiKey, ...]:
+        try:
+            lines = file.read_text(encoding="utf-8-sig").splitlines()
+        except OSError as error:
+            raise FormatError(file, f"cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise FormatError(file, "is not text in UTF-8", hint="one key a line") from None
+        kept = [(i, line.strip()) for i, line in enumerate(lines, 1)]
+        try:
+            keys = tuple(_parse(line, f"line {i}") for i, line in kept if line and not line.startswith("#"))
+            _check_names((*self._fixed, *keys))
+        except InvalidInputError as error:
+            raise FormatError(file, str(error), hint="`gramophone keys create` writes lines") from None
+        if not keys:
+            raise FormatError(file, "holds no key", hint="`gramophone keys create` makes one")
+        return keys
+
+
+def _parse(line: str, place: str) -> ApiKey:
+    try:
+        return parse_key(line)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{place}: {error}", parameter="GRAMOPHONE_API_KEYS") from None
+
+
+def _check_names(keys: Sequence[ApiKey]) -> None:
+    names = [key.name for key in keys]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidInputError(
+            f"two keys are named {twice[0]}: each has a name of its own", parameter="GRAMOPHONE_API_KEYS"
+        )
+
+
+def _file_stamp(file: Path) -> _FileStamp | None:
+    """What changes when the file does; a mounted secret changes by a link that points elsewhere."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,0 +1,1 @@
+"""Load generator for HTTP services: `gramophone bench`."""

@@ -1,0 +1,227 @@
+"""Plan of a load: target and requests, open or closed loop, arrival times, durations.
+
+An open loop sends at a rate that does not depend on the replies, as independent users do; a closed
+loop has a number of clients who each send the next request after the reply to the last one. The
+same seed gives the same arrival times. Durations are written `50ms`, `2s` or `1.5min`. The command
+line imports this module when it starts, so it needs no slow package.
+"""
+
+import itertools
+import math
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self
+from urllib.parse import quote, urlsplit
+
+from models.errors import InvalidInputError
+
+Arrivals = Literal["poisson", "constant"]
+
+
+def poisson_arrivals(rate_per_s: float, seed: int = 0) -> Iterator[float]:
+    """Independent callers: exponential gaps. The same seed gives the same times."""
+    generator = random.Random(seed)
+    due_s = 0.0
+    while True:
+        due_s += generator.expovariate(rate_per_s)
+        yield due_s
+
+
+def constant_arrivals(rate_per_s: float) -> Iterator[float]:
+    """A clock: equal gaps, the first request at once."""
+    return (number / rate_per_s for number in itertools.count())
+
+
+def arrival_times(kind: Arrivals, rate_per_s: float, seed: int = 0) -> Iterator[float]:
+    """The arrivals of that name; `constant` needs no seed."""
+    return poisson_arrivals(rate_per_s, seed) if kind == "poisson" else constant_arrivals(rate_per_s)
+
+
+_MAX_RATE_PER_S = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLoop:
+    """Requests at a rate that does not depend on the answers: how a service is for those who use it.
+
+    Raises:
+        InvalidInputError: the rate is no rate.
+    """
+
+    rate_per_s: float
+    arrivals: Arrivals = "poisson"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate_per_s <= _MAX_RATE_PER_S:
+            raise InvalidInputError(
+                f"rate is {self.rate_per_s:g}; it must be above 0 and at most {_MAX_RATE_PER_S:g} a second",
+                parameter="rate",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLoop:
+    """Clients who each ask again when they are answered: how much a service can do.
+
+    Raises:
+        InvalidInputError: there are none.
+    """
+
+    clients: int
+
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise InvalidInputError(f"clients is {self.clients}; it must be at least 1", parameter="clients")
+
+
+Load = OpenLoop | ClosedLoop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
+    """How long a load is put on, and with what.
+
+    Attributes:
+        duration_s: of what is measured; or
+        num_requests: that are measured.
+        warmup_s: before that, under the same load.
+        max_connections: of an open loop; a closed loop has one a client.
+        timeout_s: after which a request is given up.
+
+    Raises:
+        InvalidInputError: neither or both of the first two are given, or a value is out of range.
+    """
+
+    duration_s: float | None = None
+    num_requests: int | None = None
+    warmup_s: float = 0.0
+    max_connections: int = 512
+    timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if (self.duration_s is None) == (self.num_requests is None):
+            raise InvalidInputError("give either a duration or a number of requests", parameter="duration")
+        for name in ("duration_s", "num_requests", "max_connections", "timeout_s"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise InvalidInputError(f"{name} is {value:g}; it must be above 0", parameter=name)
+
+
+_PORTS = {"http": 80, "https": 443}
+_API_ROOT = "/v1"
+
+
+class Request(NamedTuple):
+    """One request.
+
+    Attributes:
+        path: below the target's; empty for the target's own.
+        body: JSON, or nothing.
+        method: of HTTP.
+        num_items: texts, candidates or contexts in it: what is counted besides requests.
+    """
+
+    path: str
+    body: bytes = b""
+    method: str = "POST"
+    num_items: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A server, and the path below which it is asked.
+
+    Attributes:
+        tls: whether the connection is encrypted; certificates are verified.
+        path: of the URL, without a slash at its end.
+        query: of the URL, with its question mark.
+        api_key: sent with every request as a bearer token.
+    """
+
+    host: str
+    port: int
+    tls: bool
+    path: str = ""
+    query: str = ""
+    api_key: str | None = None
+
+    @classmethod
+    def parse(cls, url: str, api_key: str | None = None) -> Self:
+        """The target of a URL.
+
+        Raises:
+            InvalidInputError: it is no http or https URL, or the key cannot stand in a header.
+        """
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+            host = (parts.hostname or "").encode("idna").decode()
+        except ValueError as error:
+            raise InvalidInputError(f"URL is {url!r}: {error}", parameter="url") from None
+        if parts.scheme not in _PORTS or not host or parts.username is not None:
+            raise InvalidInputError(
+                f"URL is {url!r}; it must be http://HOST[:PORT][/PATH], or https, and name no user",
+                parameter="url",
+            )
+        if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+            raise InvalidInputError("the API key has characters that no header may hold", parameter="key")
+        return cls(
+            host=host,
+            port=_PORTS[parts.scheme] if port is None else port,
+            tls=parts.scheme == "https",
+            path=quote(parts.path.rstrip("/"), safe="/%:@"),
+            query=f"?{quote(parts.query, safe='=&%+,:/?@')}" if parts.query else "",
+            api_key=api_key,
+        )
+
+    def path_of(self, request: Request) -> str:
+        """The whole path of a request, which the target's own may hold already, or the `/v1` of it."""
+        base = self.path
+        for part in (request.path, _API_ROOT):
+            if part and base.endswith(part) and request.path.startswith(part):
+                base = base.removesuffix(part)
+                break
+        return (base + request.path or "/") + self.query
+
+    def encode(self, request: Request) -> bytes:
+        """The request as it is sent over a connection that stays open."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        lines = [
+            f"{request.method} {self.path_of(request)} HTTP/1.1",
+            f"host: {host}:{self.port}",
+            "accept: application/json, text/event-stream",
+            "user-agent: gramophone-bench",
+        ]
+        if request.body:
+            lines += ["content-type: application/json", f"content-length: {len(request.body)}"]
+        if self.api_key is not None:
+            lines.append(f"authorization: Bearer {self.api_key}")
+        return "\r\n".join([*lines, "", ""]).encode() + request.body
+
+
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(us|ms|s|min)")
+
+
+def parse_duration_s(text: str, parameter: str) -> float:
+    """Seconds of a time with its unit; `0` needs none.
+
+    Args:
+        text: a number and `us`, `ms`, `s` or `min`.
+        parameter: what it is the value of, for the message.
+
+    Raises:
+        InvalidInputError: it is no time.
+    """
+    if text == "0":
+        return 0.0
+    found = _TIME.fullmatch(text)
+    if found is None or math.isinf(float(found[1])):
+        raise InvalidInputError(
+            f"{parameter} is {text!r}; it must be a number with us, ms, s or min after it, such as 200ms",
+            parameter=parameter,
+        )
+    return float(found[1]) * _SECONDS[found[2]]

@@ -1,0 +1,240 @@
+"""Requests of a load: the built-in workloads, or bodies from a file.
+
+Built-in workloads are this service's endpoints and OpenAI's completions. Their texts come from the
+user's files, or else from the documentation inside Python.
+"""
+
+import codecs
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count as numbers_from
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from models.errors import FormatError, InvalidInputError
+from service.bench.plan import Request
+
+_WORD_COUNTS = range(8, 41)
+"""Length in words of the paragraphs of the documentation that are taken for sentences."""
+_MAX_TEXTS = 10_000
+
+
+def load_texts(path: Path) -> list[str]:
+    """The lines of a text file that are not empty, at most 10,000.
+
+    Raises:
+        FormatError: it cannot be read, is not UTF-8, or has none.
+    """
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            texts = [text for line, _ in zip(file, range(_MAX_TEXTS), strict=False) if (text := line.strip())]
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(path, str(error), hint="give a text file with a sentence a line") from error
+    if not texts:
+        raise FormatError(path, "has no text in it", hint="give a text file with a sentence a line")
+    return texts
+
+
+def default_texts() -> list[str]:
+    """Some thousand sentences of the documentation inside this Python, which the default models are trained on."""
+    from pydoc_data.topics import topics  # half a megabyte
+
+    paragraphs = (part.split() for topic in topics.values() for part in topic.split("\n\n"))
+    return [" ".join(words) for words in paragraphs if len(words) in _WORD_COUNTS]
+
+
+def shuffled(texts: Sequence[str], seed: int) -> list[str]:
+    """The texts in an order that the seed decides."""
+    return random.Random(seed).sample(texts, len(texts))
+
+
+def typed_prefixes(texts: Iterable[str]) -> Iterator[str]:
+    """What is in the field while somebody types each text: a word more each time."""
+    for text in texts:
+        words = text.split()
+        for end in range(1, max(len(words), 2)):
+            yield " ".join(words[:end]) + " "
+
+
+def candidate_variants(text: str, words: Sequence[str], count: int, generator: random.Random) -> list[str]:
+    """A text with two words replaced by others, so often: alike, as the candidates of a decoder are."""
+    made = []
+    for _ in range(count):
+        variant = text.split()
+        for _ in range(2):
+            variant[generator.randrange(len(variant))] = generator.choice(words)
+        made.append(" ".join(variant))
+    return made
+
+
+_NUM_REQUESTS = range(100, 2049)
+_NUM_ITEMS = 10_000
+"""Different requests, within these bounds about so many items in all; they come again after that."""
+_LIST_LENGTH = 100
+"""Candidates in a list to re-rank, at most."""
+RequestBody = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadOptions:
+    """What the requests of a workload are like.
+
+    Attributes:
+        texts: to ask about; none means Python's documentation.
+        model: that is asked; None leaves it to the server.
+        num_items: contexts, texts or candidates in a request; None means the workload's own number.
+        max_tokens: to generate.
+        fields: put into each body, over what is there.
+        seed: of the order of the texts, and of what is drawn.
+    """
+
+    texts: Sequence[str] = ()
+    model: str | None = None
+    num_items: int | None = None
+    max_tokens: int = 32
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+
+def _next_token(texts: Sequence[str], num_items: int, _shape: WorkloadOptions) -> Iterator[RequestBody]:
+    contexts = typed_prefixes(cycle(texts))
+    while True:
+        some = list(islice(contexts, num_items))
+        yield {"context": some if num_items > 1 else some[0], "top_k": 10, "entropy": False}
+
+
+def _score(texts: Sequence[str], num_items: int, _shape: WorkloadOptions) -> Iterator[RequestBody]:
+    source = cycle(texts)
+    while True:
+        yield {"texts": list(islice(source, num_items))}
+
+
+def _rerank(texts: Sequence[str], num_items: int, shape: WorkloadOptions) -> Iterator[RequestBody]:
+    generator = random.Random(shape.seed)
+    words = [word for text in texts[:200] for word in text.split()]
+    source = cycle(texts)
+    while True:
+        lists = []
+        for start in range(0, num_items, _LIST_LENGTH):
+            candidates = candidate_variants(
+                next(source), words, min(_LIST_LENGTH, num_items - start), generator
+            )
+            lists.append({"candidates": [{"text": text} for text in candidates]})
+        yield {"lists": lists}
+
+
+def _generate(texts: Sequence[str], _num_items: int, shape: WorkloadOptions) -> Iterator[RequestBody]:
+    for seed, prompt in zip(numbers_from(shape.seed), typed_prefixes(cycle(texts)), strict=False):
+        body = {"prompt": prompt, "max_tokens": shape.max_tokens, "ignore_eos": True}
+        yield {**body, "seed": seed, "stream": True}
+
+
+def _completions(texts: Sequence[str], _num_items: int, shape: WorkloadOptions) -> Iterator[RequestBody]:
+    for seed, prompt in zip(numbers_from(shape.seed), typed_prefixes(cycle(texts)), strict=False):
+        body = {"prompt": prompt, "max_tokens": shape.max_tokens, "temperature": 1.0, "seed": seed}
+        yield {**body, "stream": True, "stream_options": {"include_usage": True}}
+
+
+class _Workload(NamedTuple):
+    """A path, its bodies for ever, and how many items are in each; None where there is always one."""
+
+    path: str
+    bodies: Callable[[Sequence[str], int, WorkloadOptions], Iterator[RequestBody]]
+    num_items: int | None
+
+
+_WORKLOADS = {
+    "next-token": _Workload("/v1/next-token", _next_token, 1),
+    "score": _Workload("/v1/score", _score, 1),
+    "rerank": _Workload("/v1/rerank", _rerank, _LIST_LENGTH),
+    "generate": _Workload("/v1/generate", _generate, None),
+    "completions": _Workload("/v1/completions", _completions, None),
+}
+WORKLOADS = tuple(_WORKLOADS)
+"""Names of the workloads; `generate` and `completions` are streamed."""
+
+
+def workload_requests(name: str, shape: WorkloadOptions, count: int | None = None) -> list[Request]:
+    """Requests of a workload, all different as far as the texts go.
+
+    Args:
+        name: of the workload.
+        shape: of the requests.
+        count: how many; some hundreds to thousands, the fewer the larger they are, if it is left out.
+
+    Raises:
+        InvalidInputError: there is no such workload, or a number is wrong for it.
+    """
+    if name not in _WORKLOADS:
+        raise InvalidInputError(
+            f"workload is {name!r}; it must be one of {', '.join(WORKLOADS)}", parameter="workload"
+        )
+    workload = _WORKLOADS[name]
+    if shape.num_items is not None and workload.num_items is None:
+        raise InvalidInputError(
+            f"items is {shape.num_items}; {name} has one prompt a request", parameter="items"
+        )
+    num_items = shape.num_items or workload.num_items or 1
+    if count is None:
+        count = min(max(_NUM_ITEMS // num_items, _NUM_REQUESTS[0]), _NUM_REQUESTS[-1])
+    more = dict(shape.fields) if shape.model is None else {"model": shape.model, **shape.fields}
+    texts = shuffled(shape.texts or default_texts(), shape.seed)
+    return [
+        Request(workload.path, json.dumps(body | more).encode(), num_items=num_items)
+        for body in islice(workload.bodies(texts, num_items, shape), count)
+    ]
+
+
+_HINT = "give JSON, or lines of JSON"
+
+
+def read_bodies(path: Path) -> list[Request]:
+    """Requests with the bodies of a file, as they stand there: one JSON document, or one a line.
+
+    Raises:
+        FormatError: the file cannot be read, or is no such file.
+    """
+    try:
+        content = path.read_bytes().removeprefix(codecs.BOM_UTF8).strip()
+    except OSError as error:
+        raise FormatError(path, str(error.strerror), hint=_HINT) from error
+    if not content:
+        raise FormatError(path, "is empty", hint=_HINT)
+    if _is_json(content):
+        return [Request("", content)]
+    requests = []
+    for number, line in enumerate(content.splitlines(), start=1):
+        if line.strip() and not _is_json(line):
+            shown = line[:60].decode(errors="replace")
+            raise FormatError(path, f"line {number} is not JSON: {shown!r}", hint=_HINT)
+        if line.strip():
+            requests.append(Request("", line))
+    return requests
+
+
+def parse_fields(assignments: Sequence[str]) -> dict[str, Any]:
+    """Fields of a body, of `NAME=JSON` each; what is not JSON is text.
+
+    Raises:
+        InvalidInputError: there is no name.
+    """
+    fields: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not name or not equals:
+            raise InvalidInputError(
+                f"field is {assignment!r}; it must be NAME=JSON, such as temperature=0", parameter="field"
+            )
+        fields[name] = json.loads(value) if _is_json(value.encode()) else value
+    return fields
+
+
+def _is_json(content: bytes) -> bool:
+    try:
+        json.loads(content)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,412 @@
+"""Commands that query a published model without a server.
+
+`gramophone next | score | generate | rerank | check | complete`, and the text, word and dictionary
+files that they read.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import typer
+
+from models.errors import FormatError, InvalidInputError
+from service.cli.lists import ListSource, with_list_options
+from service.cli.options import (
+    DEFAULT_REGISTRY,
+    DeviceOption,
+    JsonOption,
+    ModelArgument,
+    PrecisionOption,
+    RegistryOption,
+    print_json,
+)
+
+ask_app = typer.Typer()
+
+
+@ask_app.command("next")
+def next_token(
+    model: ModelArgument,
+    context: Annotated[str, typer.Argument(help="Text to continue; empty for the start of a sentence.")] = "",
+    top_k: Annotated[int, typer.Option(help="How many candidates.")] = 10,
+    unit: Annotated[
+        Literal["token", "word"],
+        typer.Option(help="What to rank; words are put together from tokens, exactly."),
+    ] = "token",
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+    precision: PrecisionOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """The most probable next tokens, or words, after a context."""
+    from service.console.tables import show_next
+    from service.local import ask
+
+    loaded = ask.load_published(registry, model, device, precision)
+    reply = ask.next_token(loaded, {"context": context, "top_k": top_k, "unit": unit})
+    print_json(reply) if as_json else show_next(reply)
+
+
+@ask_app.command()
+def score(
+    model: ModelArgument,
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="Texts. Default: lines of standard input.")
+    ] = None,
+    context: Annotated[str, typer.Option(help="What stands before each text; not scored.")] = "",
+    bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True,
+    eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True,
+    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="How finely to report.")] = "none",
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+    precision: PrecisionOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Log-probability and perplexity of texts."""
+    from service.console.tables import show_scores
+    from service.local import ask
+
+    # no stream at all where standard input is closed
+    lines = texts or [line.rstrip("\n") for line in sys.stdin or () if line.strip()]
+    if not lines:
+        raise InvalidInputError(
+            "there is no text: give texts as arguments, or as lines of standard input", parameter="texts"
+        )
+    request = {"texts": lines, "context": context, "bos": bos, "eos": eos, "detail": detail}
+    reply = ask.score(ask.load_published(registry, model, device, precision), request)
+    print_json(reply) if as_json else show_scores(lines, reply)
+
+
+@ask_app.command()
+def generate(
+    model: ModelArgument,
+    prompt: Annotated[str, typer.Argument(help="Text to continue.")] = "",
+    strategy: Annotated[
+        Literal["greedy", "sample", "beam"], typer.Option(help="How to choose tokens.")
+    ] = "sample",
+    max_tokens: Annotated[int, typer.Option(help="At most so many tokens.")] = 64,
+    temperature: Annotated[float, typer.Option(help="Flatter above 1, sharper below, greedy at 0.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw among the k most probable. Default: all.")] = None,
+    top_p: Annotated[float, typer.Option(help="Draw among the fewest with this probability.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="Draw among those with this share of the greatest.")] = 0.0,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Above 1, words that came before come less.")
+    ] = 1.0,
+    n: Annotated[int, typer.Option("-n", help="How many continuations, one after the other.")] = 1,
+    num_beams: Annotated[int | None, typer.Option(help="Continuations kept by strategy beam.")] = None,
+    length_penalty: Annotated[
+        float, typer.Option(help="With beam: above 0 favours longer ones, below shorter ones.")
+    ] = 1.0,
+    bad_word: Annotated[list[str] | None, typer.Option(help="Never generate this; may be repeated.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+    precision: PrecisionOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Continue a text, token by token."""
+    from service.local import ask
+
+    request = {
+        "prompt": prompt,
+        "strategy": strategy,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "n": n,
+        "num_beams": num_beams,
+        "length_penalty": length_penalty,
+        "bad_words": bad_word or [],
+        "seed": seed,
+        "stop": stop or [],
+    }
+    loaded = ask.load_published(registry, model, device, precision)
+    if as_json:
+        print_json(ask.generate(loaded, request))
+        return
+    if n > 1:  # they grow together, so they are printed when they are whole
+        for choice in ask.generate(loaded, request)["choices"]:
+            typer.echo(prompt + choice["text"])
+        return
+    pieces = ask.stream_text(loaded, request)  # refuses a bad request before anything is printed
+    typer.echo(prompt, nl=False)
+    for text in pieces:
+        typer.echo(text, nl=False)
+    typer.echo()
+
+
+@ask_app.command()
+@with_list_options
+def rerank(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Model: NAME, NAME@7 or NAME@champion; or several as a mixture: ngram=0.3,lstm=0.7."
+        ),
+    ],
+    source: ListSource,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Signed weights of the features, such as lm=0.7,am=1,words=0.2 [default: lm=1]."),
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="Weights that were tuned and saved under this name.")
+    ] = None,
+    models: Annotated[
+        str | None, typer.Option(help="Further models with features of their own: old=small@3 adds lm:old.")
+    ] = None,
+    length_exponent: Annotated[
+        float | None, typer.Option(help="Divide lm by tokens to this power [default: 0].")
+    ] = None,
+    posterior_scale: Annotated[
+        float | None, typer.Option(help="Multiply totals by this to make posteriors [default: 1].")
+    ] = None,
+    mbr: Annotated[
+        Literal["wer", "chrf", "bleu"] | None,
+        typer.Option(help="Order by this, expected under the posteriors."),
+    ] = None,
+    confidences: Annotated[
+        bool, typer.Option(help="Tell how sure each word of the best candidate is.")
+    ] = False,
+    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="How finely to report.")] = "none",
+    bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True,
+    eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True,
+    drop_duplicates: Annotated[bool, typer.Option(help="Leave out candidates of equal text.")] = False,
+    top: Annotated[int | None, typer.Option(help="Print so many candidates of each list.")] = None,
+    output_format: Annotated[
+        str | None,
+        typer.Option(
+            help="Write the lists in any of these formats, best candidate first. Default: as /v1/rerank replies."
+        ),
+    ] = None,
+    output: Annotated[str, typer.Option(help="File to write; a folder for SRILM's and Kaldi's.")] = "-",
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+    precision: PrecisionOption = "auto",
+) -> None:
+    """Put candidates in a better order; prints one list a line, as JSON.
+
+    A feature of a file with the name of one that is computed, such as Moses' lm, becomes old_lm. With references, the
+    word error rates before and after are told on standard error.
+    """
+    from models.reranking.features import is_reserved
+    from service.local import ask
+
+    asked = ask.prepare_rerank(
+        {
+            "mixture" if "=" in model else "model": model,
+            "weights": weights,
+            "profile": profile,
+            "models": models,
+            "length_exponent": length_exponent,
+            "posterior_scale": posterior_scale,
+            "mbr": mbr,
+            "confidences": confidences,
+            "detail": detail,
+            "bos": bos,
+            "eos": eos,
+            "drop_duplicates": drop_duplicates,
+            "top": top,
+        },
+        registry,
+        device,
+        precision,
+    )
+    lists = source.lists(reserved=lambda name: is_reserved(name, asked.models.extra))
+    ask.rerank_file(asked, lists, file=source.file, target=output, output_format=output_format)
+
+
+class WeightedWord(NamedTuple):
+    """An entry of a dictionary, and as how many occurrences it counts."""
+
+    text: str
+    weight: float
+
+
+def read_text(path: Path) -> str:
+    """A file's text.
+
+    Raises:
+        FormatError: it cannot be read, or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        wrong = f"byte {error.start} is 0x{error.object[error.start]:02x} ({error.reason})"
+        raise FormatError(path, f"is not UTF-8: {wrong}", hint="convert it, for example with iconv") from None
+    except OSError as error:
+        raise FormatError(path, f"cannot be read: {error.strerror or error}") from None
+
+
+def read_words(path: Path) -> list[str]:
+    """A file's words, a line each; empty lines are passed over.
+
+    Raises:
+        FormatError: as of `read_text`.
+    """
+    return [word for line in read_text(path).split("\n") if (word := line.strip())]
+
+
+def read_dictionary(path: Path) -> list[WeightedWord]:
+    """A file's words, each with its weight after a tab, or 1.
+
+    Raises:
+        FormatError: as of `read_text`, or a weight is no number.
+    """
+    entries = []
+    for number, line in enumerate(read_words(path), 1):
+        word, tab, weight = line.partition("\t")
+        try:
+            entries.append(WeightedWord(word.rstrip(), float(weight) if tab else 1.0))
+        except ValueError:
+            raise FormatError(
+                path,
+                f"entry {number}: the weight is {weight!r}, it must be a number",
+                hint="word, tab, weight",
+            ) from None
+    return entries
+
+
+check_app = typer.Typer()
+
+
+@check_app.command()
+def check(
+    model: ModelArgument,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="TEXT|FILE|-",
+            help="A text; a file, if there is one of that name; or - for standard input.",
+        ),
+    ] = "-",
+    threshold: Annotated[
+        float | None, typer.Option(help="How probably wrong a word must be to be told [default: 0.5].")
+    ] = None,
+    min_precision: Annotated[
+        float | None,
+        typer.Option(help="Or else: how many of the words told are to be wrong, as `evaluate` measured it."),
+    ] = None,
+    max_suggestions: Annotated[int, typer.Option(help="How many suggestions for each.")] = 5,
+    dictionary: Annotated[
+        Path | None,
+        typer.Option(help="File of words that are right, a line each; weights after a tab do not count."),
+    ] = None,
+    error_rate: Annotated[
+        float, typer.Option(help="The share of words that is believed to be wrong beforehand.")
+    ] = 0.01,
+    max_edits: Annotated[int, typer.Option(help="How many letters of a word may be wrong: 1 or 2.")] = 2,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+    precision: PrecisionOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Find words that are probably wrong, by the text on both sides of them; each line is a sentence."""
+    from service.console.tables import show_check
+    from service.local import ask
+
+    if threshold is not None and min_precision is not None:
+        raise InvalidInputError("give either --threshold or --min-precision, not both", parameter="threshold")
+    text = _read_source(source)
+    request: dict[str, Any] = {
+        "text": text,
+        "threshold": threshold,
+        "precision": min_precision,
+        "max_suggestions": max_suggestions,
+        "dictionary": [] if dictionary is None else [one.text for one in read_dictionary(dictionary)],
+        "error_rate": error_rate,
+        "max_edits": max_edits,
+    }
+    reply = ask.check(ask.load_published(registry, model, device, precision), registry, request)
+    print_json(reply) if as_json else show_check(text, reply)
+
+
+def _read_source(source: str) -> str:
+    """What to check: standard input, a file if there is one of that name, else the argument itself.
+
+    Raises:
+        FormatError: the argument names a file that cannot be read, or looks as if it named one.
+        InvalidInputError: there is nothing to check.
+    """
+    if source == "-":
+        text = sys.stdin.read() if sys.stdin else ""
+    elif _file_exists(source) or _looks_like_filename(source):
+        text = read_text(Path(source))
+    else:
+        text = source
+    if not text.strip():
+        raise InvalidInputError(
+            "there is no text: give a text, a file, or - and lines of standard input", parameter="source"
+        )
+    return text
+
+
+def _file_exists(source: str) -> bool:
+    try:
+        return Path(source).exists()
+    except (OSError, ValueError):  # a text may be no path at all
+        return False
+
+
+def _looks_like_filename(source: str) -> bool:
+    """Whether a mistyped name is likelier than a text: one word with a suffix, such as `letter.txt`."""
+    return len(source.split()) == 1 and "\0" not in source and Path(source).suffix[1:].isalnum()
+
+
+complete_app = typer.Typer()
+
+
+@complete_app.command()
+def complete(
+    model: ModelArgument,
+    texts: Annotated[list[str], typer.Argument(help="Texts to complete, as typed up to the caret.")],
+    limit: Annotated[int, typer.Option(help="How many completions of each.")] = 10,
+    max_words: Annotated[int, typer.Option(help="Tell phrases of up to so many words too.")] = 1,
+    min_probability: Annotated[float, typer.Option(help="Tell none that is less probable.")] = 0.0,
+    rank: Annotated[
+        Literal["probability", "savings"],
+        typer.Option(help="Order by probability, or by that times the characters that are spared."),
+    ] = "probability",
+    ignore_case: Annotated[
+        bool, typer.Option("--ignore-case", help="Complete the word whatever the case that was typed.")
+    ] = False,
+    fuzzy: Annotated[int, typer.Option(help="Look past so many typing mistakes: 0, 1 or 2.")] = 0,
+    dictionary: Annotated[
+        Path | None,
+        typer.Option(help="File of words to offer too, a line each; after a tab, how much each counts."),
+    ] = None,
+    blocklist: Annotated[Path | None, typer.Option(help="File of words not to tell, a line each.")] = None,
+    user_weight: Annotated[
+        float, typer.Option(help="The share of the dictionary in the probabilities.")
+    ] = 0.2,
+    max_steps: Annotated[int, typer.Option(help="Rows that the model may be asked for.")] = 128,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+    precision: PrecisionOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Complete the word that a text ends in, or tell the next one; exact over all ways to cut it into tokens."""
+    from service.console.tables import show_completions
+    from service.local import ask
+
+    request: dict[str, Any] = {
+        "limit": limit,
+        "max_words": max_words,
+        "min_probability": min_probability,
+        "rank": rank,
+        "casing": "ignore" if ignore_case else "exact",
+        "fuzzy": fuzzy,
+        "dictionary": [] if dictionary is None else [one._asdict() for one in read_dictionary(dictionary)],
+        "blocklist": [] if blocklist is None else read_words(blocklist),
+        "user_weight": user_weight,
+        "max_steps": max_steps,
+    }
+    loaded = ask.load_published(registry, model, device, precision)
+    for text in texts:
+        reply = ask.autocomplete(loaded, {"text": text, **request})
+        print_json(reply) if as_json else show_completions(text, reply)

@@ -1,0 +1,187 @@
+"""Command `gramophone evaluate`: perplexity, autocomplete and spelling tasks on held-out text."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from models.errors import InvalidInputError
+from service.cli.options import (
+    CORPUS_HELP,
+    DEFAULT_REGISTRY,
+    DeviceOption,
+    JsonOption,
+    ModelArgument,
+    PrecisionOption,
+    RegistryOption,
+    print_json,
+)
+
+_TASK_OPTIONS = {
+    "perplexity": {"unit", "context", "window", "detail", "against", "overlap", "dynamic"},
+    "autocomplete": {"unit", "context", "against", "report"},
+    "check": {"kinds", "save-calibration"},
+}
+
+
+def check_task_options(task: str, given: set[str]) -> None:
+    """Refuse options that a task would pass over in silence.
+
+    Raises:
+        InvalidInputError: one goes with another task; the message names it.
+    """
+    for name in sorted(given - _TASK_OPTIONS[task]):
+        fitting = [other for other, options in _TASK_OPTIONS.items() if name in options]
+        raise InvalidInputError(
+            f"--{name} goes with --task {' or '.join(fitting)}, the task is {task}",
+            parameter=name.replace("-", "_"),
+        )
+
+
+def print_task_result(task: str, result: Mapping[str, Any]) -> None:
+    """Print a task's figures for people."""
+    if task == "autocomplete":
+        from service.console.evaluation import show_autocomplete_evaluation
+
+        show_autocomplete_evaluation(result)
+    elif task == "check":
+        from service.console.evaluation import show_check_evaluation
+
+        show_check_evaluation(result)
+    else:
+        from service.console import evaluation
+
+        evaluation.show_evaluation(result)
+
+
+DEFAULT_WINDOW_TOKENS = 65_534
+evaluate_app = typer.Typer()
+
+
+@evaluate_app.command()
+def evaluate(
+    model: ModelArgument,
+    task: Annotated[
+        Literal["perplexity", "autocomplete", "check"],
+        typer.Option(
+            help="Perplexity; what completions spare a simulated typist; or how well errors put in are found."
+        ),
+    ] = "perplexity",
+    corpus: Annotated[
+        list[Path] | None,
+        typer.Option(help=f"{CORPUS_HELP} Default: the test part of Python's own documentation."),
+    ] = None,
+    context: Annotated[
+        Literal["sentence", "stream", "document"],
+        typer.Option(help="Fresh state each line; state carried across lines; or whole texts in windows."),
+    ] = "sentence",
+    unit: Annotated[
+        Literal["line", "paragraph"], typer.Option(help="What a sentence is in the files.")
+    ] = "line",
+    window: Annotated[
+        int, typer.Option(min=1, help="Tokens in a window of a document.")
+    ] = DEFAULT_WINDOW_TOKENS,
+    detail: Annotated[
+        bool,
+        typer.Option("--detail", help="Also: entropy of the predictions; figures by frequency and position."),
+    ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Compare with a second model: difference and KL divergence."),
+    ] = None,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="With --detail or --against: predictions that entropy and divergence are the mean of, at most "
+            "[4096]; else words that are typed [2000], or checked for each kind of error [5000].",
+        ),
+    ] = None,
+    overlap: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="TRAINFILE", help="Look for the text in this training text; may be repeated."),
+    ] = None,
+    dynamic: Annotated[
+        bool,
+        typer.Option(
+            "--dynamic",
+            help="Let a copy of a neural model, in float32, learn from the text as it goes, as one stream.",
+        ),
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Autocomplete: write a page with curves, too.")
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Check: put in errors of this kind, real_word, non_word or space; may be repeated. Default: all."
+        ),
+    ] = None,
+    save_calibration: Annotated[
+        bool,
+        typer.Option(
+            "--save-calibration",
+            help="Check: keep what thresholds are worth, so that /v1/check takes a precision.",
+        ),
+    ] = False,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+    precision: PrecisionOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a model on held-out text: perplexity, what completions spare, or how errors are found."""
+    from training import commands
+
+    options = {
+        "unit": unit != "line",
+        "context": context != "sentence",
+        "window": window != DEFAULT_WINDOW_TOKENS,
+        "detail": detail,
+        "against": against is not None,
+        "overlap": bool(overlap),
+        "dynamic": dynamic,
+        "report": report is not None,
+        "kinds": bool(kinds),
+        "save-calibration": save_calibration,
+    }
+    check_task_options(task, {name for name, is_given in options.items() if is_given})
+    if task == "perplexity" and sample is not None and not detail and against is None:
+        raise InvalidInputError("--sample needs --detail or --against", parameter="sample")
+    common: dict[str, Any] = {"corpus": corpus or (), "registry": registry, "device": device}
+    sized: dict[str, Any] = {"precision": precision} | ({} if sample is None else {"sample": sample})
+    if task == "check":
+        chosen: dict[str, Any] = {"kinds": kinds} if kinds else {}
+        result = commands.run_evaluate_check(
+            model, **common, **sized, **chosen, save_calibration=save_calibration
+        )
+    elif task == "autocomplete":
+        result = commands.run_evaluate_autocomplete(
+            model, **common, **sized, unit=unit, context=context, against=against, report=report
+        )
+    elif dynamic:
+        if context == "document" or options["window"] or against:
+            raise InvalidInputError(
+                "--dynamic reads the text as one stream, so it cannot be combined with --context document, --window "
+                "or --against",
+                parameter="dynamic",
+            )
+        result = commands.run_dynamic_evaluation(
+            model, **common, **sized, unit=unit, detail=detail, overlap=overlap or ()
+        )
+    else:
+        result = commands.run_evaluate(
+            model,
+            **common,
+            **sized,
+            context=context,
+            unit=unit,
+            window=window,
+            detail=detail,
+            against=against,
+            overlap=overlap or (),
+        )
+    if as_json:
+        print_json(result)
+    else:
+        print_task_result(task, result)

@@ -1,0 +1,141 @@
+"""Command line: `gramophone …`, its commands, global options and exit codes.
+
+Command modules hold options and help; the work is done elsewhere. Modules that are slow to import
+are imported by the command that needs them, so that `--help` is fast.
+"""
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperArgument, TyperOption
+
+from models.checkpoint import folders
+from models.errors import (
+    FormatError,
+    InvalidInputError,
+    LanguageModelError,
+    ModelNotFoundError,
+    RegistryError,
+)
+from service.cli.ask import ask_app, check_app, complete_app
+from service.cli.bench import bench_app
+from service.cli.evaluate import evaluate_app
+from service.cli.lattice import lattice_app
+from service.cli.lists import lists_app
+from service.cli.models import arpa_app, models_app
+from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
+from service.cli.serve import keys_app, serve_app
+from service.cli.train import train_app
+from service.cli.tune import tune_app
+
+_METAVARS = {"bool": "", "Path": "FILE", "str": "TEXT", "int": "NUMBER", "float": "NUMBER"}
+"""What help calls values of a type; a flag takes none."""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
+app.add_typer(train_app)
+app.add_typer(evaluate_app)
+app.add_typer(serve_app)
+app.add_typer(ask_app)
+app.add_typer(bench_app)
+app.add_typer(check_app)
+app.add_typer(complete_app)
+app.add_typer(lattice_app)
+app.add_typer(tune_app)
+app.add_typer(lists_app, name="lists")
+models_app.add_typer(arpa_app)
+app.add_typer(models_app, name="models")
+app.add_typer(keys_app, name="keys")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"gramophone-lm {metadata.version('gramophone-lm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[  # noqa: ARG001 - its callback does the work
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    registry_cache: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="GRAMOPHONE_REGISTRY_CACHE",
+            metavar="FOLDER",
+            help="Folder where models of remote registries are kept.",
+            show_default="~/.cache/gramophone",
+        ),
+    ] = None,
+    cache_home: Annotated[Path | None, typer.Option(envvar="XDG_CACHE_HOME", hidden=True)] = None,
+) -> None:
+    """Train small language models and serve them over HTTP."""
+    if registry_cache is None and cache_home is not None:
+        registry_cache = cache_home / "gramophone"
+    if registry_cache is not None:
+        folders.set_cache_folder(registry_cache)
+
+
+def main() -> None:
+    """Run the command line; errors are one line on standard error, exit code 2 for bad input."""
+    _tolerate_encodings()
+    try:
+        _build_command()()
+    except (InvalidInputError, FormatError, ModelNotFoundError, RegistryError) as error:
+        _fail(error, EXIT_BAD_INPUT)
+    except LanguageModelError as error:
+        _fail(error, EXIT_FAILED)
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+        sys.exit(EXIT_FAILED)
+    except OSError as error:  # our output goes to a full disk, say
+        with contextlib.suppress(OSError):
+            sys.stdout.close()  # else it would be tried again, and a traceback told, at the very end
+        _fail(error, EXIT_FAILED)
+
+
+def _build_command() -> Any:
+    """The whole command, its help telling what to give instead of the types that hold it."""
+    command = typer.main.get_command(app)
+    for each in _walk_commands(command):
+        for given in (*each.params, each.get_help_option(typer.Context(each))):
+            if isinstance(given, TyperArgument):
+                vars(given)["display_type_rich"] = lambda ctx: None  # noqa: ARG005 - its name and its help tell
+            elif given.metavar is None and isinstance(given, TyperOption):
+                given.metavar = _METAVARS.get(given.bare_type().removeprefix("list[").removesuffix("]"))
+    return command
+
+
+def _walk_commands(command: Any) -> Iterator[Any]:
+    yield command
+    for below in getattr(command, "commands", {}).values():
+        yield from _walk_commands(below)
+
+
+def _fail(error: Exception, code: int) -> None:
+    sys.stderr.write(f"gramophone: {error}\n")
+    sys.exit(code)
+
+
+def _tolerate_encodings() -> None:
+    """Print what the terminal cannot show as escapes; read bytes that are not text, to be refused by name."""
+    for stream, errors in (
+        (sys.stdin, "surrogateescape"),
+        (sys.stdout, "backslashreplace"),
+        (sys.stderr, "backslashreplace"),
+    ):
+        if isinstance(stream, io.TextIOWrapper):  # None where it is closed
+            # a byte-order mark is no part of the text
+            marked = stream is sys.stdin and stream.encoding.lower() == "utf-8"
+            stream.reconfigure(errors=errors, encoding="utf-8-sig" if marked else None)

@@ -1,0 +1,238 @@
+"""Commands `gramophone models …`: inspect and change a registry, import and export ARPA files."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from models.errors import InvalidInputError
+from service.cli.options import (
+    CORPUS_HELP,
+    DEFAULT_REGISTRY,
+    EXIT_FAILED,
+    DeviceOption,
+    JsonOption,
+    ModelArgument,
+    RegistryOption,
+    print_json,
+)
+
+models_app = typer.Typer(
+    help="List, inspect, verify, promote, delete, restore, import and export published models.",
+    no_args_is_help=True,
+)
+
+
+_RESTORE_OUTCOMES = {"restored": "restored", "kept": "differs and was kept", "same": "was here already"}
+
+
+@models_app.command("list")
+def models_list(registry: RegistryOption = DEFAULT_REGISTRY, as_json: JsonOption = False) -> None:
+    """Names, versions, aliases and held-out perplexities."""
+    from service.console.tables import show_models
+    from service.local import ask
+
+    rows = ask.list_versions(registry)
+    print_json(rows) if as_json else show_models(rows)
+
+
+@models_app.command("show")
+def models_show(
+    model: ModelArgument, registry: RegistryOption = DEFAULT_REGISTRY, as_json: JsonOption = False
+) -> None:
+    """One version's model card, or with --json its manifest, metrics and provenance."""
+    from service.console.tables import show_card
+    from service.local import ask
+
+    if as_json:
+        print_json(ask.version_details(registry, model))
+    else:
+        show_card(ask.version_card(registry, model))
+
+
+@models_app.command("verify")
+def models_verify(
+    model: Annotated[str | None, typer.Argument(help="A model, or every version of every model.")] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+) -> None:
+    """Check every hash and replay the golden test; exit 1 if anything is wrong."""
+    from service.local import ask
+
+    failed = False
+    for address, problem in ask.verify_versions(registry, model, device=device):
+        typer.echo(f"{address}: {problem or 'good'}")
+        failed |= problem is not None
+    if failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@models_app.command("promote")
+def models_promote(
+    model: Annotated[
+        str, typer.Argument(help="Version: NAME@7, NAME@champion, or NAME for the one that is served.")
+    ],
+    alias: Annotated[str, typer.Option(help="The alias to move.")] = "champion",
+    registry: RegistryOption = DEFAULT_REGISTRY,
+) -> None:
+    """Point an alias at a version, atomically."""
+    from models.checkpoint.registry import open_registry
+
+    store = open_registry(registry)
+    version = store.resolve(model)
+    store.set_alias(version.name, alias, version.number)
+    typer.echo(f"{version.name}@{alias} is {version.address} now")
+
+
+@models_app.command("default")
+def models_default(
+    name: Annotated[
+        str | None, typer.Argument(help="The new default; without it, the present one is shown.")
+    ] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+) -> None:
+    """Show or set the model that answers requests that name none.
+
+    Running services follow, except those with GRAMOPHONE_DEFAULT_MODEL.
+    """
+    from models.checkpoint.manifest import check_name, choose_default
+    from models.checkpoint.registry import open_registry
+
+    store = open_registry(registry)
+    if name is not None:
+        check_name(name)
+        store.set_default(name)
+    names = store.models()
+    if not names:
+        raise InvalidInputError(f"the registry {store.location} holds no model", parameter="registry")
+    default = choose_default(names, store.default())
+    typer.echo(f"{default.name} is the default: {default.reason}")
+
+
+@models_app.command("restore")
+def models_restore(
+    backup: Annotated[
+        str, typer.Argument(metavar="BACKUP", help="Folder or URL of the backup, a copy of a registry.")
+    ],
+    differing: Annotated[
+        Literal["refuse", "keep", "replace"],
+        typer.Option(
+            help="What becomes of what differs here from the backup: refuse restores nothing then, keep leaves it, "
+            "replace takes the backup's."
+        ),
+    ] = "refuse",
+    registry: RegistryOption = DEFAULT_REGISTRY,
+) -> None:
+    """Put a backup's versions, aliases, default, profiles and calibrations back; services can keep running.
+
+    What is here already stays, what is missing or damaged comes from the backup, verified and by one rename each.
+    A service that has loaded a version that was replaced goes on with the old one until it is restarted.
+    """
+    from models.checkpoint.registry import local_registry_folder, open_registry
+    from models.checkpoint.restore import restore_backup
+    from service.console.evaluation import TuningProgress
+
+    folder = local_registry_folder(backup)
+    if folder is not None and not folder.is_dir():
+        raise InvalidInputError(f"there is no backup at {backup}", parameter="backup")
+    source, target = open_registry(backup), open_registry(registry, create=True)
+    progress = TuningProgress()
+    try:
+        result = restore_backup(source, target, differing=differing, progress=progress)
+    finally:
+        progress.finish()
+    for what, names in result._asdict().items():
+        if names:
+            typer.echo(f"{_RESTORE_OUTCOMES[what]}: {', '.join(names)}")
+
+
+@models_app.command("sweep")
+def models_sweep(
+    older_than_days: Annotated[
+        float, typer.Option(min=0.0, help="What is younger may belong to a publisher at work: it stays.")
+    ] = 7.0,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+) -> None:
+    """Remove what interrupted publishers and deleted versions left in the registry."""
+    from models.checkpoint.registry import open_registry
+
+    removed = open_registry(registry).sweep(older_than_s=older_than_days * 86_400)
+    typer.echo(f"{removed} leftovers removed")
+
+
+@models_app.command("delete")
+def models_delete(
+    model: Annotated[str, typer.Argument(help="Version: NAME@7.")],
+    registry: RegistryOption = DEFAULT_REGISTRY,
+) -> None:
+    """Remove one version, named with its number; refused while an alias points to it."""
+    from models.checkpoint.registry import open_registry
+
+    if not model.partition("@")[2].isdecimal():
+        raise InvalidInputError(f"delete takes NAME@NUMBER, given {model!r}", parameter="model")
+    store = open_registry(registry)
+    version = store.resolve(model)
+    store.delete(version.name, version.number)
+    typer.echo(f"{version.address} is deleted; its number will not be used again")
+
+
+arpa_app = typer.Typer()
+
+
+@arpa_app.command("import-arpa")
+def import_arpa(
+    file: Annotated[Path, typer.Argument(help="ARPA file of KenLM, SRILM, IRSTLM, …; .gz, .xz, .zst too.")],
+    name: Annotated[str, typer.Option(help="Name to publish the model under.")],
+    corpus: Annotated[
+        list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Held-out text to report figures on.")
+    ] = None,
+    lowercase: Annotated[
+        bool, typer.Option("--lowercase", help="Lower-case texts first, for a model of lower-cased text.")
+    ] = False,
+    prune_entropy: Annotated[
+        float,
+        typer.Option(help="Drop n-grams whose loss raises the perplexity by a smaller share, such as 1e-8."),
+    ] = 0.0,
+    quantize_bits: Annotated[
+        int | None, typer.Option(metavar="8", help="Store probabilities and back-offs in so many bits.")
+    ] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish the n-gram model of an ARPA file; its words are what stands between white space."""
+    from training.arpa import run_import_arpa
+
+    result = run_import_arpa(
+        file,
+        name=name,
+        registry=registry,
+        corpus=corpus or (),
+        lowercase=lowercase,
+        prune_entropy=prune_entropy,
+        quantize_bits=quantize_bits,
+    )
+    if as_json:
+        print_json(result)
+    else:
+        from service.console.evaluation import show_import
+
+        show_import(result)
+
+
+@arpa_app.command("export-arpa")
+def export_arpa(
+    model: ModelArgument,
+    file: Annotated[Path, typer.Argument(help="File to write; packed if it ends in .gz, .xz or .zst.")],
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    as_json: JsonOption = False,
+) -> None:
+    """Write an n-gram model as an ARPA file, for KenLM, SRILM and others."""
+    from training.arpa import run_export_arpa
+
+    result = run_export_arpa(model, file, registry=registry)
+    if as_json:
+        print_json(result)
+    else:
+        from service.console.evaluation import show_export
+
+        show_export(result)

@@ -1,0 +1,87 @@
+"""Commands `gramophone serve` and `gramophone keys create`: run the service, create API keys."""
+
+from typing import Annotated
+
+import typer
+
+from service.cli.options import JsonOption, print_json
+
+serve_app = typer.Typer()
+
+
+def _print_settings(asked: bool) -> None:
+    if asked:
+        from service.console.tables import show_settings
+
+        show_settings()
+        raise typer.Exit
+
+
+@serve_app.command()
+def serve(
+    registry: Annotated[
+        str | None, typer.Option(help="Folder of published models, or URL. [GRAMOPHONE_REGISTRY]")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. [GRAMOPHONE_HOST]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on. [GRAMOPHONE_PORT]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto. [GRAMOPHONE_DEVICE]")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="float32, int8 or auto. [GRAMOPHONE_PRECISION]")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that serve behind the port. [GRAMOPHONE_WORKERS]")
+    ] = None,
+    settings: Annotated[  # noqa: ARG001 - its callback does the work
+        bool,
+        typer.Option(
+            "--settings", callback=_print_settings, is_eager=True, help="Print all settings there are."
+        ),
+    ] = False,
+) -> None:
+    """Serve the registry's models over HTTP. Settings are read from the environment; --settings lists them."""
+    from service.app import serve as run
+    from service.settings import read_settings
+
+    run(
+        read_settings(
+            registry=registry, host=host, port=port, device=device, precision=precision, workers=workers
+        )
+    )
+
+
+keys_app = typer.Typer(help="Make API keys.", no_args_is_help=True)
+
+
+@keys_app.callback()
+def _group() -> None:
+    """Make API keys."""  # a callback keeps `create` a command of its own, though it is the only one
+
+
+@keys_app.command("create")
+def create(
+    name: Annotated[str, typer.Option(help="Whose key it is; stands in the log.")],
+    scopes: Annotated[
+        str,
+        typer.Option(
+            help="What it may ask for, with commas between: infer, every path below /v1; metrics; admin, all below "
+            "/admin. None includes another."
+        ),
+    ] = "infer",
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key. It is shown once, on standard error; the line to keep goes to standard output.
+
+    Example, `keys` being the file that GRAMOPHONE_API_KEYS_FILE names:
+
+        gramophone keys create --name app --scopes infer >> keys
+
+    A running service reads the file again within a second; a line that is taken out withdraws its key.
+    """
+    from service.api_keys import create_key
+
+    made = create_key(name, scopes.split(","))
+    if as_json:
+        print_json({"key": made.secret, "line": made.key.line})
+        return
+    typer.echo(f"The key, which is not kept anywhere: {made.secret}", err=True)
+    typer.echo(made.key.line)

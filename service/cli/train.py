@@ -1,0 +1,123 @@
+"""Commands `gramophone quickstart` and `gramophone train`: train models on text and publish them."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.options import (
+    CORPUS_HELP,
+    DEFAULT_REGISTRY,
+    DeviceOption,
+    JsonOption,
+    RegistryOption,
+    print_json,
+)
+
+train_app = typer.Typer()
+
+
+@train_app.command()
+def quickstart(
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    if_empty: Annotated[
+        bool, typer.Option("--if-empty", help="Do nothing if the registry holds a model already.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train the default models on Python's own documentation, in minutes: an n-gram, an LSTM, their mixture."""
+    from models.checkpoint.registry import open_registry
+
+    if if_empty and open_registry(registry, create=True).models():
+        typer.echo(f"The registry {registry} holds models already; nothing to train.", err=True)
+        return
+    from training.commands import QUICKSTART_NAME, run_train
+
+    result = run_train("quickstart", name=QUICKSTART_NAME, registry=registry)
+    _show_training(result, as_json=as_json)
+
+
+@train_app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name, or the path of a .toml file.")],
+    name: Annotated[str, typer.Option(help="Name to publish the model under.")],
+    corpus: Annotated[
+        list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Default: Python's own documentation.")
+    ] = None,
+    valid: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Validation text: early stopping, discounts and weights of mixtures are chosen by it. "
+            "Default: the end of the corpus is held out."
+        ),
+    ] = None,
+    test: Annotated[list[Path] | None, typer.Option(help="Text to report figures of, too.")] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set a key of the recipe, such as ngram.order=3; may be repeated.",
+        ),
+    ] = None,
+    registry: RegistryOption = DEFAULT_REGISTRY,
+    device: DeviceOption = "cpu",
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with an interrupted neural training of this name, if there is one."
+        ),
+    ] = False,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="What estimates n-grams: memory; duckdb, past memory on this machine; spark, on a cluster."
+        ),
+    ] = "memory",
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="With duckdb or spark: memory to stay below, such as 1GB. Default: 2GiB."
+        ),
+    ] = None,
+    work_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="With duckdb or spark: folder of what is kept until the model is published, so that a killed run "
+            "goes on where it was. Default: in the registry.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a model by a recipe and publish it as a new version.
+
+    Recipes that come with the package: ngram, feed-forward, elman, lstm, gru, mingru (one family each), awd-lstm,
+    mixture, ngram-mixture, quickstart, cpu-30min, gpu-20min.
+    """
+    from training.commands import run_train
+    from training.scale.options import scale_options
+
+    result = run_train(
+        recipe,
+        name=name,
+        registry=registry,
+        corpus=corpus or (),
+        valid=valid or (),
+        test=test or (),
+        assignments=assignments or (),
+        device=device,
+        resume=resume,
+        scale=scale_options(engine, memory_limit=memory_limit, work_dir=work_dir),
+    )
+    if result:  # the first of several processes tells
+        _show_training(result, as_json=as_json)
+
+
+def _show_training(result: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(result)
+    else:
+        from service.console.evaluation import show_training
+
+        show_training(result)

@@ -1,0 +1,422 @@
+"""Synchronous and asynchronous clients of the service; they differ only in how they wait."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+
+from service.client.calls import (
+    Call,
+    CheckOptions,
+    Contexts,
+    GenerateOptions,
+    LineReader,
+    NamedText,
+    QualityOptions,
+    RerankOptions,
+    ScoreOptions,
+    TuneOptions,
+    check_call,
+    ensure_success,
+    generate_call,
+    log_probs_call,
+    model_call,
+    models_call,
+    next_token_call,
+    next_word_call,
+    quality_call,
+    quality_lines_call,
+    read_floats,
+    read_quality_line,
+    read_ranked_line,
+    read_score_line,
+    read_stream_event,
+    request_headers,
+    rerank_call,
+    rerank_lines_call,
+    retry_delay_s,
+    score_call,
+    score_lines_call,
+    transport_error,
+    tune_call,
+)
+from service.client.resources import (
+    AsyncStates,
+    AsyncUsers,
+    AutocompleteOptions,
+    States,
+    Users,
+    autocomplete_call,
+)
+from service.schemas import replies
+from service.schemas.replies import AutocompleteReply, CheckReply, QualityReply, TextQualityResult
+
+R = TypeVar("R")
+
+
+class AsyncClient:
+    """The same as `Client`, for asyncio.
+
+    Args:
+        base_url: where the service is, such as `http://localhost:8000`.
+        api_key: sent with every request, if the service asks for one.
+        headers: sent too, such as `X-Gramophone-Session`, by which a proxy finds the process that remembers.
+        timeout_s: how long to wait for an answer, or for the next part of one.
+        max_retries: how often to try again when it is overloaded or not ready.
+        transport: of httpx, for tests.
+
+    Every method raises GramophoneError.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 60.0,
+        max_retries: int = 2,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.AsyncClient(
+            base_url=base_url,
+            headers=request_headers(api_key, headers),
+            timeout=timeout_s,
+            transport=transport,
+        )
+        self._max_retries = max_retries
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def url(self) -> str:
+        """Where the service is."""
+        return str(self._http.base_url)
+
+    @property
+    def states(self) -> AsyncStates:
+        """States of texts that the service keeps, for decoders."""
+        return AsyncStates(self._ask, self._send)
+
+    @property
+    def users(self) -> AsyncUsers:
+        """What users of autocomplete have accepted."""
+        return AsyncUsers(self._ask)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def next_token(
+        self, context: Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
+    ) -> replies.NextTokenReply:
+        """The most probable next tokens after each context; faster on large vocabularies without the entropy."""
+        return await self._ask(next_token_call(context, top_k, entropy=entropy, model=model))
+
+    async def next_word(
+        self, context: str | Sequence[str], *, top_k: int = 10, model: str | None = None
+    ) -> replies.NextWordReply:
+        """The most probable next words after each context, however they are cut into tokens."""
+        return await self._ask(next_word_call(context, top_k, model))
+
+    async def log_probs(self, context: Contexts, *, model: str | None = None) -> "memoryview[float]":
+        """Every next token's log-probability, float32 [B, V]."""
+        return read_floats(await self._send(log_probs_call(context, model)))
+
+    async def score(
+        self,
+        texts: Sequence[str] | None = None,
+        *,
+        token_ids: Sequence[Sequence[int]] | None = None,
+        context: str | Sequence[int] = "",
+        **options: Unpack[ScoreOptions],
+    ) -> replies.ScoreReply:
+        """Log-probabilities of texts, or of token ids."""
+        return await self._ask(score_call(texts, token_ids, context, options))
+
+    async def score_lines(
+        self, items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
+    ) -> AsyncIterator[replies.SequenceScoreResult | replies.ErrorBody]:
+        """A score, or an error, for each object with `text` or `token_ids`, in order."""
+        async for line in self._lines(score_lines_call(items, options)):
+            yield read_score_line(line)
+
+    async def rerank(
+        self, lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]
+    ) -> replies.RerankReply:
+        """Lists of candidates in a better order."""
+        return await self._ask(rerank_call(lists, options))
+
+    async def rerank_lines(
+        self, lists: Iterable[Mapping[str, Any]], **options: Unpack[RerankOptions]
+    ) -> AsyncIterator[replies.RankedListResult | replies.ErrorBody]:
+        """Each list in a better order, or an error, in order; for thousands of lists."""
+        async for line in self._lines(rerank_lines_call(lists, options)):
+            yield read_ranked_line(line)
+
+    async def tune(
+        self, lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]
+    ) -> dict[str, Any]:
+        """Weights to re-rank with, found on lists with a `reference`, and what they are worth."""
+        return await self._ask(tune_call(lists, options))
+
+    async def generate(
+        self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
+    ) -> replies.GenerateReply:
+        """A continuation."""
+        return await self._ask(generate_call(prompt, options, stream=False))
+
+    async def stream(
+        self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
+    ) -> AsyncIterator[replies.GenerateReply]:
+        """A continuation token by token; closing the iterator stops it."""
+        async for line in self._lines(generate_call(prompt, options, stream=True)):
+            if (event := read_stream_event(line)) is not None:
+                yield event
+
+    async def autocomplete(self, text: str, **options: Unpack[AutocompleteOptions]) -> AutocompleteReply:
+        """Completions of the word that a text ends in, or the next words."""
+        return await self._ask(autocomplete_call(text, options))
+
+    async def check(self, text: str, **options: Unpack[CheckOptions]) -> CheckReply:
+        """Words of a text that are probably wrong, and what was meant."""
+        return await self._ask(check_call(text, options))
+
+    async def quality(self, texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> QualityReply:
+        """How probable texts are by word and byte, under one model or two."""
+        return await self._ask(quality_call(texts, options))
+
+    async def quality_lines(
+        self, items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
+    ) -> AsyncIterator[TextQualityResult | replies.ErrorBody]:
+        """The same, or an error, for each object with `text` and perhaps `id`, in order; for corpora."""
+        async for line in self._lines(quality_lines_call(items, options)):
+            yield read_quality_line(line)
+
+    async def models(self) -> replies.ModelList:
+        """The models of the service."""
+        return await self._ask(models_call())
+
+    async def model(self, address: str) -> replies.ModelCard:
+        """One model."""
+        return await self._ask(model_call(address))
+
+    async def _ask(self, call: Call[R]) -> R:
+        return call.reply.validate_json((await self._send(call)).content)
+
+    async def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
+        attempt = 0
+        while True:
+            try:
+                response = await self._http.send(call.request(self._http), stream=stream)
+                if not response.is_success:
+                    await response.aread()
+            except httpx.TransportError as error:
+                raise transport_error(error) from error
+            pause_s = retry_delay_s(response, attempt, self._max_retries)
+            if pause_s is None:
+                return ensure_success(response)
+            attempt += 1
+            await asyncio.sleep(pause_s)
+
+    async def _lines(self, call: Call[Any]) -> AsyncIterator[str]:
+        response = await self._send(call, stream=True)
+        try:
+            reader = LineReader()
+            async for piece in response.aiter_bytes():
+                for line in reader.push(piece):
+                    yield line
+        except httpx.TransportError as error:
+            raise transport_error(error) from error
+        finally:
+            await response.aclose()
+
+
+class Client:
+    """Talks to a service and waits for its answers.
+
+    Args:
+        base_url: where it is, such as `http://localhost:8000`.
+        api_key: sent with every request, if the service asks for one.
+        headers: sent too, such as `X-Gramophone-Session`, by which a proxy finds the process that remembers.
+        timeout_s: how long to wait for an answer, or for the next part of one.
+        max_retries: how often to try again when it is overloaded or not ready.
+        transport: of httpx, for tests.
+
+    Every method raises GramophoneError.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 60.0,
+        max_retries: int = 2,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.Client(
+            base_url=base_url,
+            headers=request_headers(api_key, headers),
+            timeout=timeout_s,
+            transport=transport,
+        )
+        self._max_retries = max_retries
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """Where the service is."""
+        return str(self._http.base_url)
+
+    @property
+    def states(self) -> States:
+        """States of texts that the service keeps, for decoders."""
+        return States(self._ask, self._send)
+
+    @property
+    def users(self) -> Users:
+        """What users of autocomplete have accepted."""
+        return Users(self._ask)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def next_token(
+        self, context: Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
+    ) -> replies.NextTokenReply:
+        """The most probable next tokens after each context; faster on large vocabularies without the entropy."""
+        return self._ask(next_token_call(context, top_k, entropy=entropy, model=model))
+
+    def next_word(
+        self, context: str | Sequence[str], *, top_k: int = 10, model: str | None = None
+    ) -> replies.NextWordReply:
+        """The most probable next words after each context, however they are cut into tokens."""
+        return self._ask(next_word_call(context, top_k, model))
+
+    def log_probs(self, context: Contexts, *, model: str | None = None) -> "memoryview[float]":
+        """Every next token's log-probability, float32 [B, V]."""
+        return read_floats(self._send(log_probs_call(context, model)))
+
+    def score(
+        self,
+        texts: Sequence[str] | None = None,
+        *,
+        token_ids: Sequence[Sequence[int]] | None = None,
+        context: str | Sequence[int] = "",
+        **options: Unpack[ScoreOptions],
+    ) -> replies.ScoreReply:
+        """Log-probabilities of texts, or of token ids."""
+        return self._ask(score_call(texts, token_ids, context, options))
+
+    def score_lines(
+        self, items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
+    ) -> Iterator[replies.SequenceScoreResult | replies.ErrorBody]:
+        """A score, or an error, for each object with `text` or `token_ids`, in order."""
+        for line in self._lines(score_lines_call(items, options)):
+            yield read_score_line(line)
+
+    def rerank(
+        self, lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]
+    ) -> replies.RerankReply:
+        """Lists of candidates in a better order."""
+        return self._ask(rerank_call(lists, options))
+
+    def rerank_lines(
+        self, lists: Iterable[Mapping[str, Any]], **options: Unpack[RerankOptions]
+    ) -> Iterator[replies.RankedListResult | replies.ErrorBody]:
+        """Each list in a better order, or an error, in order; for thousands of lists."""
+        for line in self._lines(rerank_lines_call(lists, options)):
+            yield read_ranked_line(line)
+
+    def tune(self, lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]) -> dict[str, Any]:
+        """Weights to re-rank with, found on lists with a `reference`, and what they are worth."""
+        return self._ask(tune_call(lists, options))
+
+    def generate(
+        self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
+    ) -> replies.GenerateReply:
+        """A continuation."""
+        return self._ask(generate_call(prompt, options, stream=False))
+
+    def stream(
+        self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
+    ) -> Iterator[replies.GenerateReply]:
+        """A continuation token by token; closing the iterator stops it."""
+        for line in self._lines(generate_call(prompt, options, stream=True)):
+            if (event := read_stream_event(line)) is not None:
+                yield event
+
+    def autocomplete(self, text: str, **options: Unpack[AutocompleteOptions]) -> AutocompleteReply:
+        """Completions of the word that a text ends in, or the next words."""
+        return self._ask(autocomplete_call(text, options))
+
+    def check(self, text: str, **options: Unpack[CheckOptions]) -> CheckReply:
+        """Words of a text that are probably wrong, and what was meant."""
+        return self._ask(check_call(text, options))
+
+    def quality(self, texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> QualityReply:
+        """How probable texts are by word and byte, under one model or two."""
+        return self._ask(quality_call(texts, options))
+
+    def quality_lines(
+        self, items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
+    ) -> Iterator[TextQualityResult | replies.ErrorBody]:
+        """The same, or an error, for each object with `text` and perhaps `id`, in order; for corpora."""
+        for line in self._lines(quality_lines_call(items, options)):
+            yield read_quality_line(line)
+
+    def models(self) -> replies.ModelList:
+        """The models of the service."""
+        return self._ask(models_call())
+
+    def model(self, address: str) -> replies.ModelCard:
+        """One model."""
+        return self._ask(model_call(address))
+
+    def _ask(self, call: Call[R]) -> R:
+        return call.reply.validate_json(self._send(call).content)
+
+    def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
+        attempt = 0
+        while True:
+            try:
+                response = self._http.send(call.request(self._http), stream=stream)
+                if not response.is_success:
+                    response.read()
+            except httpx.TransportError as error:
+                raise transport_error(error) from error
+            pause_s = retry_delay_s(response, attempt, self._max_retries)
+            if pause_s is None:
+                return ensure_success(response)
+            attempt += 1
+            time.sleep(pause_s)
+
+    def _lines(self, call: Call[Any]) -> Iterator[str]:
+        response = self._send(call, stream=True)
+        try:
+            reader = LineReader()
+            for piece in response.iter_bytes():
+                yield from reader.push(piece)
+        except httpx.TransportError as error:
+            raise transport_error(error) from error
+        finally:
+            response.close()

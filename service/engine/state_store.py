@@ -1,0 +1,354 @@
+"""Stores of data kept between requests: model states by handle, and personal models by user.
+
+A state is immutable, so any number of handles may lead to equal ones, and forks are free. A handle
+is `process.version.secret`: the process that stores the state, the loaded version that read the
+text, and 96 random bits. States expire after a time without use; the store of states is
+thread-safe.
+
+Personal models of autocomplete users are kept in memory only, for a bounded number of users, least
+recently used first out; they are used on the event loop only.
+"""
+
+import asyncio
+import re
+import secrets
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from models.completion.user_model import UserModel, UserModelLimits, WordSequence
+from models.errors import (
+    ModelNotFoundError,
+    StateElsewhereError,
+    StatesFullError,
+    UnknownStateError,
+    UnknownUserError,
+)
+from service.engine.loaded_model import LoadedModel
+from service.engine.prefix_cache import state_bytes
+
+OVERHEAD_BYTES = 1000
+"""Of a state, beside its arrays: handle, objects, its place in the tables."""
+
+_SECRET_BYTES = 12
+_TAG_BYTES = 3
+_HANDLE = re.compile(r"(?P<process>[\w-]{1,63})\.(?P<tag>[0-9a-f]{6})\.[\w-]{16}", re.ASCII)
+_MAX_UNLOADED_TAGS = 1000
+"""Loadings of versions that were unloaded and are remembered, to say so."""
+
+_SWEEP_S = 5.0
+
+
+@dataclass(frozen=True, eq=False)
+class StoredState:
+    """What a model remembers of one text. A value: nothing changes it, and forks are free.
+
+    Attributes:
+        loaded: the very version that read the text; it stays in memory as long as the state does.
+        state: one row.
+        num_tokens: tokens read, `<s>` not counted.
+        last_token: id of the last of them; None where nothing was read.
+    """
+
+    loaded: LoadedModel
+    state: Any
+    num_tokens: int = 0
+    last_token: int | None = None
+
+    @cached_property
+    def num_bytes(self) -> int:
+        """What it takes, the loaded version aside."""
+        return state_bytes(self.state) + OVERHEAD_BYTES
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A kept state, whose it is, and when it was last used."""
+
+    stored: StoredState
+    owner: str
+    num_bytes: int
+    used_s: float
+
+
+@dataclass(slots=True, eq=False)
+class _VersionStates:
+    """A loaded version of which states are kept: its part of their handles, and how many there are."""
+
+    loaded: LoadedModel
+    tag: str
+    count: int = 0
+
+
+class StateStore:
+    """Keeps states by handle, for the owner who asked for them, until they are freed or not used for a while.
+
+    Any thread may call; none waits for model work.
+
+    Args:
+        process: its name in handles.
+        max_states: kept at most.
+        max_bytes: taken by them at most.
+        ttl_s: after so long without use a state is forgotten.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        *,
+        process: str,
+        max_states: int,
+        max_bytes: int,
+        ttl_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._process = process
+        self._max_states = max_states
+        self._max_bytes = max_bytes
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()  # the longest unused first
+        self._loadings: dict[int, _VersionStates] = {}
+        self._unloaded: OrderedDict[str, str] = OrderedDict()
+        self._unloaded_models: weakref.WeakValueDictionary[int, LoadedModel] = weakref.WeakValueDictionary()
+        self._num_bytes = 0
+
+    def __len__(self) -> int:
+        """States that are kept."""
+        return len(self._entries)
+
+    @property
+    def num_bytes(self) -> int:
+        """What they take."""
+        return self._num_bytes
+
+    def find(self, owner: str, handles: Sequence[str], *, parameter: str) -> list[StoredState]:
+        """The states that handles lead to, which are thereby used.
+
+        Args:
+            owner: who asks; the states of others are unknown to them.
+            handles: may repeat.
+            parameter: where they stand, such as `states[]`; messages say `states[3]`.
+
+        Raises:
+            UnknownStateError: one leads nowhere.
+            StateElsewhereError: another process keeps one.
+        """
+        with self._lock:
+            self._expire()
+            entries = [self._entries.get(handle) for handle in handles]
+            for place, entry in enumerate(entries):
+                if entry is None or entry.owner != owner:
+                    raise self._unknown_state(handles[place], _indexed_name(parameter, place))
+            now_s = self._clock()
+            for handle, entry in zip(handles, entries, strict=True):
+                if entry is not None:
+                    entry.used_s = now_s
+                    self._entries.move_to_end(handle)
+            return [entry.stored for entry in entries if entry is not None]
+
+    def check_capacity(self, count: int, size: int = 0) -> None:
+        """Refuse so many more states of so many bytes together, where `keep` would.
+
+        Raises:
+            StatesFullError: there is no room for them.
+        """
+        with self._lock:
+            self._expire()
+            self._check_capacity(count, size)
+
+    def keep(self, owner: str, states: Sequence[StoredState]) -> list[str]:
+        """Keep states, all or none; each must share no memory with rows of other requests, as `rows.alone` sees to.
+
+        Returns:
+            A handle each.
+
+        Raises:
+            StatesFullError: there is no room for them.
+            ModelNotFoundError: the version of one was unloaded while the text was read.
+        """
+        sizes = [kept.num_bytes for kept in states]
+        with self._lock:
+            for kept in states:
+                if self._unloaded_models.get(id(kept.loaded)) is kept.loaded:
+                    raise ModelNotFoundError(f"{kept.loaded.address} was unloaded while the text was read")
+            self._expire()
+            self._check_capacity(len(states), sum(sizes))
+            return [self._insert(owner, kept, size) for kept, size in zip(states, sizes, strict=True)]
+
+    def free(self, owner: str, handles: Sequence[str]) -> int:
+        """Forget states; handles that lead nowhere do not matter.
+
+        Returns:
+            How many were forgotten.
+        """
+        with self._lock:
+            self._expire()
+            owned = [h for h in set(handles) if h in self._entries and self._entries[h].owner == owner]
+            for handle in owned:
+                self._remove(handle)
+            return len(owned)
+
+    def check_process(self, handles: Sequence[str], *, parameter: str) -> None:
+        """Refuse handles of other processes; see `find` for the arguments.
+
+        Raises:
+            StateElsewhereError: another process keeps one.
+        """
+        for place, handle in enumerate(handles):
+            self._check_process(handle, _indexed_name(parameter, place))
+
+    def free_version(self, loaded: LoadedModel) -> None:
+        """Forget all states of a version that is unloaded, and keep no more; who asks for one is told so."""
+        with self._lock:
+            self._unloaded_models[id(loaded)] = loaded
+            loading = self._loadings.get(id(loaded))
+            if loading is None:
+                return
+            self._unloaded[loading.tag] = loaded.address
+            while len(self._unloaded) > _MAX_UNLOADED_TAGS:
+                self._unloaded.popitem(last=False)
+            for handle in [h for h, entry in self._entries.items() if entry.stored.loaded is loaded]:
+                self._remove(handle)
+
+    def expire(self) -> None:
+        """Forget what was not used for too long."""
+        with self._lock:
+            self._expire()
+
+    async def sweep(self) -> None:
+        """Forget what was not used for too long, for ever, though nobody may ask for anything."""
+        while True:
+            await asyncio.sleep(min(self._ttl_s / 4, _SWEEP_S))
+            self.expire()
+
+    def _insert(self, owner: str, kept: StoredState, size: int) -> str:
+        loading = self._loadings.get(id(kept.loaded))
+        if loading is None:  # it is held as long as states of it are: no other can have its id
+            loading = _VersionStates(kept.loaded, secrets.token_hex(_TAG_BYTES))
+            self._loadings[id(kept.loaded)] = loading
+        loading.count += 1
+        handle = f"{self._process}.{loading.tag}.{secrets.token_urlsafe(_SECRET_BYTES)}"
+        self._entries[handle] = _Entry(kept, owner, size, self._clock())
+        self._num_bytes += size
+        return handle
+
+    def _remove(self, handle: str) -> None:
+        entry = self._entries.pop(handle)
+        self._num_bytes -= entry.num_bytes
+        place = id(entry.stored.loaded)
+        self._loadings[place].count -= 1
+        if not self._loadings[place].count:
+            del self._loadings[place]
+
+    def _expire(self) -> None:
+        oldest_s = self._clock() - self._ttl_s
+        while self._entries:
+            handle, entry = next(iter(self._entries.items()))
+            if entry.used_s >= oldest_s:
+                return
+            self._remove(handle)
+
+    def _check_capacity(self, count: int, size: int) -> None:
+        if len(self._entries) + count > self._max_states:
+            raise StatesFullError(
+                f"{len(self._entries)} states are kept and {count} are to be added; this service keeps "
+                f"{self._max_states}: free those that are no longer needed"
+            )
+        if self._num_bytes + size > self._max_bytes:
+            raise StatesFullError(
+                f"the states that are kept take {self._num_bytes} bytes and {count} that take {size} are to be added; "
+                f"this service has {self._max_bytes} for them: free those that are no longer needed"
+            )
+
+    def _unknown_state(self, handle: str, parameter: str) -> UnknownStateError:
+        self._check_process(handle, parameter)
+        form = _HANDLE.fullmatch(handle)
+        address = self._unloaded.get(form["tag"]) if form is not None else None
+        if address is not None:
+            return UnknownStateError(
+                f"{parameter} was a state of {address}, which has been unloaded", parameter=parameter
+            )
+        return UnknownStateError(
+            f"{parameter} leads to no state: it was freed, or not used for {self._ttl_s:g} s, or never was",
+            parameter=parameter,
+        )
+
+    def _check_process(self, handle: str, parameter: str) -> None:
+        form = _HANDLE.fullmatch(handle)
+        if form is not None and form["process"] != self._process:
+            raise StateElsewhereError(
+                f"{parameter} is kept by the process {form['process']}, and this is {self._process}: requests about "
+                "a state go to the process that its handle begins with",
+                parameter=parameter,
+            )
+
+
+def _indexed_name(parameter: str, place: int) -> str:
+    return parameter.replace("[]", f"[{place}]", 1)
+
+
+_EMPTY_MODEL = UserModel()
+
+
+class UserStore:
+    """Keeps personal models by owner and user.
+
+    Args:
+        max_users: kept at most, those of all owners together.
+        bounds: of one personal model.
+    """
+
+    def __init__(self, *, max_users: int, bounds: UserModelLimits) -> None:
+        self._max_users = max_users
+        self.bounds = bounds
+        self._models: OrderedDict[tuple[str, str], UserModel] = OrderedDict()  # the longest unused first
+
+    def __len__(self) -> int:
+        """Users that are kept."""
+        return len(self._models)
+
+    def get(self, owner: str, user: str) -> UserModel:
+        """What a user has written; nothing if nothing is known of them."""
+        model = self._models.get((owner, user))
+        if model is None:
+            return _EMPTY_MODEL
+        self._models.move_to_end((owner, user))
+        return model
+
+    def find(self, owner: str, user: str) -> UserModel:
+        """What a user has written.
+
+        Raises:
+            UnknownUserError: nothing is known of them.
+        """
+        if (owner, user) not in self._models:
+            raise UnknownUserError(
+                f"nothing is known of the user {user!r}: they accepted nothing, or so many others have since that "
+                f"they were forgotten; {self._max_users} are kept",
+                parameter="user",
+            )
+        return self.get(owner, user)
+
+    def learn(self, owner: str, user: str, sentences: Sequence[WordSequence]) -> UserModel:
+        """A user has written sentences; what is known of them by now."""
+        return self.put(owner, user, self.get(owner, user).updated(sentences, self.bounds))
+
+    def put(self, owner: str, user: str, model: UserModel) -> UserModel:
+        """Know this of a user instead of whatever was known; what of it the bounds allow."""
+        model = model.limited_to(self.bounds)
+        self._models[owner, user] = model
+        self._models.move_to_end((owner, user))
+        while len(self._models) > self._max_users:
+            self._models.popitem(last=False)
+        return model
+
+    def forget(self, owner: str, user: str) -> bool:
+        """Know nothing of a user any more; whether anything was known."""
+        return self._models.pop((owner, user), None) is not None

@@ -1,0 +1,276 @@
+"""Adapters of a served model for pyctcdecode and for torchaudio's CTC decoder (flashlight's).
+
+With pyctcdecode:
+
+    from pyctcdecode import Alphabet, BeamSearchDecoderCTC
+    lm = PyCTCDecodeLM(client, unigrams=words, model="lstm")
+    decoder = BeamSearchDecoderCTC(Alphabet.build_alphabet(labels), lm)
+    decoder.decode(logits)
+
+Scores follow pyctcdecode 0.5's `LanguageModel`: alpha · ln p + beta for each word, with an offset
+for unknown words.
+
+With torchaudio:
+
+    from torchaudio.models.decoder import CTCDecoderLM, CTCDecoderLMState, ctc_decoder
+
+    class ServedLM(TorchaudioLM, CTCDecoderLM):
+        pass
+
+    lm = ServedLM(client, CTCDecoderLMState, words=words, model="lstm", log10=True)
+    decoder = ctc_decoder(lexicon="lexicon.txt", lm_dict="words.txt", tokens=tokens, lm=lm)
+
+The class also inherits from the decoder's base class, because the decoder accepts no other model;
+flashlight's own `LM` and `LMState` work as well.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NoReturn, Protocol, Self, TypeVar
+
+from service.client import Client
+from service.fusion.word_tree import TokenNode, TokenTree, WordNode, WordTree
+
+_LN_10 = math.log(10)
+_USUAL_LENGTH = 6
+"""Characters of a word; the offset of longer pieces of unknown words grows with their length."""
+
+_PARAMETERS = ("alpha", "beta", "unk_score_offset", "score_boundary")
+
+
+class PyCTCDecodeLM:
+    """What pyctcdecode asks of an `AbstractLanguageModel`, answered by a service. For one thread at a time.
+
+    Beams share what was asked, and states are freed as the decoder drops them. Pools of processes, as
+    `decode_batch` may be given, need a model of their own each.
+
+    Args:
+        client: of the service.
+        unigrams: words that may be recognised; others have the offset, and so have beginnings of no word.
+            Without them only words unknown to the model have it.
+        model: address; None for the service's default.
+        context: what was said before, to which each recording is the next.
+        alpha: weight of the model.
+        beta: added for each word.
+        unk_score_offset: added for an unknown word, in base 10, before it is weighed.
+        score_boundary: whether `<s>` stands before a recording and `</s>` after it is scored.
+        order: how many words decide what comes next; beams that differ further back only may be merged.
+        companions: words that came up lately and are asked about along with another.
+
+    Every method raises GramophoneError.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        unigrams: Collection[str] | None = None,
+        model: str | None = None,
+        context: str = "",
+        alpha: float = 0.5,
+        beta: float = 1.5,
+        unk_score_offset: float = -10.0,
+        score_boundary: bool = True,
+        order: int = 100,
+        companions: int = 16,
+    ) -> None:
+        self._tree = WordTree(
+            client, model=model, context=context, words=sorted(set(unigrams or ())), companions=companions
+        )
+        self._known = self._tree.known_words(bos=score_boundary) if unigrams else set()
+        self._sorted = sorted(self._known)
+        self._order = order
+        self.alpha = alpha
+        self.beta = beta
+        self.unk_score_offset = unk_score_offset
+        self.score_boundary = score_boundary
+
+    @property
+    def order(self) -> int:
+        """How many words decide what comes next, the last one included."""
+        return self._order
+
+    def get_start_state(self) -> WordNode:
+        """The state before the first word."""
+        return self._tree.start(bos=self.score_boundary)
+
+    def score_partial_token(self, partial_token: str) -> float:
+        """What is charged for the beginning of a word; 0 where some known word begins so."""
+        self._tree.add_recent(partial_token)
+        if not self._known or self._is_word_prefix(partial_token):
+            return 0.0
+        return self.unk_score_offset * max(len(partial_token) / _USUAL_LENGTH, 1.0)
+
+    def score(self, prev_state: WordNode, word: str, is_last_word: bool = False) -> tuple[float, WordNode]:
+        """The weighed score of a word, with that of the end after the last one, and the state before that end."""
+        ends = is_last_word and self.score_boundary
+        if not word:  # a recording that ends in a space: its last word has been scored
+            return self.alpha * (self._tree.end(prev_state) if ends else 0.0), prev_state
+        text = self._tree.extend(prev_state, word, eos=ends)
+        log_prob = text.said.logprob
+        if text.said.is_oov or (self._known and word not in self._known):
+            log_prob += self.unk_score_offset * _LN_10
+        if ends:
+            log_prob += self._tree.end(text)
+        return self.alpha * log_prob + self.beta, text
+
+    def reset_params(self, **params: float | bool) -> None:
+        """Change `alpha`, `beta`, `unk_score_offset` or `score_boundary`; others are ignored, as by pyctcdecode."""
+        for name in _PARAMETERS:
+            if params.get(name) is not None:
+                setattr(self, name, params[name])
+
+    def save_to_dir(self, filepath: str) -> NoReturn:
+        """Refuse: the model is with the service, and there is no file of it.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(f"nothing is saved to {filepath}: the model is with the service")
+
+    @classmethod
+    def load_from_dir(cls, filepath: str) -> Self:
+        """Refuse: see `save_to_dir`.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(f"nothing is loaded from {filepath}: the model is with the service")
+
+    def close(self) -> None:
+        """Free the states that the decoder has dropped."""
+        self._tree.close()
+
+    def _is_word_prefix(self, beginning: str) -> bool:
+        place = bisect_left(self._sorted, beginning)
+        return place < len(self._sorted) and self._sorted[place].startswith(beginning)
+
+
+T = TypeVar("T")
+_END = -1
+"""The index under which flashlight's trees of states hold the end of a text."""
+
+
+class _DecoderTexts(Protocol[T]):
+    """Texts that grow by one of the decoder's indices."""
+
+    def start(self, *, bos: bool) -> T: ...
+    def extend(self, text: T, index: int) -> tuple[T, float]: ...
+    def end(self, text: T) -> float: ...
+    def close(self) -> None: ...
+
+
+class TorchaudioLM:
+    """What torchaudio asks of a `CTCDecoderLM`, answered by a service. For one decoder, and one thread at a time.
+
+    A decoder with a lexicon has words for its indices, one without has tokens of the model. States are freed
+    when the decoder begins anew, which is when it lets go of its tree.
+
+    Args:
+        client: of the service.
+        new_state: makes an empty state of the decoder's, such as `CTCDecoderLMState`.
+        words: what the decoder's indices mean, with a lexicon; in the order of its dictionary.
+        token_ids: what they mean, without one; any id for tokens that are never scored, as the blank.
+        model: address; None for the service's default.
+        context: what was said before, to which each recording is the next.
+        log10: whether scores are in base 10, as those of the decoder's own KenLM, for weights that go with it.
+        companions: words that came up lately and are asked about along with another.
+
+    Every method raises GramophoneError.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        new_state: Callable[[], Any],
+        *,
+        words: Sequence[str] = (),
+        token_ids: Sequence[int] = (),
+        model: str | None = None,
+        context: str = "",
+        log10: bool = False,
+        companions: int = 16,
+    ) -> None:
+        super().__init__()  # the decoder's class, which is inherited beside this one
+        if bool(words) == bool(token_ids):
+            raise ValueError("give either words or token_ids")
+        self._texts: _DecoderTexts[Any]
+        if words:
+            self._texts = _Words(client, words, model=model, context=context, companions=companions)
+        else:
+            self._texts = _Tokens(client, token_ids, model=model, context=context)
+        self._new_state = new_state
+        self._scale = 1 / _LN_10 if log10 else 1.0
+        self._reached: dict[Any, tuple[Any, float]] = {}
+
+    def start(self, start_with_nothing: bool) -> Any:
+        """Forget all states and begin anew, after `<s>` unless with nothing."""
+        self._reached.clear()
+        self._texts.close()
+        state = self._new_state()
+        self._reached[state] = (self._texts.start(bos=not start_with_nothing), 0.0)
+        return state
+
+    def score(self, state: Any, usr_token_idx: int) -> tuple[Any, float]:
+        """The state after one more word or token, and the score of that."""
+        after = state.child(usr_token_idx)
+        if after not in self._reached:
+            self._reached[after] = self._texts.extend(self._reached[state][0], usr_token_idx)
+        return after, self._scale * self._reached[after][1]
+
+    def finish(self, state: Any) -> tuple[Any, float]:
+        """The state after the end, and the score of that."""
+        after = state.child(_END)
+        if after not in self._reached:
+            text = self._reached[state][0]
+            self._reached[after] = (text, self._texts.end(text))
+        return after, self._scale * self._reached[after][1]
+
+    def close(self) -> None:
+        """Free all states; the decoder must begin anew."""
+        self._reached.clear()
+        self._texts.close()
+
+
+class _Words:
+    """Indices are words."""
+
+    def __init__(
+        self, client: Client, words: Sequence[str], *, model: str | None, context: str, companions: int
+    ) -> None:
+        self._words = words
+        self._tree = WordTree(client, model=model, context=context, words=words, companions=companions)
+
+    def start(self, *, bos: bool) -> WordNode:
+        return self._tree.start(bos=bos)
+
+    def extend(self, text: WordNode, index: int) -> tuple[WordNode, float]:
+        longer = self._tree.extend(text, self._words[index])
+        return longer, longer.said.logprob
+
+    def end(self, text: WordNode) -> float:
+        return self._tree.end(text)
+
+    def close(self) -> None:
+        self._tree.close()
+
+
+class _Tokens:
+    """Indices are tokens of the model."""
+
+    def __init__(self, client: Client, token_ids: Sequence[int], *, model: str | None, context: str) -> None:
+        self._tree = TokenTree(client, token_ids, model=model, context=context)
+
+    def start(self, *, bos: bool) -> TokenNode:
+        return self._tree.start(bos=bos)
+
+    def extend(self, text: TokenNode, index: int) -> tuple[TokenNode, float]:
+        longer = self._tree.extend(text, index)
+        return longer, longer.logprob
+
+    def end(self, text: TokenNode) -> float:
+        return self._tree.end(text)
+
+    def close(self) -> None:
+        self._tree.close()

@@ -1,0 +1,241 @@
+"""HTTP server: listening socket, file descriptor limit, uvicorn configuration and draining.
+
+A signal to stop ends the intake of work at once; requests under way are given time to finish, and a
+second signal ends the process. `SocketListener` pauses when the process has no file descriptor
+left: the event loop's own accept would retry without pause and occupy a core.
+"""
+
+import asyncio
+import resource
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from models.errors import InvalidInputError
+from service.http_protocol import make_protocol
+from service.middleware.cross_origin import is_loopback
+from service.routes.request import Services
+from service.settings import Settings
+
+_log = structlog.get_logger(__name__)
+_OTHER_FILES = 128
+"""Models, the registry and its connections, other workers, the log; with some to spare."""
+
+
+def reserve_descriptors(max_connections: int) -> int:
+    """Have room for so many connections, and as many again that are only refused; how many there is room for.
+
+    Shells and service managers give a process 1,024 descriptors and let it take more (the soft and the hard limit).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * max_connections + _OTHER_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if wanted > soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    if soft == resource.RLIM_INFINITY:
+        return max_connections
+    room = max(1, (soft - _OTHER_FILES) // 2)
+    if room < max_connections:
+        _log.warning("fewer connections than GRAMOPHONE_MAX_CONNECTIONS", room=room, max_open_files=soft)
+    return min(room, max_connections)
+
+
+_RETRY_S = 0.1
+
+
+class SocketListener:
+    """Takes connections as they come. Belongs to the event loop; a server may have it among its own.
+
+    Args:
+        listening: the socket.
+        connect: makes a connection of an accepted socket.
+    """
+
+    def __init__(self, listening: socket.socket, connect: Callable[[socket.socket], None]) -> None:
+        self._socket = listening
+        self._socket.settimeout(0)
+        self._connect = connect
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self._listen()
+
+    def close(self) -> None:
+        """Take no more."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._pause(None)
+            self._socket.close()
+
+    async def wait_closed(self) -> None:
+        """Nothing is left to wait for."""
+
+    def _listen(self) -> None:
+        self._loop.add_reader(self._socket.fileno(), self._on_readable)
+
+    def _pause(self, seconds: float | None) -> None:
+        self._loop.remove_reader(self._socket.fileno())
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self._loop.call_later(seconds, self._listen)
+
+    def _on_readable(self) -> None:
+        """A connection waits for whoever takes it."""
+        try:
+            accepted, _ = self._socket.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # another worker was quicker, or the client has gone
+        except OSError as error:
+            _log.error("a connection could not be taken", reason=str(error))
+            self._pause(_RETRY_S)  # no descriptors are left, for instance
+            return
+        self._connect(accepted)
+
+
+_CANCEL_MARGIN_S = 2
+"""How much longer than the engine's the server's patience is: the engine's end gives every client an answer."""
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that takes no new work from the moment it is told to stop.
+
+    A second signal ends it at once.
+
+    Args:
+        config: as uvicorn's.
+        on_signal: called when a signal to stop arrives.
+        drain: ends the work under way, some time after it is called; called when the server stops.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        on_signal: Callable[[], None],
+        drain: Callable[[], Awaitable[None]],
+    ) -> None:
+        super().__init__(config)
+        self._on_signal = on_signal
+        self._drain = drain
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, then listen on sockets that are given, or else as uvicorn does."""
+        await super().startup(sockets=None if sockets is None else [])
+        for one in sockets or ():
+            one.listen(self.config.backlog)
+            listener = SocketListener(one, partial(self._connect, self.config.http_protocol_class))
+            self.servers.append(listener)  # type: ignore[arg-type]  # it can be closed, and waited for
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Tell the engine; uvicorn then waits for the requests under way."""
+        if self.should_exit:
+            # whatever hangs, in Python or below, is not asked
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
+        self._on_signal()
+        super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop; requests under way have the time that the drain gives them."""
+        draining = asyncio.ensure_future(self._drain())
+        await super().shutdown(sockets)
+        await draining
+
+    def _connect(self, kind: Any, accepted: socket.socket) -> None:
+        protocol = self._protocol(kind)
+        self._spawn(asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, accepted))
+
+    def _protocol(self, kind: Any = None) -> asyncio.Protocol:
+        make: Any = kind or self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def make_server(app: FastAPI, settings: Settings) -> DrainingServer:
+    """A server for an application, with the settings' limits."""
+    engine = app.state.services.engine
+    return DrainingServer(
+        server_config(app, settings), on_signal=engine.scheduler.drain, drain=make_drain(app, settings)
+    )
+
+
+def make_drain(app: FastAPI, settings: Settings) -> Callable[[], Awaitable[None]]:
+    """What ends the work under way in an application, within the settings' time."""
+    services: Services = app.state.services
+
+    async def drain() -> None:
+        await services.engine.close(drain_timeout_s=settings.drain_timeout_s)
+
+    return drain
+
+
+def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """What uvicorn is told of an application and the settings' limits."""
+    protocol = make_protocol(
+        max_connections=reserve_descriptors(settings.max_connections),
+        max_header_bytes=settings.max_header_bytes,
+        receive_timeout_s=settings.body_timeout_s,
+        send_timeout_s=settings.send_timeout_s,
+        max_unsent_bytes=settings.max_unsent_bytes,
+    )
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http=protocol,
+        ws="none",  # a request to upgrade is answered like any other
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=settings.keep_alive_timeout_s,
+        timeout_graceful_shutdown=round(settings.drain_timeout_s) + _CANCEL_MARGIN_S,
+    )
+
+
+def listen(settings: Settings) -> socket.socket:
+    """A socket at the settings' address; a warning where others reach it and no keys are asked for.
+
+    Raises:
+        InvalidInputError: the address cannot be listened on; another program may hold the port.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        listening = socket.create_server((settings.host, settings.port), family=family)
+    except OSError as error:
+        raise InvalidInputError(
+            f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}; "
+            "--port or GRAMOPHONE_PORT takes another",
+            parameter="port",
+        ) from None
+    if not (settings.api_keys or settings.api_keys_file or is_loopback(settings.host)):
+        _log.warning(
+            "anyone who can reach this service can use it: no API keys are set",
+            host=settings.host,
+            advice="set GRAMOPHONE_API_KEYS_FILE (make keys with `gramophone keys create`), or listen on 127.0.0.1",
+        )
+    return listening
+
+
+def url_of(listening: socket.socket) -> str:
+    """The address at which a socket listens, as clients give it."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

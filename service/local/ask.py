@@ -1,0 +1,407 @@
+"""Query a published model in this process, list and verify a registry, re-rank files of n-best lists.
+
+The service's schemas and use cases are used without HTTP: values of the command line pass the same
+checks as a client's.
+"""
+
+import dataclasses
+import itertools
+import json
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import typer
+
+from models.checkpoint.documents import CalibrationStore, ProfileStore
+from models.checkpoint.load import load_checkpoint
+from models.checkpoint.manifest import Version
+from models.checkpoint.registry import Address, open_registry
+from models.checkpoint.registry_interface import Registry
+from models.errors import InvalidInputError, LanguageModelError, ManifestError
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.features import ListFeatures
+from models.reranking.formats.writer import write_lists
+from models.reranking.metrics import make_metric
+from service.engine.job import Work, iter_outputs, run_to_completion
+from service.engine.loaded_model import LoadedModel
+from service.local.streams import LineWarnings, binary_stream
+from service.schemas.autocomplete import AutocompleteRequest, autocomplete_reply
+from service.schemas.check import CheckRequest, check_reply
+from service.schemas.generate import GenerateRequest, generate_reply
+from service.schemas.rerank import list_chunks, read_rerank_query
+from service.schemas.score import (
+    NextTokenRequest,
+    ScoreRequest,
+    next_token_reply,
+    next_word_reply,
+    score_result,
+    score_totals,
+)
+from service.schemas.wire import parse_json
+from service.use_cases import autocomplete as completing
+from service.use_cases import candidate_features
+from service.use_cases import check as checking
+from service.use_cases import generate as generating
+from service.use_cases.candidate_features import ModelChoice, ScoringModels
+from service.use_cases.choices import Continuation, TokenEvent
+from service.use_cases.inputs import Limits
+from service.use_cases.next_token import rank_next_tokens, rank_next_words
+from service.use_cases.rerank import (
+    RankedList,
+    RerankItem,
+    RerankLine,
+    RerankOptions,
+    RerankOutcome,
+    read_batch,
+    rerank_batch,
+)
+from service.use_cases.score import score as score_texts
+
+Json = dict[str, Any]
+_UNLIMITED = Limits(
+    max_texts=sys.maxsize,
+    max_tokens_per_sequence=sys.maxsize,
+    max_new_tokens=sys.maxsize,
+    max_reply_entries=sys.maxsize,
+)
+
+
+def load_published(registry: Address, address: str, device: str, precision: str) -> LoadedModel:
+    """Load a published model.
+
+    Raises:
+        LanguageModelError: there is no such registry or model, or it is damaged.
+    """
+    store = open_registry(registry)
+    version = store.resolve(address)
+    checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
+    return LoadedModel(version.address, checkpoint)
+
+
+def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
+    """As POST /v1/next-token."""
+    parsed = parse_json(NextTokenRequest, _request_body(request))
+    command = parsed.command(_UNLIMITED)
+    if parsed.unit == "word":
+        words = run_to_completion(rank_next_words(loaded, command, _UNLIMITED))
+        return dataclasses.asdict(next_word_reply(loaded, words))
+    return dataclasses.asdict(
+        next_token_reply(loaded, run_to_completion(rank_next_tokens(loaded, command, _UNLIMITED)))
+    )
+
+
+def autocomplete(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
+    """As POST /v1/autocomplete, with no user known."""
+    command = parse_json(AutocompleteRequest, _request_body(request)).command()
+    done = run_to_completion(completing.autocomplete(loaded, command, _UNLIMITED))
+    return dataclasses.asdict(autocomplete_reply(loaded, done))
+
+
+def check(loaded: LoadedModel, registry: Address, request: Mapping[str, Any]) -> Json:
+    """As POST /v1/check."""
+    calibration = CalibrationStore(registry).read(loaded.address)
+    command = parse_json(CheckRequest, _request_body(request)).command(loaded, calibration, _UNLIMITED)
+    found = run_to_completion(checking.check(loaded, command, _UNLIMITED))
+    return dataclasses.asdict(check_reply(loaded, command, calibration, found))
+
+
+def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
+    """As POST /v1/score."""
+    parsed = parse_json(ScoreRequest, _request_body(request))
+    options = parsed.options()
+    scores = run_to_completion(score_texts(loaded, parsed.items(_UNLIMITED), options, _UNLIMITED))
+    results = [score_result(loaded, score, options.detail) for score in scores]
+    return dataclasses.asdict(dataclasses.replace(score_totals(loaded, scores), results=results))
+
+
+def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
+    """As POST /v1/generate, unstreamed."""
+    command = parse_json(GenerateRequest, _request_body(request)).command(_UNLIMITED)
+    done = run_to_completion(generating.generate(loaded, command, _UNLIMITED))
+    return dataclasses.asdict(generate_reply(loaded, done, alternatives=0))
+
+
+def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str]:
+    """The text of a continuation as it comes.
+
+    Raises:
+        InvalidInputError: the request is wrong, or not for this model; raised here, not by the iterator.
+    """
+    command = parse_json(GenerateRequest, _request_body(request)).command(_UNLIMITED)
+    pieces = _stream_pieces(
+        generating.generate(loaded, dataclasses.replace(command, stream=True), _UNLIMITED)
+    )
+    first = next(pieces)  # there is always one: the end of a choice, if no other
+    return itertools.chain([first], pieces)
+
+
+def _stream_pieces(work: Work[TokenEvent | Continuation, generating.GenerateResult]) -> Iterator[str]:
+    for item in iter_outputs(work):
+        if isinstance(item.value, TokenEvent):
+            yield item.value.text
+        elif isinstance(item.value, Continuation):
+            yield item.value.rest
+
+
+def load_models(registry: Address, choice: ModelChoice, device: str, precision: str) -> ScoringModels:
+    """Load the models that are to score candidates, each once; an address of None cannot be loaded here.
+
+    Raises:
+        LanguageModelError: there is no such registry or model, it is damaged, or parts cannot be mixed.
+    """
+
+    @cache
+    def loaded(address: str | None) -> LoadedModel:
+        if address is None:
+            raise InvalidInputError("name the model", parameter="model")
+        return load_published(registry, address, device, precision)
+
+    return choice.resolve(loaded)
+
+
+def compute_features(models: ScoringModels, lists: Sequence[CandidateList]) -> ListFeatures:
+    """The features that models compute of all candidates.
+
+    Raises:
+        InvalidInputError: a list cannot be scored.
+    """
+    return run_to_completion(candidate_features.compute_features(models, lists, _UNLIMITED))
+
+
+class RerankJob(NamedTuple):
+    """What `gramophone rerank` was asked to do: with which models, and how."""
+
+    models: ScoringModels
+    options: RerankOptions
+
+
+def prepare_rerank(settings: Mapping[str, Any], registry: Address, device: str, precision: str) -> RerankJob:
+    """Read settings as the query string of POST /v1/rerank holds them, None for what is not set, and load the models.
+
+    Raises:
+        InvalidInputError: a setting is wrong, or there is no such profile.
+        LanguageModelError: there is no such registry or model, or it is damaged.
+    """
+    read = read_rerank_query({name: value for name, value in settings.items() if value is not None})
+    profile = None if read.profile is None else ProfileStore(registry).read(read.profile)
+    options = read.options(profile)
+    return RerankJob(load_models(registry, read.choice(profile), device, precision), options)
+
+
+def rerank_lists(
+    models: ScoringModels, lists: Iterable[RerankLine], options: RerankOptions
+) -> Iterator[RerankOutcome]:
+    """Re-rank lists, some at a time; for one that cannot be, the error why."""
+    lines = iter(lists)
+    while batch := run_to_completion(read_batch(lines)):
+        yield from run_to_completion(rerank_batch(models, batch, options, _UNLIMITED))
+
+
+def _request_body(request: Mapping[str, Any]) -> bytes:
+    """JSON, so that the command line's values pass the very checks that a client's pass."""
+    try:
+        return json.dumps(request, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError("the text is not UTF-8: convert it first, for example with iconv") from None
+
+
+CARD_FILE = "MODEL_CARD.md"
+
+
+def list_versions(root: Address) -> list[dict[str, Any]]:
+    """One row a version: address, aliases, family, figures; or what is wrong with it."""
+    registry = open_registry(root)
+    rows: list[dict[str, Any]] = []
+    for name, versions in itertools.groupby(registry.published(), lambda version: version.name):
+        try:
+            aliases = registry.aliases(name)
+        except ManifestError as error:
+            aliases = {}
+            rows.append({"model": name, "aliases": [], "problem": str(error)})
+        for version in versions:
+            pointing = sorted(alias for alias, target in aliases.items() if target == version.number)
+            rows.append({"model": version.address, "aliases": pointing, **_version_facts(registry, version)})
+    return rows
+
+
+def version_details(root: Address, address: str) -> dict[str, Any]:
+    """Manifest, metrics and provenance of one version.
+
+    Raises:
+        CheckpointError: a file of it is damaged.
+    """
+    registry = open_registry(root)
+    version = registry.resolve(address)
+    return {
+        "model": version.address,
+        "path": registry.location_of(version),
+        "manifest": registry.manifest(version).model_dump(mode="json"),
+        **{name: _read_json(registry, version, f"{name}.json") for name in ("metrics", "provenance")},
+    }
+
+
+def version_card(root: Address, address: str) -> str:
+    """One version's model card, in Markdown.
+
+    Raises:
+        ManifestError: it has none.
+    """
+    registry = open_registry(root)
+    version = registry.resolve(address)
+    try:
+        return registry.read_file(version, CARD_FILE).decode()
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{version.address}: {CARD_FILE}: {error}") from None
+
+
+def verify_versions(root: Address, address: str | None, *, device: str) -> Iterator[tuple[str, str | None]]:
+    """Load each version in full; its address, and what is wrong with it or None."""
+    registry = open_registry(root)
+    versions = registry.published() if address is None else [registry.resolve(address)]
+    for version in versions:
+        try:
+            directory = registry.fetch(version)
+            loaded = load_checkpoint(directory, device=device)
+            if loaded.precision != "float32":  # whose answers were published too
+                load_checkpoint(directory, device=device, precision="float32")
+        except LanguageModelError as error:
+            yield version.address, str(error)
+        else:
+            yield version.address, None
+
+
+def _version_facts(registry: Registry, version: Version) -> dict[str, Any]:
+    try:
+        manifest = registry.manifest(version)
+        metrics = _read_json(registry, version, "metrics.json")
+    except LanguageModelError as error:
+        return {"problem": str(error)}
+    split = next(
+        (split for split in ("test", "valid") if split in metrics), None
+    )  # an import may have neither
+    figures = metrics[split] if split is not None and isinstance(metrics[split], dict) else {}
+    return {
+        "family": manifest.family,
+        "created": manifest.created,
+        "parameters": manifest.parameters,
+        "vocab_size": manifest.vocab_size,
+        "split": split,
+        "perplexity": figures.get("perplexity"),
+        "word_perplexity": figures.get("word_perplexity"),
+    }
+
+
+def _read_json(registry: Registry, version: Version, name: str) -> dict[str, Any]:
+    try:
+        read = json.loads(registry.read_file(version, name))
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"{version.address}: {name}: {error}") from None
+    if not isinstance(read, dict):
+        raise ManifestError(f"{version.address}: {name} is {str(read)[:40]!r}; it must be an object")
+    return read
+
+
+_SCORE, _OLD_SCORE = "score", "old_score"
+
+
+def rerank_file(
+    asked: RerankJob, lists: Iterable[CandidateList], *, file: str, target: str, output_format: str | None
+) -> None:
+    """Re-rank lists as they come; what is wrong with one is told on standard error, the others are written.
+
+    Args:
+        asked: which models, and how.
+        lists: of a file.
+        file: its name, for messages.
+        target: a file or folder to write; `-` is standard output.
+        output_format: None writes what POST /v1/rerank answers, a list a line.
+
+    Raises:
+        InvalidInputError: no list can be re-ranked.
+        FormatError: the target cannot be written.
+    """
+    errors = _WordErrors()
+    ranked = errors.watch(_rerank_items(asked, lists, file))
+    if output_format is not None:
+        cut = asked.options.top
+        to = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
+        write_lists((reorder_list(one, cut) for one in ranked), to, output_format)
+    elif target == "-":
+        for one in ranked:
+            typer.echo(b"".join(list_chunks(one, asked.models, asked.options)))
+    else:
+        raise InvalidInputError("--output needs --output-format", parameter="output")
+    if line := errors.line():
+        typer.echo(line, err=True)
+
+
+def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
+    """A list in its new order, with all features; `score` is the total, the first pass's own becomes `old_score`."""
+    candidates = []
+    for place in ranked.ranking.order[:top].tolist():
+        features = ranked.features(place)
+        if _SCORE in features:
+            features[_OLD_SCORE] = features.pop(_SCORE)
+        features[_SCORE] = float(ranked.totals[place])
+        candidates.append(Candidate(ranked.given.candidates[place].text, features))
+    given = ranked.given
+    return CandidateList(given.name, given.context, tuple(candidates), given.references, given.continuation)
+
+
+def _rerank_items(asked: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList]:
+    """Lists that could be re-ranked."""
+    names: deque[str] = deque()
+
+    def items() -> Iterator[RerankItem]:
+        for number, one in enumerate(lists, start=1):
+            names.append(f"list {number}" if one.name is None else f"list {number} ({one.name})")
+            yield RerankItem(one)
+
+    complaints, any_good = LineWarnings(), False
+    for outcome in rerank_lists(asked.models, items(), asked.options):
+        name = names.popleft()
+        if isinstance(outcome, LanguageModelError):
+            complaints.warn(f"{file}: {name}: {outcome}")
+        else:
+            any_good = True
+            yield outcome
+    if complaints.count and not any_good:
+        raise InvalidInputError(f"{file}: no list can be re-ranked")
+    complaints.warn_rest(file, "more lists failed")
+
+
+class _WordErrors:
+    """Word errors of lists with references, before and after."""
+
+    def __init__(self) -> None:
+        self._metric = make_metric("wer")
+        self._totals = np.zeros(
+            (3, 2), np.int64
+        )  # errors and words: first candidates, chosen ones, best ones
+        self._num_lists = 0
+
+    def watch(self, ranked: Iterable[RankedList]) -> Iterator[RankedList]:
+        """The same lists, counted."""
+        for one in ranked:
+            if one.given.references:
+                texts = [candidate.text for candidate in one.given.candidates]
+                errors = self._metric.statistics(texts, one.given.references)
+                chosen = int(one.ranking.order[0])
+                self._totals += errors[[0, chosen, int(errors[:, 0].argmin())]]
+                self._num_lists += 1
+            yield one
+
+    def line(self) -> str | None:
+        """The rates for people; None without references."""
+        if not self._num_lists:
+            return None
+        first, chosen, best = self._metric.score(self._totals)
+        return (
+            f"word error rate of {self._num_lists:,} lists with references: first pass {first:.2f} %, "
+            f"re-ranked {chosen:.2f} %, best possible {best:.2f} %"
+        )

@@ -1,0 +1,212 @@
+"""Tune re-ranking weights on files of n-best lists with references, and write the texts of folds."""
+
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from pydantic import ValidationError
+
+from models.checkpoint.registry import Address
+from models.errors import FormatError, InvalidInputError
+from models.files import atomic_writer
+from models.reranking.candidates import CandidateList
+from models.reranking.features import ListFeatures, check_given, offsets_of
+from models.reranking.ranking import Profile
+from models.reranking.tuning.cross_fitting import select_with_references
+from models.reranking.tuning.fitting import assign_folds
+from models.reranking.tuning.problem import Ints
+from service.engine.job import run_to_completion
+from service.local.ask import compute_features, load_models
+from service.schemas.models import ProfileBody
+from service.schemas.rerank import main_address, parse_names, parse_weights
+from service.schemas.tune import TuneReply, TuneSettings, tune_reply
+from service.schemas.wire import invalid_input
+from service.use_cases.candidate_features import ScoringModels
+from service.use_cases.tune import TuneResult, tune_and_evaluate
+
+NO_MODEL = "-"
+_BATCH_LISTS = 128
+
+ProgressCallback: TypeAlias = Callable[[str, int, int], None]
+"""Is told what is being done, how much of it is done, and how much there is."""
+
+
+def no_progress(_what: str, _done: int, _total: int) -> None:
+    """Tell nobody."""
+
+
+class TuneJob(NamedTuple):
+    """What `gramophone tune` was asked to do.
+
+    Attributes:
+        settings: as POST /v1/rerank/tune has them.
+        models: that score, and that the weights are for.
+        fold_models: that score the lists of each fold instead of the main model; none for that itself.
+    """
+
+    settings: TuneSettings
+    models: ScoringModels
+    fold_models: tuple[ScoringModels, ...]
+
+
+def prepare_tuning(
+    options: Mapping[str, Any],
+    *,
+    model: str,
+    fold_models: Sequence[str],
+    registry: Address,
+    device: str,
+    precision: str,
+) -> TuneJob:
+    """Read options, with commas between the values of one, None for what is not set, and load the models.
+
+    Raises:
+        InvalidInputError: an option is wrong.
+        LanguageModelError: there is no such registry or model, or it is damaged.
+    """
+    settings = _settings(options, model)
+    models = load_models(registry, settings.choice(), device, precision)
+    if not fold_models:
+        return TuneJob(settings, models, ())
+    if len(fold_models) != settings.folds:
+        raise InvalidInputError(
+            f"--fold-models names {len(fold_models)} models; there are {settings.folds} folds, and each needs one",
+            parameter="fold_models",
+        )
+    further = settings.model_copy(update={"mixture": None})
+    others = tuple(
+        load_models(registry, further.model_copy(update={"model": one}).choice(), device, precision)
+        for one in fold_models
+    )
+    return TuneJob(settings, models, others)
+
+
+def tune_lists(
+    asked: TuneJob, lists: Sequence[CandidateList], watch: ProgressCallback = no_progress
+) -> tuple[TuneResult, TuneReply]:
+    """Tune on lists, and tell the result as POST /v1/rerank/tune does.
+
+    Raises:
+        InvalidInputError: no list has a reference, a feature is missing, or there are too few lists.
+    """
+    command = asked.settings.command(tuple(lists))
+    _, told = select_with_references(lists)
+    check_given(told, models=asked.models.extra)
+    folds = _folds(told, folds=command.settings.folds, seed=command.settings.seed)
+    scorers = asked.fold_models or (asked.models,)
+    computed = _features(scorers, told, folds if asked.fold_models else np.zeros_like(folds), watch)
+    searches, total = itertools.count(1), command.settings.num_resamples
+    watch("seeking weights", 0, total)
+    tuned = run_to_completion(
+        tune_and_evaluate(command, computed, searched=lambda: watch("seeking weights", next(searches), total))
+    )
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return tuned, tune_reply(tuned, asked.models, main=main_address(asked.models), created=created)
+
+
+def named_profile(reply: TuneReply, name: str) -> Profile:
+    """The profile of a reply under a name."""
+    return ProfileBody.model_validate(reply.profile).profile(name)
+
+
+def write_report(folder: Path, tuned: TuneResult, reply: TuneReply, *, title: str) -> None:
+    """Write report.html, for people, and tuning.json, for programs.
+
+    Raises:
+        FormatError: the folder cannot be written to.
+    """
+    from service.local.tune_report import tuning_page
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FormatError(folder, f"cannot be made: {error.strerror}") from None
+    contents = {
+        "report.html": tuning_page(title, tuned, reply),
+        "tuning.json": json.dumps(asdict(reply), indent=1, ensure_ascii=False).encode() + b"\n",
+    }
+    for name, content in contents.items():
+        with atomic_writer(folder / name) as write:
+            write(content)
+
+
+def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int, seed: int) -> list[Path]:
+    """Write for each fold the first references of all lists that are not in it, a line each.
+
+    A model of such a text has not seen what is right for its fold, and may score it for `--fold-models`.
+
+    Raises:
+        InvalidInputError: no list has a reference, or there are too few lists.
+    """
+    _, told = select_with_references(lists)
+    of_lists = _folds(told, folds=folds, seed=seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for fold in range(folds):
+        path = folder / f"without-fold-{fold + 1}.txt"
+        text = "".join(f"{told[i].references[0]}\n" for i in np.flatnonzero(of_lists != fold))
+        with atomic_writer(path) as write:
+            write(text.encode())
+        paths.append(path)
+    return paths
+
+
+def _settings(options: Mapping[str, Any], model: str) -> TuneSettings:
+    read = {name: value for name, value in options.items() if value is not None}
+    if "models" in read:
+        named = parse_names(read["models"], parameter="models")
+        read["models"] = [{"name": name, "model": address} for name, address in named.items()]
+    if "features" in read:
+        read["features"] = [name.strip() for name in read["features"].split(",")]
+    if "length_exponents" in read:
+        read["length_exponents"] = read["length_exponents"].split(",")
+    if model == NO_MODEL:
+        read["given_only"] = True
+    elif "=" in model:
+        parts = parse_weights(model, parameter="mixture")
+        read["mixture"] = [{"model": part, "weight": weight} for part, weight in parts.items()]
+    else:
+        read["model"] = model
+    try:
+        return TuneSettings.model_validate(read, strict=False)
+    except ValidationError as error:
+        raise invalid_input(error) from None
+
+
+def _folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
+    """The fold of each list [N].
+
+    Raises:
+        InvalidInputError: there are too few lists.
+    """
+    of_lists = assign_folds(lists, folds=folds, seed=seed)
+    if len(np.unique(of_lists)) < folds:
+        raise InvalidInputError(
+            f"folds is {folds}; {len(lists)} lists cannot fill so many", parameter="folds"
+        )
+    return of_lists
+
+
+def _features(
+    models: Sequence[ScoringModels], lists: Sequence[CandidateList], model_of: Ints, watch: ProgressCallback
+) -> ListFeatures:
+    """What models say of all candidates, some lists at a time; `model_of` tells who scores each list [N]."""
+    offsets = offsets_of(lists)
+    parts: list[ListFeatures] = []
+    num_scored = 0
+    for number, one in enumerate(models):
+        own = np.flatnonzero(model_of == number)
+        for begin in range(0, len(own), _BATCH_LISTS):
+            watch("scoring lists", num_scored, len(lists))
+            some = own[begin : begin + _BATCH_LISTS]
+            parts.append(compute_features(one, [lists[i] for i in some]))
+            num_scored += len(some)
+    in_order_scored = np.argsort(np.repeat(model_of, np.diff(offsets)), kind="stable")
+    values = np.empty((len(in_order_scored), len(parts[0].names)))
+    values[in_order_scored] = np.concatenate([part.values for part in parts])
+    return ListFeatures(parts[0].names, values, offsets)

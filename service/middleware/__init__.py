@@ -1,0 +1,1 @@
+"""ASGI middleware: request log, authentication, cross-origin guard and request limits."""

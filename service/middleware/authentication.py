@@ -1,0 +1,187 @@
+"""Authentication middleware: the API key scope that each route requires.
+
+`SCOPES_BY_ROUTE` is the access table; a path outside it is answered 404. The key is checked before
+any of the body is read. Without configured keys everything is open except administration.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as ConnectionScope
+
+from service.api_errors import error_response, not_found
+from service.api_keys import KeyScope, KeyStore
+from service.engine.metrics import Metrics
+from service.middleware.request_context import annotate, header
+from service.schemas.replies import ErrorBody
+
+SCOPES_BY_ROUTE: Mapping[str, KeyScope | None] = {
+    "/": None,
+    "/docs": None,
+    "/static/{name}": None,
+    "/health/live": None,
+    "/health/ready": None,
+    "/metrics": KeyScope.METRICS,
+    "/openapi.json": KeyScope.INFER,
+    "/v1/models": KeyScope.INFER,
+    "/v1/models/{address}/card": KeyScope.INFER,
+    "/v1/models/{address}/files": KeyScope.INFER,
+    "/v1/models/{address}/files/{name:path}": KeyScope.INFER,
+    "/v1/models/{address:path}": KeyScope.INFER,
+    "/v1/next-token": KeyScope.INFER,
+    "/v1/score": KeyScope.INFER,
+    "/v1/rerank": KeyScope.INFER,
+    "/v1/rerank/tune": KeyScope.INFER,
+    "/v1/generate": KeyScope.INFER,
+    "/v1/completions": KeyScope.INFER,
+    "/v1/autocomplete": KeyScope.INFER,
+    "/v1/autocomplete/users/{user}": KeyScope.INFER,
+    "/v1/autocomplete/users/{user}/accepted": KeyScope.INFER,
+    "/v1/check": KeyScope.INFER,
+    "/v1/quality": KeyScope.INFER,
+    "/v1/states": KeyScope.INFER,
+    "/v1/states/advance": KeyScope.INFER,
+    "/v1/states/next": KeyScope.INFER,
+    "/v1/states/free": KeyScope.INFER,
+    "/tokenize": KeyScope.INFER,
+    "/detokenize": KeyScope.INFER,
+    "/tokenizer_info": KeyScope.INFER,
+    "/admin/profiles": KeyScope.ADMIN,
+    "/admin/profiles/{name}": KeyScope.ADMIN,
+    "/admin/models": KeyScope.ADMIN,
+    "/admin/models/load": KeyScope.ADMIN,
+    "/admin/models/unload": KeyScope.ADMIN,
+    "/admin/models/{name}/aliases/{alias}": KeyScope.ADMIN,
+}
+"""Path as the route has it → scope its caller's key must have; None is open to all."""
+
+_PARAMETER = re.compile(r"\\{\w+(:path)?\\}")
+
+
+class AccessRule(NamedTuple):
+    """What a path demands.
+
+    Attributes:
+        route: its place in the table.
+        scope: that a key must have; None if the route is open to all.
+    """
+
+    route: str
+    scope: KeyScope | None
+
+
+class AccessTable:
+    """Finds what a path demands.
+
+    Args:
+        routes: as ROUTES.
+    """
+
+    def __init__(self, routes: Mapping[str, KeyScope | None] = SCOPES_BY_ROUTE) -> None:
+        self._fixed = {route: AccessRule(route, scope) for route, scope in routes.items() if "{" not in route}
+        self._patterns = [
+            (_pattern(route), AccessRule(route, scope)) for route, scope in routes.items() if "{" in route
+        ]
+
+    def rule(self, path: str) -> AccessRule | None:
+        """What a path demands; None if nothing is there."""
+        found = self._fixed.get(path)
+        if found is not None:
+            return found
+        return next((demand for pattern, demand in self._patterns if pattern.fullmatch(path)), None)
+
+
+def _pattern(route: str) -> re.Pattern[str]:
+    """A route's parameters match what they match in the router: `{name}` one segment, `{name:path}` any."""
+    return re.compile(_PARAMETER.sub(lambda found: ".*" if found[1] else "[^/]+", re.escape(route)))
+
+
+_BEARER = b"bearer "
+_CHALLENGE = {"www-authenticate": 'Bearer realm="gramophone"'}
+
+
+class Authentication:
+    """Asks for a key with the scope that the route demands.
+
+    Once there are keys, everything but what the table leaves open demands one. Without any, all is open
+    but administration, which always demands a key. Paths outside the table lead nowhere.
+
+    Args:
+        app: what answers.
+        keys: those that are good.
+        metrics: where refusals are counted.
+        table: what each route demands.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, keys: KeyStore, metrics: Metrics, table: AccessTable | None = None
+    ) -> None:
+        self._app = app
+        self._keys = keys
+        self._metrics = metrics
+        self._table = table or AccessTable()
+
+    async def __call__(self, scope: ConnectionScope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        demand = self._table.rule(scope["path"])
+        if demand is not None:
+            annotate(scope, route=demand.route)
+        refusal = self._refusal(scope, demand)
+        if refusal is not None:
+            status, reason, body = refusal
+            self._metrics.auth_failures.labels(reason).inc()
+            headers = _CHALLENGE if status == 401 else {}
+            await error_response(status, body, headers)(scope, receive, send)
+        elif demand is None:
+            await not_found(scope["path"])(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _refusal(
+        self, scope: ConnectionScope, demand: AccessRule | None
+    ) -> tuple[int, str, ErrorBody] | None:
+        """The status, the reason for the metrics and the message; None if the request may pass."""
+        if demand is not None and demand.scope is None:
+            return None
+        if not self._keys:
+            closed = demand is not None and demand.scope is KeyScope.ADMIN
+            return (403, "scope", _FORBIDDEN_WITHOUT_KEYS) if closed else None
+        presented = presented_key(scope)
+        if not presented:
+            return 401, "missing", _invalid_key_body("a key is needed, as `Authorization: Bearer KEY`")
+        key = self._keys.find(presented)
+        if key is None:
+            return 401, "unknown", _invalid_key_body("the key is not one of this service's")
+        annotate(scope, key=key.name)
+        if demand is not None and demand.scope is not None and demand.scope not in key.scopes:
+            return (
+                403,
+                "scope",
+                _missing_scope_body(f"the key lacks the scope {demand.scope}, which this asks for"),
+            )
+        return None
+
+
+def presented_key(scope: ConnectionScope) -> bytes:
+    """What a request gives as its key, after `Bearer`; empty if there is nothing of the kind."""
+    given = header(scope, b"authorization") or b""
+    return given[len(_BEARER) :].strip() if given[: len(_BEARER)].lower() == _BEARER else b""
+
+
+def _invalid_key_body(message: str) -> ErrorBody:
+    return ErrorBody(message, "authentication_error", None, "invalid_api_key")
+
+
+def _missing_scope_body(message: str) -> ErrorBody:
+    return ErrorBody(message, "permission_error", None, "missing_scope")
+
+
+_FORBIDDEN_WITHOUT_KEYS = _missing_scope_body(
+    f"this needs a key with the scope {KeyScope.ADMIN}, and the service has no keys: "
+    "see GRAMOPHONE_API_KEYS_FILE"
+)

@@ -1,0 +1,163 @@
+"""Cross-origin guard and CORS options.
+
+A web page may have a browser send anything to an address that its reader's machine can reach. Where
+API keys are required, the page has none. Where none are, two checks apply:
+
+- *Origin of a request that changes something*: browsers state it in `Sec-Fetch-Site` or `Origin`.
+  Reading needs no check, since without CORS no page sees the reply.
+- *Host name*, if the service listens on a loopback address: a page whose own name resolves to
+  127.0.0.1 (DNS rebinding) passes as a page of the service; only `Host` tells the two apart.
+
+Programs other than browsers send neither header and are not affected.
+"""
+
+import ipaddress
+from collections.abc import Collection
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.api_errors import error_response
+from service.api_keys import KeyStore
+from service.engine.metrics import Metrics
+from service.middleware.request_context import header
+from service.schemas.replies import ErrorBody
+
+ANY = "*"
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN_SITES = frozenset({b"same-origin", b"none"})
+_SHOWN_CHARACTERS = 100
+
+
+class CrossOriginGuard:
+    """Refuses what pages of other sites have a browser send.
+
+    Args:
+        app: what answers.
+        keys: where there are any, changes need no look.
+        metrics: where refusals are counted.
+        host: the address that is listened on.
+        allowed_hosts: names that the service may be asked by; `*` among them is any; none means the choice by
+            whether `host` is a loopback address.
+        origins: whose pages may send changes; `*` among them is any.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        keys: KeyStore,
+        metrics: Metrics,
+        host: str,
+        allowed_hosts: Collection[str] = (),
+        origins: Collection[str] = (),
+    ) -> None:
+        self._app = app
+        self._keys = keys
+        self._metrics = metrics
+        self._is_loopback = is_loopback(host)
+        self._allowed = frozenset(name.lower() for name in allowed_hosts)
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        asked = (header(scope, b"host") or b"").decode("latin-1")
+        if not self._is_allowed_host(_host_name(asked)):
+            await self._refuse(
+                _unknown_host_error(asked), HTTPStatus.MISDIRECTED_REQUEST, scope, receive, send
+            )
+        elif (
+            not self._keys and scope["method"] not in _SAFE_METHODS and not self._is_same_origin(scope, asked)
+        ):
+            await self._refuse(_CROSS_ORIGIN_ERROR, HTTPStatus.FORBIDDEN, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _refuse(
+        self, body: ErrorBody, status: HTTPStatus, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self._metrics.auth_failures.labels(body.code).inc()
+        await error_response(status.value, body)(scope, receive, send)
+
+    def _is_allowed_host(self, name: str) -> bool:
+        """Whether no stranger can have given the service this name."""
+        if self._allowed:
+            return ANY in self._allowed or name in self._allowed or _is_address(name)
+        if self._keys or not self._is_loopback:
+            return True
+        # a name without a dot belongs to this machine or network: nobody can register one
+        return "." not in name or name.endswith(".localhost") or _is_address(name)
+
+    def _is_same_origin(self, scope: Scope, asked: str) -> bool:
+        """Whether the service's own page sent it, one that is allowed to, or no page at all."""
+        origin = header(scope, b"origin")
+        if ANY in self._origins or (origin is not None and origin.decode("latin-1") in self._origins):
+            return True
+        site = header(scope, b"sec-fetch-site")
+        if site is not None:
+            return site in _OWN_SITES
+        return origin is None or _origin_host(origin.decode("latin-1")) == asked.lower()
+
+
+def _host_name(host: str) -> str:
+    """The name in `Host`, without its port."""
+    bracketed, end, _ = host.partition("]")
+    name = bracketed[1:] if end else host.partition(":")[0]
+    return name.lower().removesuffix(".")
+
+
+def _origin_host(origin: str) -> str | None:
+    """Name and port of an origin as `Host` has them; None if it is none, such as `null`."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:  # brackets that do not close
+        return None
+
+
+@lru_cache(maxsize=64)  # to read one takes longer than all the rest
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens on an address."""
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _unknown_host_error(asked: str) -> ErrorBody:
+    return ErrorBody(
+        f"this service is not asked as {asked[:_SHOWN_CHARACTERS]!r}; GRAMOPHONE_ALLOWED_HOSTS names what it is asked "
+        "as, or give it keys",
+        "invalid_request_error",
+        None,
+        "unknown_host",
+    )
+
+
+_CROSS_ORIGIN_ERROR = ErrorBody(
+    "a page of another site sent this, and the service asks for no key: name the site in GRAMOPHONE_CORS_ORIGINS, or "
+    "give the service keys",
+    "permission_error",
+    None,
+    "foreign_page",
+)
+
+
+CORS_OPTIONS: dict[str, Any] = {
+    "allow_methods": ("GET", "POST", "PUT", "DELETE"),
+    # any: clients send a family of their own, x-stainless-…, and a header alone gives no rights
+    "allow_headers": ("*",),
+    "expose_headers": ("x-request-id", "retry-after", "x-model", "x-shape"),
+    "allow_credentials": False,  # a key is sent on purpose; cookies are not used
+}
+"""Options of Starlette's CORSMiddleware."""

@@ -1,0 +1,239 @@
+"""Request id, access log, request metrics, OpenTelemetry spans and the last-resort error handler.
+
+Spans are made only where the extra `otel` is installed and an endpoint is set; nothing of
+OpenTelemetry is imported otherwise. The SDK's own variables, such as OTEL_TRACES_SAMPLER, apply
+too.
+"""
+
+import importlib.metadata
+import re
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import structlog
+from prometheus_client import Counter, Histogram
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from models.errors import InvalidInputError
+from service.api_errors import CLIENT_GONE, internal_error
+from service.engine.metrics import Metrics
+from service.middleware.request_context import annotate, begin_context, context_of, header
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+
+_UNTRACED = ("/health/", "/metrics")
+_SEND_TIMEOUT_S = 3
+"""With all its tries; the service also waits as long for a dead collector when it stops."""
+
+_ATTRIBUTES = {
+    "model": "gramophone.model",
+    "key": "gramophone.key",
+    "prompt_tokens": "gramophone.prompt_tokens",
+    "scored_tokens": "gramophone.scored_tokens",
+    "generated_tokens": "gramophone.generated_tokens",
+    "queue_ms": "gramophone.queue_ms",
+}
+"""Fact → the span's attribute."""
+
+
+def make_tracer_provider(endpoint: str) -> "TracerProvider":
+    """What makes spans and sends them to a collector, from a thread of its own.
+
+    Args:
+        endpoint: of the collector; without a path, OTLP's own `/v1/traces` is meant.
+
+    Raises:
+        InvalidInputError: the extra is not installed.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise InvalidInputError(
+            "GRAMOPHONE_OTLP_ENDPOINT is set, and OpenTelemetry is not installed: "
+            "pip install 'gramophone-lm[otel]', or unset it",
+            parameter="GRAMOPHONE_OTLP_ENDPOINT",
+        ) from None
+    version = importlib.metadata.version("gramophone-lm")
+    resource = Resource.create({"service.name": "gramophone", "service.version": version})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    whole = endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + "/v1/traces"
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=whole, timeout=_SEND_TIMEOUT_S)))
+    return provider
+
+
+class Tracing:
+    """Makes a span of each request, but those that only look after the service. Plain ASGI.
+
+    The caller's span, if `traceparent` names one, is its parent; its id is noted for the log.
+
+    Args:
+        app: what answers.
+        provider: makes spans.
+    """
+
+    def __init__(self, app: ASGIApp, *, provider: "TracerProvider") -> None:
+        from opentelemetry import trace
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._app = app
+        self._tracer = provider.get_tracer("gramophone")
+        self._kind = trace.SpanKind.SERVER
+        self._failed = trace.StatusCode.ERROR
+        self._propagator = TraceContextTextMapPropagator()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http" or scope["path"].startswith(_UNTRACED):
+            await self._app(scope, receive, send)
+            return
+        carrier = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
+        parent = self._propagator.extract(carrier)
+        attributes = {"http.request.method": scope["method"], "url.scheme": scope["scheme"]}
+        span = self._tracer.start_span(
+            scope["method"], context=parent, kind=self._kind, attributes=attributes
+        )
+        annotate(scope, trace_id=f"{span.get_span_context().trace_id:032x}")
+        status = 0
+
+        async def send_noting_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_noting_status)
+        finally:
+            if status >= 500 or not status:
+                span.set_status(self._failed)
+            span.set_attribute("http.response.status_code", status or 500)
+            self._describe(span, scope)
+            span.end()
+
+    def _describe(self, span: Any, scope: Scope) -> None:
+        facts = context_of(scope)
+        route = facts.get("route")
+        if route is not None:
+            span.update_name(f"{scope['method']} {route}")
+            span.set_attribute("http.route", route)
+        for fact, attribute in _ATTRIBUTES.items():
+            if fact in facts:
+                span.set_attribute(attribute, facts[fact])
+
+
+_log = structlog.get_logger(__name__)
+_VALID_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+_HEADER = b"x-request-id"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_SAFE_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)
+_DEFAULT_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+"""For whatever does not say what it may load: a reply that a browser is made to show loads nothing."""
+
+
+class RequestLog:
+    """Gives each request an id and, once it is answered, a line in the log and its place in the metrics.
+
+    The last resort, too: what nobody has handled is logged and answered 500.
+
+    Args:
+        app: what answers.
+        metrics: where requests are counted and timed.
+    """
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._instruments: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started_s = time.perf_counter()
+        request_id = _request_id(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        facts = begin_context(scope)
+        status, whole = 0, False
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status, whole
+            if message["type"] == "http.response.start":
+                status = int(message["status"])  # an enumeration's member would be logged by its name
+                message["headers"] = [*_with_safe_headers(message["headers"]), (_HEADER, request_id.encode())]
+            elif not message.get("more_body", False):
+                whole = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except Exception:  # the last-resort handler
+            _log.exception("request failed", request_id=request_id)
+            if status:  # too late for an answer: the server must see this and drop the connection
+                raise
+            await internal_error()(scope, receive, send_with_headers)
+        finally:
+            self._record(scope, facts, status, time.perf_counter() - started_s, whole=whole)
+
+    def _record(
+        self, scope: Scope, facts: dict[str, Any], status: int, elapsed_s: float, *, whole: bool
+    ) -> None:
+        # the route's template, noted where keys are asked for, and not the path, whose variety has no bound
+        route = facts.pop("route", "unmatched")
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        key = (route, method, status)
+        if key not in self._instruments:  # finding them by label takes longer than counting
+            counter = self._metrics.http_requests.labels(route, method, str(status))
+            self._instruments[key] = (counter, self._metrics.latency.labels(route))
+        counter, latency = self._instruments[key]
+        counter.inc()
+        latency.observe(elapsed_s)
+        if status == CLIENT_GONE or not whole:
+            facts["cut_off"] = True
+        _log.info(
+            "request",
+            method=method,
+            route=route,
+            status=status,
+            duration_ms=round(1000 * elapsed_s, 3),
+            request_id=scope["state"]["request_id"],
+            **facts,
+        )
+
+
+class HeadAsGet:
+    """Answers HEAD as GET, whose body the server then leaves out: gateways and link checkers ask so.
+
+    Args:
+        app: what answers.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope.get("method") == "HEAD":
+            scope = {**scope, "method": "GET"}  # another one: the server must still know what was asked
+        await self._app(scope, receive, send)
+
+
+def _with_safe_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers and those that keep browsers from harm."""
+    own_policy = any(name == _DEFAULT_POLICY[0] for name, _ in headers)
+    return [*headers, *_SAFE_HEADERS] if own_policy else [*headers, *_SAFE_HEADERS, _DEFAULT_POLICY]
+
+
+def _request_id(scope: Scope) -> str:
+    given = header(scope, _HEADER)
+    return given.decode() if given is not None and _VALID_ID.fullmatch(given) else uuid.uuid4().hex

@@ -1,1 +1,0 @@
-"""Pages about a run, for people: one HTML file that needs nothing else."""

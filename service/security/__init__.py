@@ -1,1 +1,0 @@
-"""Who may ask for what: API keys, where they are kept, and what each route demands."""

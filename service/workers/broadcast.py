@@ -1,0 +1,284 @@
+"""Requests to all workers: merged metrics, and model changes applied to every worker.
+
+A worker that does not answer is left out; when it is restarted it takes over what its peers serve.
+Changes are serialised by a file lock across processes, since two opposite changes could otherwise
+end differently in different workers. Plain ASGI, behind the authentication.
+"""
+
+import asyncio
+import fcntl
+import json
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from urllib.parse import urlencode
+
+import structlog
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.engine.metrics import Metrics
+from service.workers.peers import (
+    METRICS_PATH,
+    REFRESH_PATH,
+    Peer,
+    PeerConnectionError,
+    PeerResponse,
+    encode_scope,
+    is_from_peer,
+    read_body,
+)
+from service.workers.pool import WorkerPool
+
+_HELP = b"# HELP "
+_COMMENT = b"#"
+
+
+def merge_expositions(texts: Iterable[bytes]) -> bytes:
+    """All samples of several texts, those of one family together under one head.
+
+    Args:
+        texts: in Prometheus' text format; no sample stands in two of them.
+    """
+    heads: dict[bytes, list[bytes]] = {}
+    samples: dict[bytes, list[bytes]] = {}
+    for text in texts:
+        name, is_new = b"", False
+        for line in text.splitlines(keepends=True):
+            if line.startswith(_HELP):
+                name = line.split(b" ", 3)[2]
+                is_new = name not in heads
+                heads.setdefault(name, [])
+                samples.setdefault(name, [])
+            if not line.startswith(_COMMENT):
+                samples[name].append(line)
+            elif is_new:
+                heads[name].append(line)
+    return b"".join(line for name in heads for line in (*heads[name], *samples[name]))
+
+
+def pool_metrics(*, answering: int, restarts: Sequence[int]) -> bytes:
+    """What is told of the workers together.
+
+    Args:
+        answering: how many have told their metrics.
+        restarts: how often each was started again.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_PoolCollector(answering, restarts))
+    return generate_latest(registry)
+
+
+class _PoolCollector(Collector):
+    def __init__(self, answering: int, restarts: Sequence[int]) -> None:
+        self._answering, self._restarts = answering, restarts
+
+    def collect(self) -> Iterator[Metric]:
+        """What there is."""
+        yield GaugeMetricFamily("gramophone_workers", "worker processes there are to be", len(self._restarts))
+        yield GaugeMetricFamily(
+            "gramophone_workers_answering", "those that have told their metrics", self._answering
+        )
+        counter = CounterMetricFamily(
+            "gramophone_worker_restarts", "worker processes started for one that died", labels=["worker"]
+        )
+        for number, count in enumerate(self._restarts):
+            counter.add_metric([str(number)], count)
+        yield counter
+
+
+_LOCK = "changes.lock"
+_POLL_S = 0.01
+
+
+class CrossProcessLock:
+    """A lock that one request of one worker has at a time; it goes with a worker that dies.
+
+    Args:
+        crew: the workers, in whose folder it lies.
+    """
+
+    def __init__(self, crew: WorkerPool) -> None:
+        self._path = crew.folder / _LOCK
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[None]:
+        """Wait for the turn, and have it while the block runs.
+
+        Each has a descriptor of its own, so that requests of one worker wait for one another as well.
+        """
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            while not _try_lock(descriptor):  # noqa: ASYNC110 - another process gives it back
+                await asyncio.sleep(_POLL_S)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+_log = structlog.get_logger(__name__)
+_MODELS_PATH = "/admin/models/"
+_ALIASES_SEGMENT = "/aliases/"
+_CHANGE_METHODS = frozenset({"POST", "PUT", "DELETE"})
+_FIRST_ERROR_STATUS = 400
+_KEPT_HEADERS = frozenset({b"content-type", b"retry-after"})
+
+
+class Broadcast:
+    """Has all workers do what one is asked to, and tells the metrics of all.
+
+    A worker that does not answer is left out: when it is started again, it takes over what the others serve.
+
+    Args:
+        app: what answers for this worker alone.
+        pool: the workers.
+        peers: the others, by number.
+        metrics: of this one.
+        max_body_bytes: of a request that changes something.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        pool: WorkerPool,
+        peers: Mapping[int, Peer],
+        metrics: Metrics,
+        max_body_bytes: int,
+    ) -> None:
+        self._app = app
+        self._pool = pool
+        self._changes = CrossProcessLock(pool)
+        self._peers = peers
+        self._metrics = metrics
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http" or is_from_peer(scope):
+            await self._app(scope, receive, send)
+        elif scope["path"] == "/metrics" and scope["method"] in {"GET", "HEAD"}:
+            await Response(await self._exposition(), media_type=CONTENT_TYPE_LATEST)(scope, receive, send)
+        elif scope["method"] in _CHANGE_METHODS and scope["path"].startswith(_MODELS_PATH):
+            await self._change(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    # --- metrics ------------------------------------------------------------------------------------
+
+    async def _exposition(self) -> bytes:
+        """What all workers have counted that answer soon."""
+        texts = {self._pool.number: self._metrics.exposition()}
+
+        async def add(number: int, sibling: Peer) -> None:
+            try:
+                texts[number] = (await sibling.get(METRICS_PATH)).body
+            except PeerConnectionError as error:
+                _log.warning("a worker told no metrics", other=number, reason=str(error))
+
+        await asyncio.gather(*(add(number, sibling) for number, sibling in self._peers.items()))
+        whole = pool_metrics(answering=len(texts), restarts=self._pool.status.restarts)
+        return merge_expositions([texts[number] for number in sorted(texts)] + [whole])
+
+    # --- changes --------------------------------------------------------------------------------------
+
+    async def _change(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body, receive = await read_body(scope, receive, max_bytes=self._max_body_bytes)
+        if body is None:
+            await self._app(scope, receive, send)
+            return
+        async with self._changes.hold():  # else two opposite ones could end differently in each worker
+            if _ALIASES_SEGMENT in scope["path"]:
+                answer = await self._change_alias(scope, receive, body)
+            else:
+                answer = await self._apply_everywhere(scope, receive, body)
+        await _send_response(answer, send)
+
+    async def _apply_everywhere(self, scope: Scope, receive: Receive, body: bytes) -> PeerResponse:
+        own = PeerResponse()
+        request = encode_scope(_with_request_id(scope), body)
+        answers = await asyncio.gather(
+            self._app(scope, receive, own.send),
+            *(self._forward(number, request) for number in self._peers),
+        )
+        theirs = dict(zip(self._peers, answers[1:], strict=True))
+        told = {number: answer for number, answer in theirs.items() if answer is not None}
+        return _merge_responses(own, self._pool.number, told)
+
+    async def _forward(self, number: int, request: bytes) -> PeerResponse | None:
+        answer = PeerResponse()
+        try:
+            await self._peers[number].exchange(request, answer.send)
+        except PeerConnectionError as error:
+            _log.warning("a worker was not told of a change", other=number, reason=str(error))
+            return None
+        return answer
+
+    async def _change_alias(self, scope: Scope, receive: Receive, body: bytes) -> PeerResponse:
+        """Change an alias, which is one file for all, then have the others look at it."""
+        own = PeerResponse()
+        await self._app(scope, receive, own.send)
+        if own.status >= _FIRST_ERROR_STATUS:
+            return own
+        reply = json.loads(own.body)
+        query = {"address": f"{reply['model']}@{reply['alias']}"}
+        if scope["method"] == "PUT" and json.loads(body).get("wait"):
+            query["wait"] = "1"
+        target = f"{REFRESH_PATH}?{urlencode(query)}".encode()
+        request = encode_scope({**scope, "raw_path": target, "query_string": b"", "method": "POST"}, b"")
+        answers = await asyncio.gather(*(self._forward(number, request) for number in self._peers))
+        told = [answer for answer in answers if answer is not None and answer.status < _FIRST_ERROR_STATUS]
+        serving = [json.loads(answer.body)["serving"] for answer in told]
+        behind = [address for address in serving if address != reply["serving"]]
+        if "wait" not in query or not behind:
+            return own
+        # one that could not load the version answers by the one before, as a lone process would say of itself
+        return _with_body(own, json.dumps({**reply, "serving": behind[0]}).encode())
+
+
+def _merge_responses(own: PeerResponse, number: int, theirs: Mapping[int, PeerResponse]) -> PeerResponse:
+    """One answer for all: the one asked's, unless others failed where it did not, or the other way round."""
+    answers = {number: own, **theirs}
+    failed = sorted(n for n, answer in answers.items() if answer.status >= _FIRST_ERROR_STATUS)
+    done = sorted(set(answers) - set(failed))
+    if not failed or not done:
+        return own
+    first = answers[failed[0]]
+    error = json.loads(first.body)["error"]
+    error["message"] = (
+        f"{_worker_names(failed)} of {len(answers)} failed and {_worker_names(done)} did not, so ask once "
+        f"more: {error['message']}"
+    )
+    return _with_body(first, json.dumps({"error": error}).encode())
+
+
+def _worker_names(numbers: list[int]) -> str:
+    return f"worker{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def _with_request_id(scope: Scope) -> Scope:
+    """The same request with the id that it was given here, so that all log lines have it."""
+    headers = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
+    return {**scope, "headers": [*headers, (b"x-request-id", scope["state"]["request_id"].encode())]}
+
+
+def _with_body(answer: PeerResponse, body: bytes) -> PeerResponse:
+    """The same with another body; what this worker adds to all it answers, it adds itself."""
+    headers = [(name, value) for name, value in answer.headers if name in _KEPT_HEADERS]
+    return PeerResponse(answer.status, [*headers, (b"content-length", str(len(body)).encode())], body)
+
+
+async def _send_response(answer: PeerResponse, send: Send) -> None:
+    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+    await send({"type": "http.response.body", "body": answer.body})

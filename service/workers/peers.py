@@ -1,0 +1,525 @@
+"""Communication between workers: relaying by affinity, internal endpoints, HTTP over Unix sockets.
+
+Words of an autocomplete user and sessions of typing belong to the worker that the hash of the name
+selects. States and reranking sessions belong to the worker named in their handles. A client opens
+states at the worker selected by the header `X-Gramophone-Session`, else by its address, so that all
+its states are together and may occur in one request.
+
+Internal endpoints, over sockets that only workers can reach:
+
+GET /workers/metrics                  metrics of this worker
+GET /workers/served                   addresses that it serves or will serve, and those unloaded
+POST /workers/refresh?address&wait    poll the registry now; the model that then serves an address
+
+The client is a bare HTTP/1.1 parser whose messages are those of an ASGI application: a client
+library would take longer than most replies, and a reply is forwarded while it arrives.
+"""
+
+import asyncio
+import json
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import structlog
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from models.errors import NotReadyError
+from service.api_errors import error_body, error_response, error_status, not_found
+from service.api_keys import KeyStore
+from service.engine.metrics import Metrics
+from service.middleware.authentication import presented_key
+from service.middleware.limits import OVER_LIMIT, RECEIVE_TIMEOUT, content_length
+from service.middleware.request_context import header
+from service.middleware.request_log import RequestLog
+from service.routes.request import Services, while_connected
+from service.workers.pool import WorkerPool
+
+_BUFFER_BYTES = 1 << 18
+"""Of an answer that arrives faster than it is passed on, before its sender must wait."""
+
+_REPLY_TIMEOUT_S = 1.0
+"""What workers ask of one another is answered at once; one that hangs is not waited for."""
+
+_HOP_BY_HOP_HEADERS = frozenset(
+    {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"expect", b"te", b"trailer"}
+)
+_DROPPED_REQUEST_HEADERS = _HOP_BY_HOP_HEADERS | {b"content-length"}
+_DROPPED_RESPONSE_HEADERS = _HOP_BY_HOP_HEADERS | {b"date"}
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class PeerConnectionError(Exception):
+    """A worker did not answer, or not to the end.
+
+    Attributes:
+        reply_begun: whether some of the answer had come.
+    """
+
+    def __init__(self, message: str, *, reply_begun: bool) -> None:
+        super().__init__(message)
+        self.reply_begun = reply_begun
+
+
+@dataclass(slots=True)
+class PeerResponse:
+    """A whole answer; `send` takes it as an application sends it."""
+
+    status: int = 0
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    body: bytes = b""
+
+    async def send(self, message: Message) -> None:
+        """Take a message of an ASGI application."""
+        if message["type"] == "http.response.start":
+            self.status, self.headers = message["status"], list(message.get("headers", ()))
+        else:
+            self.body += message.get("body", b"")
+
+
+def encode_request(method: str, target: bytes, headers: Headers, body: bytes = b"") -> bytes:
+    """A request as it goes over a link."""
+    lines = [method.encode(), b" ", target, b" HTTP/1.1\r\n"]
+    for name, value in headers:
+        if name not in _DROPPED_REQUEST_HEADERS:
+            lines += (name, b": ", value, b"\r\n")
+    lines.append(b"content-length: %d\r\n\r\n" % len(body))
+    lines.append(body)
+    return b"".join(lines)
+
+
+def encode_scope(scope: Scope, body: bytes) -> bytes:
+    """The request of a scope as it goes over a link; the answer to HEAD has its body cut off where it came from."""
+    method = "GET" if scope["method"] == "HEAD" else scope["method"]
+    target = scope["raw_path"]
+    if scope["query_string"]:
+        target += b"?" + scope["query_string"]
+    headers = scope["headers"]
+    if header(scope, b"host") is None:  # HTTP/1.0 needs none
+        headers = [(b"host", b""), *headers]
+    return encode_request(method, target, headers, body)
+
+
+class Peer:
+    """Another worker; connections to it are kept for the next request.
+
+    Args:
+        socket: where it listens for the others.
+    """
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = str(socket)
+        self._idle: list[_PeerConnection] = []
+
+    async def get(self, path: str) -> PeerResponse:
+        """The whole answer to a GET that is answered at once.
+
+        Raises:
+            CutError: there was none, it did not come soon, or it is an error.
+        """
+        answer = PeerResponse()
+        request = encode_request("GET", path.encode(), [(b"host", b"worker")])
+        try:
+            async with asyncio.timeout(_REPLY_TIMEOUT_S):
+                await self.exchange(request, answer.send)
+        except TimeoutError:
+            raise PeerConnectionError(
+                f"{self._socket}: no answer in {_REPLY_TIMEOUT_S:g} s", reply_begun=answer.status > 0
+            ) from None
+        if answer.status != HTTPStatus.OK:
+            raise PeerConnectionError(
+                f"{self._socket}: its answer has the status {answer.status}", reply_begun=True
+            )
+        return answer
+
+    async def exchange(self, request: bytes, send: Send) -> None:
+        """Have a request answered.
+
+        Args:
+            request: as `encode` makes it.
+            send: given the answer while it comes.
+
+        Raises:
+            CutError: nobody listens, or the answer was not whole.
+        """
+        while True:
+            kept = self._idle_connection()
+            link = kept or await self._connect()
+            try:
+                await link.exchange(request, send)
+            except PeerConnectionError as error:
+                if kept is None or error.reply_begun:
+                    raise
+                continue  # it was closed for having been idle, or its worker has died: the next is fresh, or refused
+            finally:
+                link.release(self._idle)
+            return
+
+    def _idle_connection(self) -> "_PeerConnection | None":
+        while self._idle:
+            link = self._idle.pop()
+            if link.is_open:
+                return link
+        return None
+
+    async def _connect(self) -> "_PeerConnection":
+        try:
+            _, link = await asyncio.get_running_loop().create_unix_connection(_PeerConnection, self._socket)
+        except OSError as error:
+            raise PeerConnectionError(
+                f"{self._socket}: {error.strerror or error}", reply_begun=False
+            ) from None
+        return link
+
+
+class _PeerConnection(asyncio.Protocol):
+    """One connection, one request at a time."""
+
+    def __init__(self) -> None:
+        self._parser = HttpResponseParser(self)
+        self._transport: Any = None
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._messages: list[Message] = []
+        self._arrived: asyncio.Future[None] | None = None
+        self._begun = self._complete = self._keeps_alive = False
+        self._waiting_bytes = 0
+        self._problem: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request can be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def exchange(self, request: bytes, send: Send) -> None:
+        """See `Sibling.exchange`."""
+        self._begun = self._complete = False
+        if not self.is_open:
+            raise PeerConnectionError("the connection was closed", reply_begun=False)
+        self._transport.write(request)
+        while True:
+            if not self._messages:
+                if self._complete:
+                    return
+                if self._problem is not None:
+                    raise PeerConnectionError(self._problem, reply_begun=self._begun)
+                self._arrived = asyncio.get_running_loop().create_future()
+                await self._arrived
+                continue
+            messages, self._messages, self._waiting_bytes = self._messages, [], 0
+            if self._transport is not None:
+                self._transport.resume_reading()
+            for message in messages:
+                await send(message)
+
+    def release(self, idle: "list[_PeerConnection]") -> None:
+        """Be kept for another request, if nothing of the last answer is to come, or waits to be passed on."""
+        if self._complete and not self._messages and self.is_open and self._keeps_alive:
+            idle.append(self)
+        elif self._transport is not None:
+            self._transport.abort()
+
+    # --- called by the event loop -----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came."""
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            self._problem = f"what it said is not HTTP/1.1: {error}"
+            self._transport.abort()
+        if self._waiting_bytes > _BUFFER_BYTES:
+            self._transport.pause_reading()
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the request under way."""
+        self._transport = None
+        self._problem = self._problem or f"the connection ended{f': {exc}' if exc else ''}"
+        self._wake()
+
+    # --- called by the parser -----------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep what is not of this connection alone."""
+        name = name.lower()
+        if name not in _DROPPED_RESPONSE_HEADERS:
+            self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """The answer begins."""
+        self._begun = True
+        headers, self._headers = self._headers, []
+        status = self._parser.get_status_code()
+        self._messages.append({"type": "http.response.start", "status": status, "headers": headers})
+
+    def on_body(self, piece: bytes) -> None:
+        """It goes on."""
+        self._waiting_bytes += len(piece)
+        self._messages.append({"type": "http.response.body", "body": piece, "more_body": True})
+
+    def on_message_complete(self) -> None:
+        """It is whole."""
+        self._complete = True
+        self._keeps_alive = self._parser.should_keep_alive()  # it knows now only
+        last = self._messages[-1] if self._messages else None
+        if last is not None and last["type"] == "http.response.body":
+            last["more_body"] = False
+        else:
+            self._messages.append({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _wake(self) -> None:
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+
+
+async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> tuple[bytes | None, Receive]:
+    """The body, and what an application that is to answer after all receives: the same, and then what comes.
+
+    Returns:
+        None in place of a body that is too long, too slow, or cut off: the application finds out, and refuses it.
+    """
+    if content_length(scope) > max_bytes:
+        return None, receive
+    kept: list[Message] = []
+    size = 0
+    while True:
+        message = await receive()
+        kept.append(message)
+        size += len(message.get("body", b""))
+        if message["type"] != "http.request" or size > max_bytes:
+            return None, _replay(kept, receive)
+        if not message.get("more_body", False):
+            break
+        if scope["state"].get(RECEIVE_TIMEOUT):
+            return None, _replay(kept, receive)
+    body = kept[0].get("body", b"") if len(kept) == 1 else b"".join(one.get("body", b"") for one in kept)
+    return body, _replay([{"type": "http.request", "body": body, "more_body": False}], receive)
+
+
+def _replay(kept: list[Message], receive: Receive) -> Receive:
+    left = iter(kept)
+
+    async def again() -> Message:
+        message = next(left, None)
+        return await receive() if message is None else message
+
+    return again
+
+
+_USERS = "/v1/autocomplete/users/"
+_AUTOCOMPLETE = "/v1/autocomplete"
+_OPEN_STATES = "/v1/states"
+_RERANK = "/v1/rerank"
+_WITH_HANDLES = frozenset({"/v1/states/advance", "/v1/states/next", "/v1/states/free"})
+_PATHS = frozenset({_AUTOCOMPLETE, _OPEN_STATES, _RERANK}) | _WITH_HANDLES
+_AFFINITY_HEADER = b"x-gramophone-session"
+
+_HANDLE = re.compile(rb'"([\w-]{1,63})\.[0-9a-f]{6}\.[\w-]{16}[",]')
+# a quotation mark inside a text of JSON is written with a backslash: these are keys
+_USER = re.compile(rb'"user"\s*:\s*"([^"]*)"')
+_SESSION = re.compile(rb'"session"\s*:\s*"([^"]*)"')
+
+
+def has_affinity(path: str) -> bool:
+    """Whether what is asked for at a path may be about something that one process remembers."""
+    return path in _PATHS or path.startswith(_USERS)
+
+
+class Affinity:
+    """Finds the worker for a request.
+
+    Args:
+        crew: the workers.
+    """
+
+    def __init__(self, crew: WorkerPool) -> None:
+        self._size = crew.size
+        self._by_name = {name.encode(): number for number, name in enumerate(crew.process_names)}
+
+    def of(self, scope: Scope, body: bytes) -> int | None:
+        """The number of the worker that a request to a path that is remembering should go to; None if any will do."""
+        path = scope["path"]
+        if path.startswith(_USERS):
+            return self._hash(path[len(_USERS) :].partition("/")[0].encode())
+        if path == _AUTOCOMPLETE:
+            named = _USER.search(body) or _SESSION.search(body)
+            return None if named is None else self._hash(_unescape(named[1]))
+        if path == _OPEN_STATES:
+            return self._worker_of_client(scope)
+        keeper = self._state_owner(body) if path != _RERANK or b'"session"' in body else None
+        if keeper is None and path == _RERANK and b'"commit"' in body:  # a session begins
+            return self._worker_of_client(scope)
+        return keeper
+
+    def _state_owner(self, body: bytes) -> int | None:
+        """Who keeps the first state of ours that is named."""
+        names = (found[1] for found in _HANDLE.finditer(body))
+        return next((self._by_name[name] for name in names if name in self._by_name), None)
+
+    def _worker_of_client(self, scope: Scope) -> int:
+        client = scope.get("client")
+        address = b"" if client is None else client[0].encode()
+        return self._hash(header(scope, _AFFINITY_HEADER) or address)
+
+    def _hash(self, name: bytes) -> int:
+        return zlib.crc32(name) % self._size
+
+
+def _unescape(name: bytes) -> bytes:
+    """A name out of JSON as it stands in paths: some clients write `+` and others as numbers."""
+    if b"\\" not in name:
+        return name
+    try:
+        return str(json.loads(b'"%b"' % name)).encode(errors="replace")
+    except ValueError:
+        return name  # whoever answers will refuse it
+
+
+_log = structlog.get_logger(__name__)
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
+PEER_PREFIX = "/workers/"
+"""Where paths begin that workers ask of one another, and nobody else may."""
+
+
+def is_from_peer(scope: Scope) -> bool:
+    """Whether a request has come from another worker: over a Unix socket, which has a path and no port."""
+    server = scope.get("server")
+    return server is not None and server[1] is None
+
+
+class AffinityRelay:
+    """Passes requests on to the worker that they belong to, which does all there is to do: key, counts, log.
+
+    The outermost of all. What comes from another worker is answered here.
+
+    Args:
+        app: what answers.
+        pool: the workers.
+        peers: the others, by number.
+        peer_endpoints: answers what workers ask of one another.
+        keys: of which one is asked for before a body is read.
+        metrics: where relays are counted.
+        max_body_bytes: a longer body is refused here.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        pool: WorkerPool,
+        peers: Mapping[int, Peer],
+        peer_endpoints: ASGIApp,
+        keys: KeyStore,
+        metrics: Metrics,
+        max_body_bytes: int,
+    ) -> None:
+        self._app = app
+        self._number = pool.number
+        self._peers = peers
+        self._peer_endpoints = peer_endpoints
+        self._keys = keys
+        self._metrics = metrics
+        self._relayed = metrics.relayed_requests
+        self._max_body_bytes = max_body_bytes
+        self._affinity = Affinity(pool)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or have it answered."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif has_affinity(scope["path"]) and not is_from_peer(scope) and self._is_acceptable(scope):
+            await self._pass_on_to_owner(scope, receive, send)
+        elif scope["path"].startswith(PEER_PREFIX) and is_from_peer(scope):
+            await self._peer_endpoints(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _is_acceptable(self, scope: Scope) -> bool:
+        """Whether it will not be refused whatever it says; what will be is refused here."""
+        if scope["method"] not in _METHODS or scope["state"].get(OVER_LIMIT):
+            return False
+        return not self._keys or self._keys.find(presented_key(scope)) is not None
+
+    async def _pass_on_to_owner(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body, receive = await read_body(scope, receive, max_bytes=self._max_body_bytes)
+        home = None if body is None else self._affinity.of(scope, body)
+        if body is None or home is None or home == self._number:
+            await self._app(scope, receive, send)
+            return
+        self._relayed.inc()
+        exchange = asyncio.ensure_future(self._peers[home].exchange(encode_scope(scope, body), send))
+        try:
+            await while_connected(receive, exchange)
+        except ClientDisconnect:
+            return  # the link is closed, and with it the other's work ends
+        except PeerConnectionError as error:
+            _log.warning("a worker did not answer", other=home, reason=str(error))
+            if not error.reply_begun:  # else the server sees that the answer is not whole, and hangs up
+                await RequestLog(_peer_lost(home), metrics=self._metrics)(scope, receive, send)
+
+
+def _peer_lost(number: int) -> ASGIApp:
+    error = NotReadyError(
+        f"worker {number}, which keeps what this request is about, does not answer; it is started again if it has "
+        "died, and then has forgotten it"
+    )
+    return error_response(error_status(error).status, error_body(error), {"retry-after": "1"})
+
+
+METRICS_PATH = PEER_PREFIX + "metrics"
+SERVED_PATH = PEER_PREFIX + "served"
+REFRESH_PATH = PEER_PREFIX + "refresh"
+
+
+def served_addresses(services: Services) -> set[str]:
+    """The addresses that a worker serves or is to serve."""
+    host = services.host
+    here = {address for model in host.models.values() for address in host.followed_addresses(model)}
+    return here | set(services.reloader.queued)
+
+
+class PeerEndpoints:
+    """Answers other workers.
+
+    Args:
+        services: of this one.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._at_start = served_addresses(services)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        path = scope["path"]
+        if path == METRICS_PATH:
+            reply = Response(self._services.metrics.exposition(), media_type="text/plain")
+        elif path == SERVED_PATH:
+            now = served_addresses(self._services)
+            told = {"served": sorted(now), "unloaded": sorted(self._at_start - now)}
+            reply = Response(json.dumps(told), media_type="application/json")
+        elif path == REFRESH_PATH:
+            reply = await self._refresh(parse_qs(scope["query_string"].decode()))
+        else:
+            reply = not_found(path)
+        await reply(scope, receive, send)
+
+    async def _refresh(self, query: dict[str, list[str]]) -> Response:
+        following = self._services.reloader.refresh()
+        if "wait" in query:
+            await asyncio.shield(following)
+        model = self._services.host.address_table.by_address.get(query["address"][0])
+        serving = model.address if model is not None and model.loaded is not None else None
+        return Response(json.dumps({"serving": serving}), media_type="application/json")

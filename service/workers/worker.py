@@ -1,0 +1,252 @@
+"""Worker process: its server, fair acceptance of connections, and synchronisation with its peers.
+
+Clients keep connections open, so the worker that accepts a burst of them keeps its load. Left to
+the kernel, all of a burst of eight went to one of two workers now and then; with a socket each
+(`SO_REUSEPORT`) six did, and the queue of a worker's own socket is lost when it dies. So there is
+one queue, and a worker with more connections than another leaves the next one to it for some
+milliseconds.
+
+A restarted worker serves what its peers serve before it accepts connections.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from models.errors import LanguageModelError
+from service.http_server import DrainingServer, SocketListener, make_drain, server_config
+from service.routes.request import Services
+from service.settings import Settings
+from service.workers.broadcast import CrossProcessLock
+from service.workers.peers import SERVED_PATH, Peer, PeerConnectionError, served_addresses
+from service.workers.pool import HEARTBEAT_INTERVAL_S, WorkerPool
+
+_log = structlog.get_logger(__name__)
+_POLL_S = 0.05
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    """Return once it holds."""
+    while not condition():  # noqa: ASYNC110 - told from other threads and processes
+        await asyncio.sleep(_POLL_S)
+
+
+async def sync_with_peers(services: Services, siblings: Mapping[int, Peer]) -> None:
+    """Load what was loaded by hand, unload what was unloaded, as the first sibling that answers says."""
+    for sibling in siblings.values():
+        try:
+            theirs = json.loads((await sibling.get(SERVED_PATH)).body)
+        except PeerConnectionError:
+            continue  # it is being started again, too, or hangs
+        ours = served_addresses(services)
+        changes = [(services.reloader.load, address) for address in theirs["served"] if address not in ours]
+        # what ours has and theirs has not may be new in the registry: only what was unloaded goes
+        changes += [(services.reloader.unload, address) for address in theirs["unloaded"] if address in ours]
+        for change, address in changes:
+            try:
+                await change(address)
+            except LanguageModelError as error:
+                _log.warning("could not take over from another worker", model=address, reason=str(error))
+        return
+
+
+_DEFER_S = 0.001
+_MAX_DEFERRALS = 100
+"""After so many turns in which a less busy worker has taken nothing, it is not waited for until it takes something."""
+
+
+class FairListener(SocketListener):
+    """Takes connections when it is this worker's turn. Belongs to the event loop.
+
+    Args:
+        listening: the shared socket.
+        crew: the workers, which see each other's number of connections.
+        connect: makes a connection of an accepted socket.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        crew: WorkerPool,
+        connect: Callable[[socket.socket], None],
+    ) -> None:
+        self._number = crew.number
+        self._status = crew.status
+        self._is_closed = False
+        self._deferrals = 0
+        self._unresponsive: dict[int, int] = {}  # workers that were waited for, and their connections then
+        self._connections = 0
+        self._publish_count()
+
+        def counted(accepted: socket.socket) -> None:
+            self._connections += 1
+            self._publish_count()
+            connect(accepted)
+
+        super().__init__(listening, counted)
+
+    def connection_ended(self) -> None:
+        """One of the connections is no more."""
+        self._connections -= 1
+        self._publish_count()
+
+    def close(self) -> None:
+        """Take no more."""
+        if not self._is_closed:
+            self._status.mark_stopped(self._number)
+        super().close()
+
+    def _on_readable(self) -> None:
+        """A connection waits for whoever takes it."""
+        if self._is_deferred():
+            self._pause(_DEFER_S)
+            return
+        self._deferrals = 0
+        super()._on_readable()
+
+    def _is_deferred(self) -> bool:
+        """Whether one with fewer connections is to take it, and is not known to take none."""
+        fewer = {
+            worker: count
+            for worker, count in enumerate(self._status.connections)
+            if count is not None and count < self._connections and self._unresponsive.get(worker) != count
+        }
+        if not fewer:
+            self._deferrals = 0
+            return False
+        self._deferrals += 1
+        if self._deferrals <= _MAX_DEFERRALS:
+            return True
+        self._unresponsive.update(fewer)
+        self._deferrals = 0
+        return False
+
+    def _publish_count(self) -> None:
+        if not self._is_closed:
+            self._status.set_connections(self._number, self._connections)
+
+
+class WorkerServer(DrainingServer):
+    """Listens for the other workers, and, in fair shares, on the socket that all have.
+
+    One that takes the place of a dead worker listens there once its models are loaded: until then the others answer.
+
+    Args:
+        config: as uvicorn's.
+        on_signal: called when it is to stop.
+        drain: ends the work under way.
+        crew: the workers.
+        listening: the socket that all share.
+        is_loaded: whether all models are loaded that are to be.
+        hangs: whether what this worker does has not moved for too long.
+        sync_with_peers: makes what is served here what the others serve.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        on_signal: Callable[[], None],
+        drain: Callable[[], Awaitable[None]],
+        crew: WorkerPool,
+        listening: socket.socket,
+        is_loaded: Callable[[], bool],
+        hangs: Callable[[], bool],
+        sync_with_peers: Callable[[], Awaitable[None]],
+    ) -> None:
+        super().__init__(config, on_signal=on_signal, drain=drain)
+        self._pool = crew
+        self._changes = CrossProcessLock(crew)
+        self._listening = listening
+        self._is_loaded = is_loaded
+        self._hangs = hangs
+        self._sync_with_peers = sync_with_peers
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop when the supervisor says so; Ctrl-C is for it, and it says so.
+
+        A second SIGTERM is the first once more: whoever signals all processes of a group reaches workers twice. The
+        supervisor has another for those who are to end at once.
+        """
+        if sig != signal.SIGINT and not self.should_exit:
+            super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 - uvicorn's
+        """Start the application, then listen."""
+        await super().startup(sockets=[])
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._pool.lifeline, self._orphaned)
+        own = self._pool.socket_of(self._pool.number)
+        own.unlink(missing_ok=True)  # of the worker whose place this one takes
+        backlog = self.config.backlog
+        self.servers.append(await loop.create_unix_server(self._protocol, path=str(own), backlog=backlog))
+        self._spawn(self._send_heartbeats())
+        if self._pool.is_restarted and any(count is not None for count in self._pool.status.connections):
+            await wait_until(lambda: self._is_loaded() or self.should_exit)
+            if not self.should_exit:
+                async with self._changes.hold():
+                    await self._sync_with_peers()
+        self._spawn(self._report_when_loaded())
+        if not self.should_exit:
+            self._listen()
+
+    def _listen(self) -> None:
+        kind = self.config.http_protocol_class
+        listener: FairListener
+
+        def lost(connection: Any, exc: Exception | None) -> None:
+            listener.connection_ended()
+            kind.connection_lost(connection, exc)
+
+        counted = type("Counted", (kind,), {"connection_lost": lost})
+
+        listener = FairListener(self._listening, self._pool, partial(self._connect, counted))
+        _log.info("worker takes connections")
+        self.servers.append(listener)  # type: ignore[arg-type]  # it can be closed, and waited for
+
+    async def _send_heartbeats(self) -> None:
+        """Say now and then that this worker is alive, for as long as it is; the supervisor kills one that is silent."""
+        while True:
+            if not self._hangs():
+                self._pool.status.heartbeat(self._pool.number)
+            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+
+    async def _report_when_loaded(self) -> None:
+        await wait_until(self._is_loaded)
+        self._pool.status.mark_started(self._pool.number)
+
+    def _orphaned(self) -> None:
+        """The supervisor has died, so that nobody would start, stop or tidy up anything any more."""
+        asyncio.get_running_loop().remove_reader(self._pool.lifeline)
+        _log.error("the supervisor has died; this worker ends")
+        for folder in (self._pool.folder, self._pool.weights):
+            shutil.rmtree(folder, ignore_errors=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def make_worker_server(
+    app: FastAPI, settings: Settings, crew: WorkerPool, listening: socket.socket
+) -> WorkerServer:
+    """A server for a worker's application, with the settings' limits."""
+    services: Services = app.state.services
+    return WorkerServer(
+        server_config(app, settings),
+        on_signal=services.engine.scheduler.drain,
+        drain=make_drain(app, settings),
+        crew=crew,
+        listening=listening,
+        is_loaded=lambda: services.reloader.initial_load_done,
+        hangs=lambda: services.engine.is_hung,
+        sync_with_peers=lambda: sync_with_peers(services, app.state.peers),
+    )

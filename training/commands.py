@@ -1,0 +1,661 @@
+"""Commands about training: train, evaluate, import and export, as the command line calls them.
+
+If several processes train, all of them first compare how they were started and which text they
+read; on several machines nothing else would find a difference.
+"""
+
+import contextlib
+import json
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from models.checkpoint.load import Checkpoint, load_checkpoint
+from models.checkpoint.manifest import Version, check_name
+from models.checkpoint.precision import FLOAT32, check_precision
+from models.checkpoint.registry import Address, open_registry
+from models.checkpoint.registry_interface import Registry
+from models.errors import InvalidInputError
+from models.files import atomic_writer
+from models.neural.network import resolve_device
+from models.tokenizers import Tokenizer
+from training.console import console_progress
+from training.corpus import read_corpus, read_lines
+from training.evaluation.autocomplete import DEFAULT_WORDS, autocomplete_figures
+from training.evaluation.breakdown import DEFAULT_SAMPLE
+from training.evaluation.evaluate import (
+    CONTEXTS,
+    DEFAULT_WINDOW_TOKENS,
+    Context,
+    evaluation_facts,
+    score_corpus,
+    summarise_scores,
+)
+from training.evaluation.published import (
+    OOV_POLICY,
+    EvaluationOptions,
+    check_comparable,
+    compare_models,
+    evaluation_details,
+)
+from training.evaluation.spelling import DEFAULT_CHECK_WORDS as CHECKED_WORDS
+from training.evaluation.spelling import KINDS, Kind, run_check_task
+from training.mixture import mixture_tokenizer
+from training.model_card import card_notes, fitted_note, overlap_notes
+from training.neural.distributed import Processes, Terminated, exit_on_sigterm, join_processes
+from training.neural.resume import own_version, text_hash
+from training.overlap import overlap_with_files, overlaps
+from training.progress import SILENT, Progress
+from training.publish import RunContext, command_line, publish
+from training.recipe import Recipe, load_recipe
+from training.scale.engines import require_engine
+from training.scale.options import ScaleOptions, check_relational, engine_memory_bytes
+from training.scale.tables import workspace
+from training.scale.training import EstimationJob, train_out_of_core
+from training.single_model import ResumableRuns
+from training.texts import (
+    EncodedTexts,
+    Texts,
+    encode_texts,
+    read_default_corpus,
+    read_fitting_text,
+    read_texts,
+)
+from training.tokenizer import encode_corpus, learn_tokenizer
+from training.train import network_recipes, train, train_as_follower
+from training.trained import Trained
+
+
+def training_result(
+    store: Registry, version: Version, trained: Trained, run: RunContext, *, said: Sequence[str]
+) -> dict[str, Any]:
+    """The version's address, directory, notes and held-out figures.
+
+    Args:
+        store: where it was published.
+        version: what was.
+        trained: the model.
+        run: it came from.
+        said: what else the user should know, first.
+    """
+    metrics = json.loads(store.read_file(version, "metrics.json"))
+    told = [
+        *said,
+        *filter(None, [fitted_note(metrics)]),
+        *card_notes(metrics),
+        *overlap_notes(run.overlap),
+    ]
+    return {
+        "model": version.address,
+        "path": store.location_of(version),
+        "seconds": trained.seconds,
+        "notes": told,
+        **metrics,
+    }
+
+
+def check_same_command(
+    recipe: Recipe, parts: Mapping[str, Recipe], *, device: str, resume: bool
+) -> list[str]:
+    """Go on only if all processes were started alike; to be asked before any work is done.
+
+    Args:
+        recipe: of the whole.
+        parts: the networks' recipes, by title.
+        device: where to compute.
+        resume: whether to go on with what is saved.
+
+    Returns:
+        What differs and may, in words.
+
+    Raises:
+        InvalidInputError: what was started differs; the message names the processes, the thing and both values.
+        ProcessLostError: a process is gone.
+    """
+    facts = {
+        "the program's version": own_version(),
+        "--device": torch.device(device).type,
+        "--resume": resume,
+        **_recipe_keys("", recipe),
+        **{
+            name: value
+            for title, part in parts.items()
+            for name, value in _recipe_keys(f"{title}: ", part).items()
+        },
+    }
+    told = _gather_facts(facts, torch=torch.__version__)
+    check_agreement(told)
+    versions = {str(other["torch"]) for other in told}
+    return [f"the processes have different versions of torch: {', '.join(sorted(versions))}"][
+        : len(versions) - 1
+    ]
+
+
+def check_same_text(texts: Texts, tokenizer: Tokenizer, encoded: EncodedTexts) -> None:
+    """Go on only if all processes learn from the same text, in the same tokens.
+
+    Raises:
+        InvalidInputError: they do not; the message names the processes, the thing and both hashes.
+        ProcessLostError: a process is gone.
+    """
+    if Processes.current().count == 1:
+        return
+    hashes = {
+        "the training text": texts.train.sha256,
+        "the validation text": texts.valid.sha256,
+        "the tokenizer": tokenizer.fingerprint,
+        "the training text in tokens": text_hash(encoded.train),
+        "the validation text in tokens": text_hash(encoded.valid),
+    }
+    told = _gather_facts({name: f"sha256 {value[:12]}" for name, value in hashes.items()})
+    check_agreement(told, shown=1)  # what differs first is why the rest does
+
+
+def check_agreement(told: Sequence[Mapping[str, Any]], *, shown: int = 3) -> None:
+    """Compare what each process told, by rank, with what the first one did; so many differences are listed.
+
+    Raises:
+        InvalidInputError: they differ.
+    """
+    first = told[0]
+    for rank, other in enumerate(told):
+        differences = list(_differences(first["facts"], other["facts"]))
+        if differences:
+            listed = "; ".join(differences[:shown])
+            more = f"; and {len(differences) - shown} more" if len(differences) > shown else ""
+            raise InvalidInputError(
+                f"process {rank} on {other['machine']} would train something else than process 0 on "
+                f"{first['machine']}: {listed}{more}; give all machines the same program, command and text"
+            )
+
+
+def _gather_facts(facts: Mapping[str, Any], **more: str) -> list[dict[str, Any]]:
+    """What each process says of itself, by rank."""
+    own = {"machine": socket.gethostname(), "facts": facts, **more}
+    return [json.loads(text) for text in Processes.current().gather_texts(json.dumps(own))]
+
+
+def _differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
+    for name in {**first, **other}:
+        expected, found = first.get(name), other.get(name)
+        if expected != found:
+            yield f"{name} is {found} there and {expected} in process 0"
+
+
+def _recipe_keys(prefix: str, recipe: Recipe) -> dict[str, Any]:
+    """A recipe's keys with their values, such as `train.batch_size`."""
+    keys: dict[str, Any] = {}
+    for name, value in recipe.model_dump(mode="json").items():
+        inner = {f"{name}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
+        keys |= {f"{prefix}{key}": v for key, v in inner.items()}
+    return keys
+
+
+QUICKSTART_NAME = "mixture"
+
+
+def run_train(
+    recipe_name: str,
+    *,
+    name: str,
+    registry: Address,
+    corpus: Sequence[Path] = (),
+    valid: Sequence[Path] = (),
+    test: Sequence[Path] = (),
+    assignments: Sequence[str] = (),
+    device: str = "cpu",
+    resume: bool = False,
+    scale: ScaleOptions | None = None,
+) -> dict[str, Any]:
+    """Train by a recipe and publish; of several processes started by torchrun, the first one publishes.
+
+    Args:
+        recipe_name: the recipe's name or path.
+        name: to publish under.
+        registry: where to.
+        corpus: files to learn from.
+        valid: files to decide by.
+        test: files to report on.
+        assignments: keys of the recipe that are set anew.
+        device: to compute on.
+        resume: go on with an interrupted training of this name, if there is one.
+        scale: how n-grams are estimated past memory; None: in memory.
+
+    Returns:
+        The new version's address, directory and held-out figures; nothing in the other processes.
+
+    Raises:
+        LanguageModelError: bad input, or the registry refused; nothing is half published.
+    """
+    check_name(name)
+    recipe = load_recipe(recipe_name, assignments)
+    title = Path(recipe_name).stem
+    if scale is not None:
+        target = (open_registry(registry, create=True), name)
+        return _train_out_of_core(recipe, (corpus, valid, test), target, scale, recipe_name=recipe_name)
+    networks = network_recipes(
+        title, recipe
+    )  # parts that cannot be trained are refused before the text is read
+    with exit_on_sigterm(), join_processes(resolve_device(device)) as place:
+        leads = Processes.current().is_leader
+        store = open_registry(registry, create=True)
+        runs = ResumableRuns(store.work_folder, name, resume=resume)
+        with (
+            _resume_hint(runs.resume_hint),
+            runs.locked() if networks and leads else contextlib.nullcontext(),
+        ):
+            runs.notes += check_same_command(recipe, networks, device=str(place), resume=resume)
+            progress = console_progress() if leads else SILENT
+            prepared = _prepare(recipe, store, (corpus, valid, test), device=str(place), progress=progress)
+            check_same_text(prepared.run.texts, prepared.run.tokenizer, prepared.run.encoded)
+            if leads:
+                return _train_and_publish(
+                    title, recipe, prepared, (store, name), device=str(place), runs=runs, progress=progress
+                )
+            run = prepared.run
+            train_as_follower(title, recipe, run.tokenizer, run.encoded, device=str(place), runs=runs)
+            return {}
+
+
+def _train_out_of_core(
+    recipe: Recipe,
+    files: Sequence[Sequence[Path]],
+    target: tuple[Registry, str],
+    options: ScaleOptions,
+    *,
+    recipe_name: str,
+) -> dict[str, Any]:
+    """Estimate n-grams by an engine; of several processes the first one does."""
+    how = "the same command goes on from the stages that are finished"
+    with exit_on_sigterm(), join_processes(resolve_device("cpu")), _resume_hint(lambda: how):
+        if not Processes.current().is_leader:
+            return {}
+        return train_out_of_core_command(
+            recipe, files, target, options, recipe_name=recipe_name, progress=console_progress()
+        )
+
+
+@contextlib.contextmanager
+def _resume_hint(how: Callable[[], str]) -> Iterator[None]:
+    """Say how to go on where SIGTERM ends the command."""
+    try:
+        with exit_on_sigterm():
+            yield
+    except Terminated as ended:
+        processes = Processes.current()
+        then = how() if processes.is_leader else "process 0 tells what is saved"
+        if ended.unsaved:
+            then = f"{ended.unsaved}; {then}"
+        which = "" if processes.count == 1 else f"process {processes.rank} was "
+        sys.stderr.write(f"gramophone: {which}ended by SIGTERM; {then}\n")
+        raise
+
+
+class _PreparedRun(NamedTuple):
+    """What is there before training: loaded parts of a mixture, and texts with their tokenizer."""
+
+    published: Sequence[Checkpoint]
+    run: RunContext
+
+
+def _prepare(
+    recipe: Recipe, store: Registry, files: Sequence[Sequence[Path]], *, device: str, progress: Progress
+) -> _PreparedRun:
+    """Load what is published, read the files to learn from, to decide by and to report on, and encode them."""
+    place = "cpu" if recipe.mixture.kind == "static" else device  # where the arrays are that it is made of
+    published = [
+        load_checkpoint(store.fetch(store.resolve(address)), device=place, precision="float32")
+        for address in recipe.mixture.models
+    ]
+    shared = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
+    trains = recipe.family != "mixture" or bool(recipe.mixture.recipes)
+    read = read_texts if trains else read_fitting_text
+    texts = read(*files, unit=recipe.corpus.unit, progress=progress)
+    tokenizer = shared or learn_tokenizer(recipe.tokenizer, texts.train.sentences, progress=progress)
+    encoded = encode_texts(tokenizer, texts, progress=progress)
+    _, valid, test = files
+    seen = overlaps(
+        {"valid": texts.valid if valid else None, "test": texts.test if test else None},
+        texts.train,
+        progress=progress,
+    )
+    return _PreparedRun(published, RunContext(command_line(), tokenizer, texts, encoded, seen))
+
+
+def _train_and_publish(
+    title: str,
+    recipe: Recipe,
+    prepared: _PreparedRun,
+    target: tuple[Registry, str],
+    *,
+    device: str,
+    runs: ResumableRuns,
+    progress: Progress,
+) -> dict[str, Any]:
+    published, run = prepared
+    trained = train(
+        title,
+        recipe,
+        run.tokenizer,
+        run.encoded,
+        published=published,
+        device=device,
+        progress=progress,
+        runs=runs,
+    )
+    version = publish(*target, trained, run)
+    runs.close()
+    return training_result(target[0], version, trained, run, said=runs.notes)
+
+
+_RUNS_FOLDER = Path(".runs")
+_ESTIMATION_FOLDER = "estimation"
+
+
+def train_out_of_core_command(
+    recipe: Recipe,
+    files: Sequence[Sequence[Path]],
+    target: tuple[Registry, str],
+    options: ScaleOptions,
+    *,
+    recipe_name: str,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Estimate by the relational plan and publish; the stages are removed then, and kept where that fails.
+
+    Args:
+        recipe: what to do.
+        files: to learn from, to decide by, to report on.
+        target: the registry, and the name to publish under.
+        options: the engine and its limits.
+        recipe_name: the recipe's name or path.
+        progress: told of every stage.
+
+    Returns:
+        What `run_train` does.
+
+    Raises:
+        LanguageModelError: bad input, or the registry refused; nothing is half published.
+    """
+    check_relational(recipe, options.engine, name=recipe_name)
+    require_engine(options.engine)
+    if options.engine == "duckdb":
+        engine_memory_bytes(options.memory_limit_bytes)  # too small a limit is told before any text is read
+    store, name = target
+    folder = options.work_dir or store.work_folder / _RUNS_FOLDER / name / _ESTIMATION_FOLDER
+    with exit_on_sigterm(), workspace(folder) as work:
+        job = EstimationJob(Path(recipe_name).stem, recipe, options, work, progress)
+        outcome = train_out_of_core(job, files)
+        version = publish(store, name, outcome.trained, outcome.run)
+        result = training_result(store, version, outcome.trained, outcome.run, said=outcome.notes)
+        work.remove()
+    if options.work_dir is None:
+        with contextlib.suppress(OSError):  # there may be an unfinished network of that name
+            folder.rmdir()
+            folder.parent.rmdir()
+    return result
+
+
+def run_evaluate(
+    address: str,
+    *,
+    corpus: Sequence[Path],
+    registry: Address,
+    context: str,
+    unit: str,
+    window: int,
+    device: str,
+    precision: str = "auto",
+    detail: bool = False,
+    sample: int = DEFAULT_SAMPLE,
+    against: str | None = None,
+    overlap: Sequence[Path] = (),
+) -> dict[str, Any]:
+    """Held-out figures of a published model on files, or on the default corpus's test part.
+
+    Args:
+        address: of the model.
+        corpus: the files.
+        registry: where the model is.
+        context: see `training.evaluation.evaluate`.
+        unit: what a sentence is in the files.
+        window: tokens in a window, for `document`.
+        device: to compute on.
+        precision: of networks, see `models.checkpoint.load`.
+        detail: tell of the predictions' entropy, and figures by frequency and position, too.
+        sample: predictions of which whole distributions are looked at, at most.
+        against: the address of a second model to compare with.
+        overlap: training files to look for the text in.
+
+    Raises:
+        LanguageModelError: a model, a file or an option is wrong.
+    """
+    way = _evaluation_options(context, window, sample)
+    store = open_registry(registry)
+    version, other = store.resolve(address), None if against is None else store.resolve(against)
+    progress = console_progress()
+    checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
+    second = (
+        None if other is None else load_checkpoint(store.fetch(other), device=device, precision=precision)
+    )
+    if second is not None and other is not None:
+        check_comparable(checkpoint, second, (version.address, other.address))
+    backward = checkpoint.manifest.direction == "backward"
+    if backward and way.context != "sentence":
+        raise InvalidInputError(
+            f"--context is {context!r}, but {version.address} reads right to left: only 'sentence' is possible",
+            parameter="context",
+        )
+    texts = _held_out_texts(corpus, way.context, unit, progress)
+    encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
+    encoded = encoded.reversed() if backward else encoded
+    targets = score_corpus(checkpoint.model, encoded, context=way.context, window=window, progress=progress)
+    if not len(targets.tokens):
+        raise InvalidInputError("the text has no token to predict", parameter="corpus")
+    result = {
+        "model": version.address,
+        "precision": checkpoint.precision,
+        **evaluation_facts(summarise_scores(checkpoint.model, encoded, targets, context=way.context)),
+        "oov_policy": OOV_POLICY,
+    }
+    if detail:
+        result["detail"] = evaluation_details(checkpoint, encoded, targets, way, progress=progress)
+    if second is not None and other is not None:
+        compared = compare_models(checkpoint, second, encoded, targets, way, progress=progress)
+        result["against"] = {"model": other.address, **compared}
+    if overlap:
+        result |= _training_overlap(texts, overlap, unit, progress)
+    return result
+
+
+def _evaluation_options(context: str, window: int, sample: int) -> EvaluationOptions:
+    """How the options say that the text is looked at."""
+    for name, value in {"window": window, "sample": sample}.items():
+        if value < 1:
+            raise InvalidInputError(f"--{name} is {value}, it must be at least 1", parameter=name)
+    for known in CONTEXTS:
+        if context == known:
+            return EvaluationOptions(known, window, sample)
+    raise InvalidInputError(f"--context is {context!r}, it can be {', '.join(CONTEXTS)}", parameter="context")
+
+
+def _training_overlap(
+    texts: Sequence[str], files: Sequence[Path], unit: str, progress: Progress
+) -> dict[str, Any]:
+    """What of the text is in training files, and a warning if that is too much."""
+    sentences = [line for text in texts for line in text.split("\n")]
+    found = overlap_with_files(sentences, files, unit=unit, progress=progress).as_facts()
+    return {
+        "overlap": {"training_text": [path.name for path in files], **found},
+        "notes": list(overlap_notes({"evaluated text": found})),
+    }
+
+
+def run_dynamic_evaluation(
+    address: str,
+    *,
+    corpus: Sequence[Path],
+    registry: Address,
+    unit: str,
+    device: str,
+    precision: str = "auto",
+    detail: bool = False,
+    sample: int = DEFAULT_SAMPLE,
+    overlap: Sequence[Path] = (),
+) -> dict[str, Any]:
+    """Figures of a published neural model, a copy of which learns from the text as it goes, a stream.
+
+    Args:
+        address: of the model.
+        corpus: the files.
+        registry: where the model is.
+        unit: what a sentence is in the files.
+        device: to compute on.
+        precision: `float32`, or `auto`, which is the same here.
+        detail: tell of the predictions' entropy, and figures by frequency and position, too.
+        sample: predictions of which whole distributions are looked at, at most.
+        overlap: training files to look for the text in.
+
+    Raises:
+        LanguageModelError: the model has no gradient, or it, a file or an option is wrong.
+    """
+    from training.dynamic_evaluation import SampledEntropies, dynamic_evaluation  # brings in torch
+
+    way = _evaluation_options("stream", DEFAULT_WINDOW_TOKENS, sample)
+    if check_precision(precision) not in {"auto", FLOAT32}:
+        raise InvalidInputError(
+            f"--precision is {precision}, but --dynamic learns by gradients, which need float32",
+            parameter="precision",
+        )
+    store = open_registry(registry)
+    version = store.resolve(address)
+    progress = console_progress()
+    checkpoint = load_checkpoint(store.fetch(version), device=device, precision=FLOAT32)
+    texts = _held_out_texts(corpus, "stream", unit, progress)
+    encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
+    encoded = encoded.reversed() if checkpoint.manifest.direction == "backward" else encoded
+    entropies = SampledEntropies(encoded.num_tokens, sample) if detail else None
+    targets = dynamic_evaluation(checkpoint.model, encoded, entropies=entropies, progress=progress)
+    if not len(targets.tokens):
+        raise InvalidInputError("the text has no token to predict", parameter="corpus")
+    result = {
+        "model": version.address,
+        "precision": checkpoint.precision,
+        **evaluation_facts(summarise_scores(checkpoint.model, encoded, targets, context="stream")),
+        "oov_policy": OOV_POLICY,
+        "dynamic": True,
+        "notes": ["a copy of the model went on learning from the text as it was scored"],
+    }
+    if entropies is not None:
+        entropy = entropies.mean()
+        result["detail"] = evaluation_details(
+            checkpoint, encoded, targets, way, entropy=entropy, progress=progress
+        )
+    if overlap:
+        found = _training_overlap(texts, overlap, unit, progress)
+        result |= {**found, "notes": [*result["notes"], *found["notes"]]}
+    return result
+
+
+def run_evaluate_autocomplete(
+    address: str,
+    *,
+    corpus: Sequence[Path],
+    registry: Address,
+    unit: str,
+    device: str,
+    context: Context = "sentence",
+    precision: str = "auto",
+    sample: int = DEFAULT_WORDS,
+    against: str | None = None,
+    report: Path | None = None,
+) -> dict[str, Any]:
+    """How much typing a published model's completions spare on files, or on the default corpus's test part.
+
+    Args:
+        address: of the model.
+        corpus: the files.
+        registry: where the model is.
+        unit: what a sentence is in the files.
+        device: to compute on.
+        context: `sentence` or `stream`, see `training.evaluation.evaluate`.
+        precision: of networks, see `models.checkpoint.load`.
+        sample: words typed, at least.
+        against: the address of a second model to compare with; any tokenizer will do.
+        report: an HTML file to write, too.
+
+    Raises:
+        LanguageModelError: a model, a file or an option is wrong.
+    """
+    if sample < 1:
+        raise InvalidInputError(f"--sample is {sample}, it must be at least 1", parameter="sample")
+    if report is not None and not report.parent.is_dir():
+        raise InvalidInputError(
+            f"--report is {report}, but there is no folder {report.parent}", parameter="report"
+        )
+    store = open_registry(registry)
+    addresses = [store.resolve(one) for one in (address, *([against] if against else []))]
+    progress = console_progress()
+    models = [
+        load_checkpoint(store.fetch(version), device=device, precision=precision) for version in addresses
+    ]
+    texts = _held_out_texts(corpus, "sentence", unit, progress)
+    second = models[1] if against else None
+    told = autocomplete_figures(
+        models[0], texts, words=sample, context=context, against=second, progress=progress
+    )
+    result = {"model": addresses[0].address, "task": "autocomplete", **told}
+    if against:
+        result["against"] = {"model": addresses[1].address, **told["against"]}
+    if report is not None:
+        from training.report import autocomplete_page
+
+        with atomic_writer(report) as write:
+            write(autocomplete_page(result))
+    return result
+
+
+def run_evaluate_check(
+    address: str,
+    *,
+    corpus: Sequence[Path],
+    registry: Address,
+    device: str,
+    precision: str = "auto",
+    sample: int = CHECKED_WORDS,
+    kinds: Sequence[Kind] = KINDS,
+    save_calibration: bool = False,
+) -> dict[str, Any]:
+    """How well a published model finds and corrects errors put into files, or into the default corpus's test part.
+
+    For the arguments see `training.evaluation.spelling.run_check_task`.
+
+    Raises:
+        LanguageModelError: a model, a file or an option is wrong.
+    """
+    told = run_check_task(
+        address,
+        corpus=corpus,
+        registry=registry,
+        device=device,
+        precision=precision,
+        sample=sample,
+        kinds=kinds,
+        save_calibration=save_calibration,
+        progress=console_progress(),
+    )
+    return {"task": "check", **told}
+
+
+def _held_out_texts(corpus: Sequence[Path], context: str, unit: str, progress: Progress) -> Sequence[str]:
+    """Sentences; of `document` whole files."""
+    if not corpus:
+        texts = read_default_corpus(progress).test.sentences
+        return ["\n".join(texts)] if context == "document" else texts
+    if context == "document":
+        return ["\n".join(read_lines(path)) for path in corpus]
+    return read_corpus(corpus, unit=unit, progress=progress).sentences

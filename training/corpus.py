@@ -1,0 +1,297 @@
+"""Text files as sentences, and encoded corpora.
+
+Files may be plain or compressed (.gz, .xz, .zst) and must be UTF-8. An empty, binary or wrongly
+encoded file is refused with its path and the byte offset (in the decompressed text) of the first
+bad byte; nothing is guessed or replaced.
+
+Running text is split into sentences by simple rules: at blank lines, then at end marks. An end mark
+is `.`, `!` or `?`, perhaps followed by closing quotes or brackets, then white space and something
+that can open a sentence. Common abbreviations and initials do not end one. Where exact sentences
+matter, give one sentence a line.
+
+An encoded corpus is one flat array of the token ids of all sentences, with offsets.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from models.errors import FormatError, InvalidInputError
+from models.files import DECOMPRESSION_ERRORS, decompressed
+from models.vocabulary import BOS, EOS
+from training.progress import Progress
+
+_CLOSING = "[\"'\u201d\u2019)\\]]*"
+_OPENING = "[\"'\u201c\u2018(\\[]*"
+_BOUNDARY = re.compile(rf"(?<=[.!?]){_CLOSING}(?P<space>\s+)(?={_OPENING}[A-Z0-9])")
+_ABBREVIATION_END = re.compile(
+    rf"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|vs|etc|e\.g|i\.e|cf|Fig|No|Vol|pp|approx)\.{_CLOSING}$"
+)
+
+
+def paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Runs of lines that are not blank, each joined to one string with single spaces."""
+    block: list[str] = []
+    for line in lines:
+        words = line.split()
+        if words:
+            block.append(" ".join(words))
+        elif block:
+            yield " ".join(block)
+            block = []
+    if block:
+        yield " ".join(block)
+
+
+def split_sentences(paragraph: str) -> list[str]:
+    """The sentences of a paragraph, in order; joined with spaces they are the paragraph again."""
+    sentences: list[str] = []
+    start = 0
+    for match in _BOUNDARY.finditer(paragraph):
+        end = match.start("space")
+        # of all that stands before, a run of initials would take the square
+        last_word = max(start, paragraph.rfind(" ", start, end))
+        if not _ABBREVIATION_END.search(paragraph, last_word, end):
+            sentences.append(paragraph[start:end])
+            start = match.end()
+    rest = paragraph[start:].strip()
+    return [*sentences, rest] if rest else sentences
+
+
+UNITS = ("line", "paragraph")
+MAX_LINE_BYTES = 1 << 27
+"""Of a text: a longer one would fill memory; text8, one line of 100 MB, may be read."""
+
+_CHUNK_BYTES = 1 << 20
+_ARPA_HEADER = re.compile(rb"(?:\xef\xbb\xbf)?\s*\\data\\\s")
+
+
+class Sentences(Protocol):
+    """Sentences that can be gone through any number of times; they need not be in memory."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def __iter__(self) -> Iterator[str]:
+        """All of them, in order."""
+        ...
+
+
+class Corpus(NamedTuple):
+    """Sentences and where they came from.
+
+    Attributes:
+        sentences: one string each, stripped, none empty.
+        sha256: hash of the decompressed bytes of all files in order, hex.
+        sources: the files' names.
+    """
+
+    sentences: list[str]
+    sha256: str
+    sources: list[str]
+
+
+class StreamedCorpus(NamedTuple):
+    """The same of a text that is too large for memory."""
+
+    sentences: Sentences
+    sha256: str
+    sources: list[str]
+
+
+def read_corpus(paths: Sequence[Path], *, unit: str, progress: Progress) -> Corpus:
+    """Read files as sentences.
+
+    Args:
+        paths: the files; at least one.
+        unit: `line`: each line that is not blank is a sentence. `paragraph`: paragraphs
+            stand between blank lines and are split into sentences.
+        progress: told of bytes read from disk.
+
+    Raises:
+        FormatError: a file is missing, empty, binary, damaged or not UTF-8.
+        InvalidInputError: the unit is unknown.
+    """
+    if unit not in UNITS:
+        raise InvalidInputError(
+            f"corpus.unit is {unit!r}, it can be {' or '.join(UNITS)}", parameter="corpus.unit"
+        )
+    digest = hashlib.sha256()
+    sentences: list[str] = []
+    progress.start("reading text", sum(p.stat().st_size for p in paths if p.is_file()))
+    for path in paths:
+        sentences += read_sentences(path, unit=unit, digest=digest, progress=progress)
+    progress.finish()
+    return Corpus(sentences, digest.hexdigest(), [path.name for path in paths])
+
+
+def read_sentences(
+    path: Path, *, unit: str, digest: "hashlib._Hash | None" = None, progress: Progress | None = None
+) -> Iterator[str]:
+    """The sentences of one file, of which no more than a block is in memory.
+
+    Args:
+        path: the file.
+        unit: `line` or `paragraph`; see `read_corpus`.
+        digest: told of the decompressed bytes.
+        progress: told of bytes read from disk.
+
+    Raises:
+        FormatError: see `read_corpus`.
+    """
+    lines = read_lines(path, digest=digest, progress=progress)
+    if unit == "line":
+        found = (text for line in lines if (text := line.strip()))
+    else:
+        found = (s for block in paragraphs(lines) for s in split_sentences(block))
+    is_empty = True
+    for sentence in found:
+        is_empty = False
+        yield sentence
+    if is_empty:
+        raise FormatError(path, "holds no sentence", hint="give a text file with at least one line")
+
+
+def read_lines(
+    path: Path, *, digest: "hashlib._Hash | None" = None, progress: Progress | None = None
+) -> Iterator[str]:
+    r"""The lines of one file, without their ends (`\n` or `\r\n`).
+
+    Raises:
+        FormatError: see `read_corpus`.
+    """
+    offset = 0
+    pending = [b""]  # the line that has not ended yet, in pieces
+    for chunk in _chunks(path, progress):
+        if digest is not None:
+            digest.update(chunk)
+        head, newline, tail = chunk.rpartition(b"\n")
+        if not newline:
+            pending.append(chunk)
+            _check_line(path, pending, offset)
+            continue
+        block = b"".join([*pending, head])
+        yield from _decode(path, block, offset).removesuffix("\r").split("\n")  # its "\n" is cut off
+        offset += len(block) + 1
+        pending = [tail]
+    if last := b"".join(pending):
+        yield _decode(path, last, offset)
+    elif offset == 0:
+        raise FormatError(path, "is empty (0 bytes)", hint="give a text file")
+
+
+def _check_line(path: Path, pieces: Sequence[bytes], offset: int) -> None:
+    if sum(map(len, pieces)) > MAX_LINE_BYTES:
+        raise FormatError(
+            path,
+            f"has a line of more than {MAX_LINE_BYTES:,} bytes, which begins at byte {offset}",
+            hint="give text in lines, one sentence or paragraph each",
+        )
+
+
+def _decode(path: Path, block: bytes, offset: int) -> str:
+    if offset == 0 and _ARPA_HEADER.match(block):
+        raise FormatError(
+            path, "looks like an ARPA file, not like text", hint="use gramophone models import-arpa"
+        )
+    zero = block.find(0)
+    if zero >= 0:
+        raise FormatError(
+            path,
+            f"is binary: byte {offset + zero} is NUL",
+            hint="give text; .gz, .xz and .zst may be compressed",
+        )
+    try:
+        text = block.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(
+            path,
+            f"is not UTF-8: byte {offset + error.start} is 0x{block[error.start]:02x} ({error.reason})",
+            hint="convert it first, for example with iconv -t utf-8",
+        ) from None
+    text = text.replace("\r\n", "\n")
+    return text.removeprefix("\ufeff") if offset == 0 else text  # a byte-order mark is no part of the text
+
+
+def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as raw:
+            stream = decompressed(raw)
+            seen = 0
+            while chunk := stream.read(_CHUNK_BYTES):
+                yield chunk
+                position = raw.tell()
+                if progress is not None:
+                    progress.advance(position - seen)
+                seen = position
+    except FileNotFoundError:
+        raise FormatError(path, "there is no such file") from None
+    except IsADirectoryError:
+        raise FormatError(path, "is a folder", hint="name the files in it") from None
+    except DECOMPRESSION_ERRORS as error:
+        raise FormatError(path, f"is damaged: {error}", hint="compress or download it again") from None
+    except OSError as error:
+        raise FormatError(path, f"cannot be read: {error.strerror or error}") from None
+
+
+class EncodedCorpus(NamedTuple):
+    """Sentences of token ids, without `<s>` and `</s>`.
+
+    Attributes:
+        tokens: ids of all sentences one after the other [N], int32.
+        offsets: where each sentence starts, and N at the end [S + 1], int64.
+        num_words: words between white space in the text, for figures per word.
+        num_bytes: bytes of UTF-8 in the text, line ends aside, for figures per byte.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    num_words: int
+    num_bytes: int
+
+    @property
+    def num_sentences(self) -> int:
+        """S."""
+        return len(self.offsets) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens to predict: every token and one `</s>` a sentence."""
+        return len(self.tokens) + self.num_sentences
+
+    def sentence(self, index: int) -> npt.NDArray[np.int32]:
+        """The ids of one sentence [T]."""
+        return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+
+    def with_boundaries(self) -> npt.NDArray[np.int32]:
+        """The whole text [N + 2S], every sentence between control tokens: `<s> w w </s> <s> w w </s> …`."""
+        sentences = np.arange(self.num_sentences)
+        starts, ends = self.offsets[:-1] + 2 * sentences, self.offsets[1:] + 2 * sentences + 1
+        text = np.empty(len(self.tokens) + 2 * self.num_sentences, dtype=np.int32)
+        is_token = np.ones(len(text), dtype=np.bool_)
+        is_token[starts] = is_token[ends] = False
+        text[starts], text[ends], text[is_token] = BOS, EOS, self.tokens
+        return text
+
+    def reversed(self) -> "EncodedCorpus":
+        """The same sentences in the same places, each from its last word to its first."""
+        lengths = np.diff(self.offsets)
+        mirrored = np.repeat(self.offsets[:-1] + self.offsets[1:] - 1, lengths) - np.arange(len(self.tokens))
+        return self._replace(tokens=self.tokens[mirrored])
+
+    @classmethod
+    def from_sentences(
+        cls, sentences: Iterable[Sequence[int]], *, num_words: int = 0, num_bytes: int = 0
+    ) -> "EncodedCorpus":
+        """Collect sentences that are already encoded."""
+        rows = [np.asarray(s, dtype=np.int32) for s in sentences]
+        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum([len(r) for r in rows], out=offsets[1:])
+        tokens = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
+        return cls(tokens, offsets, num_words, num_bytes)

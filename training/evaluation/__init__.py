@@ -1,0 +1,1 @@
+"""Evaluation of published models: perplexity, autocomplete and spelling."""

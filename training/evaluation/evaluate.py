@@ -1,0 +1,294 @@
+"""Held-out evaluation of any model: log-probability, perplexity, bits per byte.
+
+The context of a token is one of:
+
+sentence  every line starts afresh after `<s>`, and its `</s>` is predicted.
+stream    the state is carried across lines: …, `</s>`, `<s>`, next line; `</s>` is predicted, `<s>`
+          is not.
+document  each text whole, line ends in it, cut into disjoint windows; a window starts from the token
+          before it alone (`<s>` for the first), and the last, shorter one from as many tokens as
+          fill it up; `</s>` is not predicted. This is how lm-evaluation-harness computes rolling
+          log-likelihoods.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import FloatArray, TokenIds
+from models.language_model import (
+    LanguageModel,
+    bits_per_unit,
+    pad_sequences,
+    perplexity,
+    prefill_sequences,
+    read_sequences,
+    score_sequences,
+)
+from models.ngram.model import NGramModel
+from models.vocabulary import BOS, EOS, UNK
+from training.corpus import EncodedCorpus
+from training.ngram.counts import HitRate, hit_rates
+from training.progress import Progress
+
+Context = Literal["sentence", "stream", "document"]
+CONTEXTS: tuple[Context, ...] = ("sentence", "stream", "document")
+DEFAULT_WINDOW_TOKENS = 65_534
+"""Tokens predicted in one window of a document."""
+
+_BATCH_TOKENS = 16_384
+CHUNK_TOKENS = 2_048
+"""Tokens of a long text read at once."""
+
+
+class CorpusScores(NamedTuple):
+    """What a model says of predicted tokens, in the corpus's order.
+
+    Attributes:
+        log_probs: natural-log probabilities [N].
+        tokens: the tokens [N].
+        matched: of an n-gram model: the length of the longest n-gram found for each [N].
+    """
+
+    log_probs: npt.NDArray[np.float32]
+    tokens: npt.NDArray[np.int64]
+    matched: npt.NDArray[np.integer[Any]] | None
+
+
+def score_corpus(
+    model: LanguageModel[Any],
+    corpus: EncodedCorpus,
+    *,
+    context: Context = "sentence",
+    window: int = DEFAULT_WINDOW_TOKENS,
+    progress: Progress,
+) -> CorpusScores:
+    """Log-probabilities of every predicted token of a corpus."""
+    progress.start(f"scoring with the {model.family}, {context} context", corpus.num_tokens)
+    if context == "sentence":
+        targets = _score_sentences(model, corpus, progress)
+    else:
+        texts = windows(corpus, window) if context == "document" else iter([_document(corpus)])
+        targets = _score_long(model, texts, progress)
+    progress.finish()
+    return targets
+
+
+def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress: Progress) -> CorpusScores:
+    lengths = np.diff(corpus.offsets) + 1  # with </s>
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    log_probs = np.zeros(starts[-1], dtype=np.float32)
+    matched = None if as_ngram(model) is None else np.zeros(starts[-1], dtype=np.uint8)
+    tokens = np.full(starts[-1], EOS, dtype=np.int64)
+    tokens[np.arange(len(corpus.tokens)) + np.repeat(np.arange(len(lengths)), lengths - 1)] = corpus.tokens
+    for rows in _batches_of_similar_length(lengths):
+        width = int(lengths[rows].max())
+        inside = np.arange(width) < lengths[rows, None]  # [B, T]
+        places = (starts[rows, None] + np.arange(width))[inside]
+        batch = np.full((len(rows), width), EOS, dtype=np.int64)
+        batch[inside] = tokens[places]
+        scores, orders = _score(model, model.initial_state(len(rows)), batch, lengths[rows])
+        log_probs[places] = scores[inside]
+        if matched is not None and orders is not None:
+            matched[places] = orders[inside]
+        progress.advance(len(places))
+    return CorpusScores(log_probs, tokens, matched)
+
+
+def _score(
+    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds
+) -> tuple[FloatArray, npt.NDArray[np.integer[Any]] | None]:
+    """Log-probabilities [B, T] and, of an n-gram model, the lengths of the n-grams found [B, T]."""
+    ngram = as_ngram(model)
+    if ngram is not None:
+        scores = ngram.score_detailed(state, tokens, lengths)
+        return scores.log_probs, scores.orders
+    return score_sequences(model, state, tokens, lengths), None
+
+
+def _score_and_advance(
+    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds
+) -> tuple[FloatArray, npt.NDArray[np.integer[Any]] | None, Any]:
+    """What `_score` tells, and the state after the tokens."""
+    if as_ngram(model) is not None:
+        return *_score(model, state, tokens, lengths), prefill_sequences(model, state, tokens, lengths)
+    read = read_sequences(model, state, tokens, lengths)
+    return read.log_probs, None, read.state
+
+
+def as_ngram(model: Any) -> Any:
+    """An n-gram model, on whatever device it computes; None for another family."""
+    return model if model.family == NGramModel.family else None
+
+
+def _batches_of_similar_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+    order = np.argsort(lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        end = start + 1
+        while end < len(order) and lengths[order[end]] * (end + 1 - start) <= _BATCH_TOKENS:
+            end += 1
+        yield order[start:end]
+        start = end
+
+
+def running_text(corpus: EncodedCorpus) -> tuple[int, TokenIds]:
+    """The token before a corpus read as one text, and its tokens; every `<s>` is in it, and not predicted."""
+    text = corpus.with_boundaries().astype(np.int64)
+    return BOS, text[1:]
+
+
+def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[TokenIds, TokenIds]]:
+    """The tokens before each window of documents, and its tokens.
+
+    With those before it, every window but the first has `window` + 1 tokens.
+    """
+    for index in range(corpus.num_sentences):
+        document = corpus.sentence(index).astype(np.int64)
+        for start in range(0, len(document), window):
+            end = min(start + window, len(document))
+            before = document[end - window - 1 : start] if start else np.array([BOS])
+            yield before, document[start:end]
+
+
+def _document(corpus: EncodedCorpus) -> tuple[TokenIds, TokenIds]:
+    before, text = running_text(corpus)
+    return np.array([before]), text
+
+
+def read_segments(model: LanguageModel[Any], stretches: Sequence[TokenIds], state: Any) -> Any:
+    """The state after one stretch of tokens a row."""
+    tokens, lengths = pad_sequences(stretches)
+    for start in range(0, tokens.shape[1], CHUNK_TOKENS):
+        chunk = tokens[:, start : start + CHUNK_TOKENS]
+        state = prefill_sequences(model, state, chunk, np.clip(lengths - start, 0, chunk.shape[1]))
+    return state
+
+
+def _score_long(
+    model: LanguageModel[Any], texts: Iterator[tuple[TokenIds, TokenIds]], progress: Progress
+) -> CorpusScores:
+    """Score texts one after the other, each in chunks with the state carried between them."""
+    log_probs: list[npt.NDArray[np.float32]] = []
+    matched: list[npt.NDArray[np.integer[Any]]] = []
+    targets: list[TokenIds] = []
+    for before, text in texts:
+        state = read_segments(model, [before], model.empty_state(1))
+        for start in range(0, len(text), CHUNK_TOKENS):
+            chunk = text[None, start : start + CHUNK_TOKENS]
+            lengths = np.asarray([chunk.shape[1]])
+            scores, orders, state = _score_and_advance(model, state, chunk, lengths)
+            predicted = chunk[0] != BOS
+            log_probs.append(scores[0, predicted])
+            if orders is not None:
+                matched.append(orders[0, predicted])
+            targets.append(chunk[0][predicted])
+            progress.advance(int(predicted.sum()))
+    if not targets:
+        return CorpusScores(np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int64), None)
+    found = np.concatenate(matched) if matched else None
+    return CorpusScores(np.concatenate(log_probs), np.concatenate(targets), found)
+
+
+class Evaluation(NamedTuple):
+    """Figures over a text.
+
+    What depends on the tokenizer: all that is per token. What does not, so that models with
+    different tokenizers compare on the same text: all that is per word or byte.
+
+    Attributes:
+        context: how contexts were made.
+        tokens: tokens predicted, `</s>` and unknown ones included.
+        oov: how many of them were `<unk>`.
+        logprob: their natural-log probability.
+        nats_per_token: the cross-entropy, −logprob / tokens; None where a probability was zero.
+        bits_per_token: the same in bits.
+        perplexity: per token, unknown ones charged at p(<unk>).
+        perplexity_without_oov: the same with unknown tokens left out of sum and count.
+        word_perplexity: per word between white space; a predicted `</s>` counts as a word.
+        byte_perplexity: per byte of UTF-8, line ends aside (`document`: included).
+        bits_per_byte: its logarithm.
+        hit_rates: of an n-gram model: which orders' n-grams were found, by order; else empty.
+    """
+
+    context: Context
+    tokens: int
+    oov: int
+    logprob: float
+    nats_per_token: float | None
+    bits_per_token: float | None
+    perplexity: float | None
+    perplexity_without_oov: float | None
+    word_perplexity: float | None
+    byte_perplexity: float | None
+    bits_per_byte: float | None
+    hit_rates: Sequence[HitRate] = ()
+
+
+def evaluate(
+    model: LanguageModel[Any],
+    corpus: EncodedCorpus,
+    *,
+    context: Context = "sentence",
+    window: int = DEFAULT_WINDOW_TOKENS,
+    progress: Progress,
+) -> Evaluation:
+    """Score a corpus and sum up.
+
+    Args:
+        model: any family.
+        corpus: encoded with the model's tokenizer; for `document` each "sentence" is a whole text.
+        context: see `training.evaluation.evaluate`.
+        window: tokens in a window, for `document`.
+        progress: told of tokens.
+    """
+    targets = score_corpus(model, corpus, context=context, window=window, progress=progress)
+    return summarise_scores(model, corpus, targets, context=context)
+
+
+def summarise_scores(
+    model: LanguageModel[Any], corpus: EncodedCorpus, targets: CorpusScores, *, context: Context
+) -> Evaluation:
+    """Sum up what a model said of a corpus."""
+    known = targets.tokens != UNK
+    logprob = float(targets.log_probs.sum(dtype="float64"))
+    known_logprob = float(targets.log_probs[known].sum(dtype="float64"))
+    ends = 0 if context == "document" else corpus.num_sentences
+    count = len(targets.tokens)
+    found: Sequence[HitRate] = ()
+    ngram = as_ngram(model)
+    if targets.matched is not None and ngram is not None:
+        found = hit_rates(targets.log_probs, targets.matched, order=ngram.order)
+    bits = bits_per_unit(logprob, count)
+    return Evaluation(
+        context=context,
+        tokens=count,
+        oov=count - int(known.sum()),
+        logprob=logprob,
+        nats_per_token=None if bits is None else -logprob / count,
+        bits_per_token=bits,
+        perplexity=perplexity(logprob, count),
+        perplexity_without_oov=perplexity(known_logprob, int(known.sum())),
+        word_perplexity=perplexity(logprob, corpus.num_words + ends),
+        byte_perplexity=perplexity(logprob, corpus.num_bytes),
+        bits_per_byte=bits_per_unit(logprob, corpus.num_bytes),
+        hit_rates=found,
+    )
+
+
+def evaluation_facts(evaluation: Evaluation) -> dict[str, Any]:
+    """The figures by name, as JSON can carry them: a log-probability of minus infinity is null.
+
+    `hit_rates` is there for n-gram models only.
+    """
+    values = evaluation._asdict()
+    values["hit_rates"] = [rate._asdict() for rate in evaluation.hit_rates]
+    if not values["hit_rates"]:
+        del values["hit_rates"]
+    values["oov_rate"] = evaluation.oov / evaluation.tokens if evaluation.tokens else 0.0
+    if not math.isfinite(evaluation.logprob):
+        values["logprob"] = None
+    return values

@@ -1,0 +1,170 @@
+"""Pre-trained word vectors as the initial embeddings of a network.
+
+The files are text: a word and its numbers a line, as word2vec and fastText write it, with the
+number of words and of dimensions in a first line, or as GloVe writes it, without. They may be
+compressed (.gz, .xz, .zst).
+"""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from models.arrays import FloatArray
+from models.errors import FormatError, InvalidInputError
+from models.neural.network import Network
+from models.vocabulary import Vocabulary
+from training.corpus import read_lines
+
+_MAX_DIGITS = 18  # of a count
+
+
+class Embeddings(NamedTuple):
+    """Vectors of some of a vocabulary's tokens.
+
+    Attributes:
+        rows: ids of the tokens that were found, each once [N].
+        vectors: theirs [N, E], float32.
+    """
+
+    rows: npt.NDArray[np.int64]
+    vectors: FloatArray
+
+
+def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddings:
+    """The vectors that a file has for tokens of a vocabulary; where it lists a word twice, the first.
+
+    Words are looked up as they are spelled; control tokens are never found. Numbers of words that the
+    vocabulary lacks are counted, not read.
+
+    Args:
+        path: the file.
+        vocabulary: whose tokens are looked for.
+        size: E, which the file's vectors must have.
+
+    Raises:
+        FormatError: the file cannot be read, a line is not a word and E numbers, lines are missing, or
+            no word is a token of the vocabulary.
+    """
+    wanted = dict(vocabulary.ids)
+    rows: list[int] = []
+    vectors: list[FloatArray] = []
+    for number, line in _word_lines(path, size):
+        word, _, numbers = line.partition(" ")
+        if numbers.count(" ") != size - 1 or not word or not numbers:
+            word, numbers = _split_line(path, number, line, size)
+        row = wanted.pop(word, None)
+        if row is not None:
+            rows.append(row)
+            vectors.append(_vector(path, number, numbers))
+    if not rows:
+        raise FormatError(
+            path,
+            f"has none of the vocabulary's {len(vocabulary.ids)} tokens",
+            hint="its words are those of tokenizer.kind=word; check tokenizer.lowercase",
+        )
+    return Embeddings(np.array(rows, dtype=np.int64), np.stack(vectors))
+
+
+def embedding_facts(path: str, embeddings: Embeddings | None) -> dict[str, Any]:
+    """What a card says of where vectors came from; nothing if they started at random."""
+    if embeddings is None:
+        return {}
+    return {"embeddings": {"source": Path(path).name, "tokens": len(embeddings.rows)}}
+
+
+def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
+    """Start a network's vectors of the tokens that were found from those given.
+
+    All are scaled by one number, so that their values have the root mean square that the network's start
+    with: vectors of other origin are up to ten times as long, which a tied output could not bear.
+
+    Raises:
+        InvalidInputError: the network's vectors are of several widths.
+    """
+    if not isinstance(network.embedding, nn.Embedding):
+        raise InvalidInputError(
+            "train.embeddings cannot start the vectors of a tied adaptive softmax, which are of several widths; "
+            "set neural.output=softmax or neural.tied=false",
+            parameter="train.embeddings",
+        )
+    weight = network.embedding.weight
+    given = torch.from_numpy(embeddings.vectors).to(weight.device)
+    with torch.no_grad():
+        scale = weight.square().mean().sqrt() / given.square().mean().sqrt().clamp(min=torch.finfo().tiny)
+        weight[torch.from_numpy(embeddings.rows).to(weight.device)] = scale * given
+
+
+def _word_lines(path: Path, size: int) -> Iterator[tuple[int, str]]:
+    """Lines that are not blank with their numbers, from 1, without what they end with; a first line of counts aside."""
+    expected: int | None = None
+    count = 0
+    for number, line in enumerate(read_lines(path), start=1):
+        text = line.rstrip(" \r")
+        if number == 1 and (counts := _header_counts(text)) is not None:
+            expected = counts[0]
+            _check_width(path, counts[1], size)
+        elif text:
+            count += 1
+            yield number, text
+    if expected is not None and count != expected:
+        raise FormatError(
+            path,
+            f"has {count} words, its first line says {expected}",
+            hint="download it again, it may be cut off",
+        )
+
+
+def _header_counts(line: str) -> tuple[int, int] | None:
+    fields = line.split(" ")
+    if len(fields) != 2 or not all(field.isdecimal() and len(field) <= _MAX_DIGITS for field in fields):
+        return None
+    return int(fields[0]), int(fields[1])
+
+
+def _split_line(path: Path, number: int, line: str, size: int) -> tuple[str, str]:
+    """The word, which holds spaces, and the numbers of an unusual line; no number ends a word that holds spaces."""
+    fields = line.split(" ")
+    width = sum(1 for _ in itertools.takewhile(_is_number, reversed(fields[1:])))
+    if width == size and fields[0]:
+        return " ".join(fields[:-size]), " ".join(fields[-size:])
+    if number <= 2 and width:
+        _check_width(path, width, size)
+    raise FormatError(
+        path,
+        f"line {number} has {width} numbers behind its word, not {size}: {line[:40]!r}",
+        hint="each line is a word and its numbers, with a space between any two",
+    )
+
+
+def _check_width(path: Path, width: int, size: int) -> None:
+    if width != size:
+        raise FormatError(
+            path,
+            f"has vectors of {width} numbers, neural.embedding_size is {size}",
+            hint=f"set neural.embedding_size={width}",
+        )
+
+
+def _vector(path: Path, number: int, numbers: str) -> FloatArray:
+    try:
+        with np.errstate(over="ignore"):  # told of below
+            vector = np.array([float(text) for text in numbers.split(" ")], dtype=np.float32)
+    except ValueError as error:
+        raise FormatError(path, f"line {number}: {error}", hint="give the file in text format") from None
+    if not np.isfinite(vector).all():
+        raise FormatError(path, f"line {number} has a number that is not finite in single precision")
+    return vector
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,478 @@
+"""Cross-entropy of the full and the adaptive softmax, in bounded memory.
+
+Positions are processed in slices, each forward and backward at once, so that logits [N, V] never
+exist as a whole. On a CPU, compiled kernels turn logits into gradients in place, in one pass and in
+threads; torch takes several passes over fresh memory, which beside matrix products in bfloat16 would
+cost as much as the products. Logits are float32, or bfloat16 that NumPy sees as 16 bits. The
+adaptive softmax (Grave et al. 2017) has a head and clusters.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import torch
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from torch import Tensor
+from torch.nn import functional
+
+from models.errors import InvalidInputError
+from models.kernels.math import bits_of_float, exp, float_of_bits
+from models.neural.adaptive_softmax import AdaptiveSoftmax
+from models.neural.softmax import OutputLayer, Softmax
+from training.neural.losses.loss import Loss, LossResult, accumulate
+
+_BITS, _HALF = ir.IntType(32), ir.IntType(16)
+
+
+@intrinsic
+def _as_float32(typing_context: Any, logit: Any) -> Any:  # noqa: ARG001
+    """A logit as float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        if logit == types.float32:
+            return arguments[0]
+        high = builder.shl(builder.zext(arguments[0], _BITS), _BITS(16))
+        return builder.bitcast(high, ir.FloatType())
+
+    return _check_logit(logit, types.float32(logit)), generate
+
+
+@intrinsic
+def _as_type_of(typing_context: Any, value: Any, logit: Any) -> Any:  # noqa: ARG001
+    """A float32 in a logit's type; of two nearest bfloat16 the even one."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        if logit == types.float32:
+            return arguments[0]
+        bits = builder.bitcast(arguments[0], _BITS)
+        even = builder.and_(builder.lshr(bits, _BITS(16)), _BITS(1))
+        rounded = builder.add(builder.add(bits, _BITS(0x7FFF)), even)
+        return builder.trunc(builder.lshr(rounded, _BITS(16)), _HALF)
+
+    return _check_logit(logit, logit(types.float32, logit)), generate
+
+
+def _check_logit(logit: Any, signature: Any) -> Any:
+    if logit not in {types.float32, types.uint16}:
+        raise numba.TypingError(f"logits are float32, or bfloat16 as uint16, not {logit}")
+    return signature
+
+
+as_float32: Any = _as_float32  # called without the typing context
+as_type_of: Any = _as_type_of
+
+
+_LOWEST_KEY = np.int32(-(2**31))
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_SIGN = np.int32(31)
+_ONE = np.float32(1)
+
+
+@numba.njit(nogil=True, inline="always")
+def _sortable_bits(value: Any) -> Any:
+    """A float32 as an integer of the same order: LLVM vectorises the maximum of integers, not that of floats."""
+    bits = np.int32(bits_of_float(value))
+    return bits ^ ((bits >> _SIGN) & _MAGNITUDE)
+
+
+@numba.njit(nogil=True, inline="always")
+def _float_of_sortable(key: Any) -> Any:
+    """The float32 of a key."""
+    return float_of_bits(np.uint32(key ^ ((key >> _SIGN) & _MAGNITUDE)))
+
+
+# infinities are left alone: they are the logits of what is never predicted
+@numba.njit(
+    nogil=True,
+    cache=True,
+    error_model="numpy",  # a row of no numbers has a loss that is none, and the trainer says so
+    fastmath={"reassoc", "nsz", "nnan", "arcp", "contract"},
+)
+def softmax_gradients(
+    logits: Any, bias: Any, targets: Any, scale: Any, pull: Any, losses: Any, log_sums: Any
+) -> None:
+    """Turn logits, less a bias, into the gradient of scale · Σ_n (loss_n + ½ pull · log_sum_n²), in place.
+
+    Args:
+        logits: [N, V], float32, or bfloat16 seen as uint16.
+        bias: [V], float32; with it, no row is all minus infinity.
+        targets: ids [N].
+        scale: of the gradients, float32.
+        pull: weight of the squared log-normalisers, float32; 0 for the plain softmax.
+        losses: written: −log p(target), [N] float32.
+        log_sums: written: log Σ exp, [N] float32.
+    """
+    size = logits.shape[1]
+    values = np.empty(size, np.float32)
+    for n in range(logits.shape[0]):
+        row = logits[n]
+        key = _LOWEST_KEY
+        for v in range(size):
+            values[v] = as_float32(row[v]) + bias[v]
+            key = max(key, _sortable_bits(values[v]))
+        highest = _float_of_sortable(key)
+        target = values[targets[n]]
+        total = np.float32(0)
+        for v in range(size):
+            e = exp(values[v] - highest)
+            values[v] = e
+            total += e
+        log_sum = np.log(total) + highest
+        losses[n] = log_sum - target
+        log_sums[n] = log_sum
+        factor = scale * (_ONE + pull * log_sum) / total
+        for v in range(size):
+            row[v] = as_type_of(values[v] * factor, row[v])
+        row[targets[n]] = as_type_of(values[targets[n]] * factor - scale, row[targets[n]])
+
+
+_LANES = 64
+"""Logits computed together, each with a sum of its own, so that the loop over them is vectorised."""
+
+_FACTORS = 64
+"""Logits of a lane between two logarithms: a product of so many factors from 1 to 2 is below 2^64."""
+_ZERO = np.float32(0)
+_NO_LOGIT = np.float32(-3e38)  # adds nothing
+
+
+@numba.njit(
+    nogil=True,
+    cache=True,
+    error_model="numpy",  # no numbers give no number
+    fastmath={"reassoc", "nsz", "nnan", "arcp", "contract"},
+)
+def logistic_gradients(logits: Any, scale: Any, losses: Any) -> None:
+    """Turn logits into the gradient of scale · Σ log(1 + exp(logit)), in place.
+
+    Args:
+        logits: [N, S], float32, or bfloat16 seen as uint16.
+        scale: of the gradients, float32.
+        losses: written: the sum of each row's log(1 + exp(logit)), [N] float32.
+    """
+    size = logits.shape[1]
+    values = np.empty(_LANES, np.float32)
+    above, products = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
+    for n in range(logits.shape[0]):
+        row = logits[n]
+        above[:] = _ZERO
+        products[:] = _ONE
+        loss = np.float64(0)
+        for begin in range(0, size, _LANES):
+            length = min(_LANES, size - begin)
+            for lane in range(length):
+                values[lane] = as_float32(row[begin + lane])
+            values[length:] = _NO_LOGIT
+            for lane in range(_LANES):
+                x = values[lane]
+                small = exp(-abs(x))
+                factor = _ONE + small
+                above[lane] += max(x, _ZERO)  # log(1 + e^x) is max(x, 0) + log(1 + e^-|x|)
+                products[lane] *= factor
+                values[lane] = (scale if x >= _ZERO else scale * small) / factor
+            for lane in range(length):
+                row[begin + lane] = as_type_of(values[lane], row[begin + lane])
+            if begin % (_LANES * _FACTORS) == _LANES * (_FACTORS - 1):
+                for lane in range(_LANES):
+                    loss += np.log(products[lane])
+                    products[lane] = _ONE
+        for lane in range(_LANES):
+            loss += above[lane] + np.log(products[lane])
+        losses[n] = loss
+
+
+AnyArray: TypeAlias = npt.NDArray[Any]
+
+
+class SoftmaxRows(NamedTuple):
+    """What became of rows of logits beside their gradients.
+
+    Attributes:
+        losses: −log p(target) [N], float32.
+        log_sums: log Σ exp [N], float32.
+    """
+
+    losses: Tensor
+    log_sums: Tensor
+
+
+def softmax_rows(
+    logits: Tensor, targets: Tensor, *, scale: float, pull: float = 0.0, bias: Tensor | None = None
+) -> SoftmaxRows:
+    """Turn logits into the gradient of scale · Σ_n (loss_n + ½ pull · log_sum_n²), in place.
+
+    Args:
+        logits: [N, V], float32 or bfloat16; written over.
+        targets: places in the rows [N].
+        scale: of the gradients.
+        pull: weight of the squared log-normalisers.
+        bias: yet to be added to each row [V], float32; None for nothing.
+    """
+    if bias is None:
+        bias = logits.new_zeros(logits.shape[1], dtype=torch.float32)
+    if logits.is_cuda:
+        return _softmax_rows_by_torch(logits, bias, targets, scale, pull)
+    losses, log_sums = torch.empty(2, len(logits))
+    rows, added, places = _numpy_view(logits), bias.numpy(), targets.numpy()
+
+    def work(part: slice) -> None:
+        softmax_gradients(
+            rows[part],
+            added,
+            places[part],
+            np.float32(scale),
+            np.float32(pull),
+            losses[part].numpy(),
+            log_sums[part].numpy(),
+        )
+
+    _in_threads(work, len(rows))
+    return SoftmaxRows(losses, log_sums)
+
+
+def logistic_rows(logits: Tensor, *, scale: float) -> Tensor:
+    """Turn logits of what is noise into the gradient of scale · Σ −log(1 − σ(logit)), in place.
+
+    Args:
+        logits: [N, S], float32 or bfloat16; written over.
+        scale: of the gradients.
+
+    Returns:
+        The sum of each row's losses [N], float32.
+    """
+    if logits.is_cuda:
+        return _logistic_rows_by_torch(logits, scale)
+    losses = torch.empty(len(logits))
+    rows = _numpy_view(logits)
+    _in_threads(
+        lambda part: logistic_gradients(rows[part], np.float32(scale), losses[part].numpy()), len(rows)
+    )
+    return losses
+
+
+def _softmax_rows_by_torch(
+    logits: Tensor, bias: Tensor, targets: Tensor, scale: float, pull: float
+) -> SoftmaxRows:
+    exact = logits.float() + bias
+    log_sums = exact.logsumexp(-1)
+    rows = torch.arange(len(targets), device=targets.device)
+    losses = log_sums - exact[rows, targets]
+    exact = torch.exp(exact - log_sums[:, None]).mul_((scale * (1 + pull * log_sums))[:, None])
+    exact[rows, targets] -= scale
+    logits.copy_(exact)
+    return SoftmaxRows(losses, log_sums)
+
+
+def _logistic_rows_by_torch(logits: Tensor, scale: float) -> Tensor:
+    exact = logits.float()
+    losses = functional.softplus(exact).sum(-1)
+    logits.copy_(torch.sigmoid(exact).mul_(scale))
+    return losses
+
+
+def _numpy_view(logits: Tensor) -> AnyArray:
+    """The same memory as an array; numpy has no bfloat16, so its 16 bits."""
+    array: AnyArray = (logits.view(torch.uint16) if logits.dtype == torch.bfloat16 else logits).numpy()
+    return array
+
+
+def _in_threads(work: Callable[[slice], None], rows: int) -> None:
+    """Do a share of the rows in each thread; what comes out does not depend on their number."""
+    threads = max(1, torch.get_num_threads())
+    cuts = np.linspace(0, rows, min(threads, rows) + 1).astype(int)
+    list(_pool(threads).map(lambda begin, end: work(slice(begin, end)), cuts[:-1], cuts[1:]))
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="loss")
+
+
+MAX_LOGITS = 1 << 22
+"""Logits held at once on a CPU; beyond the caches, fresh pages for them cost more than the products."""
+
+MAX_LOGITS_ON_CUDA = 1 << 25
+
+MIN_ROWS = 256
+"""Positions at least in a slice: each slice reads and writes matrices as large as the layer's."""
+
+
+class LinearSoftmax(NamedTuple):
+    """Losses of a linear layer's softmax and the gradients of their scaled sum.
+
+    Attributes:
+        losses: −log p(target) [N], float32.
+        log_sums: log Σ exp of the logits [N], float32.
+        grad_inputs: [N, E], in the precision of the products.
+        grad_weight: [V, E], float32.
+        grad_bias: [V], float32.
+    """
+
+    losses: Tensor
+    log_sums: Tensor
+    grad_inputs: Tensor
+    grad_weight: Tensor
+    grad_bias: Tensor
+
+
+def linear_softmax(
+    weight: Tensor,
+    bias: Tensor,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    scale: float,
+    precision: torch.dtype,
+    pull: float = 0.0,
+) -> LinearSoftmax:
+    """Losses and gradients of scale · Σ_n (loss_n + ½ pull · log_sum_n²); nothing is differentiated by torch.
+
+    Args:
+        weight: [V, E].
+        bias: [V]; minus infinity for what is never predicted.
+        inputs: [N, E]; N may be 0.
+        targets: places in [0, V) that follow [N].
+        scale: of the gradients.
+        precision: of the matrix products.
+        pull: weight of the squared log-normalisers.
+    """
+    weight, bias = weight.detach().to(precision), bias.detach().float()
+    inputs = inputs.to(precision)
+    count, size = (
+        len(targets),
+        max(MIN_ROWS, (MAX_LOGITS_ON_CUDA if inputs.is_cuda else MAX_LOGITS) // len(bias)),
+    )
+    answer = LinearSoftmax(
+        inputs.new_empty(count, dtype=torch.float32),
+        inputs.new_empty(count, dtype=torch.float32),
+        torch.empty_like(inputs),
+        torch.zeros_like(weight, dtype=torch.float32),
+        torch.zeros_like(bias),
+    )
+    buffer = inputs.new_empty(min(size, count), len(bias))
+    for start in range(0, count, size):
+        cut = slice(start, min(start + size, count))
+        logits = buffer[: cut.stop - start]
+        torch.mm(inputs[cut], weight.T, out=logits)  # a bias added here would be spread over all rows first
+        rows: SoftmaxRows = softmax_rows(logits, targets[cut], scale=scale, pull=pull, bias=bias)
+        answer.losses[cut], answer.log_sums[cut] = rows
+        torch.mm(logits, weight, out=answer.grad_inputs[cut])
+        if precision == torch.float32:
+            answer.grad_weight.addmm_(logits.T, inputs[cut])
+        else:
+            answer.grad_weight.add_(logits.T @ inputs[cut])
+        answer.grad_bias.add_(logits.sum(0, dtype=torch.float32))
+    return answer
+
+
+class FullSoftmax(Loss):
+    """Mean cross-entropy, plus ½ `self_normalise` times the mean squared log-normaliser.
+
+    The second term pulls Σ exp of the logits towards 1, so that logits can stand for log-probabilities
+    where a sum over the vocabulary is too slow (Devlin et al. 2014; Chen et al. 2015, "variance regularisation").
+
+    Args:
+        self_normalise: weight of the second term; 0 for plain cross-entropy.
+    """
+
+    def __init__(self, *, self_normalise: float = 0.0) -> None:
+        self.self_normalise = self_normalise
+
+    def __call__(
+        self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
+    ) -> LossResult:
+        """Add the gradients of the mean loss to the output layer's; see `Loss`."""
+        layer = require_softmax(output, loss="softmax")
+        done = linear_softmax(
+            layer.weight,
+            layer.bias + layer.never_predicted,
+            features,
+            ids,
+            scale=1 / len(ids),
+            precision=precision,
+            pull=self.self_normalise,
+        )
+        accumulate(layer.weight, done.grad_weight)
+        accumulate(layer.bias, done.grad_bias)
+        losses = done.losses
+        if self.self_normalise:
+            losses = losses + 0.5 * self.self_normalise * done.log_sums.square()
+        return LossResult(float(losses.mean(dtype=torch.float64)), done.grad_inputs.to(features.dtype))
+
+
+def require_softmax(output: OutputLayer, *, loss: str) -> Softmax:
+    """The output layer, if it is a softmax over the whole vocabulary.
+
+    Raises:
+        InvalidInputError: it is another.
+    """
+    if isinstance(output, Softmax):
+        return output
+    raise InvalidInputError(
+        f"train.loss {loss} trains neural.output=softmax, not {type(output).__name__}", parameter="train.loss"
+    )
+
+
+class AdaptiveCrossEntropy(Loss):
+    """Mean cross-entropy of an `AdaptiveSoftmax`, the logarithm of a product of two softmaxes (Grave et al. 2017)."""
+
+    def __call__(
+        self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
+    ) -> LossResult:
+        """Add the gradients of the mean loss to the output layer's; see `Loss`.
+
+        Parameters of a cluster that nothing needed get gradients of zero.
+        """
+        if not isinstance(output, AdaptiveSoftmax):
+            raise InvalidInputError(
+                f"the adaptive softmax's loss cannot train {type(output).__name__}", parameter="train.loss"
+            )
+        vectors = output.vectors
+        ranks = vectors.rank[ids]
+        head = linear_softmax(
+            *output.head(), features, output.head_index(ranks), scale=1 / len(ids), precision=precision
+        )
+        size = vectors.bounds[1]
+        accumulate(vectors.table(0), head.grad_weight[:size])
+        accumulate(output.clusters, head.grad_weight[size:])
+        accumulate(output.biases[0], head.grad_bias)
+        gradient = head.grad_inputs.float()
+        loss = head.losses.sum(dtype=torch.float64)
+        for cluster in range(1, len(vectors)):
+            loss += _cluster_loss(output, cluster, features, ranks, gradient, precision)
+        return LossResult(float(loss) / len(ids), gradient.to(features.dtype))
+
+
+def _cluster_loss(
+    output: AdaptiveSoftmax,
+    cluster: int,
+    features: Tensor,
+    ranks: Tensor,
+    gradient: Tensor,
+    precision: torch.dtype,
+) -> Tensor:
+    """Add a cluster's gradients to its parameters' and to the features' [N, E]; returns its summed losses."""
+    vectors = output.vectors
+    begin, end = vectors.bounds[cluster], vectors.bounds[cluster + 1]
+    rows = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
+    projection = vectors.projection(cluster).detach().to(precision)
+    inputs = features[rows].to(precision)
+    inside = linear_softmax(
+        vectors.table(cluster),
+        output.biases[cluster],
+        inputs @ projection.T,
+        ranks[rows] - begin,
+        scale=1 / len(ranks),
+        precision=precision,
+    )
+    accumulate(vectors.table(cluster), inside.grad_weight)
+    accumulate(output.biases[cluster], inside.grad_bias)
+    accumulate(vectors.projection(cluster), (inside.grad_inputs.T @ inputs).float())
+    gradient.index_add_(0, rows, (inside.grad_inputs @ projection).to(gradient.dtype))
+    return inside.losses.sum(dtype=torch.float64)

@@ -1,0 +1,284 @@
+"""Optimisers, learning-rate schedules, weight averages, output penalties and dropout schedules.
+
+Averages of the weights over many updates predict better than the weights of one of them. Penalties
+on outputs are AR and TAR (Merity et al. 2017, "Revisiting activation regularization"); dropout may
+rise over a run (Morerio et al. 2017, "curriculum dropout").
+"""
+
+import bisect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+
+from models.neural.cells import Dropout
+from models.neural.network import Network
+from training.neural.settings import TrainSettings
+
+StopReason = Literal["max_minutes", "max_steps", "epochs"]
+
+_CYCLE_START = 1 / 25  # of the peak, Smith's usual ratio
+_MIN_RATE_SHARE = 0.01
+
+
+class Schedule:
+    """Maps updates and the clock to a share of the run.
+
+    Args:
+        settings: the bounds and the shape of the learning rate.
+        steps_per_epoch: updates in one pass over the text.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, settings: TrainSettings, *, steps_per_epoch: int, clock: Callable[[], float]) -> None:
+        self._settings = settings
+        self._epoch_steps = settings.epochs * steps_per_epoch
+        self._steps = min(self._epoch_steps, settings.max_steps or self._epoch_steps)
+        self._clock = clock
+        self._started = clock()
+
+    def resume_from(self, seconds: float) -> None:
+        """Count from seconds that the run took before it was interrupted."""
+        self._started = self._clock() - seconds
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began, pauses left out."""
+        return self._clock() - self._started
+
+    def done(self, step: int, *, seconds: float | None = None) -> float:
+        """The share of the run behind it after `step` updates: of its updates or of its time, the larger.
+
+        Args:
+            step: updates made.
+            seconds: since the run began, if not by this clock.
+        """
+        share = step / self._steps
+        if self._settings.max_minutes is not None:
+            seconds = self.seconds if seconds is None else seconds
+            share = max(share, seconds / (60 * self._settings.max_minutes))
+        return min(share, 1.0)
+
+    def reached(self, step: int) -> StopReason:
+        """Which bound ended the run after `step` updates."""
+        if step < self._steps:
+            return "max_minutes"
+        return "epochs" if step >= self._epoch_steps else "max_steps"
+
+    def learning_rate(self, done: float) -> float:
+        """The rate at a share of the run; see `TrainSettings.schedule`."""
+        settings, peak = self._settings, self._settings.learning_rate
+        if done < settings.warmup:
+            lowest = _CYCLE_START if settings.schedule == "one-cycle" else 0.0
+            risen = done / settings.warmup
+            return peak * max(lowest + (1 - lowest) * risen, _MIN_RATE_SHARE)
+        since = (done - settings.warmup) / (1 - settings.warmup)
+        if settings.schedule == "cosine":
+            return peak * 0.5 * (1 + math.cos(math.pi * since))
+        if settings.schedule == "one-cycle":
+            return peak * self._one_cycle_rate(done)
+        if settings.schedule == "step":
+            return peak * settings.decay_factor ** bisect.bisect_right(settings.decay_at, done)
+        return peak
+
+    def _one_cycle_rate(self, done: float) -> float:
+        turn = 1 - self._settings.anneal
+        if done < turn:
+            fallen = (done - self._settings.warmup) / (turn - self._settings.warmup)
+            return 1 - (1 - _CYCLE_START) * fallen
+        return _CYCLE_START * (1 - done) / (1 - turn) if turn < 1 else _CYCLE_START
+
+
+def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
+    """The optimiser that the settings name, over all parameters.
+
+    Weight decay acts on matrices only. Biases, the gains of norms and learned initial states set
+    levels; pulling them to zero only shifts what the network expresses.
+    """
+    matrices = [p for p in network.parameters() if p.ndim == 2]
+    others = [p for p in network.parameters() if p.ndim != 2]
+    groups = [
+        {"params": matrices, "weight_decay": settings.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    rate = settings.learning_rate
+    if settings.optimizer == "sgd":
+        return SGD(groups, lr=rate, momentum=settings.momentum, fused=True)
+    if settings.optimizer == "rmsprop":
+        return RMSprop(groups, lr=rate, momentum=settings.momentum, foreach=True)
+    adam = AdamW if settings.optimizer == "adamw" else Adam
+    return adam(groups, lr=rate, betas=settings.betas, fused=True)
+
+
+def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
+    """Make the next update use a rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+class WeightAverage:
+    """The average that the settings name.
+
+    `ema` is an exponential moving average (Polyak and Juditsky 1992; decayed). While it is young, its
+    decay is (1 + t) / (10 + t) after t updates, so that it forgets the random start. `nt-asgd` is the plain
+    mean of all updates since the first validation that was no better than the best of those more than
+    `nonmonotone` before it (Merity et al. 2018, algorithm 1).
+
+    Args:
+        network: whose parameters are averaged; an average has a copy of them, and `none` does not.
+        settings: which average.
+
+    Attributes:
+        updates: that are in the average; 0 while it has not begun.
+    """
+
+    def __init__(self, network: nn.Module, settings: TrainSettings) -> None:
+        self.updates = 0
+        self._settings = settings
+        self._parameters = [parameter.data for parameter in network.parameters()]
+        self._averages: list[Tensor] = []
+        self._validations: list[float] = []
+        self._triggered = False
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether `nt-asgd` has still to begin; what is worse until then is a reason to begin, not to stop."""
+        return self._settings.average == "nt-asgd" and not self.updates
+
+    @torch.no_grad()
+    def add(self, done: float) -> None:
+        """Take in the weights after an update, `done` being the share of the run behind it."""
+        if not self._wanted(done):
+            return
+        if self.updates:
+            torch._foreach_lerp_(self._averages, self._parameters, self._share_of_newest())
+        else:
+            self._averages = [parameter.clone() for parameter in self._parameters]
+        self.updates += 1
+
+    def record_validation(self, perplexity: float) -> None:
+        """Take note of a validation; `nt-asgd` begins when there is no more progress."""
+        if self._triggered or self._settings.average != "nt-asgd":
+            return
+        earlier = self._validations[: -self._settings.nonmonotone]
+        self._triggered = bool(earlier) and perplexity > min(earlier)
+        self._validations.append(perplexity)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """For a while, the network has the average for its weights, if there is one."""
+        if not self.updates:
+            yield
+            return
+        own = [parameter.clone() for parameter in self._parameters]
+        self._set(self._averages)
+        try:
+            yield
+        finally:
+            self._set(own)
+
+    def state(self) -> dict[str, Any]:
+        """All that a resumed run needs: tensors and numbers."""
+        return {
+            "updates": self.updates,
+            "averages": self._averages,
+            "validations": self._validations,
+            "triggered": self._triggered,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` said."""
+        self.updates = state["updates"]
+        self._averages = [
+            average.to(parameter.device)
+            for average, parameter in zip(state["averages"], self._parameters, strict=False)
+        ]
+        self._validations = list(state["validations"])
+        self._triggered = state["triggered"]
+
+    def _wanted(self, done: float) -> bool:
+        if self._settings.average == "ema":
+            return done >= self._settings.average_start
+        return self._triggered
+
+    def _share_of_newest(self) -> float:
+        if self._settings.average == "nt-asgd":
+            return 1 / (self.updates + 1)
+        return 1 - min(self._settings.average_decay, (1 + self.updates) / (10 + self.updates))
+
+    @torch.no_grad()
+    def _set(self, values: list[Tensor]) -> None:
+        torch._foreach_copy_(self._parameters, values)
+
+
+class OutputPenalties:
+    """Adds α · mean(d²) + β · mean((h_t − h_{t−1})²) to what is minimised, h being outputs, d those after dropout.
+
+    Their gradients are simple, so they are added where the loss's own gradient passes by: nothing is
+    propagated twice. The loss that is reported is without them.
+
+    Args:
+        network: whose outputs [T, B, W] are penalised in training.
+        settings: α, `activation_penalty`, and β, `slowness_penalty`.
+
+    Attributes:
+        scale: of both; 1, but for a process that has a part of the batch.
+    """
+
+    def __init__(self, network: Network, settings: TrainSettings) -> None:
+        self.scale = 1.0
+        self._activation = settings.activation_penalty
+        self._slowness = settings.slowness_penalty
+        if self._activation or self._slowness:
+            network.output_dropout.register_forward_hook(self._hook)
+
+    def _hook(self, module: nn.Module, given: tuple[Tensor], dropped: Tensor) -> None:
+        outputs = given[0]
+        if not module.training or not outputs.requires_grad:
+            return
+        if self._activation:
+            activity = dropped.detach()
+            _hook_gradient(dropped, lambda gradient: self._with_activation(gradient, activity))
+        if self._slowness and len(outputs) > 1:
+            raw = outputs.detach()
+            _hook_gradient(outputs, lambda gradient: self._with_slowness(gradient, raw))
+
+    def _with_activation(self, gradient: Tensor, dropped: Tensor) -> Tensor:
+        return torch.add(gradient, dropped, alpha=2 * self.scale * self._activation / dropped.numel())
+
+    def _with_slowness(self, gradient: Tensor, outputs: Tensor) -> Tensor:
+        changes = outputs[1:] - outputs[:-1]
+        share = 2 * self.scale * self._slowness / changes.numel()
+        gradient = gradient.clone()
+        gradient[1:].add_(changes, alpha=share)
+        gradient[:-1].sub_(changes, alpha=share)
+        return gradient
+
+
+def _hook_gradient(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> None:
+    tensor.register_hook(change)  # type: ignore[no-untyped-call]  # torch ships it untyped
+
+
+class DropoutSchedule:
+    """Shares of dropped values that rise in a straight line over a run (Morerio et al. 2017, "curriculum dropout").
+
+    Weights and whole tokens are dropped alike throughout.
+
+    Args:
+        network: whose layers' shares are those at the end.
+        start: what part of them there is at the beginning, from 0 to 1.
+    """
+
+    def __init__(self, network: Network, *, start: float) -> None:
+        self._layers = [(module, module.share) for module in network.modules() if isinstance(module, Dropout)]
+        self._start = start
+
+    def set_progress(self, done: float) -> None:
+        """Set what belongs to a share of the run behind it."""
+        for layer, share in self._layers:
+            layer.share = share * (self._start + (1 - self._start) * done)

@@ -1,0 +1,97 @@
+"""Corpus as parallel token streams, cut into the segments of one update each."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.arrays import TokenIds
+from models.errors import InvalidInputError
+from training.corpus import EncodedCorpus
+
+_LENGTH_DEVIATION = 5.0  # standard deviation of lengths, in tokens
+_HALF_LENGTH_SHARE = 0.05
+_MEAN = 1 - _HALF_LENGTH_SHARE / 2
+_SHORTEST_VARIABLE = 10  # below it there is nothing to vary
+
+
+class StreamSegment(NamedTuple):
+    """What one update learns from.
+
+    Attributes:
+        epoch: the pass over the text, from 0.
+        first: whether an epoch begins here, so that nothing is carried into it.
+        inputs: ids [T, B].
+        targets: the ids that follow, [T, B]; those that are `<s>` are not to be predicted.
+    """
+
+    epoch: int
+    first: bool
+    inputs: TokenIds
+    targets: TokenIds
+
+
+class Streams:
+    """A text cut into parallel streams.
+
+    Each epoch starts at another place of the text, taken as a ring, so that the cuts between
+    streams and between stretches fall elsewhere. What an epoch looks like depends on the seed and its
+    number alone, so the number of updates made is all that a resumed run has to know.
+
+    Args:
+        corpus: the text.
+        batch_size: streams, B; fewer if the text is too short to fill them.
+        bptt_length: tokens in a stretch, T.
+        variable: whether T varies around that (Merity et al. 2018).
+        seed: of the places where epochs start, and of lengths.
+
+    Raises:
+        InvalidInputError: the text has no tokens.
+    """
+
+    def __init__(
+        self, corpus: EncodedCorpus, *, batch_size: int, bptt_length: int, variable: bool = False, seed: int
+    ) -> None:
+        self._ring = corpus.with_boundaries().astype(np.int64)
+        if len(self._ring) < 2:
+            raise InvalidInputError("the training text has no sentences", parameter="corpus")
+        self.batch_size = max(1, min(batch_size, len(self._ring) // (bptt_length + 1)))
+        self._length = (len(self._ring) - 1) // self.batch_size  # of each stream
+        self.bptt_length = min(bptt_length, self._length)
+        self._variable = variable and self.bptt_length >= _SHORTEST_VARIABLE
+        self._seed = seed
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Updates in one pass; what is left of the streams after them is left out."""
+        if self._variable:
+            return max(1, int(self._length / (_MEAN * self.bptt_length)))
+        return self._length // self.bptt_length
+
+    def segments(self, epochs: int, *, skip: int = 0) -> Iterator[StreamSegment]:
+        """The stretches of so many passes, in order, from the one after `skip` others."""
+        width = self.batch_size * self._length
+        first_epoch, first_step = divmod(skip, self.steps_per_epoch)
+        for epoch in range(first_epoch, epochs):
+            generator = np.random.default_rng([self._seed, epoch])
+            ring = np.roll(self._ring, -int(generator.integers(len(self._ring))))
+            inputs = ring[:width].reshape(self.batch_size, self._length).T  # [L, B]
+            targets = ring[1 : width + 1].reshape(self.batch_size, self._length).T
+            ends = np.cumsum(self._lengths(generator))
+            for step in range(first_step if epoch == first_epoch else 0, len(ends)):
+                cut = slice(ends[step - 1] if step else 0, ends[step])
+                yield StreamSegment(
+                    epoch, step == 0, np.ascontiguousarray(inputs[cut]), np.ascontiguousarray(targets[cut])
+                )
+
+    def _lengths(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+        """The lengths of one epoch's stretches, `steps_per_epoch` of them, no longer in all than a stream."""
+        count, mean = self.steps_per_epoch, self.bptt_length
+        if not self._variable:
+            return np.full(count, mean)
+        halved = generator.random(count) < _HALF_LENGTH_SHARE
+        spread = min(_LENGTH_DEVIATION, mean / 7)
+        lengths = generator.normal(np.where(halved, mean / 2, mean), spread)
+        lengths = lengths.clip(mean / 2 - 2 * spread, mean + 2 * spread)
+        return np.asarray(lengths * min(1.0, self._length / lengths.sum()), dtype=np.int64)

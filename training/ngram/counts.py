@@ -1,0 +1,531 @@
+"""N-gram counts of all orders from one sort, count pruning, and hit rates.
+
+The text is sorted once by the N words that start at each position, as in a suffix array cut at depth
+N, one partition of first words per core. The n-grams of every order k ≤ N are then runs of equal
+k-word prefixes in that list, already in lexicographic order, and the number of an n-gram's prefix or
+suffix is that of the (k−1)-gram at the same position or the next.
+
+Count pruning: n-grams that occur too rarely are counted, but not listed. The totals of their context
+keep their counts, so their mass falls to the context's back-off weight. Thresholds are on occurrences
+in the text, whatever is smoothed, and never fall from one order to the next; so a listed n-gram has
+its prefix and its suffix listed, which occur at least as often.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from models.errors import InvalidInputError
+from models.kernels.threads import run_slices
+from models.language_model import perplexity
+from models.ngram.build import NGrams
+from models.vocabulary import BOS, EOS
+from training.corpus import EncodedCorpus
+from training.progress import Progress
+
+IntArray: TypeAlias = npt.NDArray[np.int32]
+ByteArray: TypeAlias = npt.NDArray[np.uint8]
+
+
+class SortedText(NamedTuple):
+    """Positions in the order of the N words that start at each; equal words, as they stand in the text.
+
+    Attributes:
+        text: words, and N more than there are positions [L + N], int32.
+        positions: in order [L], int32.
+        shared: how many words each shares with the one before, up to the end of its sentence [L], uint8.
+        extents: how many words each has left in its sentence, N at most [L], uint8.
+        shares: where the positions of each share begin, and L at the end [M + 1].
+    """
+
+    text: IntArray
+    positions: IntArray
+    shared: ByteArray
+    extents: ByteArray
+    shares: Sequence[int]
+
+
+def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress) -> SortedText:
+    """Sort by the first `order` words, which every position but the last `order` has.
+
+    Args:
+        text: words [L + order], each in [0, V).
+        vocab_size: V.
+        order: N.
+        progress: told of as many steps.
+    """
+    length = len(text) - order
+    bounds, shares = _equal_partitions(text[:length], vocab_size)
+
+    def sort(share: slice) -> IntArray:
+        low, high = bounds[share.start], bounds[share.stop]
+        positions = members = np.flatnonzero((text[:length] >= low) & (text[:length] < high)).astype(np.int32)
+        for offset in reversed(range(order)):
+            positions = _sorted_by_word(
+                text, positions, offset, _smaller_words(text, members, offset, vocab_size)
+            )
+            if share.start == 0:
+                progress.advance()
+        return positions
+
+    positions = np.concatenate(run_slices(sort, list(range(len(bounds)))))
+    shared, extents = np.empty(length, np.uint8), np.empty(length, np.uint8)
+    run_slices(
+        lambda share: _share_prefixes(text, positions, order, share.start, share.stop, shared, extents),
+        shares,
+    )
+    return SortedText(text, positions, shared, extents, shares)
+
+
+def _equal_partitions(text: IntArray, vocab_size: int) -> tuple[list[int], list[int]]:
+    """First words that part the positions in shares of about the same size, one a core; and where those begin."""
+    smaller = np.concatenate([[0], np.cumsum(np.bincount(text, minlength=vocab_size))])
+    wanted = np.linspace(0, len(text), (os.cpu_count() or 1) + 1)
+    bounds = np.unique([0, *np.searchsorted(smaller, wanted[1:-1]), vocab_size])
+    return bounds.tolist(), smaller[bounds].tolist()
+
+
+@numba.njit(nogil=True, cache=True)
+def _smaller_words(
+    text: IntArray, positions: IntArray, offset: int, vocab_size: int
+) -> npt.NDArray[np.int64]:
+    """How many positions have a smaller word, by the word `offset` further on [V]."""
+    smaller = np.zeros(vocab_size + 1, np.int64)
+    for position in positions:
+        smaller[text[position + offset] + 1] += 1
+    for word in range(vocab_size):
+        smaller[word + 1] += smaller[word]
+    return smaller
+
+
+@numba.njit(nogil=True, cache=True)
+def _sorted_by_word(
+    text: IntArray, positions: IntArray, offset: int, first: npt.NDArray[np.int64]
+) -> IntArray:
+    """Sort positions, stably, by the word `offset` further on: one pass of a radix sort.
+
+    `first` [V] holds how many words are smaller than each; it is used up.
+    """
+    out = np.empty_like(positions)
+    for position in positions:
+        word = text[position + offset]
+        out[first[word]] = position
+        first[word] += 1
+    return out
+
+
+@numba.njit(nogil=True, cache=True)
+def _share_prefixes(
+    text: IntArray,
+    positions: IntArray,
+    order: int,
+    begin: int,
+    end: int,
+    shared: ByteArray,
+    extents: ByteArray,
+) -> None:
+    """What the sorted positions from `begin` to `end` share with the one before, and have left in their sentence."""
+    for i in range(begin, end):
+        here, before = positions[i], positions[i - 1]
+        extent = 1
+        while extent < order and text[here + extent - 1] != EOS:
+            extent += 1
+        common = 0
+        while i > begin and common < extent and text[here + common] == text[before + common]:
+            common += 1
+        shared[i] = common
+        extents[i] = extent
+
+
+MAX_ORDER = 255
+"""The length of an n-gram is kept in one byte while counting."""
+
+MAX_POSITIONS = 2**31 - 1 - MAX_ORDER
+"""Positions in the text are kept in four bytes."""
+
+
+class CountedNGrams(NamedTuple):
+    """The n-grams of one order and how often each occurs.
+
+    Attributes:
+        ngrams: words, prefixes, suffixes [n].
+        counts: occurrences in the text [n], int32. Unigrams list the whole vocabulary, so theirs may be 0.
+    """
+
+    ngrams: NGrams
+    counts: IntArray
+
+
+def count_ngrams(
+    corpus: EncodedCorpus, vocab_size: int, *, order: int, progress: Progress
+) -> Sequence[CountedNGrams]:
+    """The n-grams of orders 1 to `order`, with `<s>` before and `</s>` after every sentence.
+
+    No n-gram crosses a sentence's end, and `<s>` is only ever the first word of one.
+
+    Args:
+        corpus: sentences of ids in [0, V), without `<s>` and `</s>`.
+        vocab_size: V.
+        order: the length of the longest n-grams.
+        progress: told of each pass over the text.
+
+    Raises:
+        InvalidInputError: the order is out of range; the corpus is empty, too large, or has an
+            id that is outside the vocabulary or stands for `<s>` or `</s>`.
+    """
+    if not 1 <= order <= MAX_ORDER:
+        raise InvalidInputError(
+            f"ngram.order is {order}, it can be 1 to {MAX_ORDER}", parameter="ngram.order"
+        )
+    _check_corpus(corpus, vocab_size)
+    # so many </s> more, that every position has `order` words after it
+    text = np.append(corpus.with_boundaries(), np.full(order, EOS, dtype=np.int32))
+    progress.start("counting n-grams", 2 * order - 1)
+    in_order = sort_text(text, vocab_size, order=order, progress=progress)
+    counted = [_unigrams(text[:-order], vocab_size)]
+    numbers = text  # by position: the number of the n-gram that starts there; a unigram's is its word
+    for k in range(2, order + 1):
+        longer, numbers = _count_order(in_order, k, numbers)
+        counted.append(longer)
+        progress.advance()
+    progress.finish()
+    return counted
+
+
+def _check_corpus(corpus: EncodedCorpus, vocab_size: int) -> None:
+    if corpus.num_sentences == 0:
+        raise InvalidInputError("the corpus has no sentence; at least 1 is needed", parameter="corpus")
+    positions = corpus.num_tokens + corpus.num_sentences
+    if positions > MAX_POSITIONS:
+        raise InvalidInputError(
+            f"the corpus has {positions} tokens with <s> and </s>, at most {MAX_POSITIONS} can be counted in memory",
+            parameter="corpus",
+        )
+    check_ids(corpus, vocab_size, what="the corpus", parameter="corpus")
+
+
+def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: str) -> None:
+    """Make sure that a text can be counted, or looked up in counts.
+
+    Args:
+        corpus: the text.
+        vocab_size: V.
+        what: how a message calls the text.
+        parameter: where it came from.
+
+    Raises:
+        InvalidInputError: it has an id outside [0, V), or one that stands for `<s>` or `</s>`.
+    """
+    if len(corpus.tokens) == 0:
+        return
+    low, high = int(corpus.tokens.min()), int(corpus.tokens.max())
+    if low < 0 or high >= vocab_size:
+        raise InvalidInputError(
+            f"{what} has ids from {low} to {high}, the vocabulary's are 0 to {vocab_size - 1}",
+            parameter=parameter,
+        )
+    if ((corpus.tokens == BOS) | (corpus.tokens == EOS)).any():
+        raise InvalidInputError(
+            f"{what} has <s> or </s> (ids {BOS} and {EOS}) inside a sentence", parameter=parameter
+        )
+
+
+def _unigrams(text: IntArray, vocab_size: int) -> CountedNGrams:
+    nowhere = np.zeros(vocab_size, dtype=np.int32)
+    words = np.arange(vocab_size, dtype=np.int32)
+    counts = np.bincount(text, minlength=vocab_size).astype(np.int32)
+    return CountedNGrams(NGrams(words, prefixes=nowhere, suffixes=nowhere), counts)
+
+
+def _count_order(in_order: SortedText, order: int, shorter: IntArray) -> tuple[CountedNGrams, IntArray]:
+    """The n-grams of one order, and the number of the one that starts at each position."""
+    sizes = run_slices(
+        lambda share: _count_distinct(in_order.shared[share], in_order.extents[share], order), in_order.shares
+    )
+    begins = np.concatenate([[0], np.cumsum(sizes)])
+    words, prefixes, suffixes, counts = (np.zeros(begins[-1], np.int32) for _ in range(4))
+    numbers = np.zeros(len(in_order.positions), np.int32)
+
+    def list_share(share: slice) -> None:
+        number = int(begins[in_order.shares.index(share.start)])
+        _list_ngrams(
+            in_order.text,
+            in_order.positions[share],
+            in_order.shared[share],
+            in_order.extents[share],
+            order,
+            shorter,
+            number,
+            words,
+            prefixes,
+            suffixes,
+            counts,
+            numbers,
+        )
+
+    run_slices(list_share, in_order.shares)
+    return CountedNGrams(NGrams(words, prefixes, suffixes), counts), numbers
+
+
+@numba.njit(nogil=True, cache=True)
+def _count_distinct(shared: ByteArray, extents: ByteArray, order: int) -> int:
+    """How many different n-grams of one order some positions have."""
+    size = 0
+    for i in range(len(shared)):
+        size += shared[i] < order <= extents[i]
+    return size
+
+
+@numba.njit(nogil=True, cache=True)
+def _list_ngrams(
+    text: IntArray,
+    positions: IntArray,
+    shared: ByteArray,
+    extents: ByteArray,
+    order: int,
+    shorter: IntArray,
+    number: int,
+    words: IntArray,
+    prefixes: IntArray,
+    suffixes: IntArray,
+    counts: IntArray,
+    numbers: IntArray,
+) -> None:
+    """Write one order's words, prefixes, suffixes and counts [n] from `number` on, and numbers by position [L].
+
+    Positions whose sentence ends too soon are passed over.
+    """
+    number -= 1
+    for i in range(len(positions)):
+        if extents[i] < order:
+            continue
+        position = positions[i]
+        if shared[i] < order:
+            number += 1
+            words[number] = text[position + order - 1]
+            prefixes[number] = shorter[position]
+            suffixes[number] = shorter[position + 1]
+        counts[number] += 1
+        numbers[position] = number
+
+
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+
+def thresholds_by_order(prune: Sequence[int], *, order: int) -> tuple[int, ...]:
+    """One threshold for each order up to `order`: n-grams that occur at most so often are dropped.
+
+    Args:
+        prune: thresholds of the orders 1, 2, …; the last holds for all higher orders, none means 0.
+        order: the length of the longest n-grams.
+
+    Raises:
+        InvalidInputError: they are negative, fall, are too many, or would drop words.
+    """
+    problem = threshold_problem(prune, order=order)
+    if problem is not None:
+        raise InvalidInputError(f"ngram.prune {problem}", parameter="ngram.prune")
+    given = tuple(prune) or (0,)
+    return given + given[-1:] * (order - len(given))
+
+
+def threshold_problem(prune: Sequence[int], *, order: int) -> str | None:
+    """What is wrong with the thresholds, or None."""
+    shown = list(prune)
+    if len(shown) > order:
+        return f"is {shown}, thresholds of {len(shown)} orders, but ngram.order is {order}"
+    if shown and shown[0] != 0:
+        return f"is {shown}, the first threshold must be 0: words are dropped by tokenizer.min_count"
+    if shown != sorted(shown):
+        return f"is {shown}, a threshold must not be below the one before"
+    return None
+
+
+def listed_mask(counts: npt.NDArray[np.int32], threshold: int, *, order: int) -> BoolArray | None:
+    """Which n-grams of an order stay [n]; None for all, as with unigrams, which are the vocabulary."""
+    return None if order == 1 or threshold == 0 else counts > threshold
+
+
+def keep_listed(
+    ngrams: NGrams, *, kept: BoolArray | None, numbers: npt.NDArray[np.int32] | None
+) -> tuple[NGrams, npt.NDArray[np.int32] | None]:
+    """Drop n-grams and number the rest anew.
+
+    Args:
+        ngrams: all n-grams of one order.
+        kept: which of them stay [n]; None for all.
+        numbers: the new numbers of the order below by the old ones; None where they have not changed.
+
+    Returns:
+        The n-grams that stay, and their own new numbers by the old ones; None where nothing has changed.
+    """
+    words, prefixes, suffixes = ngrams
+    if kept is not None:
+        words, prefixes, suffixes = words[kept], prefixes[kept], suffixes[kept]
+    if numbers is not None:
+        prefixes, suffixes = numbers[prefixes], numbers[suffixes]
+    renumbered = None if kept is None else np.cumsum(kept, dtype=np.int32) - np.int32(1)
+    return NGrams(words, prefixes, suffixes), renumbered
+
+
+MAX_COUNT_OF_COUNTS = 7
+"""Counts of counts are kept up to this one."""
+
+
+class OrderCounts(NamedTuple):
+    """The counts of one order, and what is known of its contexts, the n-grams of the order below.
+
+    Of the words after a context, `totals` and `types` include those whose n-gram was pruned,
+    and `counts_of_counts` those n-grams themselves: they say how the text is, not what is listed.
+
+    Attributes:
+        ngrams: the n-grams that are listed [n].
+        counts: theirs [n], int32; 0 for `<s>` as a unigram, which is never predicted.
+        totals: the sum of the counts after each context [m], int32.
+        types: how many different words came after each context [m], int32.
+        counts_of_counts: how many n-grams have the count 0, 1, … 7 [8], int64.
+    """
+
+    ngrams: NGrams
+    counts: IntArray
+    totals: IntArray
+    types: IntArray
+    counts_of_counts: npt.NDArray[np.int64]
+
+
+class Observations:
+    """A counted text as smoothing looks at it; each look is a fresh pass, so that nothing is held twice.
+
+    Args:
+        counted: n-grams of the orders 1, 2, ….
+        prune: by order, n-grams that occur at most so often are dropped; see `count_pruning`.
+
+    Raises:
+        InvalidInputError: the thresholds are wrong.
+    """
+
+    def __init__(self, counted: Sequence[CountedNGrams], *, prune: Sequence[int] = ()) -> None:
+        self._counted = counted
+        self.thresholds = thresholds_by_order(prune, order=len(counted))
+
+    @property
+    def order(self) -> int:
+        """The length of the longest n-grams."""
+        return len(self._counted)
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return len(self._counted[0].counts)
+
+    def occurrences(self) -> Iterator[OrderCounts]:
+        """How often each n-gram occurs in the text, by order from 1."""
+        return self._orders(lambda k: self._counted[k - 1].counts)
+
+    def continuations(self) -> Iterator[OrderCounts]:
+        """How many different words come before each n-gram, by order from 1.
+
+        An n-gram of the highest order has its occurrences, and so has one that starts with
+        `<s>`, which nothing precedes.
+
+        Source: Heafield et al. (2013), section 3.2, «adjusted counts».
+        """
+        return self._orders(self._continuation_counts)
+
+    def _continuation_counts(self, order: int) -> IntArray:
+        counts = self._counted[order - 1].counts
+        if order == self.order:
+            return counts
+        return _count_predecessors(counts, self._counted[order].ngrams.suffixes)
+
+    def _orders(self, counts_of: Callable[[int], IntArray]) -> Iterator[OrderCounts]:
+        num_contexts = 1
+        contexts = numbers = None  # of the order below: which are listed, and their new numbers
+        for k, (every_ngram, occurrences) in enumerate(self._counted, start=1):
+            counts = counts_of(k)
+            if k == 1:
+                counts = counts.copy()
+                counts[BOS] = 0
+            totals, types, counts_of_counts = _by_context(every_ngram.prefixes, counts, num_contexts)
+            if contexts is not None:
+                totals, types = totals[contexts], types[contexts]
+            num_contexts = len(counts)
+            contexts = listed_mask(occurrences, self.thresholds[k - 1], order=k)
+            ngrams, numbers = keep_listed(every_ngram, kept=contexts, numbers=numbers)
+            counts = counts if contexts is None else counts[contexts]
+            yield OrderCounts(ngrams, counts, totals, types, counts_of_counts)
+
+
+@numba.njit(nogil=True, cache=True)
+def _count_predecessors(occurrences: IntArray, suffixes: IntArray) -> IntArray:
+    """How many n-grams have each shorter one as their suffix [n]; its occurrences where none has."""
+    counts = np.zeros_like(occurrences)
+    for suffix in suffixes:
+        counts[suffix] += 1
+    for i in range(len(counts)):
+        if counts[i] == 0:
+            counts[i] = occurrences[i]
+    return counts
+
+
+@numba.njit(nogil=True, cache=True)
+def _by_context(
+    prefixes: IntArray, counts: IntArray, num_contexts: int
+) -> tuple[IntArray, IntArray, npt.NDArray[np.int64]]:
+    """Totals and types by context, and counts of counts, in one pass."""
+    totals, types = np.zeros(num_contexts, np.int32), np.zeros(num_contexts, np.int32)
+    counts_of_counts = np.zeros(MAX_COUNT_OF_COUNTS + 1, np.int64)
+    for i in range(len(counts)):
+        count = counts[i]
+        totals[prefixes[i]] += count
+        types[prefixes[i]] += count > 0
+        if count <= MAX_COUNT_OF_COUNTS:
+            counts_of_counts[count] += 1
+    return totals, types, counts_of_counts
+
+
+class HitRate(NamedTuple):
+    """The tokens of a text for which the longest n-gram found has one length.
+
+    Attributes:
+        order: that length; 1 for a unigram.
+        tokens: how many there are.
+        share: of all tokens.
+        logprob: their mean natural-log probability; None without any, or where one is impossible.
+        perplexity: of them alone; None likewise.
+    """
+
+    order: int
+    tokens: int
+    share: float
+    logprob: float | None
+    perplexity: float | None
+
+
+def hit_rates(
+    log_probs: npt.NDArray[np.floating[Any]], matched: npt.NDArray[np.integer[Any]], *, order: int
+) -> list[HitRate]:
+    """Hit rates by order from 1.
+
+    Args:
+        log_probs: natural-log probabilities of a text's tokens [N].
+        matched: the length of the longest n-gram found for each [N].
+        order: of the model.
+    """
+    tokens = np.bincount(matched, minlength=order + 1)
+    totals = np.bincount(matched, log_probs, minlength=order + 1)
+    return [
+        HitRate(
+            order=k,
+            tokens=count,
+            share=count / max(len(matched), 1),
+            logprob=total / count if count and np.isfinite(total) else None,
+            perplexity=perplexity(total, count),
+        )
+        for k, (count, total) in enumerate(zip(tokens.tolist(), totals.tolist(), strict=True))
+        if k > 0
+    ]

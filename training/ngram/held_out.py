@@ -1,0 +1,106 @@
+"""Matches of held-out text with counted n-grams, order by order, for fitting smoothing parameters."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeAlias
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from models.vocabulary import BOS
+from training.corpus import EncodedCorpus
+from training.ngram.counts import OrderCounts, check_ids
+
+IntArray: TypeAlias = npt.NDArray[np.int32]
+
+
+class Matches(NamedTuple):
+    """What the counts of one order say of every held-out token, `</s>` included; 0 where they say nothing.
+
+    Attributes:
+        counts: of the n-gram that ends in the token [T], int32.
+        totals: of the counts after its context [T], int32.
+        pruned: how much of that belongs to n-grams that are not listed [T], int32.
+        types: how many listed words after the context have the count 1, 2, and 3 or more [T, 3], int32.
+    """
+
+    counts: IntArray
+    totals: IntArray
+    pruned: IntArray
+    types: IntArray
+
+
+def match_counts(
+    orders: Iterable[OrderCounts], held_out: EncodedCorpus, *, vocab_size: int
+) -> Iterator[Matches]:
+    """Match every held-out token once with each order.
+
+    Args:
+        orders: the counts of the orders 1, 2, ….
+        held_out: sentences of ids in [0, V), without `<s>` and `</s>`.
+        vocab_size: V.
+
+    Raises:
+        InvalidInputError: the held-out text has ids that are outside the vocabulary or stand for `<s>` or `</s>`.
+    """
+    check_ids(held_out, vocab_size, what="the held-out text", parameter="valid")
+    text = held_out.with_boundaries()
+    predicted = text != BOS
+    contexts = np.zeros_like(text)
+    for k, order in enumerate(orders, start=1):
+        words, prefixes, _ = order.ngrams
+        numbers = text if k == 1 else _find_ngrams(words, prefixes, contexts, text)
+        yield _matches(order, numbers[predicted], contexts[predicted])
+        contexts = np.roll(numbers, 1)  # the first position has none before it, but holds `<s>`
+
+
+def _matches(order: OrderCounts, numbers: IntArray, contexts: IntArray) -> Matches:
+    listed, types = _listed_by_context(order.ngrams.prefixes, order.counts, len(order.totals))
+    return Matches(
+        counts=_values_at(numbers, order.counts),
+        totals=_values_at(contexts, order.totals),
+        pruned=_values_at(contexts, order.totals - listed),
+        types=_values_at(contexts, types),
+    )
+
+
+def _values_at(places: IntArray, values: IntArray) -> IntArray:
+    """Values of n-grams or contexts [T, …]; 0 at a place of −1."""
+    found = np.zeros((len(places), *values.shape[1:]), dtype=np.int32)
+    known = places >= 0
+    found[known] = values[places[known]]
+    return found
+
+
+@numba.njit(nogil=True, cache=True)
+def _find_ngrams(words: IntArray, prefixes: IntArray, contexts: IntArray, text: IntArray) -> IntArray:
+    """The number of the n-gram that ends at each position, by bisection; −1 where there is none.
+
+    `contexts` holds the number of the n-gram of the order below that ends just before.
+    """
+    numbers = np.full(len(text), -1, np.int32)
+    for position in range(len(text)):
+        context, word = contexts[position], text[position]
+        if context < 0:
+            continue
+        begin, end = 0, len(words)
+        while begin < end:
+            middle = (begin + end) >> 1
+            if prefixes[middle] < context or (prefixes[middle] == context and words[middle] < word):
+                begin = middle + 1
+            else:
+                end = middle
+        if begin < len(words) and prefixes[begin] == context and words[begin] == word:
+            numbers[position] = begin
+    return numbers
+
+
+@numba.njit(nogil=True, cache=True)
+def _listed_by_context(prefixes: IntArray, counts: IntArray, num_contexts: int) -> tuple[IntArray, IntArray]:
+    """The sum of the listed counts after each context [m], and how many are 1, 2, and 3 or more [m, 3]."""
+    listed, types = np.zeros(num_contexts, np.int32), np.zeros((num_contexts, 3), np.int32)
+    for i in range(len(counts)):
+        listed[prefixes[i]] += counts[i]
+        if counts[i] > 0:
+            types[prefixes[i], min(counts[i], 3) - 1] += 1
+    return listed, types

@@ -1,0 +1,140 @@
+"""Arithmetic shared by interpolated smoothing methods.
+
+    p(w|h) = (1 − μ(h)) (c(hw) − D(c(hw))) / c(h) + γ(h) p(w|h')
+
+h' is h without its first word; below the unigrams is the uniform distribution over all words but
+`<s>`. c(h) is the sum of the counts after h, μ(h) the share that the order below gets in any case,
+and D the discount of a count. γ(h) is all the mass left to the order below: μ(h), the discounts, and
+the counts of pruned n-grams. It is also the back-off weight of h, so words that are not listed after
+h have exactly γ(h) p(w|h'). After contexts that nothing follows γ is 1.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeAlias
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from models.ngram.build import NGrams, NGramWeights
+from models.vocabulary import BOS
+from training.ngram.counts import OrderCounts
+
+DoubleArray: TypeAlias = npt.NDArray[np.float64]
+
+
+class EstimatedOrder(NamedTuple):
+    """What estimating one order gives.
+
+    Attributes:
+        ngrams: its n-grams [n].
+        log10_probs: theirs [n], float32.
+        log10_backoffs: of its contexts, the n-grams of the order below [m], float32.
+    """
+
+    ngrams: NGrams
+    log10_probs: npt.NDArray[np.float32]
+    log10_backoffs: npt.NDArray[np.float32]
+
+
+def attach_backoffs(estimated: Iterable[EstimatedOrder]) -> list[tuple[NGrams, NGramWeights]]:
+    """Put each back-off weight beside its n-gram: those found with order k belong to order k − 1.
+
+    The empty context's is never charged, and the longest n-grams are no contexts.
+    """
+    orders = list(estimated)
+    nothing = np.zeros(0, dtype=np.float32)
+    log10_backoffs = [*(order.log10_backoffs for order in orders[1:]), nothing]
+    return [
+        (order.ngrams, NGramWeights(order.log10_probs, backoffs))
+        for order, backoffs in zip(orders, log10_backoffs, strict=True)
+    ]
+
+
+def uniform_distribution(vocab_size: int) -> DoubleArray:
+    """What stands below the unigrams [1]: the same probability for every word but `<s>`."""
+    return np.full(1, 1.0 / (vocab_size - 1))
+
+
+def log10(values: DoubleArray) -> npt.NDArray[np.float32]:
+    """Logarithms in single precision; that of 0 is minus infinity."""
+    with np.errstate(divide="ignore"):
+        return np.log10(values).astype(np.float32)
+
+
+class InterpolationLevel(NamedTuple):
+    """How one order is interpolated with the one below.
+
+    Attributes:
+        discounts: D, what is taken from counts of 0, 1, 2, and 3 or more [4].
+        lower_shares: μ by context [m]; 1 for contexts that shall say nothing of their own.
+    """
+
+    discounts: DoubleArray
+    lower_shares: DoubleArray
+
+
+def interpolate(
+    orders: Iterable[OrderCounts], level: Callable[[OrderCounts], InterpolationLevel]
+) -> list[tuple[NGrams, NGramWeights]]:
+    """A back-off model from counts.
+
+    Args:
+        orders: the counts of the orders 1, 2, ….
+        level: how an order is interpolated with the one below it.
+    """
+    return attach_backoffs(_estimate(orders, level))
+
+
+def _estimate(
+    orders: Iterable[OrderCounts], level: Callable[[OrderCounts], InterpolationLevel]
+) -> Iterator[EstimatedOrder]:
+    lower = None
+    for order in orders:
+        is_first = lower is None
+        lower = uniform_distribution(len(order.counts)) if lower is None else lower
+        lower, backoffs = _interpolate(
+            order.ngrams.prefixes, order.ngrams.suffixes, order.counts, order.totals, *level(order), lower
+        )
+        if is_first:
+            lower[BOS] = 0.0
+        yield EstimatedOrder(order.ngrams, log10(lower), log10(backoffs))
+
+
+@numba.njit(nogil=True, cache=True)
+def _interpolate(
+    prefixes: npt.NDArray[np.int32],
+    suffixes: npt.NDArray[np.int32],
+    counts: npt.NDArray[np.int32],
+    totals: npt.NDArray[np.int32],
+    discounts: DoubleArray,
+    lower_shares: DoubleArray,
+    lower: DoubleArray,
+) -> tuple[DoubleArray, DoubleArray]:
+    """Probabilities of one order [n], and the back-off weights of its contexts [m].
+
+    The n-grams of a context lie together. What is freed is summed by itself, not as a
+    difference from 1, so that it is exactly 0 where nothing is.
+    """
+    probs, backoffs = np.empty(len(counts), np.float64), np.ones(len(totals), np.float64)
+    for i in range(len(counts)):  # by itself, so that the scattered reads overlap
+        probs[i] = lower[suffixes[i]]
+    begin = 0
+    while begin < len(counts):
+        context = prefixes[begin]
+        listed, taken = np.int64(0), 0.0
+        end = begin
+        while end < len(counts) and prefixes[end] == context:
+            listed += counts[end]
+            taken += discounts[min(counts[end], 3)]
+            end += 1
+        scale, backoff = 0.0, 1.0
+        if totals[context] > 0:
+            scale = (1.0 - lower_shares[context]) / totals[context]
+            backoff = lower_shares[context] + scale * (totals[context] - listed + taken)
+        backoffs[context] = backoff
+        for i in range(begin, end):
+            own = counts[i] - discounts[min(counts[i], 3)]
+            probs[i] = scale * own + backoff * probs[i]
+        begin = end
+    return probs, backoffs

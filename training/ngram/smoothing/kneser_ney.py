@@ -1,0 +1,245 @@
+"""Absolute discounting, Kneser–Ney and modified Kneser–Ney: a discount is subtracted from every count.
+
+    p(w|h) = (c(hw) − D(c(hw))) / Σ_x c(hx) + γ(h) p(w|h')
+
+The three differ in what they count below the highest order, occurrences or different preceding
+words, and in how many discounts they have. γ(h) is the mass that discounts and pruning free.
+
+Discounts come from counts of counts, or are fitted on held-out text. Counts of counts estimate
+discounts well if rare n-grams are many and selected by chance alone. Subword pieces, closed
+vocabularies and texts with rare words replaced are not so: hardly a piece occurs once. There the
+discounts that make held-out text most probable are better.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+import numpy as np
+
+from training.corpus import EncodedCorpus
+from training.ngram.counts import Observations, OrderCounts
+from training.ngram.held_out import Matches, match_counts
+from training.ngram.smoothing.interface import (
+    FALLBACK_DISCOUNTS,
+    SINGLE_FALLBACK_DISCOUNT,
+    Discounts,
+    Smoothed,
+    modified_discounts,
+    require_held_out,
+    single_discount,
+)
+from training.ngram.smoothing.interpolation import (
+    DoubleArray,
+    InterpolationLevel,
+    interpolate,
+    uniform_distribution,
+)
+
+MIN_DISCOUNT = 1e-3
+"""Something is always left for words that neither text has."""
+
+_TOLERANCE = 1e-4  # of a discount, from one round to the next
+_MAX_ROUNDS = 100
+_MAX_NEWTON_STEPS = 50
+
+
+def fit_discounts(
+    matches: Iterable[Matches], *, num_discounts: Literal[1, 3], vocab_size: int
+) -> list[Discounts]:
+    """The discounts by order under which held-out text is most probable.
+
+    They are searched for one after the other, in turns, from the fallback's values. A token's
+    probability is a linear function of any one of them, so the log-likelihood is concave in
+    it, and its one maximum in [`MIN_DISCOUNT`, j] is found by Newton's method.
+
+    Source: discounts as parameters to be optimised: Chen and Goodman (1998), section 4.1.
+
+    Args:
+        matches: held-out text against the orders 1, 2, ….
+        num_discounts: 3 for counts of 1, 2, and 3 or more; 1 for the same for all.
+        vocab_size: V.
+    """
+    orders = [_Evidence(one_order, num_discounts) for one_order in matches]
+    start = FALLBACK_DISCOUNTS if num_discounts == 3 else SINGLE_FALLBACK_DISCOUNT
+    found = np.array([start[:num_discounts]] * len(orders))
+    for _ in range(_MAX_ROUNDS):
+        before = found.copy()
+        _improve_discounts(orders, found, float(uniform_distribution(vocab_size)[0]))
+        if np.abs(found - before).max() < _TOLERANCE:
+            break
+    rows = [[float(d) for d in row] * (3 // num_discounts) for row in found]
+    return [Discounts(*row) for row in rows]
+
+
+class _Evidence:
+    """What one order says of the held-out tokens [T], by discount.
+
+    Attributes:
+        frequencies: counts over totals [T].
+        pruned: the share of n-grams that are not listed [T]; 1 where the context was never seen.
+        freed: what the order below gains by each discount of 1 [T, D].
+        lost: what the n-gram itself loses by it [T, D].
+    """
+
+    def __init__(self, matches: Matches, num_discounts: int) -> None:
+        seen = matches.totals > 0
+        weights: DoubleArray = np.divide(1.0, matches.totals, out=np.zeros(len(seen)), where=seen)
+        types = matches.types.astype(np.float64)
+        if num_discounts == 1:
+            types = types.sum(axis=1, keepdims=True)
+        counted_as = np.minimum(matches.counts, num_discounts)[:, None]
+        which = (counted_as == np.arange(1, num_discounts + 1)).astype(np.float64)
+        self.frequencies: DoubleArray = matches.counts * weights
+        self.pruned: DoubleArray = np.where(seen, matches.pruned * weights, 1.0)
+        self.freed: DoubleArray = types * weights[:, None]
+        self.lost: DoubleArray = which * weights[:, None]
+
+
+def _improve_discounts(orders: list[_Evidence], discounts: DoubleArray, uniform_prob: float) -> None:
+    """One round: every discount [orders, D] in turn takes its best value, the others as they are."""
+    backoffs = [e.pruned + e.freed @ d for e, d in zip(orders, discounts, strict=True)]
+    lower = np.full(len(backoffs[0]), uniform_prob)
+    for k, evidence in enumerate(orders):
+        # how much this order's probability counts at the highest, and what is added on the way there
+        factor, added = np.ones_like(lower), np.zeros_like(lower)
+        for j in range(k + 1, len(orders)):
+            factor *= backoffs[j]
+            added = added * backoffs[j] + orders[j].frequencies - orders[j].lost @ discounts[j]
+        for column in range(discounts.shape[1]):
+            slopes = factor * (evidence.freed[:, column] * lower - evidence.lost[:, column])
+            own = evidence.frequencies - evidence.lost @ discounts[k]
+            backoff = evidence.pruned + evidence.freed @ discounts[k]
+            probs = added + factor * (own + backoff * lower)
+            discounts[k, column] = _best_discount(probs, slopes, discounts[k, column], highest=column + 1.0)
+        backoffs[k] = evidence.pruned + evidence.freed @ discounts[k]
+        lower = evidence.frequencies - evidence.lost @ discounts[k] + backoffs[k] * lower
+
+
+def _best_discount(probs: DoubleArray, slopes: DoubleArray, start: float, *, highest: float) -> float:
+    """The discount that maximises Σ log p, where p = probs + slopes · (discount − start) [T].
+
+    The derivative falls throughout; its root is kept between two bounds.
+    """
+    concerned = slopes != 0
+    probs, slopes = probs[concerned], slopes[concerned]
+
+    def derivatives(discount: float) -> tuple[float, float]:
+        ratios = slopes / (probs + slopes * (discount - start))
+        return float(ratios.sum()), -float((ratios * ratios).sum())
+
+    low, high, discount, following = MIN_DISCOUNT, highest, start, start
+    if len(slopes) == 0:
+        return start
+    if derivatives(low)[0] <= 0:
+        return low
+    if derivatives(high)[0] >= 0:
+        return high
+    for _ in range(_MAX_NEWTON_STEPS):
+        first, second = derivatives(discount)
+        low, high = (discount, high) if first > 0 else (low, discount)
+        following = discount - first / second
+        if not low < following < high:
+            following = (low + high) / 2
+        if abs(following - discount) < _TOLERANCE / 10:
+            break
+        discount = following
+    return following
+
+
+DiscountSource: TypeAlias = Literal["counts", "held-out"]
+"""Where discounts come from: counts of counts, or the likelihood of held-out text."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Discounting:
+    """What the three have in common.
+
+    Args:
+        discounts: where the discounts come from. Fitted ones are better where counts of counts
+            say little: pieces of words, closed vocabularies, very small texts.
+    """
+
+    discounts: DiscountSource = "counts"
+
+    _continuations: ClassVar[bool]
+    _num_discounts: ClassVar[Literal[1, 3]]
+
+    def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:
+        """Estimate a model.
+
+        Raises:
+            InvalidInputError: discounts are to be fitted and there is no held-out text, or it
+                is not of the same vocabulary.
+        """
+        fitted = self._fit(observations, held_out) if self.discounts == "held-out" else None
+        used: list[Discounts] = []
+        fallback_orders: list[int] = []
+
+        def level(order: OrderCounts) -> InterpolationLevel:
+            k = len(used)
+            estimated = fitted[k] if fitted else self._from_counts(order)
+            if estimated is None:
+                fallback_orders.append(k + 1)
+            used.append(
+                estimated or (FALLBACK_DISCOUNTS if self._num_discounts == 3 else SINGLE_FALLBACK_DISCOUNT)
+            )
+            return InterpolationLevel(used[-1].table(), np.zeros(len(order.totals)))
+
+        orders = interpolate(self._orders(observations), level)
+        facts = {"discounts_from": self.discounts}
+        return Smoothed(orders, facts, tuple(used), tuple(fallback_orders))
+
+    def _orders(self, observations: Observations) -> Iterator[OrderCounts]:
+        return observations.continuations() if self._continuations else observations.occurrences()
+
+    def _from_counts(self, order: OrderCounts) -> Discounts | None:
+        if self._num_discounts == 3:
+            return modified_discounts(order.counts_of_counts)
+        return single_discount(order.counts_of_counts)
+
+    def _fit(self, observations: Observations, held_out: EncodedCorpus | None) -> list[Discounts]:
+        text = require_held_out(held_out, key="ngram.discounts", what="discounts")
+        vocab_size = observations.vocab_size
+        matches = match_counts(self._orders(observations), text, vocab_size=vocab_size)
+        return fit_discounts(matches, num_discounts=self._num_discounts, vocab_size=vocab_size)
+
+
+@dataclass(frozen=True, slots=True)
+class AbsoluteDiscounting(_Discounting):
+    """Absolute discounting, interpolated, with one discount by order: D = n₁ / (n₁ + 2 n₂).
+
+    Source: Ney, Essen and Kneser (1994), "On structuring probabilistic dependences in
+    stochastic language modelling"; Chen and Goodman (1998), section 2.6.
+    """
+
+    _continuations = False
+    _num_discounts = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KneserNey(_Discounting):
+    """Kneser–Ney, interpolated, with one discount by order: D = n₁ / (n₁ + 2 n₂).
+
+    Below the highest order c is the number of different words before an n-gram: a word that
+    only ever follows one other is probable there and nowhere else.
+
+    Source: Kneser and Ney (1995), "Improved backing-off for m-gram language modeling"; Chen and
+    Goodman (1998), section 2.7.
+    """
+
+    _continuations = True
+    _num_discounts = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ModifiedKneserNey(_Discounting):
+    """Kneser–Ney with three discounts by order: for counts of 1, of 2, and of 3 and more.
+
+    Source: Chen and Goodman (1998), section 3; Heafield et al. (2013), "Scalable modified
+    Kneser–Ney language model estimation", whose choices at sentence starts, for pruning and
+    for the uniform distribution below the unigrams are followed.
+    """
+
+    _continuations = True
+    _num_discounts = 3

@@ -1,0 +1,111 @@
+"""Maximum likelihood, additive (Laplace, add-k) and Witten–Bell estimates."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from models.errors import InvalidInputError
+from models.vocabulary import BOS
+from training.corpus import EncodedCorpus
+from training.ngram.counts import Observations, OrderCounts
+from training.ngram.smoothing.interface import Smoothed
+from training.ngram.smoothing.interpolation import InterpolationLevel, interpolate
+
+
+@dataclass(frozen=True, slots=True)
+class Additive:
+    """Add k to every count: p(w|h) = (c(hw) + k) / (c(h) + k V').
+
+    V' is the number of words but `<s>`. After a context that was never seen every word has
+    1 / V'; shorter contexts have no say. So only contexts of full length and those that begin
+    with `<s>` carry the estimate. All shorter ones are there to keep track of what was read:
+    they answer with 1 / V' and back off at no charge. What pruned n-grams weighed is shared
+    evenly among all words.
+
+    As an interpolation that is a share of k V' / (c(h) + k V') for the uniform distribution.
+
+    Source: Lidstone (1920); Chen and Goodman (1998), section 2.1. With k = 1, Laplace's law of succession.
+
+    Args:
+        k: what is added, above 0.
+
+    Raises:
+        InvalidInputError: k is not a number above 0.
+    """
+
+    k: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.k < np.inf:
+            raise InvalidInputError(f"ngram.k is {self.k}, it must be above 0", parameter="ngram.k")
+
+    def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
+        """Estimate a model; held-out text is not looked at."""
+        carrying = _EstimateContexts(observations.order)
+        added = self.k * (observations.vocab_size - 1)
+
+        def level(order: OrderCounts) -> InterpolationLevel:
+            with np.errstate(over="ignore"):  # with next to nothing added, or more than a float holds
+                shares = 1.0 / (1.0 + order.totals / added)
+            return InterpolationLevel(np.zeros(4), np.where(carrying.next_mask(order), shares, 1.0))
+
+        orders = interpolate(observations.occurrences(), level)
+        return Smoothed(orders, {"k": self.k})
+
+
+class _EstimateContexts:
+    """Follows, order by order, which contexts are of full length or begin with `<s>`."""
+
+    def __init__(self, full_order: int) -> None:
+        self._full_order = full_order
+        self._order = 0
+        self._begins = np.zeros(1, dtype=np.bool_)  # the empty context does not begin with <s>
+
+    def next_mask(self, order: OrderCounts) -> npt.NDArray[np.bool_]:
+        """Of the contexts of the next order [m], those that carry the estimate."""
+        self._order += 1
+        contexts = self._begins
+        words, prefixes, _ = order.ngrams
+        self._begins = words == BOS if self._order == 1 else contexts[prefixes]
+        return np.ones_like(contexts) if self._order == self._full_order else contexts
+
+
+@dataclass(frozen=True, slots=True)
+class MaximumLikelihood:
+    """Relative frequencies: p(w|h) = c(hw) / c(h).
+
+    What never followed a context has probability 0 there. A context that was never seen says
+    nothing: the next shorter one answers. Where n-grams are pruned, they are estimated by the
+    shorter context, with the weight that they had together.
+
+    Source: Jelinek (1997), "Statistical methods for speech recognition", section 4.2.
+    """
+
+    def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
+        """Estimate a model; held-out text is not looked at."""
+        orders = interpolate(
+            observations.occurrences(),
+            lambda order: InterpolationLevel(np.zeros(4), np.zeros(len(order.totals))),
+        )
+        return Smoothed(orders, {})
+
+
+@dataclass(frozen=True, slots=True)
+class WittenBell:
+    """Interpolation by how varied a context is: p(w|h) = (c(hw) + T(h) p(w|h')) / (c(h) + T(h)).
+
+    T(h) is the number of different words seen after h: as often was the next word a new one.
+
+    Source: Witten and Bell (1991), "The zero-frequency problem", method C; Chen and Goodman (1998), section 2.5.
+    """
+
+    def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
+        """Estimate a model; held-out text is not looked at."""
+        return Smoothed(interpolate(observations.occurrences(), _level), {})
+
+
+def _level(order: OrderCounts) -> InterpolationLevel:
+    types = order.types.astype(np.float64)
+    shares = np.divide(types, order.totals + types, out=np.ones_like(types), where=types > 0)
+    return InterpolationLevel(np.zeros(4), shares)

@@ -1,0 +1,268 @@
+"""Publish a trained model as a version: metrics, provenance, model card, checkpoint."""
+
+import datetime as dt
+import io
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.cache.model import CacheModel
+from models.checkpoint.folders import report_write_errors
+from models.checkpoint.load import Checkpoint
+from models.checkpoint.manifest import Version, check_name, version_address
+from models.checkpoint.registry_interface import Registry
+from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.mixture import MixtureModel
+from models.tokenizers import Tokenizer
+from training.evaluation.breakdown import token_counts
+from training.evaluation.published import COUNTS_FILE, int8_facts
+from training.model_card import CardData, model_card_files
+from training.progress import Silent
+from training.recipe import Recipe
+from training.texts import EncodedTexts, Texts
+from training.trained import Trained, part_title
+
+_LIBRARIES = ("gramophone-lm", "torch", "numpy", "numba", "sentencepiece")
+_GOLDEN_SENTENCES = 4
+
+
+class RunContext(NamedTuple):
+    """What all models of one run have in common.
+
+    Attributes:
+        argv: the command line.
+        tokenizer: the one that all share.
+        texts: the sentences.
+        encoded: the same in ids.
+        overlap: what of held-out texts is in the training text, by split, as `overlap.overlaps` has it.
+        token_counts: how often each token occurs in a training text that is not in memory [V], int64.
+    """
+
+    argv: Sequence[str]
+    tokenizer: Tokenizer
+    texts: Texts
+    encoded: EncodedTexts
+    overlap: Mapping[str, Any] = MappingProxyType({})
+    token_counts: npt.NDArray[np.int64] | None = None
+
+
+def publish(registry: Registry, name: str, trained: Trained, run: RunContext) -> Version:
+    """Describe a trained model and publish it.
+
+    The parts of a mixture, or what a cache is around, are embedded, unless the mixture is static and has
+    become one model of its own; parts are published too if the recipe says so. In an empty registry the
+    default is this model, not a part.
+
+    Raises:
+        InvalidInputError: a name cannot be a model's.
+        CheckpointError: what was written does not verify; nothing is published.
+        RegistryError: the file system refused; nothing is published.
+    """
+    check_name(name)
+    embeds = _has_embedded_parts(trained)
+    publishes = trained.recipe.mixture.publish_parts
+    wanted = trained.parts if embeds or publishes else ()
+    is_first = publishes and not registry.models()
+    with tempfile.TemporaryDirectory() as folder:
+        with report_write_errors(Path(folder)):
+            parts = [
+                _part_directory(registry if publishes else None, part, run, Path(folder) / str(number))
+                for number, part in enumerate(wanted)
+            ]
+        published = [
+            part_title(part) if path.is_relative_to(folder) else version_address(path)
+            for part, path in zip(wanted, parts, strict=True)
+        ]
+        description = describe_model(name, trained, run, part_names=published)
+        version = registry.publish(
+            name,
+            lambda directory: write_checkpoint(
+                directory, trained.model, run.tokenizer, description, parts=parts if embeds else ()
+            ),
+        )
+    if is_first:  # its parts came before it, of which one was the default meanwhile
+        registry.set_default(name)
+    return version
+
+
+def describe_model(
+    name: str, trained: Trained, run: RunContext, *, part_names: Sequence[str] = ()
+) -> CheckpointDescription:
+    """Figures, provenance and model card of a trained model.
+
+    Args:
+        name: under which it is published.
+        trained: the model.
+        run: it came from.
+        part_names: what to call its parts; by default, each has its title or address.
+    """
+    parts = _part_figures(trained, part_names)
+    created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    metrics = {
+        **trained.figures,
+        **trained.facts,
+        "context": trained.context,
+        "data": {
+            split: {"sha256": corpus.sha256, "sources": corpus.sources, "sentences": len(corpus.sentences)}
+            for split, corpus in run.texts._asdict().items()
+            if corpus is not None and len(corpus.sentences)
+        },
+        **({"overlap": dict(run.overlap)} if run.overlap else {}),
+        **_fitted_on(trained.recipe, run.texts.valid.sources),
+        **_int8_facts(trained, run),
+        **({"parts": parts} if parts else {}),
+        **({"history": [record._asdict() for record in trained.history]} if trained.history else {}),
+    }
+    provenance = {
+        "recipe": trained.recipe.model_dump(mode="json"),
+        "argv": list(run.argv),
+        "seed": trained.recipe.seed,
+        "seconds": round(trained.seconds, 3),
+        **environment_facts(),
+    }
+    valid = run.encoded.valid
+    golden = [valid.sentence(i).tolist() for i in range(min(_GOLDEN_SENTENCES, valid.num_sentences))]
+    card = model_card_files(
+        CardData(
+            name=name,
+            family=trained.model.family,
+            created=created,
+            parameters=trained.model.num_parameters,
+            vocab_size=len(trained.model.vocabulary),
+            tokenizer=run.tokenizer.kind,
+            metrics=metrics,
+            provenance=provenance,
+            histories={p.title: p.history for p in _with_parts(trained) if p.history},
+            direction=trained.direction,
+        )
+    )
+    beside = {**card, **_token_counts(run)}
+    return CheckpointDescription(created, metrics, provenance, golden, beside, trained.direction)
+
+
+def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Name, weight and figures of every part, and of its own parts."""
+    names = names or [part_title(part) for part in trained.parts]
+    inner = [_part_figures(part) if isinstance(part, Trained) else [] for part in trained.parts]
+    weights = trained.facts.get("weights", ())
+    return [
+        {
+            "name": name,
+            "family": part.model.family,
+            "weight": weight,
+            **figures,
+            **({"parts": parts} if parts else {}),
+        }
+        for part, name, figures, weight, parts in zip(
+            trained.parts, names, trained.part_figures, weights, inner, strict=True
+        )
+    ]
+
+
+def _int8_facts(trained: Trained, run: RunContext) -> dict[str, Any]:
+    """What int8 costs on the validation text."""
+    valid = run.encoded.valid
+    text = valid.reversed() if trained.direction == "backward" else valid
+    return int8_facts(trained.model, text, context=trained.context, progress=Silent())
+
+
+def _token_counts(run: RunContext) -> dict[str, bytes]:
+    """The file of the tokens' counts in the training text; none where nothing was trained."""
+    train, counts = run.encoded.train, run.token_counts
+    if counts is None:
+        if not train.num_sentences:
+            return {}
+        counts = token_counts(train, len(run.tokenizer.vocabulary))
+    buffer = io.BytesIO()
+    np.save(buffer, counts, allow_pickle=False)
+    return {COUNTS_FILE: buffer.getvalue()}
+
+
+def _fitted_on(recipe: Recipe, sources: Sequence[str]) -> dict[str, list[str]]:
+    """What was fitted on the validation text, so that figures on it are not held out, with that text's files."""
+    ngram = recipe.ngram
+    fitted = {
+        "weights_fitted_on": recipe.family == "mixture",
+        "discounts_fitted_on": recipe.family == "ngram" and ngram.discounts == "held-out",
+        "lambdas_fitted_on": recipe.family == "ngram" and ngram.smoothing == "jelinek-mercer",
+    }
+    return {key: list(sources) for key, is_so in fitted.items() if is_so}
+
+
+def _has_embedded_parts(trained: Trained) -> bool:
+    """Whether the model is made of others, which its checkpoint holds."""
+    return trained.model.family in {MixtureModel.family, CacheModel.family}
+
+
+def _part_directory(
+    registry: Registry | None, part: Trained | Checkpoint, run: RunContext, scratch: Path
+) -> Path:
+    """Where a whole checkpoint of the part lies: in the registry, if it is to be published, or in a scratch folder.
+
+    What the parts become on the way to the whole, such as the mixture within a cache, is not published.
+    """
+    if isinstance(part, Checkpoint):
+        return part.path
+    if registry is not None and not _has_embedded_parts(part):
+        return registry.fetch(publish(registry, part.title, part, run))
+    parts = [
+        _part_directory(registry, inner, run, scratch.with_name(f"{scratch.name}.{number}"))
+        for number, inner in enumerate(part.parts if _has_embedded_parts(part) else ())
+    ]
+    scratch.mkdir()
+    write_checkpoint(scratch, part.model, run.tokenizer, describe_model(part.title, part, run), parts=parts)
+    return scratch
+
+
+def _with_parts(trained: Trained) -> list[Trained]:
+    return [
+        trained,
+        *(inner for part in trained.parts if isinstance(part, Trained) for inner in _with_parts(part)),
+    ]
+
+
+def environment_facts() -> dict[str, Any]:
+    """The code and the machine that run now, for provenance."""
+    return {
+        "libraries": {library: _version_of(library) for library in _LIBRARIES},
+        "python": platform.python_version(),
+        "git_commit": _git_commit(),
+        "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "system": platform.system()},
+    }
+
+
+def _version_of(library: str) -> str | None:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    """The commit of this code, if it runs from a checkout; `-dirty` if it was changed since."""
+    here = Path(__file__)
+    git = ["git", "-C", str(here.parent)]
+    # an installed copy may lie in somebody else's repository
+    tracked = [*git, "ls-files", "--error-unmatch", here.name]
+    describe = [*git, "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        for command in (tracked, describe):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)  # noqa: S603 - fixed words
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def command_line() -> list[str]:
+    """The command that runs now, for provenance."""
+    return ["gramophone", *sys.argv[1:]]

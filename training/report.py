@@ -1,0 +1,614 @@
+"""HTML reports of a training run and of `gramophone evaluate --task autocomplete`.
+
+A page is one file. Its pictures are SVG that take their colours from the page, so that one picture
+fits light and dark screens.
+"""
+
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from html import escape
+from importlib import resources
+from typing import Any, Literal, NamedTuple
+
+from training.progress import HistoryRecord
+
+WIDTH, HEIGHT = 4.0, 2.6
+"""Inches: as wide as a phone, so that letters stay readable there."""
+
+INK, QUIET, ACCENT, SECOND, THIRD, GRID = "#101010", "#707070", "#2060a0", "#c05010", "#208050", "#d0d0d0"
+SERIES = (ACCENT, SECOND, THIRD, QUIET)
+_VARIABLES = {
+    INK: "ink",
+    QUIET: "quiet",
+    ACCENT: "accent",
+    SECOND: "second",
+    THIRD: "third",
+    GRID: "grid",
+}
+_SETTINGS: Any = {"svg.fonttype": "none", "font.size": 9.0, "axes.titlesize": 9.5}
+
+
+def draw_svg(
+    title: str, draw: Callable[[Any], None], *, height: float = HEIGHT, along: Literal["x", "y"] = "y"
+) -> str:
+    """An `<svg>` element.
+
+    Args:
+        title: said above the picture, and to those who cannot see it.
+        draw: puts marks on matplotlib's axes, in this module's colours.
+        height: in inches.
+        along: the axis that values are read off, which has grid lines.
+    """
+    import matplotlib as mpl  # slow to import
+    from matplotlib.figure import Figure  # no global state: not pyplot
+
+    with mpl.rc_context(_SETTINGS | {"svg.hashsalt": title}):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        axes = figure.subplots()
+        draw(axes)
+        axes.set_title(title, loc="left", color=INK, fontweight="bold")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(QUIET)
+        axes.tick_params(which="both", color=QUIET, labelcolor=INK)
+        axes.xaxis.label.set_color(QUIET)
+        axes.yaxis.label.set_color(QUIET)
+        axes.grid(visible=True, axis=along, color=GRID, linewidth=0.6)
+        axes.set_axisbelow(True)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(frameon=False, labelcolor=INK, fontsize=8)
+        buffer = io.StringIO()
+        metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
+    return _themed(buffer.getvalue(), title)
+
+
+def plain_log_ticks(axis: Any) -> None:
+    """Ticks of a logarithmic axis at 1, 2, 5, 10, … in plain digits."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _themed(svg: str, title: str) -> str:
+    svg = svg[svg.index("<svg") :]
+    # a style in a picture would hold for the whole page
+    svg = re.sub(r"<(metadata|style)\b.*?</\1>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' id="(figure|axes|patch|line2d|text|legend|matplotlib|xtick|ytick|PolyColl)\w*"', "", svg)
+    opening, rest = svg.split(">", 1)
+    opening = re.sub(r' (width|height)="[^"]*"', "", opening)
+    svg = f'{opening} role="img" aria-label="{escape(title)}">{rest}'
+    for colour, name in _VARIABLES.items():
+        svg = svg.replace(colour, f"var(--{name})")
+    return re.sub(r"(font: [^;\"]*?px) [^;\"]+", r"\1 system-ui, sans-serif", svg)
+
+
+class Picture(NamedTuple):
+    """A picture and how to read it.
+
+    Attributes:
+        svg: an `<svg>` element.
+        caption: plain text.
+    """
+
+    svg: str
+    caption: str
+
+
+def history_pictures(history: Sequence[HistoryRecord]) -> list[Picture]:
+    """What the trainer's records show; fields that they lack are left out."""
+    if not history:
+        return []
+    minutes = [record.seconds / 60 for record in history]
+    millions = [record.tokens / 1e6 for record in history]
+    pictures = [
+        Picture(
+            _learning_curve("Perplexity over time", history, minutes, "minutes of training"),
+            "Training text is scored with dropout and by weights that change, validation text without: it may "
+            "be lower. Validation that rises while training falls is overfitting.",
+        ),
+        Picture(
+            _learning_curve("Perplexity over tokens", history, millions, "million tokens seen"),
+            "The same by the amount of text: what a faster or slower machine has to do with it is taken out.",
+        ),
+        _curve(
+            "Learning rate",
+            "What the schedule set for each update: it rises to its peak and is annealed to zero.",
+            {"": _field(history, "learning_rate")},
+            minutes,
+        ),
+        _curve(
+            "Norm of the gradient",
+            "Over all parameters, at the last update before each point. Spikes that clipping cuts are harmless; "
+            "a floor that rises is not.",
+            {"before clipping": _field(history, "grad_norm"), "after": _field(history, "clipped_norm")},
+            minutes,
+            log=True,
+        ),
+        _curve(
+            "Throughput",
+            "Training tokens a second, validations included; other dips are a busy machine.",
+            {"": _field(history, "tokens_per_second")},
+            minutes,
+            floor=0.0,
+        ),
+    ]
+    return [picture for picture in pictures if picture is not None]
+
+
+def gradient_picture(norms: Mapping[str, Sequence[float | None]]) -> Picture:
+    """The norm of a late loss's gradient by lag, one curve a model.
+
+    Args:
+        norms: by the model's name: ‖∂L_T/∂s_{T−k}‖ for k = 0, 1, …; what is None or 0 is left out.
+    """
+
+    def draw(axes: Any) -> None:
+        for (name, own), colour in zip(norms.items(), SERIES, strict=False):
+            points = [(lag, norm) for lag, norm in enumerate(own) if norm]
+            if points:
+                axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.6, label=name)
+        axes.set_yscale("log")
+        axes.set_xlabel("lag k: tokens between state and loss")
+        axes.set_ylabel("gradient norm (log scale)")
+
+    return Picture(
+        draw_svg("How far back the loss reaches", draw),
+        "‖∂L(T) / ∂s(T-k)‖: the gradient of one late loss with respect to what was carried k tokens earlier, "
+        "mean over stretches of the validation text. Falling by powers of ten is vanishing, rising exploding.",
+    )
+
+
+def gate_picture(gates: Sequence[Mapping[str, Any]]) -> Picture:
+    """The shares of saturated values by layer and gate, from `GateSaturation` as dictionaries."""
+    labels = [f"layer {gate['layer']}, {gate['gate']}" for gate in gates]
+
+    def draw(axes: Any) -> None:
+        places = range(len(gates))
+        for shift, key, colour, name in (
+            (-0.19, "low", QUIET, "below 0.1"),
+            (0.19, "high", ACCENT, "above 0.9"),
+        ):
+            values = [100 * gate[key] for gate in gates]
+            bars = axes.barh([p + shift for p in places], values, height=0.36, color=colour, label=name)
+            axes.bar_label(bars, labels=[f"{v:.0f} %" for v in values], padding=2, color=INK, fontsize=8)
+        axes.set_yticks(places, labels)
+        axes.invert_yaxis()
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        axes.set_xlim(0, 115)
+        axes.set_xticks([0, 25, 50, 75, 100])
+        axes.set_xlabel("per cent of values")
+
+    height = max(HEIGHT, 1.5 + 0.42 * len(gates))
+    if all(gate["gate"] == "|h|" for gate in gates):
+        return Picture(
+            draw_svg("Saturated outputs", draw, height=height, along="x"),
+            "Absolute outputs of layers with tanh: above 0.9 it is flat and lets hardly any gradient through.",
+        )
+    return Picture(
+        draw_svg("Saturated gates", draw, height=height, along="x"),
+        "Values near 0 or 1 let hardly any gradient through. A forget gate often above 0.9 remembers; one "
+        "mostly below 0.1 reads single tokens.",
+    )
+
+
+def _learning_curve(title: str, history: Sequence[HistoryRecord], along: Sequence[float], label: str) -> str:
+    def draw(axes: Any) -> None:
+        axes.plot(
+            along,
+            [_exp(r.train_loss) for r in history],
+            color=QUIET,
+            linewidth=1.2,
+            label="training (smoothed)",
+        )
+        held_out = [
+            (x, r.valid_perplexity) for x, r in zip(along, history, strict=True) if r.valid_perplexity
+        ]
+        if held_out:
+            axes.plot(
+                *zip(*held_out, strict=True), color=ACCENT, marker="o", markersize=3.5, label="validation"
+            )
+            best = min(held_out, key=lambda point: point[1])
+            axes.annotate(
+                f"{best[1]:,.1f}", best, textcoords="offset points", xytext=(2, 7), ha="right", color=ACCENT
+            )
+        axes.set_yscale("log")
+        plain_log_ticks(axes.yaxis)
+        axes.set_xlabel(label)
+        axes.set_ylabel("per token (log scale)")
+
+    return draw_svg(title, draw)
+
+
+def _curve(
+    title: str,
+    caption: str,
+    series: Mapping[str, Sequence[float] | None],
+    along: Sequence[float],
+    *,
+    log: bool = False,
+    floor: float | None = None,
+) -> Picture | None:
+    """Curves over time; those without values are left out, and the picture without curves."""
+    colours = (ACCENT,) if len(series) == 1 else (QUIET, ACCENT)  # the last one drawn lies on top
+    known = {name: values for name, values in series.items() if values is not None}
+    if not known:
+        return None
+
+    def draw(axes: Any) -> None:
+        for (name, values), colour in zip(known.items(), colours, strict=False):
+            axes.plot(along, values, color=colour, linewidth=1.4, label=name if len(series) > 1 else None)
+        if log:
+            axes.set_yscale("log")
+            plain_log_ticks(axes.yaxis)
+        if floor is not None:
+            axes.set_ylim(bottom=floor)
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.set_xlabel("minutes of training")
+
+    return Picture(draw_svg(title, draw), caption)
+
+
+def _field(history: Sequence[HistoryRecord], name: str) -> list[float] | None:
+    """A field of every record, not a number where one has none; None where none has any."""
+    values = [getattr(record, name, None) for record in history]
+    known = [math.nan if value is None or not math.isfinite(value) else float(value) for value in values]
+    return None if all(map(math.isnan, known)) else known
+
+
+def _exp(loss: float) -> float:
+    return math.exp(min(loss, 30.0))
+
+
+def document(heading: str, title: str, introduction: str, sections: Iterable[str]) -> bytes:
+    """A whole page.
+
+    Args:
+        heading: plain text, above all.
+        title: plain text, of the window.
+        introduction: a sentence, plain text.
+        sections: HTML.
+    """
+    style = (resources.files("training") / "report.css").read_text(encoding="utf-8")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        f"<header>\n<h1>{escape(heading)}</h1>\n<p>{escape(introduction)}</p>\n</header>\n<main>\n"
+        f"{''.join(sections)}</main>\n</body>\n</html>\n"
+    ).encode()
+
+
+def section(title: str, content: str) -> str:
+    """A part of the page with its title, both HTML; nothing where there is no content."""
+    return f"<section>\n<h2>{title}</h2>\n{content}</section>\n" if content else ""
+
+
+def tiles(labelled: Iterable[tuple[str, str]]) -> str:
+    """The figures to be seen first: label and value each, plain text."""
+    shown = "".join(
+        f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>\n'
+        for label, value in labelled
+    )
+    return f'<div class="tiles">\n{shown}</div>\n' if shown else ""
+
+
+def figure_grid(pictures: Sequence[Picture]) -> str:
+    """Pictures with their captions, side by side where there is room."""
+    shown = "".join(
+        f"<figure>\n{picture.svg}\n<figcaption>{escape(picture.caption)}</figcaption>\n</figure>\n"
+        for picture in pictures
+    )
+    return f'<div class="pictures">\n{shown}</div>\n' if shown else ""
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of plain text; the first column holds names, the others numbers."""
+    first, *others = (escape(head) for head in heads)
+    head = f"<th>{first}</th>" + "".join(f'<th class="number">{other}</th>' for other in others)
+    body = "".join(
+        f"<tr><td>{escape(name)}</td>"
+        + "".join(f'<td class="number">{escape(value)}</td>' for value in values)
+        + "</tr>\n"
+        for name, *values in rows
+    )
+    return f"<table>\n<tr>{head}</tr>\n{body}</table>\n"
+
+
+REPORT_FILE = "report.html"
+
+_FIGURES = {
+    "tokens": ("tokens", 0),
+    "oov": ("unknown tokens", 0),
+    "perplexity": ("perplexity per token", 2),
+    "perplexity_without_oov": ("perplexity without unknown", 2),
+    "word_perplexity": ("perplexity per word", 2),
+    "byte_perplexity": ("perplexity per byte", 3),
+    "bits_per_token": ("bits per token", 3),
+    "bits_per_byte": ("bits per byte", 3),
+}
+
+_STOP_REASONS = {
+    "max_minutes": "its minutes",
+    "max_steps": "its updates",
+    "epochs": "its epochs",
+    "patience": "patience",
+    "interrupted": "the user",
+}
+
+
+class ReportData(NamedTuple):
+    """What the page is written from.
+
+    Attributes:
+        name: the model's name.
+        introduction: a sentence on what it is.
+        metrics: as in metrics.json; what is missing is not shown.
+        provenance: as in provenance.json; likewise.
+        history: the trainer's records.
+    """
+
+    name: str
+    introduction: str
+    metrics: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    history: Sequence[HistoryRecord]
+
+
+def report_page(data: ReportData) -> bytes:
+    """The page's bytes."""
+    diagnostics = data.metrics.get("diagnostics", {})
+    inside: list[Picture] = []
+    if any(diagnostics.get("gradient_by_lag", ())):
+        inside.append(gradient_picture({data.name: diagnostics["gradient_by_lag"]}))
+    if diagnostics.get("gate_saturation"):
+        inside.append(gate_picture(diagnostics["gate_saturation"]))
+    sections = [
+        tiles(_training_summary(data)),
+        section("Held-out figures", _training_figures(data.metrics)),
+        section("Training", figure_grid(history_pictures(data.history))),
+        section("Inside the network", figure_grid(inside)),
+        section("Recipe", _recipe(data.provenance.get("recipe") or {})),
+    ]
+    return document(data.name, f"{data.name}: training report", data.introduction, sections)
+
+
+def _training_summary(data: ReportData) -> Iterator[tuple[str, str]]:
+    for split, label in (("valid", "validation"), ("test", "test")):
+        if figures := data.metrics.get(split):
+            yield f"perplexity per word, {label} text", _number(figures["word_perplexity"], 2)
+    if (seconds := data.provenance.get("seconds")) is not None:
+        yield "training time", f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:,.1f} s"
+    if data.history:
+        last = data.history[-1]
+        yield "training tokens seen", f"{last.tokens / 1e6:,.2f} M"
+        yield "updates", f"{last.step:,}"
+        yield "epochs begun", f"{last.epoch + 1:,}"
+    if stopped := data.metrics.get("stopped"):
+        yield "ended by", _STOP_REASONS.get(stopped, str(stopped))
+
+
+def _training_figures(metrics: Mapping[str, Any]) -> str:
+    splits = {split: metrics[split] for split in ("valid", "test") if metrics.get(split)}
+    if not splits:
+        return ""
+    shown = {
+        key: told for key, told in _FIGURES.items() if any(key in figures for figures in splits.values())
+    }
+    rows = (
+        (label, *(_number(f.get(key), digits) for f in splits.values()))
+        for key, (label, digits) in shown.items()
+    )
+    return table(["", *splits], rows)
+
+
+def _recipe(recipe: Mapping[str, Any]) -> str:
+    """The tables that act in a network's training."""
+    plain = {key: value for key, value in recipe.items() if not isinstance(value, Mapping)}
+    tables = {
+        "": plain,
+        **{key: recipe[key] for key in ("corpus", "tokenizer", "neural", "train") if recipe.get(key)},
+    }
+    blocks = "".join(
+        f"<table>\n<caption>{escape(title) or 'recipe'}</caption>\n"
+        + "".join(
+            f"<tr><td>{escape(key)}</td><td>{escape(_plain(value))}</td></tr>\n" for key, value in own.items()
+        )
+        + "</table>\n"
+        for title, own in tables.items()
+        if own
+    )
+    return f'<div class="recipe">\n{blocks}</div>\n' if blocks else ""
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "infinite" if value is None else f"{value:,.{digits}f}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
+
+
+_LISTS = {"top_1": "first of the list", "top_3": "first three"}
+_POSITIONS = {"next_word": "before a word", "any_letter": "before any letter"}
+_PHRASES = "phrase_match_"
+_NAMES = {
+    "keystroke_savings_top_1": "keystroke savings, one completion shown",
+    "keystroke_savings_top_3": "keystroke savings, three shown",
+    "next_word_recall_top_1": "next word is the first completion",
+    "next_word_recall_top_3": "next word is among the first three",
+    "next_word_mrr": "MRR, next word",
+    "mrr": "MRR, all keystrokes",
+    "mean_recoverable_length_top_1": "mean recoverable length, one shown",
+    "mean_recoverable_length_top_3": "mean recoverable length, three shown",
+}
+
+
+def autocomplete_page(result: Mapping[str, Any]) -> bytes:
+    """The page's bytes.
+
+    Args:
+        result: what `training.commands.run_evaluate_autocomplete` tells.
+    """
+    introduction = (
+        f"A simulated typist and the completions of {result['model']}: {result['words']:,} words on "
+        f"{result['lines']:,} held-out lines; intervals hold a figure with 95 % probability."
+    )
+    sections = [
+        tiles(_autocomplete_summary(result)),
+        section("Figures", _autocomplete_figures(result)),
+        section("Pictures", figure_grid(_pictures(result))),
+        section("Acceptance", _acceptance(result["acceptance"])),
+    ]
+    heading = f"{result['model']}: autocomplete"
+    return document(heading, heading, introduction, sections)
+
+
+def _figure_names(figures_told: Mapping[str, Any]) -> dict[str, str]:
+    """What each figure is called, in order; that of phrases of one word is told by another name already."""
+    lengths = {name: name.removeprefix(_PHRASES) for name in figures_told if name.startswith(_PHRASES)}
+    phrases = {name: f"the next {words} words are right" for name, words in lengths.items() if words != "1"}
+    return {**_NAMES, **phrases}
+
+
+def _format_figure(name: str, value: float | None, *, signed: bool = False) -> str:
+    """A figure as people read it: shares in per cent, others with three digits."""
+    if value is None:
+        return "none"
+    sign = "+" if signed else ""
+    plain = "mrr" in name or "length" in name
+    return f"{value:{sign}.3f}" if plain else f"{100 * value:{sign}.1f} %"
+
+
+def _autocomplete_summary(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    told = result["figures"]
+    for name in ("keystroke_savings_top_3", "keystroke_savings_top_1", "next_word_recall_top_3"):
+        yield _NAMES[name], _format_figure(name, told[name]["value"])
+    yield "one keystroke, median", f"{result['keystroke_ms']['p50']:.2f} ms"
+
+
+def _autocomplete_figures(result: Mapping[str, Any]) -> str:
+    against = result.get("against")
+    heads = ["", result["model"], "95 %"]
+    if against:
+        heads += [against["model"], "difference", "95 %"]
+    rows = []
+    for name, label in _figure_names(result["figures"]).items():
+        own = result["figures"][name]
+        row = [label, _format_figure(name, own["value"]), _span(name, own)]
+        if against:
+            gap = against["difference"][name]
+            other = _format_figure(name, against["figures"][name]["value"])
+            row += [other, _format_figure(name, gap["value"], signed=True), _span(name, gap, signed=True)]
+        rows.append(row)
+    return table(heads, rows)
+
+
+def _span(name: str, figure: Mapping[str, Any], *, signed: bool = False) -> str:
+    return " to ".join(_format_figure(name, figure[end], signed=signed) for end in ("low", "high"))
+
+
+def _acceptance(told: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    heads = ["share of places where it is shown"]
+    heads += [f"{what}, {where}" for where in _POSITIONS.values() for what in ("least probable", "right")]
+    rows = []
+    for rows_of_places in zip(*(told[key] for key in _POSITIONS), strict=True):
+        row = [f"{100 * rows_of_places[0]['coverage']:.0f} %"]
+        for own in rows_of_places:
+            row += [f"{own['threshold']:.3f}", f"{100 * own['precision']:.1f} %"]
+        rows.append(row)
+    return table(heads, rows)
+
+
+def _pictures(result: Mapping[str, Any]) -> list[Picture]:
+    models = [result, *([result["against"]] if "against" in result else [])]
+    return [_recall(models), _precision(models), _phrases(models)]
+
+
+def _recall(models: Sequence[Mapping[str, Any]]) -> Picture:
+    """Recall by letters typed; the second model is drawn thin."""
+
+    def draw(axes: Any) -> None:
+        for number, model in enumerate(models):
+            told = model["recall_by_letters"]
+            for (key, name), colour in zip(_LISTS.items(), (ACCENT, SECOND), strict=True):
+                axes.plot(
+                    [row["letters"] for row in told],
+                    [100 * row[key] for row in told],
+                    color=colour,
+                    label=None if number else name,
+                    **_line_style(number),
+                )
+        axes.set_ylim(0, 103)
+        axes.set_xlabel("letters typed")
+        axes.set_ylabel("per cent of words")
+
+    return Picture(
+        draw_svg("Words found by letters typed", draw),
+        "Of the words that are longer: the share that the list holds after so many letters."
+        + _dashed_note(models),
+    )
+
+
+def _precision(models: Sequence[Mapping[str, Any]]) -> Picture:
+    """Precision of a first completion that is shown at so many of the places."""
+
+    def draw(axes: Any) -> None:
+        for number, model in enumerate(models):
+            for (key, name), colour in zip(_POSITIONS.items(), (ACCENT, SECOND), strict=True):
+                told = model["acceptance"][key]
+                axes.plot(
+                    [100 * row["coverage"] for row in told],
+                    [100 * row["precision"] for row in told],
+                    color=colour,
+                    label=None if number else name,
+                    **_line_style(number),
+                )
+        axes.set_xlim(0, 100)
+        axes.set_ylim(0, 103)
+        axes.set_xlabel("shown at so many per cent of the places")
+        axes.set_ylabel("per cent right")
+
+    return Picture(
+        draw_svg("Right where it is shown", draw),
+        "A service that shows its first completion only above some probability shows it at fewer places and "
+        "is right more often; min_probability sets where." + _dashed_note(models),
+    )
+
+
+def _phrases(models: Sequence[Mapping[str, Any]]) -> Picture:
+    """Exact match of phrases by their length."""
+
+    def draw(axes: Any) -> None:
+        for number, (model, colour) in enumerate(zip(models, (ACCENT, THIRD), strict=False)):
+            names = [name for name in model["figures"] if name.startswith(_PHRASES)]
+            known = [(n, model["figures"][name]["value"]) for n, name in enumerate(names, start=1)]
+            points = [(n, 100 * value) for n, value in known if value is not None]
+            axes.plot(*zip(*points, strict=True), color=colour, **_line_style(number))
+        axes.set_xticks(range(1, 6))
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("words of the phrase")
+        axes.set_ylabel("per cent right")
+
+    return Picture(
+        draw_svg("Phrases written ahead", draw),
+        "The most probable word, then the most probable after it, and so on: how often all of them are what the "
+        "text says next." + _dashed_note(models),
+    )
+
+
+def _dashed_note(models: Sequence[Mapping[str, Any]]) -> str:
+    """Which model is drawn in broken lines, if there is a second one."""
+    return f" Dashed: {models[1]['model']}." if len(models) > 1 else ""
+
+
+def _line_style(number: int) -> dict[str, Any]:
+    """How the first model's curves are drawn, and the second's."""
+    style: dict[str, Any] = {"marker": "o", "markersize": 3.0}
+    return style | ({"linewidth": 1.6} if number == 0 else {"linewidth": 1.0, "linestyle": "--"})

@@ -1,1 +1,0 @@
-"""A trained network's diagnostics as one page."""

@@ -1,0 +1,332 @@
+"""Static linear interpolation: several back-off models as one n-gram model.
+
+The mixture lists the union of its parts' n-grams. Each has the probability Σ_i λ_i p_i(w|h), where
+a part that does not list it backs off; back-off weights follow such that rows sum to what the
+parts' rows sum to. So a static mixture gives the probabilities of the dynamic one (all parts
+evaluated at every step) wherever it lists the word, and nearly the same elsewhere. Parts with
+different words are first mapped to one vocabulary.
+
+Source: Stolcke (2002), "SRILM: an extensible language modeling toolkit", the static interpolation of
+`ngram -mix-lm`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from models.errors import InvalidInputError, VocabularyMismatchError
+from models.ngram.build import NGrams, NGramWeights, build_automaton, list_ngrams
+from models.ngram.model import NGramModel
+from models.tokenizers import Tokenizer, WordTokenizer
+from models.vocabulary import CONTROL_TOKENS, Vocabulary
+from training.corpus import EncodedCorpus
+from training.evaluation.evaluate import score_corpus
+from training.mixture_weights import fit_weights
+from training.ngram.pruning import NO_COMPRESSION, CompressionSettings, compress
+from training.ngram.smoothing.interpolation import log10
+from training.ngram.trie import (
+    MIN_LOWER_MASS,
+    BackoffRows,
+    ContextMasses,
+    DoubleArray,
+    Orders,
+    from_log10,
+    link,
+    lower_probs,
+    suffixes_by_order,
+)
+from training.progress import Progress
+
+IntArray: TypeAlias = npt.NDArray[np.int32]
+
+
+class _NGramUnion(NamedTuple):
+    """All parts' n-grams by order, and the place of each part's n-grams in them, by part and order."""
+
+    ngrams: list[NGrams]
+    indices: list[list[IntArray]]
+
+
+class _PartNGrams(NamedTuple):
+    """A part's own n-grams of one order: places in the union, probabilities, back-off weights [n each]."""
+
+    indices: IntArray
+    probs: DoubleArray
+    backoffs: DoubleArray
+
+
+class _PartScores(NamedTuple):
+    """What a part says of the union's n-grams of one order [n] and of their contexts [m]; see `rows.Contexts`."""
+
+    probs: DoubleArray
+    lower: DoubleArray
+    lower_unlisted: DoubleArray
+    unlisted: DoubleArray
+
+
+def interpolate_models(
+    parts: Sequence[Orders], weights: Sequence[float]
+) -> list[tuple[NGrams, NGramWeights]]:
+    """Mix back-off models over one vocabulary into one.
+
+    For a word that no part lists after h, Σ_i λ_i p_i(w|h) is Σ_i λ_i α_i(h) p_i(w|h'). One back-off
+    weight must do for all such words: α(h) = Σ_i λ_i α_i(h) R_i(h) / Σ_i λ_i R_i(h), where R_i(h) is
+    what part i gives to them together after h'.
+
+    Args:
+        parts: n-grams and weights of the orders 1, 2, … of each model; the models' orders may differ.
+        weights: λ, one a part; positive, summing to 1.
+
+    Returns:
+        The mixture's n-grams and weights; suffixes are −1 where they are not listed.
+
+    Raises:
+        InvalidInputError: the weights are no distribution over the parts.
+        VocabularyMismatchError: the parts' vocabularies differ in size.
+    """
+    _check(parts, weights)
+    ngrams_by_order, places = _unite(parts)
+    trie = link(ngrams_by_order)
+    rows = [BackoffRows(trie) for _ in parts]
+    mixture = BackoffRows(trie)
+    answer: list[NGramWeights] = []
+    for length, ngrams in enumerate(ngrams_by_order, start=1):
+        answers = [
+            _score_part(part_rows, ngrams, length, _part_ngrams(part, part_places, length))
+            for part_rows, part, part_places in zip(rows, parts, places, strict=True)
+        ]
+        mixed = _PartScores(*(_weighted_sum(weights, column) for column in zip(*answers, strict=True)))
+        if length > 1:
+            lower = lower_probs(trie, length, mixture.probs, mixture.backoffs)
+            # the two differ where the mixture itself backs off for a suffix that no part lists
+            room = mixed.lower_unlisted + np.bincount(
+                ngrams.prefixes, mixed.lower - lower, minlength=len(mixed.lower_unlisted)
+            )
+            backoffs = mixed.unlisted / np.maximum(room, MIN_LOWER_MASS)
+            mixture.set_backoffs(length - 1, backoffs)
+            answer[-1] = answer[-1]._replace(log10_backoffs=log10(backoffs))
+        mixture.set_probs(length, mixed.probs)
+        answer.append(NGramWeights(log10(mixed.probs), np.zeros(0, dtype=np.float32)))
+    suffixes = suffixes_by_order(trie)
+    linked = [ngrams._replace(suffixes=own) for ngrams, own in zip(ngrams_by_order, suffixes, strict=True)]
+    return list(zip(linked, answer, strict=True))
+
+
+def _check(parts: Sequence[Orders], weights: Sequence[float]) -> None:
+    if len(parts) != len(weights) or not parts:
+        raise InvalidInputError(
+            f"{len(parts)} models are to be mixed with {len(weights)} weights", parameter="weights"
+        )
+    if not all(w > 0 for w in weights) or not math.isclose(sum(weights), 1.0, abs_tol=1e-6):
+        raise InvalidInputError(
+            f"mixture weights are {list(weights)}; they must be positive and sum to 1", parameter="weights"
+        )
+    sizes = [len(part[0][0].words) for part in parts]
+    if len(set(sizes)) > 1:
+        raise VocabularyMismatchError(
+            f"models of different vocabularies cannot be mixed: they have {sizes} tokens"
+        )
+
+
+def _unite(parts: Sequence[Orders]) -> _NGramUnion:
+    """Merge the parts' n-grams order by order, each as the number of its prefix in the union and its word."""
+    vocab_size = len(parts[0][0][0].words)
+    ngrams = [parts[0][0][0]]
+    places: list[list[IntArray]] = [[ngrams[0].words] for _ in parts]
+    for length in range(2, max(map(len, parts)) + 1):
+        longer = [
+            (part[length - 1][0], own) for part, own in zip(parts, places, strict=True) if len(part) >= length
+        ]
+        keys = [own[-1][n.prefixes].astype(np.int64) * vocab_size + n.words for n, own in longer]
+        merged = _merge_keys(keys)
+        suffixes = np.full(len(merged), -1, dtype=np.int32)
+        for (one, own), key in zip(longer, keys, strict=True):
+            own.append(np.searchsorted(merged, key).astype(np.int32))
+            listed = one.suffixes >= 0
+            suffixes[own[-1][listed]] = own[-2][one.suffixes[listed]]
+        prefixes, words = np.divmod(merged, vocab_size)
+        ngrams.append(NGrams(words.astype(np.int32), prefixes.astype(np.int32), suffixes))
+    return _NGramUnion(ngrams, places)
+
+
+def _merge_keys(keys: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    """The different values of several rising lists, rising."""
+    together = np.sort(np.concatenate(keys), kind="stable")  # which merges the lists
+    is_new = np.ones(len(together), dtype=np.bool_)  # pruning may have left no part anything of this order
+    is_new[1:] = together[1:] != together[:-1]
+    return together[is_new]
+
+
+def _part_ngrams(part: Orders, places: Sequence[IntArray], length: int) -> _PartNGrams:
+    if length > len(part):
+        return _PartNGrams(np.zeros(0, dtype=np.int32), np.zeros(0), np.zeros(0))
+    weights = part[length - 1][1]
+    probs = from_log10(weights.log10_probs)
+    return _PartNGrams(
+        places[length - 1],
+        probs,
+        from_log10(weights.log10_backoffs) if length < len(part) else np.ones(len(probs)),
+    )
+
+
+def _score_part(rows: BackoffRows, ngrams: NGrams, length: int, own: _PartNGrams) -> _PartScores:
+    """What a part says of the union's n-grams of one length; it is entered into the part's rows, too."""
+    nothing = np.zeros(0)
+    context = ContextMasses(nothing, nothing, nothing)
+    probs = np.zeros(len(ngrams.words))
+    if length > 1:
+        context = rows.contexts(ngrams, length)
+        probs = rows.backoffs[rows.trie.nodes(length - 1)][ngrams.prefixes] * context.lower
+    probs[own.indices] = own.probs
+    backoffs = np.ones(len(probs))
+    backoffs[own.indices] = own.backoffs
+    rows.add_order(ngrams, length, probs, left=context.unlisted if length > 1 else 0.0)
+    rows.set_backoffs(length, backoffs)
+    return _PartScores(probs, *context)
+
+
+def _weighted_sum(weights: Sequence[float], values: Sequence[DoubleArray]) -> DoubleArray:
+    total = weights[0] * values[0]
+    for weight, one in zip(weights[1:], values[1:], strict=True):
+        total += weight * one
+    return total
+
+
+def union_tokenizer(tokenizers: Sequence[tuple[str, Tokenizer]]) -> Tokenizer:
+    """The tokenizer of a static mixture: the one that all parts share, or one that knows all their words.
+
+    Args:
+        tokenizers: at least one, each after the name of its part, for messages.
+
+    Returns:
+        A tokenizer whose words are the first part's, then what the others add, in their order.
+
+    Raises:
+        InvalidInputError: the parts differ in more than their words; both are named.
+    """
+    (first_name, first), *others = tokenizers
+    for name, other in others:
+        if other.fingerprint == first.fingerprint:
+            continue
+        if not (isinstance(first, WordTokenizer) and isinstance(other, WordTokenizer)):
+            raise InvalidInputError(
+                f"{name} has another tokenizer ({other.kind}) than {first_name} ({first.kind}); "
+                "only word tokenizers can be joined: train the parts with one tokenizer",
+                parameter="mixture.models",
+            )
+        for key, value in _splitting_rules(other).items():
+            if value != _splitting_rules(first)[key]:
+                raise InvalidInputError(
+                    f"the tokenizers of {first_name} ({first.kind}) and {name} ({other.kind}) cannot be joined: "
+                    f"{key} is {_splitting_rules(first)[key]!r} in one and {value!r} in the other; "
+                    "train the parts with one tokenizer",
+                    parameter="mixture.models",
+                )
+    words = dict.fromkeys(w for _, t in tokenizers for w in t.vocabulary.tokens[len(CONTROL_TOKENS) :])
+    if not isinstance(first, WordTokenizer) or len(words) + len(CONTROL_TOKENS) == len(first.vocabulary):
+        return first
+    return WordTokenizer(Vocabulary(words), **_splitting_rules(first))
+
+
+def _splitting_rules(tokenizer: WordTokenizer) -> dict[str, Any]:
+    """Everything but the words."""
+    return {key: value for key, value in tokenizer.settings().items() if key != "tokens"}
+
+
+def id_translation(source: Vocabulary, target: Vocabulary) -> IntArray:
+    """The target's id of each id of the source [V of the source], int32; `<unk>` for words it does not have."""
+    ordinary = (target.id_of(token) for token in source.tokens[len(CONTROL_TOKENS) :])
+    control = range(len(CONTROL_TOKENS))
+    return np.fromiter((*control, *ordinary), np.int32, len(source))
+
+
+def remap(orders: Orders, ids: IntArray, vocab_size: int) -> list[tuple[NGrams, NGramWeights]]:
+    """A back-off model over a larger vocabulary, whose further words have the probability 0 and no n-grams.
+
+    After such a word the context is empty.
+
+    Args:
+        orders: the model's n-grams and weights, by order from 1.
+        ids: the new id of each word, all different [V].
+        vocab_size: of the larger vocabulary.
+    """
+    weights = orders[0][1]
+    probs = np.full(vocab_size, -np.inf, dtype=np.float32)
+    probs[ids] = weights.log10_probs
+    backoffs = np.zeros(vocab_size, dtype=np.float32)
+    if len(orders) > 1:
+        backoffs[ids] = weights.log10_backoffs
+    nowhere = np.zeros(vocab_size, dtype=np.int32)
+    answer = [
+        (NGrams(np.arange(vocab_size, dtype=np.int32), nowhere, nowhere), NGramWeights(probs, backoffs)),
+    ]
+    places = ids  # of the order before: where each of its n-grams is now
+    for ngrams, weights in orders[1:]:
+        shorter = places
+        words, prefixes = ids[ngrams.words], shorter[ngrams.prefixes]
+        rank = np.argsort(prefixes.astype(np.int64) * vocab_size + words, kind="stable")
+        places = np.empty_like(rank, dtype=np.int32)
+        places[rank] = np.arange(len(rank), dtype=np.int32)
+        suffixes = np.where(ngrams.suffixes >= 0, shorter[ngrams.suffixes], np.int32(-1))
+        moved = NGrams(words[rank], prefixes[rank], suffixes[rank])
+        log10_backoffs = weights.log10_backoffs
+        if len(log10_backoffs):
+            log10_backoffs = log10_backoffs[rank]
+        answer.append((moved, NGramWeights(weights.log10_probs[rank], log10_backoffs)))
+    return answer
+
+
+class StaticMixture(NamedTuple):
+    """A mixture and how it came about.
+
+    Attributes:
+        model: the one model.
+        weights: of the parts, by EM.
+        facts: what it lists, by order from 1, and what it listed before it was pruned.
+    """
+
+    model: NGramModel
+    weights: tuple[float, ...]
+    facts: dict[str, Any]
+
+
+def mix_statically(
+    parts: Sequence[NGramModel],
+    vocabulary: Vocabulary,
+    held_out: EncodedCorpus,
+    *,
+    shrinking: CompressionSettings = NO_COMPRESSION,
+    progress: Progress,
+) -> StaticMixture:
+    """Mix n-gram models into one; weights are those that make held-out text most probable.
+
+    Args:
+        parts: the models; each one's words are among the vocabulary's.
+        vocabulary: of the mixture. A word that a part does not have is impossible for that part.
+        held_out: sentences in the mixture's vocabulary.
+        shrinking: what to do to the one model that comes out.
+        progress: told of each stage.
+
+    Raises:
+        InvalidInputError: there is no held-out token, or the model cannot be shrunk so.
+    """
+    models = [_over_vocabulary(vocabulary, part) for part in parts]
+    scores = [score_corpus(model, held_out, progress=progress).log_probs for model in models]
+    weights = fit_weights(np.stack(scores, axis=1))
+    progress.start("mixing n-grams", None)
+    orders = interpolate_models([list_ngrams(model.automaton) for model in models], weights)
+    progress.finish()
+    normalised = all(part.normalised for part in parts)
+    made = compress(orders, vocabulary, shrinking, normalised=normalised, progress=progress)
+    return StaticMixture(made.model, weights, made.facts)
+
+
+def _over_vocabulary(vocabulary: Vocabulary, part: NGramModel) -> NGramModel:
+    """The part over the mixture's vocabulary."""
+    if part.vocabulary.fingerprint == vocabulary.fingerprint:
+        return part
+    orders = remap(list_ngrams(part.automaton), id_translation(part.vocabulary, vocabulary), len(vocabulary))
+    return NGramModel(build_automaton(orders), vocabulary, normalised=part.normalised)

@@ -1,0 +1,206 @@
+"""Training, validation and test texts of a run, and the default corpus.
+
+The default corpus is the documentation inside CPython: the language reference's topics
+(`pydoc_data.topics`) and the docstrings of the standard library, some 300,000 words, read from the
+running interpreter, so that nothing has to be downloaded. A document is one topic or one module; a
+hash of its name assigns it to train, valid or test, so the split is the same on every machine.
+Sentences of some length that a held-out document shares with an earlier part are left out of it.
+"""
+
+import ast
+import hashlib
+import sysconfig
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from models.errors import FormatError, InvalidInputError
+from models.tokenizers import Tokenizer
+from training.corpus import Corpus, EncodedCorpus, StreamedCorpus, paragraphs, read_corpus, split_sentences
+from training.progress import Progress
+from training.tokenizer import encode_corpus
+
+_SKIPPED = {
+    "test",
+    "tests",
+    "site-packages",
+    "dist-packages",
+    "idlelib",
+    "lib2to3",
+    "ensurepip",
+    "pydoc_data",
+}
+_DECORATION = set("*=-~^+|.#_ ")
+_SHARED_LENGTH = 40
+_PARTS_OF_20 = {"valid": (0,), "test": (1,)}
+
+
+class DefaultCorpus(NamedTuple):
+    """The three parts; no document is in two."""
+
+    train: Corpus
+    valid: Corpus
+    test: Corpus
+
+
+def read_default_corpus(progress: Progress) -> DefaultCorpus:
+    """Read CPython's documentation.
+
+    Raises:
+        FormatError: this interpreter was installed without its library's sources.
+    """
+    library = Path(sysconfig.get_paths()["stdlib"])
+    sources = sorted(p for p in library.rglob("*.py") if not _SKIPPED & set(p.relative_to(library).parts))
+    progress.start("reading Python's documentation", len(sources))
+    parts: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
+    for name, text in _topics():
+        parts[_part_of(name)] += _sentences(text)
+    for path in sources:
+        for docstring in _docstrings(path):
+            parts[_part_of(path.relative_to(library).as_posix())] += _sentences(docstring)
+        progress.advance()
+    progress.finish()
+    seen = set(parts["train"])
+    for held_out in ("valid", "test"):
+        parts[held_out] = [s for s in parts[held_out] if len(s) < _SHARED_LENGTH or s not in seen]
+        seen.update(parts[held_out])
+    if not all(parts.values()):
+        raise FormatError(
+            library, "holds too little documentation", hint="train on a corpus of your own: --corpus"
+        )
+    return DefaultCorpus(
+        *(
+            Corpus(s, hashlib.sha256("\n".join(s).encode()).hexdigest(), [f"python-documentation/{part}"])
+            for part, s in parts.items()
+        )
+    )
+
+
+def _topics() -> Iterator[tuple[str, str]]:
+    try:
+        from pydoc_data.topics import topics  # some distributions package it apart
+    except ImportError:
+        return
+    yield from sorted(topics.items())
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of the library's own invalid escapes
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError):  # a template, or a file for another version
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def _part_of(document: str) -> str:
+    bucket = hashlib.sha256(document.encode()).digest()[0] * 20 // 256
+    return next((part for part, buckets in _PARTS_OF_20.items() if bucket in buckets), "train")
+
+
+def _sentences(text: str) -> list[str]:
+    lines = ("" if set(line) <= _DECORATION else line for line in text.splitlines())
+    return [s for block in paragraphs(lines) for s in split_sentences(block)]
+
+
+_HELD_OUT_DIVISOR = 20
+_MAX_HELD_OUT = 5_000
+_EMPTY_CORPUS = Corpus([], "", [])
+
+
+class Texts(NamedTuple):
+    """Sentences; no sentence of one part is meant to be in another. Where nothing is trained, `train` has none."""
+
+    train: Corpus | StreamedCorpus
+    valid: Corpus
+    test: Corpus | None
+
+
+class EncodedTexts(NamedTuple):
+    """The same as ids of one tokenizer."""
+
+    train: EncodedCorpus
+    valid: EncodedCorpus
+    test: EncodedCorpus | None
+
+
+def read_texts(
+    train: Sequence[Path], valid: Sequence[Path], test: Sequence[Path], *, unit: str, progress: Progress
+) -> Texts:
+    """Read a run's files; without any, the default corpus.
+
+    Without validation files the end of the training text is held out: a twentieth of its
+    sentences, at most 5,000, all from one place, so that neighbours do not leak.
+
+    Raises:
+        FormatError: a file cannot be read as text.
+        InvalidInputError: validation or test files without training files, or too little text.
+    """
+    if not train:
+        if valid or test:
+            raise InvalidInputError("--valid and --test need --corpus", parameter="corpus")
+        return Texts(*read_default_corpus(progress))
+    corpus = read_corpus(train, unit=unit, progress=progress)
+    if valid:
+        held_out = read_corpus(valid, unit=unit, progress=progress)
+    else:
+        corpus, held_out = _hold_out(corpus)
+    return Texts(corpus, held_out, read_corpus(test, unit=unit, progress=progress) if test else None)
+
+
+def read_fitting_text(
+    corpus: Sequence[Path], valid: Sequence[Path], test: Sequence[Path], *, unit: str, progress: Progress
+) -> Texts:
+    """Read the files of a run that trains nothing and only fits weights: all of one text is for that.
+
+    Without any file it is the validation part of the default corpus.
+
+    Raises:
+        FormatError: a file cannot be read as text.
+        InvalidInputError: there are two texts to fit on, or a test text alone.
+    """
+    if corpus and valid:
+        raise InvalidInputError(
+            "nothing is trained, and weights are fitted on one text: give --corpus or --valid, not both",
+            parameter="valid",
+        )
+    if not corpus and not valid:
+        if test:
+            raise InvalidInputError("--test needs --corpus or --valid", parameter="corpus")
+        return Texts(_EMPTY_CORPUS, *read_default_corpus(progress)[1:])
+    fitted_on = read_corpus(corpus or valid, unit=unit, progress=progress)
+    return Texts(_EMPTY_CORPUS, fitted_on, read_corpus(test, unit=unit, progress=progress) if test else None)
+
+
+def encode_texts(tokenizer: Tokenizer, texts: Texts, *, progress: Progress) -> EncodedTexts:
+    """Encode every part."""
+    train, valid = (encode_corpus(tokenizer, c.sentences, progress=progress) for c in texts[:2])
+    test = None if texts.test is None else encode_corpus(tokenizer, texts.test.sentences, progress=progress)
+    return EncodedTexts(train, valid, test)
+
+
+def num_held_out(num_sentences: int) -> int:
+    """How many sentences at the end of a text are held out of it.
+
+    Raises:
+        InvalidInputError: there is one only.
+    """
+    if num_sentences < 2:
+        raise InvalidInputError(
+            f"the corpus has {num_sentences} sentence, at least 2 are needed to hold one out; or give --valid",
+            parameter="corpus",
+        )
+    return min(max(num_sentences // _HELD_OUT_DIVISOR, 1), _MAX_HELD_OUT)
+
+
+def _hold_out(corpus: Corpus) -> tuple[Corpus, Corpus]:
+    count = num_held_out(len(corpus.sentences))
+    return (
+        corpus._replace(sentences=corpus.sentences[:-count]),
+        corpus._replace(
+            sentences=corpus.sentences[-count:], sources=[f"the end of {', '.join(corpus.sources)}"]
+        ),
+    )

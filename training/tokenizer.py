@@ -1,0 +1,219 @@
+"""Learn a tokenizer from text, and encode a corpus with it."""
+
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
+from typing import Literal
+
+import numpy as np
+import sentencepiece
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from models.errors import InvalidInputError
+from models.tokenizers import (
+    CharacterTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+    WordTokenizer,
+    make_word_splitter,
+)
+from models.vocabulary import CONTROL_TOKENS, UNK, Vocabulary
+from models.word_index import WordCounter, measure_text
+from training.corpus import EncodedCorpus, Sentences
+from training.progress import SILENT, Progress
+
+_BATCH = 8192
+_DEFAULT_PIECES = 8000
+_SAMPLE_SENTENCES = 1_000_000
+_SAMPLE_SEED = 1
+_MAX_SEGMENT_CHARACTERS = 10_000
+"""Characters that pieces are learnt from in one stretch: of repetitive ones, SentencePiece takes their square."""
+
+
+class TokenizerSettings(BaseModel):
+    """The recipe's `[tokenizer]` table.
+
+    Attributes:
+        kind: `word`, `char`, or SentencePiece's `bpe` or `unigram`.
+        vocab_size: how many tokens, control tokens included. Words and characters: at most so
+            many, the most frequent; None keeps all. Pieces: exactly so many, an error if the text
+            cannot give them; None asks for 8000 and takes fewer from a small text.
+        min_count: words or characters seen less often become `<unk>`.
+        lowercase: lower-case the text first (word).
+        pattern: regular expression whose matches are the words; None: split at white space (word).
+        marked_unknown: what "<unk>" in a text means: `word`, an ordinary word; `unknown`, the
+            unknown word itself, for corpora whose rare words were replaced by it (word).
+        normalization: SentencePiece's normalisation rule; `identity` keeps every text as it is.
+        byte_fallback: spell characters outside the vocabulary in bytes, so that none is lost.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["word", "char", "bpe", "unigram"] = "word"
+    vocab_size: int | None = Field(default=None, ge=4, le=2**31 - 1)
+    min_count: int = Field(default=1, ge=1)
+    lowercase: bool = False
+    pattern: str | None = None
+    marked_unknown: Literal["word", "unknown"] = "word"
+    normalization: Literal["identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf"] = "identity"
+    byte_fallback: bool = True
+
+    @field_validator("pattern")
+    @classmethod
+    def _check_pattern(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(f"it is not a regular expression: {error}") from None
+        return pattern
+
+
+def learn_tokenizer(
+    settings: TokenizerSettings, sentences: Sentences, *, progress: Progress = SILENT
+) -> Tokenizer:
+    """Learn a tokenizer from training text; of it, no more than words and a sample are kept in memory.
+
+    Raises:
+        InvalidInputError: the text cannot give such a vocabulary; the message names the limit.
+    """
+    if settings.kind == "word":
+        words = _count_words(settings, sentences, progress)
+        if settings.marked_unknown == "unknown":
+            words = {word: count for word, count in words.items() if word != CONTROL_TOKENS[UNK]}
+        return WordTokenizer(
+            Vocabulary(_most_frequent(words, settings)),
+            pattern=settings.pattern,
+            lowercase=settings.lowercase,
+            marked_unknown=settings.marked_unknown,
+        )
+    if settings.kind == "char":
+        characters = _count_items(sentences, len(sentences), "counting characters", progress)
+        return CharacterTokenizer(Vocabulary(_most_frequent(characters, settings)))
+    return _learn_pieces(settings, sentences, progress)
+
+
+def encode_corpus(
+    tokenizer: Tokenizer, sentences: Sentences, *, progress: Progress = SILENT
+) -> EncodedCorpus:
+    """Encode every sentence; words and bytes are counted on the text as it was given."""
+    progress.start("tokenising", len(sentences))
+    blocks: list[EncodedCorpus] = []
+    for block in encoded_blocks(tokenizer, batches(sentences)):
+        blocks.append(block)
+        progress.advance(block.num_sentences)
+    progress.finish()
+    lengths = [np.diff(block.offsets) for block in blocks]
+    return EncodedCorpus(
+        np.concatenate([np.zeros(0, np.int32), *(block.tokens for block in blocks)]),
+        np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])),
+        sum(block.num_words for block in blocks),
+        sum(block.num_bytes for block in blocks),
+    )
+
+
+def encoded_blocks(tokenizer: Tokenizer, blocks: Iterable[list[str]]) -> Iterator[EncodedCorpus]:
+    """Each block of sentences, encoded, with its own words and bytes."""
+    for block in blocks:
+        ids, offsets = tokenizer.encode_ragged(block)
+        size = measure_text(block)
+        yield EncodedCorpus(ids.copy(), offsets, size.num_words, size.num_bytes)  # ids may be part of more
+
+
+def batches(sentences: Iterable[str]) -> Iterator[list[str]]:
+    """Sentences by the thousand, as many as are worth a call."""
+    rest = iter(sentences)
+    while batch := list(islice(rest, _BATCH)):
+        yield batch
+
+
+def _count_words(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> Mapping[str, int]:
+    """How often each word occurs; in one compiled pass, unless there is a pattern."""
+    if settings.pattern is not None:
+        split = make_word_splitter(settings.pattern, lowercase=settings.lowercase)
+        return _count_items((split(s) for s in sentences), len(sentences), "counting words", progress)
+    words = WordCounter()
+    progress.start("counting words", len(sentences))
+    for batch in batches(sentences):
+        words.add([s.lower() for s in batch] if settings.lowercase else batch)
+        progress.advance(len(batch))
+    progress.finish()
+    return words.counts()
+
+
+def _count_items(
+    sequences: Iterable[Iterable[str]], total: int, description: str, progress: Progress
+) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    progress.start(description, total)
+    for number, sequence in enumerate(sequences, start=1):
+        counts.update(sequence)
+        if number % _BATCH == 0:
+            progress.advance(_BATCH)
+    progress.finish()
+    return counts
+
+
+def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings) -> list[str]:
+    """By falling count, then by spelling, so that equal texts give equal ids."""
+    kept = sorted((t for t, n in counts.items() if n >= settings.min_count), key=lambda t: (-counts[t], t))
+    if not kept:
+        raise InvalidInputError(
+            f"no {settings.kind} occurs {settings.min_count} times (tokenizer.min_count) in the training text",
+            parameter="tokenizer.min_count",
+        )
+    room = None if settings.vocab_size is None else settings.vocab_size - len(CONTROL_TOKENS)
+    return kept[:room]
+
+
+def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> Tokenizer:
+    size = settings.vocab_size or _DEFAULT_PIECES
+    model = io.BytesIO()
+    progress.start(f"learning {size} {settings.kind} pieces", None)
+    # SentencePiece's own maximum of 4,192 bytes would silently leave longer lines out
+    num_stretches = longest = 0
+    for stretch in chain.from_iterable(map(_segments, sentences)):
+        num_stretches += 1
+        longest = max(longest, len(stretch.encode()))
+    sentencepiece.set_random_generator_seed(_SAMPLE_SEED)
+    try:
+        sentencepiece.SentencePieceTrainer.Train(
+            sentence_iterator=chain.from_iterable(map(_segments, sentences)),
+            model_writer=model,
+            model_type=settings.kind,
+            vocab_size=size,
+            hard_vocab_limit=settings.vocab_size is not None,
+            character_coverage=1.0 if not settings.byte_fallback else 0.9995,
+            byte_fallback=settings.byte_fallback,
+            normalization_rule_name=settings.normalization,
+            remove_extra_whitespaces=settings.normalization != "identity",
+            unk_id=0,
+            bos_id=1,
+            eos_id=2,
+            pad_id=-1,
+            input_sentence_size=_SAMPLE_SENTENCES,
+            shuffle_input_sentence=num_stretches > _SAMPLE_SENTENCES,
+            max_sentence_length=max(longest, 10),  # no less is accepted
+            num_threads=1,  # the result must not depend on how many cores there are
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        reason = str(error).rsplit("] ", maxsplit=1)[-1].strip() or str(error)
+        raise InvalidInputError(
+            f"tokenizer.vocab_size {size} does not fit the training text: {reason}",
+            parameter="tokenizer.vocab_size",
+        ) from None
+    progress.finish()
+    return SentencePieceTokenizer(model.getvalue())
+
+
+def _segments(sentence: str) -> Iterator[str]:
+    """A sentence in stretches of bounded length, cut at spaces where there are any."""
+    begin = 0
+    while len(sentence) - begin > _MAX_SEGMENT_CHARACTERS:
+        space = sentence.rfind(" ", begin + _MAX_SEGMENT_CHARACTERS // 2, begin + _MAX_SEGMENT_CHARACTERS)
+        end = begin + _MAX_SEGMENT_CHARACTERS if space < 0 else space
+        yield sentence[begin:end]
+        begin = end if space < 0 else end + 1
+    yield sentence[begin:]
