@@ -2,7 +2,7 @@
 
 The framework's document is completed with the bodies that routes parse themselves. Example requests
 stand with the schemas. Example replies are those of the default models, recorded in the JSON file
-beside this module by `python -m tests.openapi_examples REGISTRY`; a test repeats all of them.
+beside this module by `python -m tests.support.openapi REGISTRY`; a test repeats all of them.
 """
 
 import asyncio

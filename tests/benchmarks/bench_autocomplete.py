@@ -17,8 +17,16 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-from ports import free_port, wait_until_ready
-from preparation import GRAMOPHONE, QUIET, data_folder, quickstart, registry_at, typed_texts
+from preparation import (
+    GRAMOPHONE,
+    QUIET,
+    data_folder,
+    free_port,
+    quickstart,
+    registry_at,
+    typed_texts,
+    wait_until_ready,
+)
 
 
 async def typist(client, model, number, lines, keys, pause_s):

@@ -17,8 +17,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from ports import free_port, wait_until_ready
-from preparation import GRAMOPHONE, QUIET, quickstart, registry_at
+from preparation import GRAMOPHONE, QUIET, free_port, quickstart, registry_at, wait_until_ready
 
 from service.bench.driver import run_load
 from service.bench.plan import ClosedLoop, LoadSettings, OpenLoop, Request, Target

@@ -16,8 +16,16 @@ import time
 from pathlib import Path
 
 import httpx
-from ports import free_port, wait_until_ready
-from preparation import GRAMOPHONE, QUIET, data_folder, ngram_and_mixture, registry_at, typed_texts
+from preparation import (
+    GRAMOPHONE,
+    QUIET,
+    data_folder,
+    free_port,
+    ngram_and_mixture,
+    registry_at,
+    typed_texts,
+    wait_until_ready,
+)
 
 WORDS = 20
 

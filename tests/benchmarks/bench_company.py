@@ -19,8 +19,16 @@ import time
 import urllib.request
 from pathlib import Path
 
-from ports import free_port, wait_until_ready
-from preparation import GRAMOPHONE, QUIET, data_folder, ngram_and_mixture, registry_at, typed_texts
+from preparation import (
+    GRAMOPHONE,
+    QUIET,
+    data_folder,
+    free_port,
+    ngram_and_mixture,
+    registry_at,
+    typed_texts,
+    wait_until_ready,
+)
 
 from service.bench.connection import Connection
 from service.bench.plan import Request, Target

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from ports import free_port, wait_until_ready
+from preparation import free_port, wait_until_ready
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry

@@ -16,8 +16,7 @@ import time
 from pathlib import Path
 
 import httpx
-from ports import free_port
-from preparation import GRAMOPHONE, QUIET, data_folder, registry_at, train
+from preparation import GRAMOPHONE, QUIET, data_folder, free_port, registry_at, train
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry

@@ -26,8 +26,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from ports import free_port, wait_until_ready
-from preparation import GRAMOPHONE, QUIET, quickstart, registry_at, typed_texts
+from preparation import GRAMOPHONE, QUIET, free_port, quickstart, registry_at, typed_texts, wait_until_ready
 
 from service.bench.connection import Connection
 from service.bench.driver import run_load

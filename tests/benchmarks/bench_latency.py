@@ -18,8 +18,16 @@ import time
 from pathlib import Path
 
 from bench_service import NO_OP
-from ports import free_port, wait_until_ready
-from preparation import GRAMOPHONE, QUIET, data_folder, ngram_and_mixture, registry_at, typed_texts
+from preparation import (
+    GRAMOPHONE,
+    QUIET,
+    data_folder,
+    free_port,
+    ngram_and_mixture,
+    registry_at,
+    typed_texts,
+    wait_until_ready,
+)
 
 from service.bench.driver import run_load
 from service.bench.plan import LoadSettings, OpenLoop, Request, Target

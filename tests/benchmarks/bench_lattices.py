@@ -35,7 +35,7 @@ from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import list_ngrams
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
-from tests.nbest_data import Listed, recognised
+from tests.support.nbest_lists import Listed, recognised
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent

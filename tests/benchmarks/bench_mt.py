@@ -27,7 +27,7 @@ from models.reranking.tuning.cross_fitting import cross_fit, tuning_data
 from models.reranking.tuning.fitting import TuningSettings, assign_folds
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS, UNK, Vocabulary
-from tests.nbest_data import translated
+from tests.support.nbest_lists import translated
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent

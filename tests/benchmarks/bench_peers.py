@@ -25,10 +25,23 @@ from pathlib import Path
 
 import numpy as np
 from bench_engine import publish
-from peers.environment import litserve_python
-from peers.servers import running
-from peers.variants import BUSY, CHOSEN, VARIANTS, fastapi_command, litserve_command
-from peers.workloads import FASTAPI, GENERATE, LITSERVE, NEW_TOKENS, OURS, PEERS, SCORE, VOCAB_SIZE
+from peers.setup import (
+    BUSY,
+    CHOSEN,
+    FASTAPI,
+    GENERATE,
+    LITSERVE,
+    NEW_TOKENS,
+    OURS,
+    PEERS,
+    SCORE,
+    VARIANTS,
+    VOCAB_SIZE,
+    fastapi_command,
+    litserve_command,
+    litserve_python,
+    running,
+)
 
 from models.checkpoint.registry import LocalRegistry
 from service.bench.connection import Connection

@@ -22,8 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from peers.network import Network as TorchNetwork
-from ports import free_port, wait_until_ready
-from preparation import GRAMOPHONE, QUIET, data_folder, lists_of_variants, train
+from preparation import GRAMOPHONE, QUIET, data_folder, free_port, lists_of_variants, train, wait_until_ready
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry

@@ -20,10 +20,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from ports import free_port, wait_until_ready
-from soak.findings import Soak, draw, table
-from soak.samples import sample
-from soak.swaps import Swaps
+from preparation import free_port, wait_until_ready
+from soak.findings import Soak, Swaps, draw, sample, table
 
 from models.checkpoint.registry import LocalRegistry
 

@@ -20,8 +20,15 @@ import time
 from pathlib import Path
 
 from bench_engine import publish
-from ports import free_port, wait_until_ready
-from preparation import GRAMOPHONE, QUIET, data_folder, ngram_and_mixture, registry_at
+from preparation import (
+    GRAMOPHONE,
+    QUIET,
+    data_folder,
+    free_port,
+    ngram_and_mixture,
+    registry_at,
+    wait_until_ready,
+)
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry

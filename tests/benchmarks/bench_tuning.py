@@ -33,7 +33,7 @@ from models.reranking.tuning.fitting import TuningSettings, assign_folds
 from models.reranking.tuning.problem import TuningProblem, argmax_by_list
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS, UNK, Vocabulary
-from tests.nbest_data import RECOGNISED, recognised
+from tests.support.nbest_lists import RECOGNISED, recognised
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent

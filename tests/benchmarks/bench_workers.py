@@ -22,8 +22,16 @@ import time
 import urllib.request
 from pathlib import Path
 
-from ports import free_port, wait_until_ready
-from preparation import GRAMOPHONE, QUIET, data_folder, quickstart, registry_at, train
+from preparation import (
+    GRAMOPHONE,
+    QUIET,
+    data_folder,
+    free_port,
+    quickstart,
+    registry_at,
+    train,
+    wait_until_ready,
+)
 
 from service.bench.connection import Connection
 from service.bench.driver import run_load

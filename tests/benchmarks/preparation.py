@@ -1,4 +1,7 @@
-"""What benchmarks need before they measure: public data, peers, models; and how they say that one is missing."""
+"""What benchmarks need before they measure: public data, peers, models, free ports, ready services.
+
+Also how they report that something is missing.
+"""
 
 import contextlib
 import importlib
@@ -6,9 +9,11 @@ import itertools
 import lzma
 import os
 import random
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from service.bench.workloads import candidate_variants, default_texts, shuffled
@@ -118,3 +123,21 @@ def ngram_and_mixture(registry, data):
     train(registry, "ngram", "ngram", *novels, *words, "--set", "ngram.order=5")
     texts = (f"--corpus={small / 'train.txt.xz'}", f"--valid={small / 'valid.txt.xz'}")
     train(registry, "mixture", "mixture", *texts, *words, "--set", "train.max_steps=30")
+
+
+def free_port():
+    """A port that nobody listens on."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def wait_until_ready(port):
+    """Return once a service on the port says that it is ready."""
+    while True:
+        with socket.socket() as s:
+            if s.connect_ex(("127.0.0.1", port)) == 0:
+                s.sendall(b"GET /health/ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                if b" 200 " in s.recv(100):
+                    return
+        time.sleep(0.2)

@@ -18,7 +18,7 @@ from service.app import create_app
 from service.engine.loaded_model import LoadState
 from service.http_server import listen, make_server
 from service.settings import Settings
-from tests.fakes import FakeModel, fake_vocabulary
+from tests.support.fake_models import FakeModel, fake_vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
@@ -93,7 +93,7 @@ def _draw(path):
 def registry(tmp_path_factory):
     """`words`, an n-gram model of the sentences, and `slow`, which takes its time and never ends."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(load.FAMILIES, "fake", ("tests.fakes", "FakeModel"))
+        patch.setitem(load.FAMILIES, "fake", ("tests.support.fake_models", "FakeModel"))
         registry = LocalRegistry(tmp_path_factory.mktemp("browser") / "registry", create=True)
         tokenizer = WordTokenizer(Vocabulary(sorted({word for line in SENTENCES for word in line.split()})))
         lines = [tokenizer.encode(line) for line in 3 * SENTENCES]

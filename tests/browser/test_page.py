@@ -1,9 +1,13 @@
-"""The page as a whole: every tab is quiet, fits a phone, follows the system's colours and the keyboard."""
+"""The page as a whole, the tab of models, and the tab of the API with its requests to copy."""
 
+import subprocess
+import sys
+
+import httpx
 import pytest
 from playwright.sync_api import Error, expect
 
-from tests.browser.conftest import PHONE, TABS, WIDE, editor
+from tests.browser.conftest import PHONE, TABS, WIDE, editor, picker
 
 FULL = "[document.documentElement.scrollWidth, innerWidth]"
 VIOLATIONS = """window.violations = [];
@@ -120,3 +124,146 @@ def test_controls_have_names(open_page):
             .map(e => e.outerHTML)"""
         )
         assert nameless == [], tab
+
+
+@pytest.fixture
+def page(open_page):
+    return open_page("#models")
+
+
+def test_all_models_are_listed_and_the_default_is_shown(page):
+    entries = page.get_by_role("group", name="Models").get_by_role("button")
+    expect(entries).to_have_count(2)
+    expect(entries.filter(has_text="default")).to_contain_text("words@1")
+    expect(page.get_by_role("heading", name="words@1")).to_be_visible()
+
+
+def test_the_card_is_rendered_with_its_picture(page):
+    card = page.get_by_role("article", name="Model card")
+    expect(card.get_by_role("heading", name="words")).to_be_visible()
+    expect(card.get_by_role("cell", name="12.50")).to_be_visible()
+    expect(card.get_by_role("listitem")).to_have_text(["one item"])
+    picture = card.get_by_role("img", name="Curve")
+    picture.scroll_into_view_if_needed()
+    page.wait_for_function("image => image.naturalWidth > 0", arg=picture.element_handle())
+
+
+def test_a_report_opens_with_its_style_and_runs_nothing(page):
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name="Report", exact=True).click()
+    report = opened.value
+    report.wait_for_load_state()
+    heading = report.get_by_role("heading", name="Report")
+    assert heading.evaluate("e => getComputedStyle(e).color") == "rgb(0, 128, 0)"
+    assert report.evaluate("window.pwned") is None
+
+
+def test_another_model_is_used_from_then_on(page):
+    page.get_by_role("group", name="Models").get_by_role("button", name="slow@1").click()
+    page.get_by_role("button", name="Use this model").click()
+    expect(picker(page)).to_have_value("slow@1")
+    page.get_by_role("tab", name="Write").click()
+    expect(page.locator("aside .model")).to_have_text("slow@1")
+
+
+def test_every_endpoint_is_there(open_page, url):
+    page = open_page("docs")
+    paths = httpx.get(f"{url}/openapi.json").json()["paths"]
+    wanted = {f"{method.upper()}{path}" for path, methods in paths.items() for method in methods}
+    expect(page.locator(".endpoint")).to_have_count(len(wanted))
+    heads = page.locator(".endpoint > summary")
+    told = heads.evaluate_all("all => all.map(e => e.children[0].textContent + e.children[1].textContent)")
+    assert set(told) == wanted
+
+
+def test_an_endpoint_tells_its_fields_and_its_example_can_be_sent(open_page):
+    page = open_page("docs#docs:post-/v1/score")
+    endpoint = page.locator(".endpoint[open]")
+    expect(endpoint.get_by_role("cell", name="texts", exact=True)).to_be_visible()
+    endpoint.get_by_label("Body").fill('{"texts": ["the cat sat"]}')
+    endpoint.get_by_role("button", name="Send").click()
+    expect(endpoint.get_by_role("status")).to_contain_text("200")
+    expect(endpoint.locator("pre.answer:visible").first).to_contain_text('"model": "words@1"')
+
+
+def test_an_example_that_is_lines_is_sent_and_copied_as_lines(open_page):
+    page = open_page("docs#docs:post-/v1/score")
+    endpoint = page.locator(".endpoint[open]")
+    endpoint.get_by_label("Example").select_option("application/x-ndjson")
+    body = """{"text": "the cat's mat"}\n{"text": "the dog"}\n"""
+    endpoint.get_by_label("Body").fill(body)
+    endpoint.get_by_role("button", name="Send").click()
+    expect(endpoint.get_by_role("status")).to_contain_text("200")
+    said = endpoint.locator("pre.answer:visible").first.text_content()
+    assert len(said.splitlines()) == 2
+    for name, program in (("Copy as curl", ["sh"]), ("Copy as Python", [sys.executable])):
+        done = subprocess.run(
+            [*program, "-c", copied(page, name)], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == said.strip()
+        expect(page.get_by_role("button", name=name).locator("visible=true")).to_be_visible()
+
+
+def test_what_is_wrong_with_a_body_is_told(open_page):
+    page = open_page("docs#docs:post-/v1/score", allowed="status of 400")
+    endpoint = page.locator(".endpoint[open]")
+    endpoint.get_by_label("Body").fill('{"texts": []}')
+    endpoint.get_by_role("button", name="Send").click()
+    expect(endpoint.locator("pre.answer:visible").first).to_contain_text("texts is []")
+    endpoint.get_by_label("Body").fill("{")
+    endpoint.get_by_role("button", name="Send").click()
+    expect(endpoint.locator("pre.answer:visible").first).to_contain_text("not JSON")
+
+
+def copied(page, name):
+    """What a button of the view that is shown puts on the clipboard."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.locator("main section:not([hidden])").get_by_role("button", name=name).locator(
+        "visible=true"
+    ).first.click()
+    expect(page.get_by_role("button", name="Copied").locator("visible=true").first).to_be_visible()
+    return page.evaluate("navigator.clipboard.readText()")
+
+
+PROMPT = 'it\'s "the" dog\\n $HOME `x`\nÉ 🎺'
+
+
+@pytest.mark.parametrize(
+    ("tab", "told"), [("write", "completions"), ("rerank", "ranking"), ("check", "issues")]
+)
+def test_a_copied_command_works(open_page, tab, told):
+    page = open_page(f"#{tab}")
+    page.wait_for_load_state("networkidle")
+    done = subprocess.run(
+        ["sh", "-c", copied(page, "Copy as curl")], capture_output=True, text=True, check=True
+    )
+    assert f'"{told}"' in done.stdout
+
+
+def test_a_copied_program_works(open_page):
+    page = open_page("#generate")
+    page.get_by_label("Prompt").fill(PROMPT)
+    page.get_by_label("Stream").uncheck()
+    page.get_by_label("seed").fill("3")
+    program = copied(page, "Copy as Python")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert '"choices"' in done.stdout
+
+
+def test_streams_are_copied_as_streams(open_page):
+    page = open_page("#generate")
+    page.get_by_label("Prompt").fill(PROMPT)
+    page.get_by_label("max tokens").fill("3")
+    command = copied(page, "Copy as curl")
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip().endswith("data: [DONE]")
+    program = copied(page, "Copy as Python")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "data: [DONE]" in done.stdout
+
+
+@pytest.mark.parametrize("tab", TABS[:-1])
+def test_a_request_can_be_copied_everywhere(open_page, tab):
+    page = open_page(f"#{tab}")
+    for name in ("Copy as curl", "Copy as Python"):
+        expect(page.get_by_role("button", name=name).locator("visible=true")).to_have_count(1)

@@ -11,9 +11,9 @@ from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
 from service.settings import Settings
-from tests.checkpoints import damage
-from tests.fakes import FakeModel, fake_vocabulary
-from tests.servers import running, serving
+from tests.support.checkpoints import damage
+from tests.support.fake_models import FakeModel, fake_vocabulary
+from tests.support.services import running, serving
 
 # flashlight has no wheels for later Pythons
 collect_ignore = [] if sys.version_info < (3, 13) else ["test_flashlight.py"]
@@ -49,7 +49,7 @@ def serve():
 def fake_family():
     """Let the loader know the made-up family."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(load.FAMILIES, "fake", ("tests.fakes", "FakeModel"))
+        patch.setitem(load.FAMILIES, "fake", ("tests.support.fake_models", "FakeModel"))
         yield
 
 

@@ -12,10 +12,10 @@ from models.tokenizers import WordTokenizer
 from service.api_keys import create_key
 from service.app import create_app
 from service.settings import Settings
-from tests.checkpoints import damage
 from tests.contract.conftest import publish
-from tests.fakes import FakeModel, fake_vocabulary
-from tests.servers import running, serving
+from tests.support.checkpoints import damage
+from tests.support.fake_models import FakeModel, fake_vocabulary
+from tests.support.services import running, serving
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from service.api_keys import KeyScope, create_key
 from service.client import BadRequestError, Client, NotFoundError
 from service.schemas.replies import UserPair, UserWord
 from service.settings import Settings
-from tests.servers import running
+from tests.support.services import running
 
 SENTENCE = "The zebra ran home. The zebra sat!"
 

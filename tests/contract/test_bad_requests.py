@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from tests.raw_http import asked
+from tests.support.http import asked
 
 NEXT, SCORE, RERANK, GENERATE = "/v1/next-token", "/v1/score", "/v1/rerank", "/v1/generate"
 LIST = {"candidates": [{"text": "a"}]}

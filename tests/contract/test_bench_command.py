@@ -9,8 +9,7 @@ from structlog.testing import capture_logs
 
 from service.api_keys import create_key
 from service.settings import Settings
-from tests.command_line import typed_line
-from tests.servers import running
+from tests.support.services import running, typed_line
 
 QUICK = ["--requests", "20", "--warmup", "0"]
 

@@ -11,8 +11,8 @@ from models.checkpoint.documents import CalibrationStore
 from models.vocabulary import BOS, EOS
 from service.client import AsyncClient, BadRequestError, Client
 from service.settings import Settings
-from tests.fakes import FakeModel, fake_vocabulary
-from tests.servers import running
+from tests.support.fake_models import FakeModel, fake_vocabulary
+from tests.support.services import running
 
 MODEL = FakeModel(fake_vocabulary())
 IDS = MODEL.vocabulary.ids

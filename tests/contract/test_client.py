@@ -16,7 +16,7 @@ from service.client import (
     UnreachableError,
 )
 from service.schemas.replies import ErrorBody
-from tests.fakes import FakeModel, fake_vocabulary
+from tests.support.fake_models import FakeModel, fake_vocabulary
 
 MODEL = FakeModel(fake_vocabulary())
 GENERATE = {"prompt": "the", "model": "slow", "seed": 3, "max_tokens": 5, "logprobs": True}

@@ -10,7 +10,7 @@ import pytest
 
 from service.routes import completions as route
 from service.settings import Settings
-from tests.servers import running
+from tests.support.services import running
 
 ENTRIES = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 

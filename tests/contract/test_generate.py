@@ -1,4 +1,4 @@
-"""POST /v1/generate over HTTP, whole and streamed."""
+"""POST /v1/generate over HTTP, whole and streamed; failures after the first event."""
 
 import json
 import threading
@@ -283,3 +283,23 @@ def test_what_goes_wrong_after_a_heartbeat_is_an_event(http, server, monkeypatch
         assert response.status_code == 200
         lines = [line for line in response.iter_lines() if line]
     assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "internal_error"
+
+
+STREAMS = {
+    "/v1/generate": {"model": "slow", "stream": True, "max_tokens": 50},
+    "/v1/completions": {"model": "slow", "prompt": "the", "max_tokens": 500, "stream": True},
+}
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_a_failure_after_the_first_event_is_an_event(http, server, path):
+    model = server.app.state.services.host.resolve("slow").model
+    with http.stream("POST", path, json=STREAMS[path]) as response:
+        lines = response.iter_lines()
+        next(lines)
+        model.fails = True
+        try:
+            rest = [line for line in lines if line]
+        finally:
+            model.fails = False
+    assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "internal_error"

@@ -1,14 +1,17 @@
-"""Clients that take more than their share: of connections, of headers, of time."""
+"""Limits on connections, headers and time; low priority of heavy requests; answers under load."""
 
+import asyncio
 import contextlib
 import time
 
 import httpx
 import pytest
 
+from service.client import AsyncClient
+from service.engine.scheduler import Scheduler
 from service.settings import Settings
-from tests.raw_http import answer, asked, connect
-from tests.servers import running
+from tests.support.http import answer, asked, connect
+from tests.support.services import running
 
 HEAD = b"POST /v1/next-token HTTP/1.1\r\nhost: a\r\n"
 BODY = b'{"context": "the"}'
@@ -213,3 +216,74 @@ def test_an_endless_body_after_a_refusal_ends_the_connection(url):
                 connection.sendall(b"1\r\na\r\n")
                 time.sleep(0.02)
         assert time.monotonic() - before < 3
+
+
+DRAWN = {"prompt": "a", "max_tokens": 16, "model": "chars"}
+HEAVY = {
+    "beams": ("generate", {**DRAWN, "strategy": "beam", "num_beams": 64}),
+    "samples": ("generate", {**DRAWN, "n": 64}),
+    "best of": ("completions", {**DRAWN, "best_of": 64}),
+    "prompts": ("completions", {**DRAWN, "prompt": ["a"] * 64}),
+    "contexts": ("next-token", {"context": ["a"] * 100}),
+    "echoed": (
+        "completions",
+        {**DRAWN, "prompt": ["a b"] * 40, "echo": True, "logprobs": 2, "max_tokens": 0},
+    ),
+    "candidates": (
+        "rerank",
+        {"lists": [{"context": "a " * 400, "candidates": [{"text": "a"}, {"text": "b"}] * 25}]},
+    ),
+    "compared": ("rerank", {"lists": [{"candidates": [{"text": str(i)} for i in range(100)]}], "mbr": "wer"}),
+    "texts": ("score", {"texts": ["a"] * 100, "context": "a " * 400}),
+}
+LIGHT = {
+    "beams": ("generate", {**DRAWN, "strategy": "beam", "num_beams": 2}),
+    "sample": ("completions", {**DRAWN, "max_tokens": 200}),
+    "contexts": ("next-token", {"context": ["a"] * 8}),
+    "compared": ("rerank", {"lists": [{"candidates": [{"text": "a"}, {"text": "b"}]}], "mbr": "wer"}),
+    "texts": ("score", {"texts": ["a"] * 8, "context": "a b", "model": "chars"}),
+}
+
+
+@pytest.fixture
+def submitted(monkeypatch):
+    """The jobs that the engine was given."""
+    jobs, submit = [], Scheduler.submit
+    monkeypatch.setattr(Scheduler, "submit", lambda self, job: (jobs.append(job), submit(self, job))[1])
+    monkeypatch.setattr("service.routes.request.BULK_TOKENS", 600)  # small limits for small models
+    return jobs
+
+
+@pytest.mark.parametrize(("path", "body"), HEAVY.values(), ids=HEAVY)
+def test_what_asks_for_much_gives_way(http, submitted, path, body):
+    assert http.post(f"/v1/{path}", json=body).status_code == 200
+    assert [job.bulk for job in submitted] == [True]
+
+
+@pytest.mark.parametrize(("path", "body"), LIGHT.values(), ids=LIGHT)
+def test_what_asks_for_little_does_not(http, submitted, path, body):
+    assert http.post(f"/v1/{path}", json=body).status_code == 200
+    assert [job.bulk for job in submitted] == [False]
+
+
+def score_of(client, number):
+    """One of four kinds of request, different for every number."""
+    text = " ".join(["the cat", "a dog ran", "on of the house"][: 1 + number % 3] * (1 + number % 5))
+    kinds = (
+        lambda: client.next_token(text, top_k=5),
+        lambda: client.score([text, "the"], detail="token"),
+        lambda: client.rerank([{"candidates": [{"text": text}, {"text": "a mat"}]}]),
+        lambda: client.generate(text, seed=number, max_tokens=20, model="chars"),
+    )
+    return kinds[number % 4]()
+
+
+def test_answers_under_load_are_those_of_an_idle_service(server):
+    async def main():
+        async with AsyncClient(server.url) as client:
+            alone = [await score_of(client, number) for number in range(60)]
+            together = await asyncio.gather(*(score_of(client, number) for number in range(60)))
+            return alone, together
+
+    alone, together = asyncio.run(main())
+    assert alone == together

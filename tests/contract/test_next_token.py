@@ -1,4 +1,4 @@
-"""POST /v1/next-token over HTTP."""
+"""POST /v1/next-token with units token and word; POST /tokenize, POST /detokenize, GET /tokenizer_info."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 
 from models.language_model import entropy_bits
 from models.vocabulary import BOS
-from tests.fakes import FakeModel, fake_vocabulary
+from tests.support.fake_models import FakeModel, fake_vocabulary
 
 MODEL = FakeModel(fake_vocabulary())
 THE, CAT = 3, 4
@@ -76,3 +76,132 @@ def test_whole_distributions_come_as_float32(http):
 @pytest.mark.parametrize("address", ["mixture", "mixture@1", "mixture@champion", None])
 def test_a_model_has_several_addresses(http, address):
     assert ask(http, context="the", model=address)["model"] == "mixture@1"
+
+
+def next_words(http, **body):
+    response = http.post("/v1/next-token", json={"unit": "word", **body})
+    assert response.status_code == 200, response.text
+    return response.json()["results"]
+
+
+def refused(http, **body):
+    response = http.post("/v1/next-token", json={"unit": "word", **body})
+    assert response.status_code == 400, response.text
+    return response.json()["error"]
+
+
+@pytest.mark.parametrize("context", ["", "the", "the cat", "the cat "])
+def test_where_tokens_are_words_both_are_told_alike(http, context):
+    tokens = http.post("/v1/next-token", json={"context": context, "top_k": 10}).json()["results"][0]
+    told = [c for c in tokens["candidates"] if not c["text"].startswith("<")]
+    (words,) = next_words(http, context=context, top_k=5)
+    assert [word["text"] for word in words["candidates"]] == [c["text"] for c in told[:5]]
+    assert [word["logprob"] for word in words["candidates"]] == pytest.approx(
+        [c["logprob"] for c in told[:5]], abs=1e-6
+    )
+    assert words["unexplored_mass"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_batch_is_answered_as_each_alone(http):
+    together = next_words(http, context=["the", "a dog", ""], top_k=3)
+    assert together == [next_words(http, context=one, top_k=3)[0] for one in ("the", "a dog", "")]
+
+
+def test_words_are_put_together_from_characters(http):
+    (found,) = next_words(http, context="the ", top_k=20, model="chars")
+    total = sum(math.exp(word["logprob"]) for word in found["candidates"])
+    assert all(word["text"].isalpha() for word in found["candidates"])
+    assert 0 < total <= 1
+    assert 0 <= found["unexplored_mass"] < 1
+
+
+def test_token_ids_have_no_word_to_come(http):
+    error = refused(http, context=[3, 4])
+    assert error["param"] == "context"
+    assert "must be a text" in error["message"]
+
+
+def test_too_many_words_are_refused(http):
+    error = refused(http, context="the", top_k=101)
+    assert error["param"] == "top_k"
+    assert "at most 100" in error["message"]
+
+
+def tokenize(http, prompt, **body):
+    response = http.post("/tokenize", json={"prompt": prompt, "model": "mixture", **body})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_tokens_and_what_they_are_called(http):
+    assert tokenize(http, "the cat zzz", add_special_tokens=False) == {
+        "count": 3,
+        "max_model_len": 1000,
+        "tokens": [3, 4, 0],
+        "token_strs": [" the", " cat", "<unk>"],
+    }
+
+
+@pytest.mark.parametrize("special", [{}, {"add_special_tokens": True}, {"add_special_tokens": None}])
+def test_the_start_stands_first_unless_refused(http, special):
+    assert tokenize(http, "the cat", **special)["tokens"] == [1, 3, 4]
+    assert tokenize(http, "", **special)["tokens"] == [1]
+    assert tokenize(http, "<s>", **special)["tokens"] == [1]
+
+
+@pytest.mark.parametrize(("symbol", "token"), [("<unk>", 0), ("<s>", 1), ("</s>", 2)])
+def test_a_control_symbol_alone_is_its_id(http, symbol, token):
+    assert tokenize(http, symbol, add_special_tokens=False)["tokens"] == [token]
+    within = tokenize(http, f"the {symbol}", add_special_tokens=False)["tokens"]
+    assert within == [3, 0]
+
+
+@pytest.mark.parametrize("model", ["mixture", "chars"])
+def test_what_was_tokenised_comes_back(http, model):
+    text = "the cat sat" if model == "mixture" else "a naïve é."
+    tokens = tokenize(http, text, model=model, add_special_tokens=False)["tokens"]
+    reply = http.post("/detokenize", json={"tokens": tokens, "model": model})
+    back = reply.json()
+    assert back == {"prompt": text.replace("ï", "\ufffd")}
+
+
+def test_control_tokens_spell_nothing(http):
+    reply = http.post("/detokenize", json={"tokens": [1, 3, 2], "model": "mixture"})
+    assert reply.json() == {"prompt": "the"}
+
+
+def test_what_there_is_to_know_of_a_tokenizer(http, server):
+    info = http.get("/tokenizer_info").json()
+    assert (info["bos_token"], info["eos_token"], info["unk_token"]) == ("<s>", "</s>", "<unk>")
+    assert (info["bos_token_id"], info["eos_token_id"], info["unk_token_id"]) == (1, 2, 0)
+    assert (info["model"], info["tokenizer_class"], info["vocab_size"]) == ("mixture@1", "word", 13)
+    loaded = server.app.state.services.host.resolve("mixture")
+    assert info["fingerprint"] == loaded.tokenizer.fingerprint
+
+
+def test_another_models_tokenizer_by_its_address(http):
+    info = http.get("/tokenizer_info", params={"model": "chars@1"}).json()
+    assert (info["model"], info["tokenizer_class"]) == ("chars@1", "char")
+    assert http.get("/tokenizer_info", params={"model": "nobody"}).status_code == 404
+
+
+WRONG = [
+    ("/tokenize", {}, "prompt"),
+    ("/tokenize", {"prompt": ["the"]}, "prompt"),
+    ("/tokenize", {"prompt": "the " * 1001}, "prompt"),
+    ("/detokenize", {}, "tokens"),
+    ("/detokenize", {"tokens": [3, 99]}, "tokens[1]"),
+    ("/detokenize", {"tokens": [3] * 1001}, "tokens"),
+    ("/detokenize", {"tokens": "the"}, "tokens"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "parameter"), WRONG)
+def test_errors_name_the_field(http, path, body, parameter):
+    response = http.post(path, json={"model": "mixture", **body})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == parameter
+
+
+def test_unknown_fields_are_ignored(http):
+    assert tokenize(http, "the", add_special_tokens=False, return_token_strs=True)["tokens"] == [3]

@@ -15,8 +15,8 @@ from models.vocabulary import Vocabulary
 from service.client import Client
 from service.fusion import PyCTCDecodeLM
 from service.settings import Settings
-from tests.decoders import importable
-from tests.servers import running
+from tests.contract.decoders import importable
+from tests.support.services import running
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent

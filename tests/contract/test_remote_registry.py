@@ -15,9 +15,9 @@ from models.tokenizers import WordTokenizer
 from service.api_keys import create_key
 from service.settings import Settings
 from tests.contract.conftest import publish
-from tests.fakes import FakeModel, fake_vocabulary
-from tests.object_stores import QUICK, altering, s3_server, stalling, using, wait_until
-from tests.servers import running
+from tests.support.fake_models import FakeModel, fake_vocabulary
+from tests.support.object_stores import QUICK, altering, s3_server, stalling, using, wait_until
+from tests.support.services import running
 
 SCORE = {"texts": ["the cat sat on the mat"]}
 

@@ -9,8 +9,8 @@ from service.app import create_app
 from service.client import AccessError, Client
 from service.middleware.authentication import SCOPES_BY_ROUTE, AccessTable
 from service.settings import Settings
-from tests.raw_http import asked
-from tests.servers import running, serving
+from tests.support.http import asked
+from tests.support.services import running, serving
 
 KEYS = {scope: create_key(f"for-{scope}", [scope]) for scope in KeyScope}
 LINES = tuple(made.key.line for made in KEYS.values())

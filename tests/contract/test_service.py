@@ -1,16 +1,26 @@
-"""What surrounds the endpoints: start, health, models, request ids, metrics, overload, shutting down."""
+"""Start, health, models, request ids, metrics, overload, shutdown and tracing."""
 
 import contextlib
+import importlib.metadata
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from models.checkpoint.registry import LocalRegistry
 from models.errors import InvalidInputError, ModelNotFoundError, RegistryError
+from service import app as composition
 from service.app import create_app
+from service.middleware import request_log
 from service.settings import Settings
+from tests.support.services import running
 
 
 def test_a_registry_that_is_not_there_stops_the_start(tmp_path):
@@ -165,3 +175,168 @@ def wait_for(condition):
             return
         time.sleep(0.01)
     pytest.fail("it did not come about")
+
+
+def value(text, series):
+    """The value of a series in an exposition."""
+    (line,) = [line for line in text.splitlines() if line.rpartition(" ")[0] == series]
+    return float(line.rpartition(" ")[2])
+
+
+@pytest.fixture(scope="module")
+def watching(registry):
+    """A service that looks at its registry often."""
+    settings = Settings(registry=registry.root, models=("mixture",), watch_interval_s=0.05)
+    with running(settings) as server:
+        yield server
+
+
+def read(server):
+    return httpx.get(f"{server.url}/metrics").text
+
+
+def test_what_runs_is_told_by_its_version(watching):
+    version = importlib.metadata.version("gramophone-lm")
+    assert value(read(watching), f'gramophone_build_info{{version="{version}"}}') == 1
+
+
+def test_a_service_that_is_ready_says_so(watching):
+    text = read(watching)
+    assert (value(text, "gramophone_ready"), value(text, "gramophone_draining")) == (1, 0)
+
+
+def test_a_service_that_drains_is_not_ready(registry):
+    with running(Settings(registry=registry.root, models=("mixture",))) as server:
+        server.app.state.services.engine.scheduler.drain()
+        text = read(server)
+    assert (value(text, "gramophone_ready"), value(text, "gramophone_draining")) == (0, 1)
+
+
+def test_the_age_of_the_last_look_is_small_while_the_registry_can_be_read(watching):
+    assert value(read(watching), "gramophone_registry_look_age_seconds") < 5
+
+
+def test_a_service_that_does_not_follow_the_registry_tells_no_age(registry):
+    with running(Settings(registry=registry.root, models=("mixture",), watch_interval_s=0)) as server:
+        assert "registry_look_age" not in read(server)
+
+
+def test_memory_in_use_is_below_what_there_is(watching):
+    text = read(watching)
+    used, limit = (value(text, f"gramophone_memory_{name}_bytes") for name in ("working_set", "limit"))
+    assert 0 < used < limit
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        'rejections_total{reason="tokens"}',
+        'auth_failures_total{reason="unknown"}',
+        'model_loads_total{outcome="failed"}',
+        'jobs_ended_total{how="deadline"}',
+    ],
+)
+def test_what_has_not_happened_yet_counts_nought(watching, series):
+    assert value(read(watching), f"gramophone_{series}") == 0
+
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.fixture
+def spans():
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def traced(registry, spans, monkeypatch):
+    """A service whose spans are kept here."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    monkeypatch.setattr(composition, "make_provider", lambda _endpoint: provider)
+    settings = Settings(registry=registry.root, models=("mixture",), otlp_endpoint="http://collector:4318")
+    with running(settings) as server, httpx.Client(base_url=server.url) as client:
+        yield client
+
+
+def finished(spans, count=1):
+    """So many spans: each ends a moment after its answer has arrived."""
+    give_up_s = time.monotonic() + 10
+    while len(spans.get_finished_spans()) < count and time.monotonic() < give_up_s:
+        time.sleep(0.005)
+    return spans.get_finished_spans()
+
+
+def test_a_request_is_a_span_with_what_is_known_of_it(traced, spans):
+    traced.post("/v1/score", json={"texts": ["the cat"]})
+    (span,) = finished(spans)
+    assert span.name == "POST /v1/score"
+    assert span.attributes["http.response.status_code"] == 200
+    assert span.attributes["gramophone.model"] == "mixture@1"
+    assert span.attributes["gramophone.scored_tokens"] == 3
+    assert span.status.is_ok or span.status.is_unset
+    assert "the cat" not in str(span.to_json())
+
+
+def test_the_caller_s_span_is_its_parent(traced, spans):
+    traced.post("/v1/score", json={"texts": ["a"]}, headers={"traceparent": f"00-{TRACE}-{SPAN}-01"})
+    (span,) = finished(spans)
+    assert f"{span.context.trace_id:032x}" == TRACE
+    assert f"{span.parent.span_id:016x}" == SPAN
+
+
+@pytest.mark.parametrize("given", ["", "nonsense", f"00-{'0' * 32}-{SPAN}-01", "x" * 5000])
+def test_a_wrong_traceparent_is_ignored(traced, spans, given):
+    assert traced.get("/v1/models", headers={"traceparent": given}).status_code == 200
+    (span,) = finished(spans)
+    assert span.parent is None
+
+
+def test_health_and_metrics_make_no_spans(traced, spans):
+    traced.get("/health/ready")
+    traced.get("/metrics")
+    traced.get("/v1/models")
+    (span,) = finished(spans)
+    assert span.name == "GET /v1/models"
+
+
+def test_a_bad_request_is_no_failure_of_the_service(traced, spans):
+    traced.post("/v1/score", content=b"{")
+    traced.get("/nowhere")
+    bad, nowhere = finished(spans, 2)
+    assert bad.attributes["http.response.status_code"] == 400
+    assert not bad.status.description
+    assert bad.status.status_code.name == "UNSET"
+    assert nowhere.name == "GET"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "whole"),
+    [
+        ("http://c:4318", "http://c:4318/v1/traces"),
+        ("http://c:4318/", "http://c:4318/v1/traces"),
+        ("https://c/own/path", "https://c/own/path"),
+    ],
+)
+def test_the_endpoint_is_completed(endpoint, whole):
+    provider = request_log.make_tracer_provider(endpoint)
+    (processor,) = provider._active_span_processor._span_processors
+    assert processor.span_exporter._endpoint == whole
+    assert provider.resource.attributes["service.name"] == "gramophone"
+    provider.shutdown()
+
+
+def test_set_but_not_installed_stops_the_start(monkeypatch):
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    with pytest.raises(InvalidInputError, match=r"gramophone-lm\[otel\]"):
+        request_log.make_tracer_provider("http://c:4318")
+
+
+def test_unset_it_is_not_imported():
+    """FastAPI brings the interface; what costs is the SDK."""
+    code = "import sys, service.app; print(*sys.modules)"
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert not any(
+        name.startswith(("opentelemetry.sdk", "opentelemetry.exporter")) for name in done.stdout.split()
+    )

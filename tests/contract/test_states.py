@@ -1,6 +1,7 @@
-"""/v1/states over HTTP: what is scored step by step is what is scored whole, for every kind of model."""
+"""/v1/states over HTTP: stepwise scores equal whole scores for every family; concurrent use of one state."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
@@ -10,8 +11,9 @@ from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from service.client import AsyncClient, Client
 from service.settings import Settings
-from tests import families
-from tests.servers import running
+from tests.contract.conftest import publish
+from tests.support import families
+from tests.support.services import running
 
 PARTS = {"ngram": (), "lstm": (), "mixture": ("ngram", "lstm"), "cache": ("lstm",)}
 ABOUT = CheckpointDescription("2026-01-01T00:00:00+00:00", {"int8": {"cost": 0.0}}, {}, [[3, 4]], {})
@@ -20,7 +22,7 @@ V = len(families.WORDS) + 3
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory):
+def states_registry(tmp_path_factory):
     registry, made = LocalRegistry(tmp_path_factory.mktemp("states"), create=True), {}
     for name, parts in PARTS.items():
 
@@ -33,9 +35,9 @@ def registry(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=["float32", "auto"])
-def http(registry, request):
+def states_http(states_registry, request):
     """A service in single precision, or one in int8 as the models advise."""
-    settings = Settings(registry=registry.root, precision=request.param)
+    settings = Settings(registry=states_registry.root, precision=request.param)
     with running(settings) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         yield client
 
@@ -67,14 +69,14 @@ def gauge(http, name):
 
 
 @pytest.mark.parametrize("model", PARTS)
-def test_word_by_word_is_the_same_as_the_whole(http, model):
-    (state,), logprobs, oov = opened(http, model=model), [], 0
+def test_word_by_word_is_the_same_as_the_whole(states_http, model):
+    (state,), logprobs, oov = opened(states_http, model=model), [], 0
     for word in WORDS:
-        (result,) = advanced(http, [{"state": state, "text": word, "eos": True}])
+        (result,) = advanced(states_http, [{"state": state, "text": word, "eos": True}])
         state = result["state"]
         logprobs += result["logprobs"]
         oov += result["num_oov"]
-    scored = whole(http, model, WORDS)
+    scored = whole(states_http, model, WORDS)
     assert [*logprobs, result["eos_logprob"]] == pytest.approx(
         [token["logprob"] for token in scored["tokens"]], abs=1e-5
     )
@@ -82,101 +84,106 @@ def test_word_by_word_is_the_same_as_the_whole(http, model):
 
 
 @pytest.mark.parametrize("model", PARTS)
-def test_many_continuations_of_many_states_are_each_as_alone(http, model):
+def test_many_continuations_of_many_states_are_each_as_alone(states_http, model):
     """Of unequal lengths, forks among them, with and without an end; and ten of one state, which share its row."""
     contexts = ["", "w3 w5", "w9"]
-    states = opened(http, context=contexts, model=model)
+    states = opened(states_http, context=contexts, model=model)
     asked = [
         {"state": state, "text": text, "eos": place % 2 == 0}
         for place, state in enumerate(states)
         for text in ["", "w1", "w2 w2 w2", *(f"w{i} w{i + 1}" for i in range(10))]
     ]
-    together = advanced(http, asked)
+    together = advanced(states_http, asked)
     for one, result in zip(asked, together, strict=True):
         context = contexts[states.index(one["state"])]
         text = f"{context} {one['text']}".split()
         if one["text"]:
-            expected = whole(http, model, text, eos=one["eos"])["logprob"]
-            expected -= whole(http, model, context.split(), eos=False)["logprob"] if context else 0
+            expected = whole(states_http, model, text, eos=one["eos"])["logprob"]
+            expected -= whole(states_http, model, context.split(), eos=False)["logprob"] if context else 0
             assert result["logprob"] + (result["eos_logprob"] or 0) == pytest.approx(expected, abs=1e-4)
         assert (result["eos_logprob"] is not None) == one["eos"]
         assert len(result["token_ids"]) == result["num_tokens"] == len(one["text"].split())
-    scored = advanced(http, [{**one, "keep": False} for one in asked])
+    scored = advanced(states_http, [{**one, "keep": False} for one in asked])
     assert [one["logprob"] for one in scored] == pytest.approx([r["logprob"] for r in together], abs=1e-5)
     assert {one["state"] for one in scored} == {None}
 
 
 @pytest.mark.parametrize("model", PARTS)
-def test_forks_go_their_own_ways(http, model):
-    (state,) = opened(http, context="w3", model=model)
-    (fork,) = advanced(http, [{"state": state}])
+def test_forks_go_their_own_ways(states_http, model):
+    (state,) = opened(states_http, context="w3", model=model)
+    (fork,) = advanced(states_http, [{"state": state}])
     assert (fork["logprob"], fork["num_tokens"], fork["logprobs"]) == (0.0, 0, [])
-    before = advanced(http, [{"state": state, "text": "w7"}])
+    before = advanced(states_http, [{"state": state, "text": "w7"}])
     for _ in range(3):
-        (fork,) = advanced(http, [{"state": fork["state"], "text": "w5"}])
-    ask(http, "/v1/states/free", states=[fork["state"]])
-    after = advanced(http, [{"state": state, "text": "w7"}])
+        (fork,) = advanced(states_http, [{"state": fork["state"], "text": "w5"}])
+    ask(states_http, "/v1/states/free", states=[fork["state"]])
+    after = advanced(states_http, [{"state": state, "text": "w7"}])
     assert after[0]["logprobs"] == before[0]["logprobs"]
     assert after[0]["state"] != before[0]["state"]
 
 
 @pytest.mark.parametrize("model", PARTS)
-def test_what_comes_next_is_what_next_token_says(http, model):
+def test_what_comes_next_is_what_next_token_says(states_http, model):
     contexts, ids = ["w3 w5", "w9", ""], [2, 9, 5, 0]
-    states = opened(http, context=contexts, model=model)
+    states = opened(states_http, context=contexts, model=model)
     binary = {"accept": "application/octet-stream"}
-    rows = http.post("/v1/states/next", json={"states": states}, headers=binary)
+    rows = states_http.post("/v1/states/next", json={"states": states}, headers=binary)
     assert (rows.headers["x-shape"], rows.headers["x-model"]) == (f"3,{V}", f"{model}@1")
     rows = np.frombuffer(rows.content, "<f4").reshape(3, V)
-    expected = http.post("/v1/next-token", json={"context": contexts, "model": model}, headers=binary).content
+    expected = states_http.post(
+        "/v1/next-token", json={"context": contexts, "model": model}, headers=binary
+    ).content
     np.testing.assert_allclose(rows, np.frombuffer(expected, "<f4").reshape(3, V), atol=1e-5)
-    some = ask(http, "/v1/states/next", states=states, token_ids=ids)
+    some = ask(states_http, "/v1/states/next", states=states, token_ids=ids)
     np.testing.assert_allclose(some["logprobs"], rows[:, ids], atol=1e-5)
-    after = advanced(http, [{"state": state, "keep": False} for state in states], next_token_ids=ids)
+    after = advanced(states_http, [{"state": state, "keep": False} for state in states], next_token_ids=ids)
     np.testing.assert_allclose([one["next_logprobs"] for one in after], rows[:, ids], atol=1e-5)
     assert np.isfinite(rows).all()
 
 
 @pytest.mark.parametrize("model", PARTS)
-def test_ids_do_what_their_words_do(http, model):
-    (state,) = opened(http, context=[5, 9], model=model)
+def test_ids_do_what_their_words_do(states_http, model):
+    (state,) = opened(states_http, context=[5, 9], model=model)
     by_text, by_ids = advanced(
-        http, [{"state": state, "text": "w4 w0"}, {"state": state, "token_ids": [7, 3]}]
+        states_http, [{"state": state, "text": "w4 w0"}, {"state": state, "token_ids": [7, 3]}]
     )
     assert by_text["token_ids"] == by_ids["token_ids"] == [7, 3]
     assert by_text["logprobs"] == by_ids["logprobs"]
 
 
-def test_without_bos_a_state_begins_with_nothing(http):
-    bare, after = (opened(http, model="ngram", bos=bos)[0] for bos in (False, True))
-    one, other = advanced(http, [{"state": bare, "text": "w1"}, {"state": after, "text": "w1"}])
+def test_without_bos_a_state_begins_with_nothing(states_http):
+    bare, after = (opened(states_http, model="ngram", bos=bos)[0] for bos in (False, True))
+    one, other = advanced(states_http, [{"state": bare, "text": "w1"}, {"state": after, "text": "w1"}])
     assert one["logprob"] == pytest.approx(
-        whole(http, "ngram", ["w1"], bos=False, eos=False)["logprob"], abs=1e-5
+        whole(states_http, "ngram", ["w1"], bos=False, eos=False)["logprob"], abs=1e-5
     )
     assert one["logprob"] != other["logprob"]
 
 
 @pytest.mark.parametrize("model", PARTS)
-def test_memory_is_back_once_all_is_freed(http, model):
-    states = opened(http, context=["w1"] * 5, model=model)
-    results = advanced(http, [{"state": state, "text": "w2 w4"} for state in states], free=states)
-    assert gauge(http, "states_bytes") > 0
-    assert ask(http, "/v1/states/free", states=[*states, *(one["state"] for one in results)])["freed"] == 5
-    left = gauge(http, "states")
-    http.post("/v1/states/free", json={"states": states})
-    assert gauge(http, "states") == left
+def test_memory_is_back_once_all_is_freed(states_http, model):
+    states = opened(states_http, context=["w1"] * 5, model=model)
+    results = advanced(states_http, [{"state": state, "text": "w2 w4"} for state in states], free=states)
+    assert gauge(states_http, "states_bytes") > 0
+    assert (
+        ask(states_http, "/v1/states/free", states=[*states, *(one["state"] for one in results)])["freed"]
+        == 5
+    )
+    left = gauge(states_http, "states")
+    states_http.post("/v1/states/free", json={"states": states})
+    assert gauge(states_http, "states") == left
 
 
-def test_a_cache_counts_what_it_remembers(http):
-    before = gauge(http, "states_bytes")
-    (short,) = opened(http, context="w1", model="cache")
-    middle = gauge(http, "states_bytes")
-    opened(http, context="w1 w2 w3 w4 w5", model="cache")
-    assert gauge(http, "states_bytes") - middle > middle - before
-    ask(http, "/v1/states/free", states=[short])
+def test_a_cache_counts_what_it_remembers(states_http):
+    before = gauge(states_http, "states_bytes")
+    (short,) = opened(states_http, context="w1", model="cache")
+    middle = gauge(states_http, "states_bytes")
+    opened(states_http, context="w1 w2 w3 w4 w5", model="cache")
+    assert gauge(states_http, "states_bytes") - middle > middle - before
+    ask(states_http, "/v1/states/free", states=[short])
 
 
-def test_both_clients_give_the_same_typed_replies(http):
+def test_both_clients_give_the_same_typed_replies(states_http):
     contexts, words = ["w1", "w2"], [{"text": "w3", "eos": True}, {"token_ids": [4, 5], "keep": False}]
 
     async def told(client, wait):
@@ -198,10 +205,65 @@ def test_both_clients_give_the_same_typed_replies(http):
         return await value
 
     async def of_async_client():
-        async with AsyncClient(str(http.base_url)) as client:
+        async with AsyncClient(str(states_http.base_url)) as client:
             return await told(client, later)
 
-    with Client(str(http.base_url)) as client:
+    with Client(str(states_http.base_url)) as client:
         mine = asyncio.run(told(client, at_once))
     assert mine == asyncio.run(of_async_client())
     assert mine[3:] == ((2, V), mine[4], 2)
+
+
+CLIENTS, ROUNDS = 8, 10
+
+
+@pytest.fixture(scope="module")
+def states_server(tmp_path_factory):
+    registry = LocalRegistry(tmp_path_factory.mktemp("races"))
+    publish(registry, "lstm", families.model("lstm"), families.tokenizer())
+    with running(Settings(registry=registry.root)) as server:
+        yield server
+
+
+@pytest.fixture
+def post_states(states_server):
+    """Asks for JSON; whatever the status."""
+    with httpx.Client(base_url=states_server.url, timeout=30) as client:
+        yield lambda path, body: client.post(f"/v1/states{path}", json=body)
+
+
+@pytest.fixture
+def kept(states_server):
+    """How many states are kept, and their bytes."""
+    store = states_server.app.state.services.states
+    return lambda: (len(store), store.num_bytes)
+
+
+def at_once(work):
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        return list(pool.map(work, range(CLIENTS)))
+
+
+def test_a_state_that_many_free_is_freed_once(post_states, kept):
+    states = [one["state"] for one in post_states("", {"context": ["w1"] * 200}).json()["states"]]
+    freed = at_once(lambda _: post_states("/free", {"states": states}).json()["freed"])
+    assert (sum(freed), kept()) == (200, (0, 0))
+
+
+def test_a_state_that_is_freed_meanwhile_is_continued_rightly_or_not_found(post_states, kept):
+    def race(number):
+        told = []
+        for _ in range(ROUNDS):
+            state = post_states("", {"context": "w1 w2"}).json()["states"][0]["state"]
+            bodies = [{"continuations": [{"state": state, "text": "w3"}], "free": [state]}] * 2
+            with ThreadPoolExecutor(2) as pool:
+                told += pool.map(lambda body: post_states("/advance", body), bodies)
+        return told
+
+    replies = [one for told in at_once(race) for one in told]
+    assert {one.status_code for one in replies} <= {200, 404}
+    results = [one.json()["results"][0] for one in replies if one.status_code == 200]
+    assert len(results) >= CLIENTS * ROUNDS  # of each two that ask, one at least comes before the other frees
+    assert max(r["logprob"] for r in results) == pytest.approx(min(r["logprob"] for r in results), abs=1e-5)
+    post_states("/free", {"states": [r["state"] for r in results]})
+    assert kept() == (0, 0)

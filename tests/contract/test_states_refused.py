@@ -11,8 +11,8 @@ from service.api_keys import create_key
 from service.client import Client, NotFoundError, OverloadedError, ServerError, StateElsewhereError
 from service.settings import Settings
 from tests.contract.conftest import publish
-from tests.fakes import FakeModel, fake_vocabulary
-from tests.servers import running
+from tests.support.fake_models import FakeModel, fake_vocabulary
+from tests.support.services import running
 
 ADVANCE, NEXT, OPEN, FREE = "/v1/states/advance", "/v1/states/next", "/v1/states", "/v1/states/free"
 HERE = "here.0a0b0c.ABCDEFGHIJKLMNOP"

@@ -15,8 +15,8 @@ from service.engine.loaded_model import LoadedModel
 from service.local import ask
 from service.settings import Settings
 from tests.contract.conftest import publish
-from tests.fakes import FakeModel, fake_vocabulary
-from tests.servers import running
+from tests.support.fake_models import FakeModel, fake_vocabulary
+from tests.support.services import running
 
 SCORE = {"texts": ["the cat sat on the mat", "a dog"]}
 GENERATE = {"prompt": "the", "max_tokens": 12, "seed": 5}

@@ -15,8 +15,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.processes import ROOT
-from tests.workers import running_workers, wait_for
+from tests.support.services import ROOT, running_workers, wait_for
 
 pytestmark = pytest.mark.long
 _OF_THE_WHOLE = {"gramophone_workers", "gramophone_workers_answering"}

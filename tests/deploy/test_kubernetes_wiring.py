@@ -6,7 +6,6 @@ import yaml
 from service.app import create_app
 from service.cli.options import EXIT_BAD_INPUT
 from service.settings import Settings
-from tests.deploy.gramophones import train_small
 from tests.deploy.manifests import (
     COMPONENT,
     KUBERNETES,
@@ -18,6 +17,7 @@ from tests.deploy.manifests import (
     rendered,
     selects,
 )
+from tests.deploy.tools import train_small
 
 HTTP = "http"
 

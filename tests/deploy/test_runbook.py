@@ -14,9 +14,8 @@ import yaml
 from service.app import create_app
 from service.cli.main import app
 from service.settings import Settings
-from tests.deploy.gramophones import train_small
 from tests.deploy.manifests import KUBERNETES, OVERLAYS, rendered
-from tests.deploy.tools import run, tool
+from tests.deploy.tools import run, tool, train_small
 
 ROOT = Path(__file__).parents[2]
 RUNBOOK = ROOT / "deploy" / "RUNBOOK.md"

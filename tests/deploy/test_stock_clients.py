@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.deploy.gramophones import serving_processes, train_small
-from tests.deploy.tools import ROOT, run, tool
+from tests.deploy.tools import ROOT, run, serving_processes, tool, train_small
 
 SCORE = '{"texts": ["the cat sat"]}'
 STREAM = '{"max_tokens": 20, "ignore_eos": true, "stream": true}'

@@ -10,10 +10,8 @@ import pytest
 import yaml
 
 from service.api_keys import KeyScope, create_key
-from tests.deploy.gramophones import GRAMOPHONE, serving_processes, train_small
-from tests.deploy.monitoring import FOLDER, monitoring
-from tests.deploy.panels import metrics, queries
-from tests.deploy.tools import PATH, ROOT
+from tests.deploy.monitoring import FOLDER, metrics, monitoring, queries
+from tests.deploy.tools import GRAMOPHONE, PATH, ROOT, serving_processes, train_small
 
 QUERIES = queries("30s")
 SMALL = (

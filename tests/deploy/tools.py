@@ -1,10 +1,15 @@
-"""Programs that the tests of deploy/ need: of the environment, or the machine's."""
+"""External programs for the tests of deploy/, and services as processes with a small n-gram model."""
 
+import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import httpx
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -23,3 +28,59 @@ def run(*command, **options):
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, **options)
     assert done.returncode == 0, f"{Path(command[0]).name}: {done.stdout}{done.stderr}"
     return done.stdout
+
+
+GRAMOPHONE = (sys.executable, "-m", "service.cli")
+LINES = ("the cat sat on the mat", "the dog sat on the cat", "a dog saw the cat on the mat") * 20
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+def train_small(registry):
+    """Publish a model called `small`."""
+    registry.mkdir()
+    corpus = registry.parent / "corpus.txt"
+    corpus.write_text("\n".join(LINES), encoding="utf-8")
+    options = ["--name", "small", "--corpus", str(corpus), "--registry", str(registry)]
+    settings = ["--set", "tokenizer.kind=word", "--set", "ngram.order=2"]
+    command = [*GRAMOPHONE, "train", "ngram", *options, *settings]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def free_port():
+    """A port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def wait_until_it_answers(url, process, path):
+    """Return once a path is answered 200."""
+    deadline = time.monotonic() + 240  # kernels are compiled where they were never used
+    while time.monotonic() < deadline:
+        assert process.poll() is None, f"what should answer at {url} has ended"
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(url + path).status_code == 200:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"{url}{path} did not become ready")
+
+
+@contextlib.contextmanager
+def serving_processes(registry, names, **settings):
+    """A service of each process name: by it, its process and its port. Settings are named without our prefix."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("GRAMOPHONE_")}  # noqa: TID251
+    started = {}
+    try:
+        for name in names:
+            port = free_port()
+            ours = {"REGISTRY": str(registry), "PORT": str(port), "PROCESS_NAME": name, **settings}
+            environment = {**clean, **{f"GRAMOPHONE_{key}": value for key, value in ours.items()}}
+            started[name] = subprocess.Popen([*GRAMOPHONE, "serve"], env=environment, **QUIET), port
+        for process, port in started.values():
+            wait_until_it_answers(f"http://127.0.0.1:{port}", process, "/health/ready")
+        yield started
+    finally:
+        for process, _ in started.values():
+            process.kill()
+            process.wait()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.ngram.build import list_ngrams, verify_automaton
-from tests.relational import assert_same, in_memory, limit_with_room, relational, tokenizer_of
+from tests.support.relational import assert_same, in_memory, limit_with_room, relational, tokenizer_of
 from training.scale.duckdb_engine import DuckDBEngine
 
 WORDS = st.sampled_from(["a", "b", "c", "d", "e", "<s>", "the"])

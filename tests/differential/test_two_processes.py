@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.resumable import SETTINGS, fit, weights
-from tests.trained_together import RUNS, state_file, weights_file
+from tests.support.resumable import SETTINGS, fit, weights
+from tests.support.trained_together import RUNS, state_file, weights_file
 from training.neural.resume import StateFile
 
 pytestmark = pytest.mark.long
@@ -19,7 +19,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 def together(tmp_path_factory):
     """Where two processes left what they came to."""
     folder = tmp_path_factory.mktemp("together")
-    command = [*TORCHRUN, "tests.trained_together", str(folder)]
+    command = [*TORCHRUN, "tests.support.trained_together", str(folder)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return folder

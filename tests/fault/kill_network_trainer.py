@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.fault.forked import Child, moments, told_by_child
-from tests.resumable import fit, weights
+from tests.support.resumable import fit, weights
 from training.neural.resume import StateFile
 
 KILLS = 6

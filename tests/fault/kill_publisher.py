@@ -13,7 +13,7 @@ from pathlib import Path
 
 from models.checkpoint.manifest import read_manifest, verify_files
 from models.checkpoint.registry import LocalRegistry, open_registry
-from tests.checkpoints import write_minimal
+from tests.support.checkpoints import write_minimal
 
 FILE_OPERATIONS = {
     "open",

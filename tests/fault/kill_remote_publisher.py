@@ -13,7 +13,7 @@ from pathlib import Path
 
 from models.checkpoint.manifest import verify_files
 from models.checkpoint.registry import open_registry
-from tests.checkpoints import write_minimal
+from tests.support.checkpoints import write_minimal
 
 
 def die_after(store, requests):

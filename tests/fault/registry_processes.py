@@ -14,9 +14,9 @@ from models.checkpoint.registry import open_registry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import CheckpointError
 from models.tokenizers import WordTokenizer
-from tests.fakes import FakeModel, fake_vocabulary
+from tests.support.fake_models import FakeModel, fake_vocabulary
 
-load.FAMILIES["fake"] = ("tests.fakes", "FakeModel")
+load.FAMILIES["fake"] = ("tests.support.fake_models", "FakeModel")
 DESCRIPTION = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4]], {})
 
 

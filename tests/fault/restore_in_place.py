@@ -21,7 +21,7 @@ from models.checkpoint.restore import restore_backup
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
-from tests.processes import running_process
+from tests.support.services import running_process
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent

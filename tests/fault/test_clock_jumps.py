@@ -12,12 +12,12 @@ from models.checkpoint import load
 from models.checkpoint.registry import LocalRegistry, open_registry
 from models.tokenizers import WordTokenizer
 from service.settings import Settings
-from tests.checkpoints import write_minimal
 from tests.contract.conftest import publish
-from tests.fakes import FakeModel, fake_vocabulary
-from tests.object_stores import wait_until
-from tests.resumable import fit
-from tests.servers import running
+from tests.support.checkpoints import write_minimal
+from tests.support.fake_models import FakeModel, fake_vocabulary
+from tests.support.object_stores import wait_until
+from tests.support.resumable import fit
+from tests.support.services import running
 from training.progress import Silent
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ def wall(monkeypatch):
 @pytest.fixture
 def service(tmp_path, monkeypatch):
     """A service of one model that takes its time; states live two seconds, requests one and a half."""
-    monkeypatch.setitem(load.FAMILIES, "fake", ("tests.fakes", "FakeModel"))
+    monkeypatch.setitem(load.FAMILIES, "fake", ("tests.support.fake_models", "FakeModel"))
     registry = LocalRegistry(tmp_path / "registry", create=True)
     add_version(registry)
     settings = Settings(

@@ -8,8 +8,8 @@ import time
 import httpx
 import pytest
 
-from tests.faulty_services import SCORE, crowd, faulty_service, is_open, made_up_registry, wait_until
-from tests.raw_http import answer, asked, connect
+from tests.support.http import answer, asked, connect
+from tests.support.services import SCORE, crowd, faulty_service, is_open, made_up_registry, wait_until
 
 LIMIT = 20
 BODY = b'{"texts": ["the cat"]}'

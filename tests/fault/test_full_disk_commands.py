@@ -1,21 +1,27 @@
-"""Commands whose disk is full: one line that says what could not be written, nothing half made, and well after."""
+"""Commands and logs on a full disk: one clear message, no partial files, no lost answers."""
 
 import errno
 import os
 import signal
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
 from models.errors import FormatError, RegistryError
+from models.tokenizers import WordTokenizer
 from service.bench import results
 from service.cli.main import main
+from tests.contract.conftest import publish as conftest_publish
 from tests.fault.disks import GrowthLimit
 from tests.fault.test_full_disk_registry import write
-from tests.resumable import fit
+from tests.support.fake_models import FakeModel, fake_vocabulary
+from tests.support.resumable import fit
+from tests.support.services import running_process
 from training import publish
 from training.neural.distributed import Terminated, exit_on_sigterm
 from training.neural.resume import StateFile
@@ -158,3 +164,15 @@ def test_a_training_goes_on_without_tensorboard_where_that_finds_no_room(tmp_pat
     result = fit(max_steps=4, tensorboard=str(tmp_path))
     assert result.history[-1].step == 4
     assert result.notes == (f"cannot write to {tmp_path} for TensorBoard: No space left on device",)
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_every_request_is_answered_though_no_line_can_be_written(tmp_path, form):
+    registry = LocalRegistry(tmp_path, create=True)
+    words = WordTokenizer(fake_vocabulary())
+    conftest_publish(registry, "m", FakeModel(words.vocabulary), words)
+    with running_process(registry, Path("/dev/full"), GRAMOPHONE_LOG_FORMAT=form) as (_, url):
+        asked = [httpx.post(f"{url}/v1/score", json={"texts": ["the cat"]}) for _ in range(3)]
+        refused = httpx.post(f"{url}/v1/score", content=b"no JSON")
+        ready = httpx.get(f"{url}/health/ready")
+    assert [reply.status_code for reply in (*asked, refused, ready)] == [200, 200, 200, 400, 200]

@@ -1,9 +1,14 @@
-"""A disk that fills up under a registry, its cache or its documents: told, nothing half kept, well after."""
+"""A full disk under a registry, its cache, its documents or the shared weights."""
 
+import contextlib
+import itertools
+import logging
 import uuid
 
+import numpy as np
 import pytest
 
+from models.arrays import to_numpy
 from models.checking.calibration import Calibration, CalibrationPoint
 from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.checkpoint.load import load_checkpoint
@@ -12,8 +17,9 @@ from models.checkpoint.registry import LocalRegistry, open_registry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import RegistryError
 from models.reranking.ranking import Profile
-from tests import families
+from models.tensor_files import SharedWeightCache
 from tests.fault.disks import KINDS, disk_of_kind
+from tests.support import families
 
 ROOMS = (0, 1000, 4096, 10_000, 20_000, 40_000, 80_000)
 DESCRIPTION = CheckpointDescription(
@@ -154,3 +160,32 @@ def test_profiles_and_calibrations_stay_as_they_were(disk):
     assert list(disk.folder.rglob(".tmp-*")) == []
     profiles.write(profile(2.0))
     assert profiles.read("p") == profile(2.0)
+
+
+@pytest.mark.parametrize("room_bytes", [0, 300, 5000])
+def test_weights_that_find_no_room_on_the_shelf_are_this_processs_own(disk, room_bytes, caplog):
+    """As in a container whose /dev/shm is small."""
+    caplog.set_level(logging.WARNING)
+    made = {"values": np.arange(30_000, dtype=np.int32)}
+    with disk.full(room_bytes):
+        taken = SharedWeightCache(disk.folder, "key").get_or_make("a", lambda: made)
+        np.testing.assert_array_equal(taken["values"], made["values"])
+    assert disk.refusal in caplog.text
+    assert not (disk.folder / "key.a").exists()
+    laid = SharedWeightCache(disk.folder, "key").get_or_make("a", lambda: made)
+    np.testing.assert_array_equal(laid["values"], made["values"])
+    assert (disk.folder / "key.a").exists()
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_a_model_answers_the_same_whether_its_weights_found_room_or_not(disk, tmp_path, precision):
+    lstm = tmp_path / "lstm"
+    lstm.mkdir()
+    description = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[5, 6, 7], [9]], {})
+    write_checkpoint(lstm, families.model("lstm"), families.tokenizer(), description)
+    answers = []
+    for room_bytes in (0, 3000, None):
+        with disk.full(room_bytes) if room_bytes is not None else contextlib.nullcontext():
+            model = load_checkpoint(lstm, precision=precision, shared=disk.folder).model
+            answers.append(to_numpy(model.next_log_probs(model.initial_state(1))))
+    assert all((one == other).all() for one, other in itertools.pairwise(answers))

@@ -1,4 +1,4 @@
-"""Requests that make the model raise, hang or speak nonsense: they fail alone, clearly, and leave nothing behind."""
+"""Inputs that make the model raise, hang or return NaN: they fail alone."""
 
 import contextlib
 import json
@@ -6,11 +6,18 @@ import threading
 import time
 
 import httpx
+import numpy as np
 import pytest
 
-from tests.faulty_services import SCORE, faulty_service, made_up_registry, wait_until
-from tests.poisoned import HANG_S, HANGS, RAISES, SPEAKS_NONSENSE
-from tests.raw_http import connect
+from models.errors import EngineFailedError
+from models.language_model import pad_sequences
+from service.engine.calls import score
+from service.engine.job import Job, run_to_completion
+from service.engine.scheduler import Scheduler, SchedulerLimits
+from tests.support import families
+from tests.support.fake_models import HANG_S, HANGS, RAISES, SPEAKS_NONSENSE, FakeModel
+from tests.support.http import connect
+from tests.support.services import SCORE, faulty_service, made_up_registry, wait_until
 
 TIMES = 1000
 MIB = 1 << 20
@@ -131,3 +138,46 @@ def test_requests_that_are_cancelled_leave_nothing(service, client, stage):
     assert client.post("/v1/score", json=SCORE).status_code == 200
     wait_until(lambda: at_rest(service)[1:] == before[1:])
     wait_until(lambda: at_rest(service)[0] <= before[0] + 1)
+
+
+FATAL = 9
+"""A token that the model cannot read."""
+
+
+class BrittleModel(FakeModel):
+    """Fails on one token."""
+
+    def advance(self, state, tokens):
+        if FATAL in tokens:
+            raise ZeroDivisionError
+        return super().advance(state, tokens)
+
+
+class Outcome:
+    def result(self, result):
+        self.told = result
+
+    error = result
+
+
+def scoring(model, texts):
+    tokens, lengths = pad_sequences(texts)
+    return (yield from score(model, model.initial_state(len(texts)), tokens, lengths))
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+@pytest.mark.parametrize("place", [0, 35, 69])
+def test_only_the_request_with_that_text_fails(place, bulk):
+    model = BrittleModel(families.tokenizer().vocabulary)
+    bad = [3] * 70
+    bad[place] = FATAL
+    requests = [[[4] * 60], [[5] * 12, bad], [[6] * 30], [[7, 3] * 40]]
+    scheduler = Scheduler(clock=lambda: 0.0, limits=SchedulerLimits(max_jobs=9, slice_s=1e-4))
+    outcomes = [Outcome() for _ in requests]
+    for texts, outcome in zip(requests, outcomes, strict=True):
+        scheduler.submit(Job(scoring(model, texts), outcome, deadline_s=1, bulk=bulk))
+    while scheduler.step():
+        pass
+    assert isinstance(outcomes[1].told, EngineFailedError)
+    for texts, outcome in zip(requests[:1] + requests[2:], outcomes[:1] + outcomes[2:], strict=True):
+        np.testing.assert_array_equal(outcome.told, run_to_completion(scoring(model, texts)))

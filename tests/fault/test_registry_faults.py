@@ -13,8 +13,8 @@ from models.checkpoint import fsspec_store
 from models.checkpoint import registry as checkpoint_registry
 from models.checkpoint.registry import open_registry
 from models.errors import IntegrityError, ManifestError, RegistryError
-from tests.checkpoints import write_minimal
-from tests.object_stores import QUICK, altering, s3_server, stalling, using
+from tests.support.checkpoints import write_minimal
+from tests.support.object_stores import QUICK, altering, s3_server, stalling, using
 
 CONTENT = bytes(range(256)) * 64
 

@@ -12,17 +12,17 @@ from models.tokenizers import WordTokenizer
 from service.engine.model_host import ModelHost
 from service.settings import Settings
 from tests.contract.conftest import publish
-from tests.fakes import FakeModel, fake_vocabulary
-from tests.object_stores import QUICK, Clock, FlakyStore, wait_until
-from tests.servers import running
-from tests.unit.checkpoint.test_profiles import profile
+from tests.support.fake_models import FakeModel, fake_vocabulary
+from tests.support.object_stores import QUICK, Clock, FlakyStore, wait_until
+from tests.support.services import running
+from tests.unit.models.checkpoint.test_documents import profile
 
 SCORE = {"texts": ["the cat sat"]}
 
 
 @pytest.fixture(autouse=True)
 def fake_family(monkeypatch):
-    monkeypatch.setitem(load.FAMILIES, "fake", ("tests.fakes", "FakeModel"))
+    monkeypatch.setitem(load.FAMILIES, "fake", ("tests.support.fake_models", "FakeModel"))
 
 
 def add_version(registry):

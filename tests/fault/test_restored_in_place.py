@@ -8,7 +8,7 @@ import pytest
 
 from models.checkpoint.registry import LocalRegistry
 from tests.fault.restore_in_place import damage_and_mend, large_registry, restored_in_place
-from tests.faulty_services import faulty_service, made_up_registry, wait_until
+from tests.support.services import faulty_service, made_up_registry, wait_until
 
 pytestmark = pytest.mark.long
 

@@ -12,9 +12,8 @@ from models.checkpoint import load
 from models.checkpoint.registry import LocalRegistry
 from models.tokenizers import WordTokenizer
 from tests.contract.conftest import publish
-from tests.fakes import WORDS, FakeModel, fake_vocabulary
-from tests.faulty_services import made_up_registry, program
-from tests.processes import running_process
+from tests.support.fake_models import WORDS, FakeModel, fake_vocabulary
+from tests.support.services import made_up_registry, poisoned_program, running_process
 
 KILLS = 4
 CLIENTS = 4
@@ -51,12 +50,14 @@ class Client:
 
 
 def test_clients_that_retry_get_right_answers_and_the_registry_is_unhurt(monkeypatch, tmp_path):
-    monkeypatch.setitem(load.FAMILIES, "fake", ("tests.poisoned", "PoisonedModel"))
+    monkeypatch.setitem(load.FAMILIES, "fake", ("tests.support.fake_models", "PoisonedModel"))
     registry, generator, urls = made_up_registry(tmp_path), random.Random(0), []
     clients = [Client(seed, urls) for seed in range(CLIENTS)]
     try:
         for number in range(KILLS):
-            with running_process(registry, tmp_path / f"log-{number}", program=program(), **SERVED) as (
+            with running_process(
+                registry, tmp_path / f"log-{number}", program=poisoned_program(), **SERVED
+            ) as (
                 child,
                 url,
             ):

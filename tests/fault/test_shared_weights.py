@@ -9,7 +9,7 @@ import numpy as np
 
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tensor_files import SharedWeightCache
-from tests import families
+from tests.support import families
 
 LOAD = """
 import hashlib, json, sys

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.faulty_services import SCORE, faulty_service, made_up_registry, wait_until
+from tests.support.services import SCORE, faulty_service, made_up_registry, wait_until
 
 SEND_TIMEOUT_S = 1.5
 UNSENT_BYTES = 24 << 20

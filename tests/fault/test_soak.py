@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.processes import ROOT
+from tests.support.services import ROOT
 
 pytestmark = pytest.mark.long
 

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from schemathesis.specs.openapi.checks import negative_data_rejection, response_schema_conformance
 
 from tests.fuzz.asking import DOCUMENT
-from tests.fuzz.document import EVENTS, LINES, fuzz_schema, settings
+from tests.fuzz.served import EVENTS, LINES, fuzz_schema, settings
 
 SCHEMA, LINES_SCHEMA = fuzz_schema(DOCUMENT), fuzz_schema(DOCUMENT, lines=True)
 

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz.asking import DOCUMENT
-from tests.fuzz.document import JSON, LINES, settings
-from tests.fuzz.replies import check_reply
-from tests.openapi_examples import examples_in
+from tests.fuzz.asking import DOCUMENT, check_reply
+from tests.fuzz.served import JSON, LINES, settings
+from tests.support.openapi import examples_in
 
 WITH_BODY = [example for example in examples_in(DOCUMENT) if example.body is not None]
 NASTY = [

@@ -6,10 +6,9 @@ import socket
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz.asking import DOCUMENT
-from tests.fuzz.document import many
-from tests.fuzz.replies import check_error, read_json
-from tests.raw_http import answer, answers, connect
+from tests.fuzz.asking import DOCUMENT, check_error, read_json
+from tests.fuzz.served import many
+from tests.support.http import answer, answers, connect
 
 TIMEOUT_S = 10
 """More than the time that the service gives a request to arrive."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from service.api_keys import KeyScope
 from service.middleware.authentication import AccessTable
 from tests.fuzz.asking import DOCUMENT
-from tests.fuzz.document import drawn, fuzz_schema, settings
+from tests.fuzz.served import drawn, fuzz_schema, settings
 
 LOCKED, OPEN = fuzz_schema(DOCUMENT), fuzz_schema(DOCUMENT)
 ASKS_A_KEY = LOCKED.exclude(path_regex="^/health")

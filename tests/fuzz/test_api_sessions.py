@@ -13,8 +13,7 @@ from hypothesis.stateful import (
 )
 
 from tests.fuzz.conftest import unharmed
-from tests.fuzz.document import settings
-from tests.fuzz.served import MODELS, fuzzed
+from tests.fuzz.served import MODELS, fuzzed, settings
 
 TOKENS = st.lists(st.integers(3, 39), min_size=1, max_size=4)
 USERS = st.sampled_from(["ann", "bob"])

@@ -24,10 +24,9 @@ from models.checkpoint.manifest import (
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import InvalidInputError
 from models.tensor_files import map_hashed_tensors, write_hashed_tensors
-from tests import families
-from tests.damage import any_bytes, damaged, damaged_json
-from tests.parsing import Parser, ParserProcess, fuzz
-from tests.questions import ask_model
+from tests.fuzz.damage import any_bytes, ask_model, damaged, damaged_json
+from tests.fuzz.parsing import Parser, ParserProcess, fuzz
+from tests.support import families
 
 DESCRIPTION = CheckpointDescription(
     created="2026-01-01T00:00:00+00:00",

@@ -17,10 +17,10 @@ from models.lattices.rescoring import nbest_paths, oracle_path, rescore
 from models.lattices.slf import write_slf
 from models.lattices.token_passing import LatticeSearchSettings
 from models.reranking.formats.format import BadLine
-from tests import families
-from tests.damage import any_bytes, damaged
-from tests.lattices import random_lattice
-from tests.parsing import Parser, ParserProcess, fuzz
+from tests.fuzz.damage import any_bytes, damaged
+from tests.fuzz.parsing import Parser, ParserProcess, fuzz
+from tests.reference.lattices import random_lattice
+from tests.support import families
 
 WORDS = ["w1", "w2", "w3", "unheard", "'em", "é"]
 IDS = {word: number for number, word in enumerate(["<eps>", *WORDS])}

@@ -14,8 +14,8 @@ from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import FORMAT_NAMES, FORMATS, read_bytes, read_lists
 from models.reranking.formats.summary import summarise_lists
 from models.reranking.formats.writer import format_lists
-from tests.damage import any_bytes, damaged
-from tests.parsing import Parser, ParserProcess, fuzz
+from tests.fuzz.damage import any_bytes, damaged
+from tests.fuzz.parsing import Parser, ParserProcess, fuzz
 
 WORDS = [
     *(

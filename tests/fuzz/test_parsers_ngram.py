@@ -20,10 +20,9 @@ from models.ngram.build import build_automaton, quantise_automaton
 from models.ngram.model import NGramModel
 from models.tensor_files import map_tensors, write_tensors
 from models.vocabulary import CONTROL_TOKENS, Vocabulary
-from tests.arpa_files import SMALL, random_arpa
-from tests.damage import any_bytes, damaged
-from tests.parsing import Parser, ParserProcess, fuzz
-from tests.questions import ask_ngram
+from tests.fuzz.damage import any_bytes, ask_ngram, damaged
+from tests.fuzz.parsing import Parser, ParserProcess, fuzz
+from tests.reference.backoff import SMALL, random_arpa
 
 ARPA_WORDS = [
     *(

@@ -17,8 +17,8 @@ from models.errors import InvalidInputError, LanguageModelError
 from service.api_keys import KeyStore, create_key
 from service.bench.workloads import load_texts, read_bodies
 from service.cli.ask import read_dictionary
-from tests.damage import any_bytes, damaged, damaged_json
-from tests.parsing import Parser, ParserProcess, fuzz
+from tests.fuzz.damage import any_bytes, damaged, damaged_json
+from tests.fuzz.parsing import Parser, ParserProcess, fuzz
 from training.recipe import Recipe, load_recipe, recipe_names
 
 RECIPES = [Path("training", "recipes", f"{name}.toml").read_bytes() for name in recipe_names()]

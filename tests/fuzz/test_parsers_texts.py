@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.vocabulary import Vocabulary
-from tests.damage import any_bytes, damaged
-from tests.parsing import Parser, ParserProcess, fuzz
+from tests.fuzz.damage import any_bytes, damaged
+from tests.fuzz.parsing import Parser, ParserProcess, fuzz
 from training.corpus import MAX_LINE_BYTES, read_corpus
 from training.neural.embeddings import read_embeddings
 from training.progress import Silent

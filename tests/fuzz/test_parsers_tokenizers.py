@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 
 from models.tokenizers import SPM_FILE, load_tokenizer
-from tests.damage import any_bytes, damaged, damaged_json
-from tests.parsing import Parser, ParserProcess, fuzz
+from tests.fuzz.damage import any_bytes, damaged, damaged_json
+from tests.fuzz.parsing import Parser, ParserProcess, fuzz
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")  # where a case fails
 TEXTS = ["the cat sat", "", " ", "Zürich … 日本 \u2581 x", "<s> <unk> </s>", "\ufffd\u0300\U0001f600" * 50]

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import FormatError
-from tests.damage import NASTY_VALUES, any_bytes, damaged
-from tests.parsing import Parser, ParserProcess, fuzz_slowly
-from tests.resumable import fit
+from tests.fuzz.damage import NASTY_VALUES, any_bytes, damaged
+from tests.fuzz.parsing import Parser, ParserProcess, fuzz_slowly
+from tests.support.resumable import fit
 from training.neural.resume import StateFile
 from training.progress import Silent
 

@@ -1,10 +1,12 @@
-"""The columns of the matrix: every family with every tokenizer, in every precision, on every device there is."""
+"""Columns (family, tokenizer, precision, device) and rows (endpoints) of the matrix, and the cells that are refused."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from tests.devices import DEVICES
-from tests.matrix.texts import TOKENIZERS
-from tests.matrix.zoo import BACKWARD, FAMILIES, UNNORMALISED, networks_in
+import pytest
+
+from tests.matrix.zoo import BACKWARD, FAMILIES, TOKENIZERS, UNNORMALISED, networks_in
+from tests.support.families import DEVICES
 
 FLOAT32, INT8 = "float32", "int8"
 
@@ -84,3 +86,116 @@ CELLS = tuple(
     for precision in precisions_of(device, family)
 )
 """All columns; those of a CUDA device are there where there is one."""
+
+
+RIGHT_TO_LEFT = "reads from right to left"
+_CANDIDATES = [{"text": "the mat"}, {"text": "a dog"}]
+
+
+class Refusal(NamedTuple):
+    """A request that some models refuse.
+
+    Attributes:
+        endpoint: a path that takes POST.
+        who: of which models.
+        body: what is asked, the model aside.
+        parameter: the field that the error names.
+        says: what is in its message.
+        always: whether the endpoint is refused whatever is asked; then the models have no other row of it.
+    """
+
+    endpoint: str
+    who: Callable[[Cell], bool]
+    body: Mapping[str, Any]
+    parameter: str
+    says: str
+    always: bool = False
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The models that refuse."""
+        return [cell for cell in CELLS if self.who(cell)]
+
+
+def backward(cell):
+    return cell.reads_backward
+
+
+def forward(cell):
+    return not cell.reads_backward
+
+
+def self_normalised(cell):
+    return cell.family == "self-normalised"
+
+
+def normalised_only(cell):
+    return cell.family != "self-normalised"
+
+
+_LIST = {"candidates": _CANDIDATES}
+_AFTER_A_CONTEXT = {"lists": [{**_LIST, "context": "A"}]}
+_IN_A_SESSION = {"lists": [{**_LIST, "commit": "A"}]}
+_UNNORMALISED = {"lists": [_LIST], "score_mode": "unnormalised"}
+_PRECISE = {"text": "the", "precision": 0.9}
+
+_NOT_TRAINED = "was not trained for unnormalised scores"
+_NOT_MEASURED = "was not calibrated"
+
+REFUSALS = (
+    # who cannot tell what comes next has nothing to continue, complete, correct or keep
+    Refusal("/v1/next-token", backward, {"context": "the"}, "model", RIGHT_TO_LEFT, always=True),
+    Refusal("/v1/generate", backward, {"prompt": "the"}, "model", RIGHT_TO_LEFT, always=True),
+    Refusal("/v1/completions", backward, {"prompt": "the"}, "model", RIGHT_TO_LEFT, always=True),
+    Refusal("/v1/autocomplete", backward, {"text": "the"}, "model", RIGHT_TO_LEFT, always=True),
+    Refusal("/v1/check", backward, {"text": "the"}, "model", RIGHT_TO_LEFT, always=True),
+    Refusal("/v1/states", backward, {"context": "the"}, "model", RIGHT_TO_LEFT, always=True),
+    # … and what it scores has nothing before it
+    Refusal("/v1/score", backward, {"texts": ["mat"], "context": "the "}, "context", RIGHT_TO_LEFT),
+    Refusal("/v1/rerank", backward, _AFTER_A_CONTEXT, "context", RIGHT_TO_LEFT),
+    Refusal("/v1/rerank", backward, _IN_A_SESSION, "model", RIGHT_TO_LEFT),
+    # logits are no log-probabilities but where training made them so
+    Refusal("/v1/rerank", normalised_only, _UNNORMALISED, "score_mode", _NOT_TRAINED),
+    # a share of right alarms is promised where it was measured
+    Refusal("/v1/check", forward, _PRECISE, "precision", _NOT_MEASURED),
+)
+"""All of them. Each is answered 400, with the code `unsupported_parameter`."""
+
+
+def is_refused(endpoint: str, cell: Cell) -> bool:
+    """Whether a model refuses an endpoint whatever is asked."""
+    return any(one.always and one.endpoint == endpoint and one.who(cell) for one in REFUSALS)
+
+
+WITHOUT_A_MODEL = {
+    "GET /": "the playground's page",
+    "GET /docs": "the same",
+    "GET /static/{name}": "what it is made of",
+    "GET /openapi.json": "what can be asked of any model",
+    "GET /health/live": "the process",
+    "GET /health/ready": "the process",
+    "GET /metrics": "the process",
+    "GET /admin/profiles": "weights by name; those that are used are asked for with /v1/rerank",
+    "GET /admin/profiles/{name}": "the same",
+    "PUT /admin/profiles/{name}": "the same",
+    "DELETE /admin/profiles/{name}": "the same",
+    "GET /v1/autocomplete/users/{user}": "words of a user; what models make of them is asked with /v1/autocomplete",
+    "PUT /v1/autocomplete/users/{user}": "the same",
+    "DELETE /v1/autocomplete/users/{user}": "the same",
+}
+"""Endpoints that have no row, and what they are about instead of a model."""
+
+
+def row(*endpoints):
+    """A test that asks endpoints, such as `POST /v1/score`, of every model that does not refuse the first one.
+
+    The test takes a fixture `model`, or a `cell`.
+    """
+
+    def with_cells(test):
+        path = endpoints[0].split(" ")[1]
+        cells = [cell for cell in CELLS if not is_refused(path, cell)]
+        test.endpoints = endpoints
+        return pytest.mark.parametrize("cell", cells, ids=str)(test)
+
+    return with_cells

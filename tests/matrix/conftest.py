@@ -5,8 +5,7 @@ from collections import Counter
 
 import pytest
 
-from tests.matrix.asking import ASKED, Model, serving_models
-from tests.matrix.publishing import publish_all
+from tests.matrix.asking import ASKED, Model, publish_all, serving_models
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,14 @@
-"""Texts that go on: greedy is the argmax, streamed or not, one beam or none; seeds give the same again."""
+"""Generation, next-token distributions, completion and checking with every model."""
+
+import math
 
 import numpy as np
 import pytest
 
+from models.language_model import LOG_ZERO
 from models.vocabulary import BOS, EOS, UNK
-from tests.matrix.rows import row
+from tests.matrix.cells import row
+from tests.matrix.zoo import TEXTS
 
 GENERATE, COMPLETIONS = "/v1/generate", "/v1/completions"
 PROMPT = "The cat"
@@ -88,3 +92,116 @@ def test_completions_stream_what_comes_at_once(model):
         for choice in event["choices"]:
             texts[choice["index"]] += choice["text"]
     assert texts == whole
+
+
+CONTEXTS = ["", "The cat", "the naïve owl  saw 漢字", "zzz "]
+NEXT = "/v1/next-token"
+
+
+def candidates(model, **options):
+    return [result["candidates"] for result in model.ask(NEXT, context=CONTEXTS, **options)["results"]]
+
+
+@row("POST /v1/next-token")
+def test_the_most_probable_and_the_rest_sum_to_one(model):
+    replies = model.ask(NEXT, context=CONTEXTS, top_k=model.vocab_size)["results"]
+    for reply in replies:
+        log_probs = np.array([candidate["logprob"] for candidate in reply["candidates"]])
+        assert (np.diff(log_probs) <= 0).all()
+        probs = np.exp(log_probs)
+        assert probs.sum() == pytest.approx(1, abs=model.cell.mass_tolerance)
+        some = probs > 0
+        assert reply["entropy_bits"] == pytest.approx(-(probs[some] * np.log2(probs[some])).sum(), abs=1e-3)
+
+
+@row("POST /v1/next-token")
+def test_few_candidates_are_the_first_of_all(model):
+    whole = candidates(model, top_k=model.vocab_size)
+    few = candidates(model, top_k=5)
+    quick = candidates(model, top_k=5, entropy=False)
+    for all_of_them, some, same in zip(whole, few, quick, strict=True):
+        assert (
+            [one["id"] for one in some]
+            == [one["id"] for one in same]
+            == [one["id"] for one in all_of_them[:5]]
+        )
+        for one, other, third in zip(some, same, all_of_them, strict=False):
+            assert one["logprob"] == pytest.approx(other["logprob"], abs=model.cell.tolerance)
+            assert one["logprob"] == pytest.approx(third["logprob"], abs=model.cell.tolerance)
+
+
+@row("POST /v1/next-token")
+def test_raw_rows_are_those_in_json_alone_and_together(model):
+    together = model.rows(CONTEXTS)
+    alone = np.concatenate([model.rows([context]) for context in CONTEXTS])
+    for one, other in zip(candidates(model, top_k=model.vocab_size), together, strict=True):
+        told = {candidate["id"]: candidate["logprob"] for candidate in one}
+        assert [told[token] for token in range(model.vocab_size)] == pytest.approx(
+            other, abs=model.cell.tolerance
+        )
+    assert alone == pytest.approx(together, abs=0 if model.cell.is_exact else model.cell.tolerance)
+
+
+@row("POST /v1/next-token")
+def test_words_and_what_was_not_explored_are_a_share_of_the_whole(model):
+    for reply in model.ask(NEXT, context=CONTEXTS, top_k=8, unit="word")["results"]:
+        log_probs = [word["logprob"] for word in reply["candidates"]]
+        assert log_probs == sorted(log_probs, reverse=True)
+        mass = np.exp(log_probs).sum() + reply["unexplored_mass"]
+        assert 0 <= reply["unexplored_mass"] <= mass <= 1 + model.cell.mass_tolerance
+        texts = [word["text"] for word in reply["candidates"]]
+        assert len(set(texts)) == len(texts)
+
+
+AUTOCOMPLETE, CHECK = "/v1/autocomplete", "/v1/check"
+ACCEPTED = "/v1/autocomplete/users/{user}/accepted"
+
+
+@row("POST /v1/autocomplete")
+def test_completions_go_on_from_the_prefix_the_likeliest_first(model):
+    for text in ("The ca", "A dog ran to the ", "", "zz"):
+        reply = model.ask(AUTOCOMPLETE, text=text, limit=6)
+        prefix, found = reply["prefix"], reply["completions"]
+        assert text[reply["start"] :] == prefix
+        for one in found:
+            assert one["text"].casefold().startswith(prefix.casefold())
+            assert one["suffix"] is None or one["suffix"].strip() == one["text"][len(prefix) :]
+        probabilities = [one["probability"] for one in found]
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert 0 <= reply["unexplored_mass"] <= 1
+        whole = [one["probability"] for one in found if one["is_complete_word"]]
+        assert sum(whole) <= 1 + model.cell.mass_tolerance
+
+
+@row("POST /v1/autocomplete", "POST /v1/autocomplete/users/{user}/accepted")
+def test_what_a_user_accepted_is_offered_by_any_model(model):
+    model.post(ACCEPTED, {"text": "catamaran", "context": "A"}, user="ann")
+    reply = model.ask(AUTOCOMPLETE, text="The cat", limit=20, user="ann", user_weight=0.9)
+    offered = {one["text"]: one["source"] for one in reply["completions"]}
+    assert offered["catamaran"] == "user"
+
+
+@row("POST /v1/check")
+def test_the_surprise_of_a_checked_text_is_its_score(model):
+    for text in TEXTS[2:]:
+        reply = model.ask(CHECK, text=text)
+        log_prob = model.score([text])[0]["logprob"]
+        if log_prob > LOG_ZERO:
+            expected = -log_prob / math.log(2)
+            assert reply["surprisal_bits"] == pytest.approx(expected, abs=1e-3)
+        else:
+            assert reply["surprisal_bits"] >= -LOG_ZERO
+
+
+@row("POST /v1/check")
+def test_issues_lie_in_the_text_and_suggestions_have_shares_of_what_was_meant(model):
+    text = "The cet sat on teh mat.\nA dog  ran two the house."
+    reply = model.ask(CHECK, text=text, threshold=0.05, max_suggestions=4, dictionary=["teh"])
+    assert [word["text"] for word in reply["words"]] == [text[w["start"] : w["end"]] for w in reply["words"]]
+    for issue in reply["issues"]:
+        assert issue["text"] == text[issue["start"] : issue["end"]]
+        assert issue["text"] != "teh"
+        assert 0.05 <= issue["probability"] <= 1
+        shares = [one["probability"] for one in issue["suggestions"]]
+        assert shares == sorted(shares, reverse=True)
+        assert sum(shares) <= issue["probability"] + 1e-6

@@ -1,9 +1,15 @@
-"""What is told of every model, and that it comes and goes without a trace."""
+"""Listing, loading and unloading of every model; refused cells; every endpoint has a row."""
 
-from tests.matrix.publishing import CARD
-from tests.matrix.rows import row
-from tests.matrix.texts import TEXTS
-from tests.matrix.zoo import UNNORMALISED
+import importlib
+from pathlib import Path
+
+import pytest
+
+from service.app import create_app
+from service.settings import Settings
+from tests.matrix.asking import CARD, publish_all
+from tests.matrix.cells import REFUSALS, WITHOUT_A_MODEL, row
+from tests.matrix.zoo import TEXTS, UNNORMALISED
 
 
 @row("GET /v1/models", "GET /v1/models/{address:path}")
@@ -61,3 +67,51 @@ def test_an_alias_leads_to_its_model(model):
     assert reply["model"] == model.cell.address
     gone = model.send("DELETE /admin/models/{name}/aliases/{alias}", name=name, alias="best").json()
     assert (gone["version"], gone["previous"]) == (None, 1)
+
+
+CASES = [(refusal, cell) for refusal in REFUSALS for cell in refusal.cells]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "cell"), CASES, ids=lambda case: getattr(case, "endpoint", None) or str(case)
+)
+def test_a_model_says_why_it_refuses(model, refusal):
+    answer = model.post(refusal.endpoint, {"model": model.cell.model, **refusal.body})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("unsupported_parameter", refusal.parameter)
+    assert refusal.says in error["message"]
+    assert model.cell.address in error["message"]
+
+
+@pytest.mark.parametrize("cell", [CASES[0][1]], ids=str)
+def test_every_refusal_is_documented(model):
+    document = model.send("GET /openapi.json").json()
+    for refusal in REFUSALS:
+        answers = document["paths"][refusal.endpoint]["post"]["responses"]
+        examples = answers["4XX"]["content"]["application/json"]["examples"]
+        assert "unsupported_parameter" in examples
+
+
+def served(routes):
+    """Method and path of every route, those of included routers too."""
+    for route in routes:
+        if getattr(route, "path", None) is None:
+            yield from served(route.original_router.routes)
+        else:
+            yield from (f"{method} {route.path}" for method in route.methods - {"HEAD"})
+
+
+def in_rows():
+    """The endpoints that tests of this folder ask of every model."""
+    names = [f"tests.matrix.{path.stem}" for path in Path(__file__).parent.glob("test_*.py")]
+    tests = [test for name in names for test in vars(importlib.import_module(name)).values()]
+    return {endpoint for test in tests for endpoint in getattr(test, "endpoints", ())}
+
+
+def test_every_endpoint_has_a_row_or_is_about_no_model(tmp_path):
+    registry = publish_all(tmp_path / "registry", [])
+    found = set(served(create_app(Settings(registry=registry.root)).routes))
+    rows = in_rows()
+    assert found - rows == set(WITHOUT_A_MODEL)
+    assert rows <= found

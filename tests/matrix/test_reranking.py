@@ -5,10 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tests.matrix.cells import CELLS
-from tests.matrix.refusals import self_normalised
-from tests.matrix.rows import row
-from tests.matrix.texts import TEXTS
+from tests.matrix.cells import CELLS, row, self_normalised
+from tests.matrix.zoo import TEXTS
 
 RERANK, TUNE = "/v1/rerank", "/v1/rerank/tune"
 QUICK = {"folds": 2, "restarts": 1, "resamples": 1, "bootstrap_samples": 100}

@@ -1,13 +1,13 @@
-"""How probable texts are: the sum of what comes next, alone, together, in lines, echoed, offline."""
+"""Scores, kept states and tokenization with every model."""
 
 import math
 
 import pytest
 
 from models.language_model import LOG_ZERO
-from models.vocabulary import EOS
-from tests.matrix.rows import row
-from tests.matrix.texts import TEXTS
+from models.vocabulary import BOS, EOS
+from tests.matrix.cells import row
+from tests.matrix.zoo import LOSSLESS, TEXTS
 from training.commands import run_evaluate
 
 SCORE, QUALITY = "/v1/score", "/v1/quality"
@@ -123,3 +123,94 @@ def test_offline_evaluation_finds_the_same_perplexity(model, registry, tmp_path)
     assert served["logprob"] == (LOG_ZERO if impossible else near(offline["logprob"], rel=1e-5))
     for figure in ("perplexity", "bits_per_byte"):
         assert served[figure] == near(offline[figure], rel=1e-5)
+
+
+OPEN, ADVANCE = "/v1/states", "/v1/states/advance"
+NEXT, FREE = "/v1/states/next", "/v1/states/free"
+PIECE = 4
+"""Tokens read at once."""
+
+
+def opened(model, context=""):
+    return model.ask(OPEN, context=context)["states"][0]["state"]
+
+
+def advanced(model, state, **options):
+    return good(model.post(ADVANCE, {"continuations": [{"state": state, **options}]}))["results"][0]
+
+
+def good(answer):
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@row("POST /v1/states", "POST /v1/states/advance")
+def test_pieces_from_a_state_score_the_whole(model):
+    ids = model.tokenizer.encode(TEXTS[2])
+    state, log_probs = opened(model), []
+    for first in range(0, len(ids), PIECE):
+        step = advanced(model, state, token_ids=ids[first : first + PIECE], eos=True)
+        state, log_probs = step["state"], [*log_probs, *step["logprobs"]]
+    whole = model.log_probs(TEXTS[2])
+    assert [*log_probs, step["eos_logprob"]] == pytest.approx(whole, abs=model.cell.tolerance)
+
+
+@row("POST /v1/states", "POST /v1/states/advance")
+def test_a_text_after_a_state_scores_as_after_a_context(model):
+    told = advanced(model, opened(model, "The cat"), text="sat on", keep=False)
+    assert told["logprobs"] == pytest.approx(
+        model.log_probs(" sat on", context="The cat", eos=False), abs=model.cell.tolerance
+    )
+
+
+@row("POST /v1/states", "POST /v1/states/next")
+def test_what_comes_next_after_states_is_what_comes_next_after_their_texts(model):
+    contexts = ["", "The cat", TEXTS[2]]
+    states = [one["state"] for one in model.ask(OPEN, context=contexts)["states"]]
+    rows = model.rows(contexts)
+    told = good(model.post(NEXT, {"states": states}))["logprobs"]
+    few = good(model.post(NEXT, {"states": states, "token_ids": [EOS, 0]}))["logprobs"]
+    for row_told, two, expected in zip(told, few, rows, strict=True):
+        assert row_told == pytest.approx(expected, abs=model.cell.tolerance)
+        assert two == pytest.approx([expected[EOS], expected[0]], abs=model.cell.tolerance)
+
+
+@row("POST /v1/states", "POST /v1/states/free")
+def test_a_fork_outlives_what_it_came_from(model):
+    state = opened(model, "The cat")
+    fork = advanced(model, state)["state"]
+    before = advanced(model, state, token_ids=[EOS])["logprobs"]
+    assert good(model.post(FREE, {"states": [state, state, "nowhere"]})) == {"freed": 1}
+    lost = model.post(ADVANCE, {"continuations": [{"state": state}]})
+    assert (lost.status_code, lost.json()["error"]["code"]) == (404, "unknown_state")
+    assert advanced(model, fork, token_ids=[EOS])["logprobs"] == pytest.approx(
+        before, abs=model.cell.tolerance
+    )
+
+
+@row("POST /tokenize")
+def test_tokens_are_those_that_are_scored(model):
+    for text in TEXTS:
+        reply = model.ask("/tokenize", prompt=text)
+        plain = model.ask("/tokenize", prompt=text, add_special_tokens=False)
+        assert reply["tokens"] == [BOS, *plain["tokens"]]
+        scored = model.score([text], detail="token", eos=False)[0]["tokens"]
+        assert plain["tokens"] == [token["id"] for token in scored]
+        assert plain["count"] == len(plain["tokens"])
+
+
+@row("POST /detokenize")
+def test_what_tokens_spell_has_these_tokens(model):
+    for text in TEXTS if model.cell.tokens in LOSSLESS else TEXTS[:1]:
+        tokens = model.ask("/tokenize", prompt=text, add_special_tokens=False)["tokens"]
+        spelled = model.ask("/detokenize", tokens=tokens)["prompt"]
+        assert model.ask("/tokenize", prompt=spelled, add_special_tokens=False)["tokens"] == tokens
+        if model.cell.tokens in LOSSLESS:
+            assert spelled == text
+
+
+@row("GET /tokenizer_info")
+def test_the_tokenizer_is_told_as_it_is(model):
+    told = model.send("GET /tokenizer_info", params={"model": model.cell.model}).json()
+    assert told["vocab_size"] == model.vocab_size
+    assert told["fingerprint"] == model.tokenizer.fingerprint

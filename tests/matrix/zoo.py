@@ -1,7 +1,8 @@
-"""A tiny model of every family over any tokenizer, and what each is made of."""
+"""A small language, every kind of tokenizer for it, and a tiny model of every family."""
 
 import functools
 
+import numpy as np
 import torch
 
 from models.cache.config import CacheConfig
@@ -10,12 +11,64 @@ from models.mixture import MixtureModel
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
-from tests import families
-from tests.matrix.texts import encoded, tokenizer
+from tests.support import families
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.ngram.smoothing.choice import make_smoothing
 from training.progress import Silent
 from training.static_mixture import mix_statically
+from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
+
+TOKENIZERS = {
+    "word": {"kind": "word", "min_count": 2},
+    "pattern": {"kind": "word", "pattern": r"\w+|[^\w\s]", "lowercase": True, "min_count": 2},
+    "char": {"kind": "char"},
+    "bpe": {"kind": "bpe", "vocab_size": 320},
+    "unigram": {"kind": "unigram", "vocab_size": 296},
+    "folded": {"kind": "bpe", "vocab_size": 90, "normalization": "nmt_nfkc_cf", "byte_fallback": False},
+}
+"""Settings of tokenizers by name; `folded` normalises what it reads, and has no bytes to spell the unknown with."""
+
+LOSSLESS = frozenset({"bpe", "unigram"})
+"""Tokenizers that give any text back."""
+
+TEXTS = (
+    "The cat sat on the mat.",
+    "A dog ran to the house, and a cat slept.",
+    "the naïve owl  saw 漢字 <s> here",
+    "zzz",
+)
+"""To ask about: seen words and unseen, two spaces, characters that no tokenizer has learnt, spellings of controls."""
+
+_NOUNS, _PLACES = ("cat", "dog", "owl", "hen", "naïve café"), ("mat", "bed", "house", "roof")
+_VERBS = ("sat on", "ran to", "slept on", "saw")
+
+
+@functools.cache
+def sentences(count: int = 160, seed: int = 3) -> tuple[str, ...]:
+    """Lines in which words come again in like places; some words come once."""
+    random = np.random.default_rng(seed)
+    lines = []
+    for number in range(count):
+        noun, place, verb = (str(random.choice(some)) for some in (_NOUNS, _PLACES, _VERBS))
+        line = f"{random.choice(['The', 'A'])} {noun} {verb} the {place}"
+        line += f", and a {random.choice(_NOUNS)} slept." if number % 3 else "."
+        lines.append(line + f" Rare{number} word." if number % 16 == 0 else line)
+    return tuple(lines)
+
+
+@functools.cache
+def tokenizer(name: str):
+    """The tokenizer of a name."""
+    return learn_tokenizer(TokenizerSettings(**TOKENIZERS[name]), list(sentences()))
+
+
+@functools.cache
+def encoded(name: str, *, held_out: bool = False) -> EncodedCorpus:
+    """The language in a tokenizer's ids: what is learnt from, or other lines."""
+    lines = sentences(40, seed=4) if held_out else sentences()
+    return encode_corpus(tokenizer(name), list(lines))
+
 
 SMOOTHINGS = (
     "mle",

@@ -10,8 +10,8 @@ from models.checking.checker import Checker
 from models.checking.error_model import CheckSettings, ErrorSettings
 from service.use_cases.check import CheckCommand, check
 from service.use_cases.inputs import Limits
-from tests.checked import check as check_directly
-from tests.checked import trigram, weigh
+from tests.support.text_models import check as check_directly
+from tests.support.text_models import trigram, weigh
 
 KINDS = ("word", "char", "unigram")
 LIMITS = Limits(max_texts=100, max_tokens_per_sequence=10_000, max_new_tokens=1)

@@ -1,16 +1,40 @@
-"""Completions are as probable as all texts that go on so."""
+"""Probabilities of completions: all spellings, personal models, figures of evaluation."""
+
+import codecs
+import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from models.completion.prefix import split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings
 from models.completion.token_trie import TokenTrie
-from models.tokenizers import WordTokenizer
-from tests.completion_pieces import drive
-from tests.fakes import FakeModel, fake_vocabulary
-from tests.slow_completion import Branching, Pieces, masses
+from models.completion.user_model import SENTENCE_START, UserModel, UserModelLimits, WordSequence
+from models.tokenizers import CharacterTokenizer, WordTokenizer
+from models.vocabulary import EOS, Vocabulary
+from service.engine.job import run_to_completion
+from service.engine.loaded_model import LoadedModel
+from service.engine.prefix_cache import NextTokenCache
+from service.schemas.autocomplete import AutocompleteRequest
+from service.use_cases.autocomplete import autocomplete
+from service.use_cases.inputs import Limits
+from tests.reference.decoding import WORD, Branching, Pieces, masses
+from tests.support.fake_models import FakeModel, fake_vocabulary
+from tests.support.text_models import drive, learnt_pieces, piece_model, searched, state_after
+from training.evaluation.autocomplete_metrics import (
+    CompletionRank,
+    Ranks,
+    TypedLine,
+    TypingLine,
+    WordSpan,
+    ratios,
+    recall_by_letters,
+    recoverable_letters,
+    saved_keys,
+)
 
 PIECES = [
     *(
@@ -32,7 +56,7 @@ EVERYTHING = {"floor": 0.0, "settled": 0.0, "max_steps": 10**6, "limit": 10**6}
 vocabularies = st.lists(st.sampled_from(PIECES), min_size=1, max_size=6)
 
 
-def searched(model, tokens, spelled, **options):
+def search_of(model, tokens, spelled, **options):
     search = CompletionSearch(tokens, spelled.encode(), CompletionSettings(**options))
     steps = drive(search, model, model.initial_state(1))
     assert max(steps, default=0) <= options.get("rows_per_step", 16)
@@ -49,7 +73,7 @@ def made(pieces, seed):
 @example(pieces=[b"a", b" ", b" "], spelled=" ab", seed=1, ignore_case=False)  # once rounding left a trace
 def test_words_are_as_probable_as_all_texts_that_go_on_so(pieces, spelled, seed, ignore_case):
     model, tokens = made(pieces, seed)
-    found = searched(model, tokens, spelled, ignore_case=ignore_case, **EVERYTHING).result()
+    found = search_of(model, tokens, spelled, ignore_case=ignore_case, **EVERYTHING).result()
     [truth] = masses(model, tokens.token_bytes, spelled.encode(), ignore_case=ignore_case)
     assert {word.text: word.mass for word in found.completions} == pytest.approx(truth, rel=1e-5, abs=1e-9)
     assert found.live_mass == pytest.approx(sum(truth.values()), rel=1e-5, abs=1e-9)
@@ -60,7 +84,7 @@ def test_words_are_as_probable_as_all_texts_that_go_on_so(pieces, spelled, seed,
 @given(vocabularies, st.sampled_from(SPELLED), st.integers(0, 9), st.integers(2, 3))
 def test_phrases_are_as_probable_as_all_texts_that_go_on_so(pieces, spelled, seed, max_words):
     model, tokens = made([*pieces, b" a"], seed)
-    found = searched(model, tokens, spelled, max_words=max_words, **EVERYTHING).result()
+    found = search_of(model, tokens, spelled, max_words=max_words, **EVERYTHING).result()
     truth = masses(model, tokens.token_bytes, spelled.encode(), max_words=max_words)
     for length, phrases in enumerate(truth, start=1):
         told = {c.text: c.mass for c in found.completions if c.num_words == length}
@@ -76,7 +100,7 @@ def test_phrases_are_as_probable_as_all_texts_that_go_on_so(pieces, spelled, see
 )
 def test_a_cut_search_tells_lower_bounds_and_what_it_left_out(pieces, spelled, seed, options):
     model, tokens = made([*pieces, b"a", b" b"], seed)
-    search = searched(model, tokens, spelled, **{**EVERYTHING, **options})
+    search = search_of(model, tokens, spelled, **{**EVERYTHING, **options})
     [truth] = masses(model, tokens.token_bytes, spelled.encode())
     found = search.result()
     shares = [mass / found.live_mass for mass in search.words.values()]
@@ -91,8 +115,8 @@ def test_a_cut_search_tells_lower_bounds_and_what_it_left_out(pieces, spelled, s
 @given(vocabularies, st.sampled_from(SPELLED), st.integers(0, 9))
 def test_steps_of_one_row_find_what_steps_of_many_do(pieces, spelled, seed):
     model, tokens = made(pieces, seed)
-    alone = searched(model, tokens, spelled, rows_per_step=1, **EVERYTHING).words
-    together = searched(model, tokens, spelled, rows_per_step=16, **EVERYTHING).words
+    alone = search_of(model, tokens, spelled, rows_per_step=1, **EVERYTHING).words
+    together = search_of(model, tokens, spelled, rows_per_step=16, **EVERYTHING).words
     assert alone == pytest.approx(together, rel=1e-12)
 
 
@@ -101,8 +125,8 @@ def test_steps_of_one_row_find_what_steps_of_many_do(pieces, spelled, seed):
 def test_a_letter_more_conditions_on_it(pieces, seed):
     """Words after "a" are those after nothing that begin so, no less and no more probable."""
     model, tokens = made([*pieces, b"a", b"b"], seed)
-    before = searched(model, tokens, "", **EVERYTHING).words
-    after = searched(model, tokens, "a", **EVERYTHING).words
+    before = search_of(model, tokens, "", **EVERYTHING).words
+    after = search_of(model, tokens, "a", **EVERYTHING).words
     assert after == pytest.approx({word: p for word, p in before.items() if word.startswith("a")}, rel=1e-9)
 
 
@@ -124,3 +148,201 @@ def test_words_that_are_tokens_have_the_row_renormalised(prefix, seed, ignore_ca
     found = search.result()
     assert {c.text: c.mass for c in found.completions} == pytest.approx(expected, rel=1e-6)
     assert found.unexplored_mass == 0
+
+
+SURE, UNSURE, OTHER = range(3)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
+@pytest.mark.parametrize("text", ["", "the c", "a cat can'", "hats, m"])
+def test_words_are_as_probable_as_their_spellings(kind, text):
+    """At least as what surely ends them, but for what was not looked into; at most as what may."""
+    search = searched(kind, text, settled=0.0, floor=0.0, max_steps=400)
+    typed = split_prefix(learnt_pieces(kind), text)
+    likeliest = sorted(search.words, key=search.words.get)[-3:]
+    for word in likeliest:
+        sure, unsure, _ = spelled_masses(kind, typed, word)
+        assert 0.97 * sure <= search.words[word] <= (sure + unsure) * (1 + 1e-5)
+
+
+def spelled_masses(kind, typed, word):
+    """How probable it is that a word comes and ends, that it may have ended, and that it goes on [3]."""
+    token_bytes, model = learnt_pieces(kind).token_bytes, piece_model(kind)
+    space = b" " if typed.spelled.startswith(b" ") else b""
+    target, sums = space + word.encode(), np.zeros(3)
+
+    def go_on(state, spelled, mass):
+        row = np.exp(model.next_log_probs(state)[0].astype(float))
+        for token in range(EOS, len(token_bytes)):
+            longer = spelled + token_bytes[token]
+            if token != EOS and target.startswith(longer):
+                go_on(model.advance(state, np.array([token])), longer, mass * row[token])
+            elif longer.startswith(target):
+                sums[_end(longer[len(space) :], word, ended=token == EOS)] += mass * row[token]
+
+    go_on(state_after(kind, typed.context), b"", 1.0)
+    return sums
+
+
+def _end(raw, word, *, ended):
+    text, _ = codecs.utf_8_decode(raw, "replace", ended)
+    if not ended and text[len(word) :] in {"", "'", "\u2019", "-"}:
+        return UNSURE
+    return SURE if WORD.match(text).group() == word else OTHER
+
+
+WORDS = ("a", "an", "ann", "Ann", "and", "den", "dean", "near", "nan", "na", "be", "bee")
+LIMITS = Limits(max_texts=10, max_tokens_per_sequence=50, max_new_tokens=10)
+
+
+def loaded(tokenizer):
+    """A made-up model that can be asked."""
+    manifest = SimpleNamespace(vocab_size=len(tokenizer.vocabulary), direction="forward")
+    model = FakeModel(tokenizer.vocabulary)
+    checkpoint = SimpleNamespace(model=model, tokenizer=tokenizer, manifest=manifest)
+    return LoadedModel("fake@1", checkpoint, next_token_cache=NextTokenCache(1 << 20))
+
+
+OF_WORDS = loaded(WordTokenizer(Vocabulary(WORDS)))
+OF_LOWERED = loaded(WordTokenizer(Vocabulary([word for word in WORDS if word != "Ann"]), lowercase=True))
+OF_CHARACTERS = loaded(CharacterTokenizer(Vocabulary("abden .")))
+
+
+def complete(model, text, user=None, limits=LIMITS, **options):
+    command = AutocompleteRequest(text=text, limit=100, **options).command()
+    return run_to_completion(autocomplete(model, command, limits, user=user))
+
+
+def user_of(sentences):
+    return UserModel().updated(
+        [WordSequence(SENTENCE_START, words) for words in sentences], UserModelLimits()
+    )
+
+
+WRITTEN = st.lists(st.sampled_from([*WORDS, "deer", "Anna", "nab"]), max_size=5)
+TYPED = st.tuples(st.sampled_from(["", "a ", "and den "]), st.text("abdenAN", max_size=4)).map("".join)
+
+
+@given(
+    text=TYPED,
+    sentences=st.lists(WRITTEN, max_size=4),
+    dictionary=st.lists(st.sampled_from(["bead", "Dane", "and", "an end"]), max_size=3),
+    weight=st.floats(0, 1),
+    fuzzy=st.integers(0, 2),
+    casing=st.sampled_from(["exact", "ignore"]),
+    model=st.sampled_from([OF_WORDS, OF_LOWERED]),
+)
+@settings(deadline=None, max_examples=150)
+def test_the_words_that_are_told_make_up_the_whole(text, sentences, dictionary, weight, fuzzy, casing, model):
+    done = complete(
+        model,
+        text,
+        user_of(sentences),
+        dictionary=dictionary,
+        user_weight=weight,
+        fuzzy=fuzzy,
+        casing=casing,
+    )
+    total = math.fsum(one.probability for one in done.completions) + done.unexplored_mass
+    assert total == pytest.approx(1 if done.completions else 0, abs=1e-6)
+    assert len({one.text for one in done.completions}) == len(done.completions)
+    for one in done.completions:
+        assert one.suffix is None or one.text == done.prefix + one.suffix.removeprefix(
+            " " * (not done.prefix)
+        )
+
+
+@given(text=TYPED, steps=st.integers(1, 40), fuzzy=st.integers(0, 1), max_words=st.integers(1, 3))
+@settings(deadline=None, max_examples=60)
+def test_no_more_than_the_whole_is_told_where_the_search_was_cut(text, steps, fuzzy, max_words):
+    done = complete(OF_CHARACTERS, text, max_steps=steps, fuzzy=fuzzy, max_words=max_words)
+    for num_words in range(1, max_words + 1):
+        of_length = [one for one in done.completions if one.num_words == num_words and one.is_complete]
+        assert math.fsum(one.probability for one in of_length) <= 1 - done.unexplored_mass + 1e-6
+    assert 0 <= done.unexplored_mass <= 1
+
+
+@given(text=st.sampled_from(["a", "an", "den"]), letter=st.sampled_from("aden"))
+@settings(deadline=None, max_examples=20)
+def test_a_letter_more_conditions_what_was_told_before(text, letter):
+    before, after = complete(OF_WORDS, text), complete(OF_WORDS, text + letter)
+    still = {one.text: one.probability for one in before.completions if one.text.startswith(text + letter)}
+    total = math.fsum(still.values())
+    assert {one.text: one.probability for one in after.completions} == pytest.approx(
+        {word: probability / total for word, probability in still.items()}
+    )
+
+
+def test_the_keys_of_a_word_ask_the_model_once():
+    model = loaded(OF_WORDS.tokenizer)
+    asked = []
+    model.model.next_log_probs = lambda state: (
+        asked.append(len(state)) or FakeModel.next_log_probs(model.model, state)
+    )
+    for text in ("a b", "a be", "a bee", "a bee ", "a bee a"):
+        complete(model, text)
+    assert asked == [1, 1]
+
+
+def test_a_text_that_is_too_long_is_tokenised_once(monkeypatch):
+    read = []
+    encode = WordTokenizer.encode
+    monkeypatch.setattr(WordTokenizer, "encode", lambda self, text: read.append(text) or encode(self, text))
+    model = loaded(OF_WORDS.tokenizer)
+    for typed in ("b", "be", "bee"):
+        with pytest.raises(Exception, match="51 tokens; at most 50"):
+            complete(model, "a " * 51 + typed)
+    assert len(read) == 1
+    assert len(complete(model, "a " * 50 + "be").completions) == 2
+
+
+def test_the_same_is_told_whatever_was_asked_before():
+    model = loaded(OF_CHARACTERS.tokenizer)
+    again = [complete(model, "a de") for _ in range(2)]
+    assert again[0] == again[1]
+    np.testing.assert_array_equal(len(model.next_token_cache), 1)
+
+
+def test_marks_of_corpora_are_no_completions():
+    model = loaded(WordTokenizer(Vocabulary(["<unk>", "<b>", "a"])))
+    assert {one.text for one in complete(model, "a ", max_words=2).completions} == {
+        *("<b>", "a"),
+        *(f"{first} {second}" for first in ("<b>", "a") for second in ("<b>", "a")),
+    }
+
+
+@st.composite
+def typed_lines(draw):
+    """Lines whose words were anywhere in the list before each letter."""
+    lines = []
+    for _ in range(draw(st.integers(1, 4))):
+        words, looks = [], []
+        for _ in range(draw(st.integers(1, 5))):
+            ranks = draw(st.lists(st.integers(0, 10), min_size=1, max_size=7))
+            words.append(
+                WordSpan(0, len(ranks), draw(st.booleans()), joined=bool(words) and draw(st.booleans()))
+            )
+            looks.append(tuple(CompletionRank(rank, 0.5) for rank in ranks))
+        num_keys = sum(word.num_letters + 1 for word in words)
+        lines.append(TypedLine(TypingLine("", num_keys, tuple(words)), tuple(looks)))
+    return lines
+
+
+@given(typed_lines())
+def test_longer_lists_spare_and_find_no_less(lines):
+    ranks = Ranks.of(lines)
+    for length in range(1, 10):
+        assert (saved_keys(ranks, length + 1) >= saved_keys(ranks, length)).all()
+        assert (recoverable_letters(ranks, length + 1) >= recoverable_letters(ranks, length)).all()
+    assert all(row["top_3"] >= row["top_1"] for row in recall_by_letters(ranks))
+
+
+@given(typed_lines())
+def test_figures_are_shares_and_longer_phrases_match_no_more(lines):
+    told = ratios(Ranks.of(lines))
+    for name, ratio in told.items():
+        assert (ratio.numerator >= 0).all()
+        assert "length" in name or (ratio.numerator <= ratio.denominator).all()
+    matches = [told[f"phrase_match_{n}"].numerator.sum() for n in range(1, 6)]
+    assert matches == sorted(matches, reverse=True)
+    assert told["next_word_mrr"].numerator.sum() >= told["next_word_recall_top_1"].numerator.sum()

@@ -12,7 +12,7 @@ from models.decoding.sampling import choose_tokens
 from models.decoding.stopping import StopBytes, StopStrings, Tail
 from models.decoding.top_k import top_tokens, top_tokens_of_rows
 from models.vocabulary import EOS
-from tests import slow_decoding
+from tests.reference import decoding
 
 pieces = st.lists(st.text(alphabet="ab", max_size=4), max_size=12)
 stops = st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=3)
@@ -99,13 +99,13 @@ def test_the_kernel_chooses_as_the_definition_does(log_probs, given_, prompt, ge
     chosen = choose_tokens(log_probs, batch.rows(), np.array(numbers))
     forbidden = [ids[-1] for ids in banned if generated[len(generated) + 1 - len(ids) :] == ids[:-1]]
     for row, token, number in zip(log_probs, chosen.tokens.tolist(), numbers, strict=True):
-        scores = slow_decoding.scores(row, given_, prompt=prompt, generated=generated, banned=forbidden)
+        scores = decoding.scores(row, given_, prompt=prompt, generated=generated, banned=forbidden)
         if not np.isfinite(scores).any():
             assert token == EOS
         elif given_.greedy:
             assert scores[token] >= scores.max() - 1e-5
         else:
-            ends = np.cumsum(slow_decoding.distribution(scores, given_))
+            ends = np.cumsum(decoding.distribution(scores, given_))
             begin = ends[token - 1] if token else 0.0
             assert ends[token] > begin
             assert begin - 1e-5 <= number <= ends[token] + 1e-5

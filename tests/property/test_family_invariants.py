@@ -7,7 +7,7 @@ from models.arrays import to_numpy
 from models.checkpoint.write import StorableModel
 from models.language_model import LanguageModel, pad_sequences, prefill_sequences, score_sequences
 from models.vocabulary import BOS, EOS
-from tests import families
+from tests.support import families
 
 
 @pytest.fixture(params=families.NAMES)

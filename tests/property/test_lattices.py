@@ -13,8 +13,8 @@ from models.lattices.lattice import NON_WORD_LABELS, SymbolTable
 from models.lattices.rescoring import nbest_candidates, nbest_paths, oracle_path, rescore
 from models.lattices.slf import read_slf, write_slf
 from models.lattices.token_passing import LatticeSearchSettings
-from tests import families
-from tests.lattices import all_paths, brute_force, edit_distance, random_lattice, text_of
+from tests.reference.lattices import all_paths, brute_force, edit_distance, random_lattice, text_of
+from tests.support import families
 
 TOKENIZER = families.tokenizer()
 SPELLER = LabelTokenizer(TOKENIZER)

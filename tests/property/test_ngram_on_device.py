@@ -11,8 +11,8 @@ from models.ngram.cuda import kernels
 from models.ngram.cuda.model import TensorNGramModel, TensorNGramState
 from models.ngram.model import NGramModel, NGramState
 from models.vocabulary import Vocabulary
-from tests.backoff import random_model, to_orders
-from tests.devices import DEVICES
+from tests.reference.backoff import random_model, to_orders
+from tests.support.families import DEVICES
 
 TOLERANCE = 1e-5
 relaxed = settings(max_examples=40, deadline=None)

@@ -23,7 +23,7 @@ from models.errors import (
 from service.engine.calls import consume, next_log_probs
 from service.engine.job import Job
 from service.engine.scheduler import Scheduler, SchedulerLimits
-from tests.fakes import NumberModel, Numbers
+from tests.support.fake_models import NumberModel, Numbers
 
 MAX_JOBS, MAX_TOKENS, MAX_UNTAKEN = 3, 100, 2
 ENDS = ("result", "invalid", "fault")

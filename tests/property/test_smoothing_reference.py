@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.vocabulary import BOS, EOS, Vocabulary
-from tests import slow_smoothing as slow
+from tests.reference import smoothing as slow
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.ngram.smoothing.choice import make_smoothing

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.errors import InvalidInputError, RegistryError
-from tests.relational import assert_same, in_memory, relational
+from tests.support.relational import assert_same, in_memory, relational
 from training.progress import SILENT
 from training.scale.plan import Stage
 from training.scale.spark_engine import SparkEngine

@@ -11,9 +11,9 @@ from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import WordTokenizer
 from service.api_keys import KeyScope, create_key
 from service.settings import Settings
-from tests.checkpoints import damage
-from tests.fakes import FakeModel, fake_vocabulary
-from tests.servers import running
+from tests.support.checkpoints import damage
+from tests.support.fake_models import FakeModel, fake_vocabulary
+from tests.support.services import running
 
 CANARY = "canary-4f1c"
 """Stands in every file that no request may bring out."""
@@ -58,7 +58,7 @@ def fill(root):
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(load.FAMILIES, "fake", ("tests.fakes", "FakeModel"))
+        patch.setitem(load.FAMILIES, "fake", ("tests.support.fake_models", "FakeModel"))
         folder = tmp_path_factory.mktemp("security")
         (folder / "secret.md").write_text(CANARY)
         (folder / "secret.json").write_text(f'{{"{CANARY}": 1}}')

@@ -1,18 +1,23 @@
-"""Every way in, the scope that it must ask for, and that it does: a new one fails here until it is written down."""
+"""The required scope of every route, cross-site requests and DNS rebinding, no outgoing connections."""
 
 import http.client
+import json
 import re
+import socket
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from starlette.routing import Mount, Route
 
-from service.api_keys import KeyScope
+from models.errors import InvalidInputError
+from service.api_keys import KeyScope, create_key
 from service.app import create_app
-from service.settings import Settings
+from service.settings import Settings, read_settings
 from service.workers import peers
 from service.workers.peers import PEER_PREFIX, is_from_peer
 from service.workers.supervisor import _socket_folder
+from tests.support.services import running
 
 INFER, METRICS, ADMIN = KeyScope.INFER, KeyScope.METRICS, KeyScope.ADMIN
 WAYS_IN = {
@@ -168,3 +173,172 @@ def test_the_sockets_of_workers_lie_where_nobody_else_may_look():
         assert folder.path.stat().st_mode & 0o077 == 0
     finally:
         folder.remove()
+
+
+KEY = create_key("a", list(KeyScope))
+LISTED = "https://app.example.org"
+WORDS = {"text": "bought words"}
+TEACH = "/v1/autocomplete/users/default/accepted"
+
+
+def serving(registry, **options):
+    return running(Settings(registry=registry.root, models=("mixture",), **options))
+
+
+@pytest.fixture(scope="module")
+def url(registry):
+    """A service as the command starts it: no keys, on 127.0.0.1."""
+    with serving(registry, cors_origins=(LISTED,)) as server:
+        yield server.url
+
+
+def taught(url, **headers):
+    """The status of what a page may send without asking first: a form's method and type."""
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx.post(
+        f"{url}{TEACH}", json=WORDS, headers={"content-type": "text/plain", **names}
+    ).status_code
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "https://app.example.org.evil.example"},
+        {"origin": "http://[broken"},
+        {"origin": "https://evil.example", "sec_fetch_site": "cross-site"},
+        {"sec_fetch_site": "same-site"},
+        {"sec_fetch_site": "cross-site"},
+    ],
+)
+def test_a_page_of_another_site_changes_nothing(url, sent):
+    assert taught(url, **sent) == 403
+    assert httpx.get(f"{url}/v1/autocomplete/users/default").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {},
+        {"sec_fetch_site": "same-origin", "origin": "https://behind-a-proxy.example"},
+        {"sec_fetch_site": "none"},
+        {"origin": LISTED, "sec_fetch_site": "cross-site"},
+    ],
+)
+def test_programs_the_own_page_and_named_sites_do(url, sent):
+    assert taught(url, **sent) == 200
+    assert httpx.delete(f"{url}/v1/autocomplete/users/default").status_code == 200
+
+
+def test_the_own_page_is_known_by_its_origin_alone(url):
+    """Browsers leave `Sec-Fetch-Site` out where a page came without TLS from another machine."""
+    assert taught(url, origin=url) == 200
+    assert httpx.delete(f"{url}/v1/autocomplete/users/default").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1/models", "/v1/autocomplete/users/default", "/metrics", "/health/live"]
+)
+@pytest.mark.parametrize(
+    "name", ["evil.example", "127.0.0.1.evil.example:8000", "localhost.evil.example", "a.b."]
+)
+def test_a_name_that_was_pointed_at_this_machine_is_refused(url, path, name):
+    answer = httpx.get(f"{url}{path}", headers={"host": name})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (421, "unknown_host")
+
+
+@pytest.mark.parametrize(
+    "name", ["localhost:8000", "127.0.0.1", "[::1]:8000", "box", "a.localhost", "LOCALHOST."]
+)
+def test_names_that_nobody_can_register_are_answered(url, name):
+    assert httpx.get(f"{url}/v1/models", headers={"host": name}).status_code == 200
+
+
+def test_keys_and_other_addresses_leave_names_open(registry):
+    """Whoever has keys may call it what they like; elsewhere than on loopback its name is not known to it."""
+    for options in ({"api_keys": (KEY.key.line,)}, {"host": "0.0.0.0"}):  # noqa: S104 - as in a container
+        with serving(registry, **options) as server:
+            headers = {"host": "lm.example.org", "authorization": f"Bearer {KEY.secret}"}
+            assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
+
+
+def test_with_keys_a_page_of_another_site_needs_one(registry):
+    with serving(registry, api_keys=(KEY.key.line,)) as server:
+        assert taught(server.url, origin="https://evil.example") == 401
+        with_key = {"authorization": f"Bearer {KEY.secret}", "origin": "https://evil.example"}
+        assert taught(server.url, **with_key) == 200
+
+
+def test_names_that_are_set_are_the_only_ones(registry):
+    with serving(registry, host="0.0.0.0", allowed_hosts=("LM.example.org",)) as server:  # noqa: S104
+        statuses = {
+            name: httpx.get(f"{server.url}/v1/models", headers={"host": name}).status_code
+            for name in ("lm.example.org:80", "10.0.0.1", "other.example.org", "localhost")
+        }
+        refused = httpx.get(f"{server.url}/metrics", headers={"host": "127.0.0.1"}).text
+    assert statuses == {"lm.example.org:80": 200, "10.0.0.1": 200, "other.example.org": 421, "localhost": 421}
+    assert 'auth_failures_total{reason="unknown_host"} 2.0' in refused
+
+
+ADDRESSES = (
+    "http://{}",
+    "http://{}/x@1",
+    "s3://{}/x",
+    "//{}/x",
+    "file:///etc/passwd",
+    "memory://x/y",
+    "{}",
+    "x@http://{}",
+)
+PLACES = [
+    ("POST", "/admin/models/load", lambda address: {"model": address, "wait": True}),
+    ("POST", "/admin/models/unload", lambda address: {"model": address}),
+    ("POST", "/v1/score", lambda address: {"model": address, "texts": ["the"]}),
+    ("POST", "/v1/rerank", lambda address: {"profile": address, "candidates": ["the"]}),
+    ("POST", "/v1/check", lambda address: {"model": address, "text": "the"}),
+    ("PUT", "/admin/profiles/a", lambda address: {"weights": {"lm": 1.0}, "models": [{"address": address}]}),
+]
+
+
+@pytest.fixture
+def connections(monkeypatch):
+    """Where this process connects to, from now on."""
+    made, connect = [], socket.socket.connect
+
+    def watching(self, address):
+        made.append(address)
+        return connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", watching)
+    return made
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place[1])
+def test_no_address_in_a_request_is_connected_to(client, locked, connections, place):
+    method, path, body = place
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0.05)
+        port = listening.getsockname()[1]
+        for address in ADDRESSES:
+            answer = client.request(method, path, json=body(address.format(f"127.0.0.1:{port}")))
+            assert answer.status_code < 500
+            assert "passwd: " not in answer.text
+        with pytest.raises(TimeoutError):
+            listening.accept()
+    assert {made[1] for made in connections} <= {urlsplit(locked.url).port}
+    client.delete("/admin/profiles/a")
+
+
+def test_settings_that_may_hold_a_password_are_not_repeated(monkeypatch):
+    monkeypatch.setenv("GRAMOPHONE_OTLP_ENDPOINT", "https://user:hunter2@collector:4318")
+    with pytest.raises(InvalidInputError) as refused:
+        read_settings()
+    assert "hunter2" not in str(refused.value)
+    assert "OTEL_EXPORTER_OTLP_HEADERS" in str(refused.value)
+
+
+def test_the_document_of_the_interface_names_no_other_host(client):
+    document = client.get("/openapi.json").json()
+    assert "servers" not in document
+    assert "http://" not in json.dumps(document["components"]["securitySchemes"])

@@ -1,9 +1,24 @@
-"""What the sources may not do: run what was read, leave a shell to take words apart, or trust a name in /tmp."""
+"""Forbidden calls in the sources, pinned dependencies and the SBOM, safe defaults, the table of threats.
+
+Secrets are compared in constant time only.
+"""
 
 import ast
+import importlib.util
+import json
+import math
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packaging.requirements import Requirement
+
+from service import api_keys
+from service.api_keys import create_key
+from service.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("models", "service", "training", "deploy")
@@ -101,3 +116,147 @@ def test_no_source_does_what_it_may_not(folder):
 )
 def test_each_would_be_found(code):
     assert list(problems(code))
+
+
+DEPLOY = ROOT / "deploy"
+SBOM = (DEPLOY / "sbom.cdx.json").read_text(encoding="utf-8")
+BILL = json.loads(SBOM)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+MADE_FROM = (
+    *PROJECT["dependencies"],
+    *PROJECT["optional-dependencies"]["otel"],
+    *PROJECT["optional-dependencies"]["s3"],
+)
+
+_spec = importlib.util.spec_from_file_location("sbom", DEPLOY / "sbom.py")
+sbom = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(sbom)
+
+
+def test_every_library_of_the_image_is_pinned_to_a_version():
+    lines = (DEPLOY / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        assert line.startswith("#") or [one.operator for one in Requirement(line).specifier] == ["=="], line
+
+
+@pytest.mark.parametrize("requirement", MADE_FROM)
+def test_what_pyproject_asks_for_is_pinned_within_its_bounds(requirement):
+    asked = Requirement(requirement)
+    assert asked.specifier.contains(sbom.pins()[sbom.normalised(asked.name)])
+
+
+def test_the_sbom_lists_just_what_is_pinned():
+    listed = {sbom.normalised(one["name"]): one["version"] for one in BILL["components"]}
+    assert listed == sbom.pins()
+
+
+def test_the_sbom_keeps_to_cyclonedx():
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(SBOM) is None
+
+
+def test_every_library_has_a_package_url_and_nearly_all_a_licence():
+    for one in BILL["components"]:
+        assert one["purl"] == f"pkg:pypi/{sbom.normalised(one['name'])}@{one['version']}"
+    assert sum("licenses" not in one for one in BILL["components"]) <= 3
+
+
+def test_what_the_program_needs_is_in_its_place():
+    (own,) = (one for one in BILL["dependencies"] if one["ref"] == BILL["metadata"]["component"]["bom-ref"])
+    needed = {sbom.normalised(ref.partition("==")[0]) for ref in own["dependsOn"]}
+    assert {sbom.normalised(Requirement(line).name) for line in PROJECT["dependencies"]} <= needed
+
+
+def test_an_environment_of_other_versions_makes_no_sbom():
+    with pytest.raises(SystemExit, match="nonexistent"):
+        sbom.kept(BILL, {**sbom.pins(), "nonexistent": "1.0"})
+
+
+SERVICE = Path(api_keys.__file__).parent
+SECURITY = [SERVICE / "api_keys.py", *(SERVICE / "middleware").glob("*.py")]
+SECRET_WORDS = {"digest", "salt", "secret", "presented", "given", "hashed"}
+
+
+def names_in(node):
+    """Names and attributes that a piece of code reads."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            yield part.id
+        elif isinstance(part, ast.Attribute):
+            yield part.attr
+
+
+def plain_comparisons(source):
+    """Comparisons of secrets by ==, !=, in and their like, whose time tells how much was equal."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare) and not all(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
+            sides = [side for side in (node.left, *node.comparators) if not isinstance(side, ast.Call)]
+            if any(name in SECRET_WORDS for side in sides for name in names_in(side)):
+                yield ast.unparse(node)
+
+
+@pytest.mark.parametrize("module", sorted(SECURITY), ids=lambda path: path.stem)
+def test_no_secret_is_compared_in_any_other_way(module):
+    assert not list(plain_comparisons(module.read_text()))
+
+
+@pytest.mark.parametrize("code", ["key.digest == presented", "secret in known", "a(salt) or x != key.salt"])
+def test_another_way_would_be_found(code):
+    assert list(plain_comparisons(code))
+
+
+def test_a_key_is_shown_nowhere_but_where_it_is_made():
+    made = create_key("key", ["infer"])
+    assert made.secret not in repr(made.key) + made.key.line
+    assert made.secret.removeprefix("gm_") not in made.key.line
+
+
+DEFAULTS = Settings()
+BOUNDS = [
+    name
+    for name in Settings.model_fields
+    if name.startswith(("max_", "keep_alive", "body_", "send_", "request_timeout", "state_ttl", "drain_"))
+]
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_every_limit_is_set(name):
+    limit = getattr(DEFAULTS, name)
+    assert name == "max_top_k" or 0 < limit < math.inf  # that one is bounded by the vocabulary
+
+
+def test_there_are_limits_on_all_that_a_client_can_make_grow():
+    assert len(BOUNDS) > 14
+    assert {"max_connections", "max_body_bytes", "max_states", "max_users", "max_queued_requests"} <= set(
+        BOUNDS
+    )
+
+
+def test_nothing_is_open_that_need_not_be():
+    assert DEFAULTS.host == "127.0.0.1"
+    assert DEFAULTS.cors_origins == ()
+    assert DEFAULTS.log_texts is False
+    assert DEFAULTS.otlp_endpoint is None
+
+
+TESTS = Path(__file__).parents[1]
+RUNBOOK = (TESTS.parent / "deploy" / "RUNBOOK.md").read_text(encoding="utf-8")
+THREATS = re.search(r"^## Threats\n(.*?)^## ", RUNBOOK, re.DOTALL | re.MULTILINE)[1]
+NAMED = re.findall(r"`([\w/]+\.py)::(\w+)`", THREATS)
+ROWS = [line for line in THREATS.splitlines() if line.startswith("| ") and not line.startswith("| Attack ")]
+
+
+@pytest.mark.parametrize(("file", "test"), NAMED, ids=str)
+def test_a_test_that_is_named_is_there(file, test):
+    tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
+    assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("|")[1].strip())
+def test_every_attack_names_a_test(row):
+    assert len(row.strip("|").split(" | ")) == 3
+    assert "::test_" in row.rpartition(" | ")[2]
+
+
+def test_what_is_not_held_off_is_told():
+    assert len(ROWS) > 20
+    assert THREATS.partition("### What is not held off")[2].count("\n- **") >= 8

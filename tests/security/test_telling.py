@@ -8,8 +8,8 @@ import pytest
 
 from service.api_keys import KeyScope, create_key
 from service.middleware.request_context import header
-from tests.processes import running_process
-from tests.raw_http import asked, connect
+from tests.support.http import asked, connect
+from tests.support.services import running_process
 
 KEY = create_key("operator", list(KeyScope))
 OTHER_SECRET = "gm_a-key-of-another-service-0123456789"  # noqa: S105 - nobody's
@@ -61,7 +61,7 @@ def told(tmp_path_factory):
     from tests.security.conftest import fill
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(load.FAMILIES, "fake", ("tests.fakes", "SlowFakeModel"))
+        patch.setitem(load.FAMILIES, "fake", ("tests.support.fake_models", "SlowFakeModel"))
         folder = tmp_path_factory.mktemp("told")
         registry = fill(folder / "registry")
     settings = {

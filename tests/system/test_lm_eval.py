@@ -16,7 +16,7 @@ from models.checkpoint.registry import LocalRegistry
 from models.language_model import score_sequences
 from service.client import Client
 from service.settings import Settings
-from tests.servers import running
+from tests.support.services import running
 from training.commands import run_evaluate, run_train
 
 pytestmark = pytest.mark.long

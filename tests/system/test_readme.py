@@ -10,7 +10,7 @@ import typer
 
 from service.cli.main import app
 from tests.system import readme
-from tests.system.shapes import differences, first_unlike_line
+from tests.system.readme_commands import differences, first_unlike_line
 
 TEXT = readme.README.read_text(encoding="utf-8")
 PROSE = readme.FENCED.sub("", TEXT)

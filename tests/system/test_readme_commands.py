@@ -6,12 +6,11 @@ import sys
 
 import pytest
 
-from tests.object_stores import s3_server
-from tests.system import readme_commands, readme_workshop
+from tests.support.object_stores import s3_server
+from tests.system import readme_commands
 from tests.system.conftest import free_port
 from tests.system.readme import ADDRESS, blocks
-from tests.system.readme_commands import NOT_RUN, OTHERWISE, SHELL_BLOCKS
-from tests.system.shapes import first_unlike_line
+from tests.system.readme_commands import NOT_RUN, OTHERWISE, SHELL_BLOCKS, first_unlike_line
 
 RUN = [block for block in SHELL_BLOCKS if readme_commands.script(block)]
 PYTHON = [block for block in blocks() if block.language == "python"]
@@ -28,7 +27,7 @@ logits = np.log(np.random.default_rng(0).dirichlet(np.ones(len(labels)), size=20
 @pytest.fixture(scope="session")
 def furnished(registry, tmp_path_factory):
     folder = tmp_path_factory.mktemp("readme") / "workshop"
-    readme_workshop.furnish(folder, registry)
+    readme_commands.furnish(folder, registry)
     return folder
 
 
@@ -46,7 +45,7 @@ def store():
 
 @pytest.mark.parametrize("block", RUN, ids=str)
 def test_the_commands_run_and_tell_what_is_shown(block, workshop, served, store):
-    output = readme_workshop.call(
+    output = readme_commands.call(
         workshop,
         readme_commands.script(block),
         URL=served,
@@ -63,7 +62,7 @@ def test_the_commands_run_and_tell_what_is_shown(block, workshop, served, store)
 def test_the_python_runs(block, served, tmp_path):
     before = FUSION if "pyctcdecode" in block.text else ""
     (tmp_path / "example.py").write_text(before + block.text.replace(ADDRESS, served), encoding="utf-8")
-    assert readme_workshop.call(tmp_path, f"{sys.executable} example.py").strip()
+    assert readme_commands.call(tmp_path, f"{sys.executable} example.py").strip()
 
 
 ALL = [command for block in SHELL_BLOCKS for command in readme_commands.commands(block.text)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nbest_data import recognised
+from tests.support.nbest_lists import recognised
 
 pytestmark = pytest.mark.data
 ROOT = Path(__file__).parents[2]

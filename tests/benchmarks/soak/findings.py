@@ -1,9 +1,107 @@
-"""What a soak has shown: tables, verdicts, a picture."""
+"""Resources of a process, changes of versions during a soak, and its tables, verdicts and picture."""
 
 import os
+import shutil
+import time
+import urllib.request
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
+
+_METRICS = {
+    "running": "num_requests_running",
+    "waiting": "num_requests_waiting",
+    "states": "states",
+    "states_bytes": "states_bytes",
+    "cache_bytes": "prefix_cache_bytes",
+    "model_bytes": "model_memory_bytes",
+    "models": "models_loaded",
+}
+MIB = 1 << 20
+
+
+def sample(pid, port):
+    """One sample: memory in MiB, files, threads, and the service's own figures."""
+    memory = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]:
+        name, value = line.split()[:2]
+        memory[name.rstrip(":")] = int(value) / 1024
+    figures = _figures(port)
+    return {
+        "time_s": time.time(),
+        "rss_mib": memory["Rss"],
+        "pss_mib": memory["Pss"],
+        "anonymous_mib": memory["Anonymous"],
+        "files": sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()),
+        "sockets": _sockets(pid),
+        "threads": sum(1 for _ in Path(f"/proc/{pid}/task").iterdir()),
+        **{name: figures.get(f"gramophone_{metric}", 0.0) for name, metric in _METRICS.items()},
+    }
+
+
+def _sockets(pid):
+    """Descriptors that are connections, which come and go with clients."""
+    count = 0
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            count += str(path.readlink()).startswith("socket:")
+        except FileNotFoundError:  # closed since the folder was listed
+            continue
+    return count
+
+
+def _figures(port):
+    """Sums of samples by name."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as reply:
+        lines = reply.read().decode().splitlines()
+    sums = {}
+    for line in lines:
+        if not line.startswith("#"):
+            labels, value = line.rsplit(" ", 1)
+            name = labels.partition("{")[0]
+            sums[name] = sums.get(name, 0.0) + float(value)
+    return sums
+
+
+_KEPT_VERSIONS = 3
+
+
+class Swaps:
+    """By turns publishes a copy of a model as its next version, and moves an alias to the other of two.
+
+    It is made before the service is started, which serves by that alias and follows both.
+
+    Args:
+        registry: of the service.
+        published: the model that gets new versions.
+        aliased: the model whose alias `champion` is moved.
+    """
+
+    def __init__(self, registry, published, aliased):
+        self._registry = registry
+        self._published, self._aliased = published, aliased
+        self._count = 0
+        if len(registry.versions(aliased)) < 2:
+            self._publish(aliased)
+        registry.set_alias(aliased, "champion", registry.versions(aliased)[0])
+
+    def swap(self):
+        """Do the next one."""
+        self._count += 1
+        if self._count % 2:
+            self._publish(self._published)
+            for number in self._registry.versions(self._published)[:-_KEPT_VERSIONS]:
+                self._registry.delete(self._published, number)
+        else:
+            first, second = self._registry.versions(self._aliased)[:2]
+            now = self._registry.aliases(self._aliased)["champion"]
+            self._registry.set_alias(self._aliased, "champion", second if now == first else first)
+
+    def _publish(self, name):
+        newest = self._registry.version(name, self._registry.versions(name)[-1])
+        self._registry.publish(name, lambda folder: shutil.copytree(newest.path, folder, dirs_exist_ok=True))
+
 
 P99_RATIO = 1.3
 MEMORY_GROWTH = 0.03

@@ -9,8 +9,8 @@ from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.tokenizers import CharacterTokenizer
 from models.vocabulary import Vocabulary
 from service.settings import Settings
-from tests import families
-from tests.servers import running
+from tests.support import families
+from tests.support.services import running
 from training.ngram.estimate import estimate
 from training.progress import Silent
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.tuning_requests import made_lists, without_references
+from tests.support.nbest_lists import made_lists, without_references
 
 QUICK = {"restarts": 1, "resamples": 4, "bootstrap_samples": 200}
 

@@ -9,7 +9,7 @@ from models.vocabulary import Vocabulary
 from service.engine.batching import ModelCall
 from service.engine.calls import run_single
 from service.engine.loaded_model import LoadedModel
-from tests.fakes import FakeModel, fake_vocabulary
+from tests.support.fake_models import FakeModel, fake_vocabulary
 
 
 def loaded(tokenizer, **options):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from models.errors import InvalidInputError
-from tests import families
+from tests.support import families
 from training.corpus import EncodedCorpus
 from training.dynamic_evaluation import DynamicSettings, SampledEntropies, dynamic_evaluation
 from training.evaluation.evaluate import score_corpus

@@ -1,0 +1,82 @@
+"""Every error has an HTTP answer, light imports stay light, and conventions of the service's source hold."""
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from models import errors
+from models.errors import LanguageModelError
+from service.api_errors import ERROR_STATUSES, error_status
+
+KINDS = [
+    kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, LanguageModelError)
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_error_is_answered_on_purpose(kind):
+    """By its own entry, or that of a class above it other than the root."""
+    assert kind is LanguageModelError or any(
+        above in ERROR_STATUSES
+        for above in kind.__mro__
+        if issubclass(above, LanguageModelError) and above is not LanguageModelError
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_statuses_are_errors_and_codes_are_own(kind):
+    answer = error_status(kind.__new__(kind))
+    assert 400 <= answer.status < 600
+    assert kind is LanguageModelError or kind.code != LanguageModelError.code
+
+
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("service.app", {"torch", "numba", "matplotlib", "training"}),
+        ("service.client", {"torch", "numpy", "fastapi", "models", "sentencepiece"}),
+        (
+            "service.fusion",
+            {"torch", "numpy", "fastapi", "models", "sentencepiece", "pyctcdecode", "torchaudio"},
+        ),
+    ],
+)
+def test_heavy_packages_are_not_imported(module, unwanted):
+    """A server without neural models starts without torch; a client needs httpx and pydantic alone."""
+    code = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert unwanted.isdisjoint(done.stdout.split())
+
+
+ROOT = Path(__file__).parents[2] / "service"
+SOURCES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py")}
+
+
+def having(pattern):
+    return {name for name, text in SOURCES.items() if re.search(pattern, text, re.MULTILINE)}
+
+
+def test_everything_is_caught_in_two_places_only():
+    """The engine's step, and the last resort around all requests."""
+    assert having(r"except (Base)?Exception\b|except:") == {
+        "engine/scheduler.py",
+        "middleware/request_log.py",
+    }
+
+
+def test_only_settings_read_the_environment():
+    assert having(r"os\.environ|getenv") == {"settings.py"}
+
+
+def test_no_middleware_hides_disconnects():
+    assert having(r"BaseHTTPMiddleware") == set()

@@ -1,0 +1,152 @@
+"""The state store against a plain model over all orders of events; words appended to a state one by one."""
+
+import functools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+
+from models.errors import StatesFullError, UnknownStateError
+from models.tokenizers import CharacterTokenizer, WordTokenizer
+from models.vocabulary import Vocabulary
+from service.engine.loaded_model import LoadedModel
+from service.engine.state_store import OVERHEAD_BYTES, StateStore, StoredState
+from service.use_cases.states import ids_after
+from training.progress import Silent
+from training.tokenizer import TokenizerSettings, learn_tokenizer
+
+MAX_STATES, TTL_S = 6, 10.0
+MAX_BYTES = 5 * OVERHEAD_BYTES
+OWNERS, VERSIONS = st.sampled_from(["one", "other"]), st.sampled_from([0, 1])
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Keeps, finds, frees, unloads, lets time pass; and is told what was not used for too long."""
+
+    handles = Bundle("handles")
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0.0
+        self.store = StateStore(
+            process="here", max_states=MAX_STATES, max_bytes=MAX_BYTES, ttl_s=TTL_S, clock=lambda: self.now
+        )
+        self.versions = [LoadedModel("lm@1", None), LoadedModel("lm@2", None)]
+        self.there = {}  # handle → owner, state, when last used
+
+    @rule(target=handles, owner=OWNERS, version=VERSIONS, width=st.integers(0, 500), count=st.integers(1, 3))
+    def keep(self, owner, version, width, count):
+        self.drop_late()
+        states = [StoredState(self.versions[version], np.zeros(width, np.int8)) for _ in range(count)]
+        size = sum(state.num_bytes for _, state, _ in self.there.values()) + count * states[0].num_bytes
+        if len(self.there) + count > MAX_STATES or size > MAX_BYTES:
+            with pytest.raises(StatesFullError):
+                self.store.keep(owner, states)
+            return multiple()
+        made = self.store.keep(owner, states)
+        self.there.update({h: (owner, state, self.now) for h, state in zip(made, states, strict=True)})
+        return multiple(*made)
+
+    @rule(owner=OWNERS, some=st.lists(handles, min_size=1, max_size=3))
+    def find(self, owner, some):
+        self.drop_late()
+        if all(handle in self.there and self.there[handle][0] == owner for handle in some):
+            found = self.store.find(owner, some, parameter="states[]")
+            assert all(state is self.there[handle][1] for state, handle in zip(found, some, strict=True))
+            self.there.update({handle: (owner, self.there[handle][1], self.now) for handle in some})
+        else:
+            with pytest.raises(UnknownStateError):
+                self.store.find(owner, some, parameter="states[]")
+
+    @rule(owner=OWNERS, some=st.lists(handles, min_size=1, max_size=3))
+    def free(self, owner, some):
+        self.drop_late()
+        own = {handle for handle in some if self.there.get(handle, ("nobody",))[0] == owner}
+        assert self.store.free(owner, some) == len(own)
+        for handle in own:
+            del self.there[handle]
+
+    @rule(version=VERSIONS)
+    def unload(self, version):
+        self.store.free_version(self.versions[version])
+        gone = self.versions[version]
+        self.there = {h: kept for h, kept in self.there.items() if kept[1].loaded is not gone}
+        self.versions[version] = LoadedModel(gone.address, None)
+
+    @rule(seconds=st.sampled_from([1.0, 6.0, 20.0]))
+    def pass_time(self, seconds):
+        self.now += seconds
+
+    @rule()
+    def expire(self):
+        self.store.expire()
+        self.drop_late()
+
+    @invariant()
+    def what_is_counted_is_what_is_there(self):
+        self.store.expire()
+        self.drop_late()
+        assert len(self.store) == len(self.there)
+        assert self.store.num_bytes == sum(state.num_bytes for _, state, _ in self.there.values())
+
+    def drop_late(self):
+        self.there = {h: kept for h, kept in self.there.items() if self.now - kept[2] <= TTL_S}
+
+    def teardown(self):
+        """Once all is freed nothing is held, the versions neither."""
+        for owner in ("one", "other"):
+            self.store.free(owner, list(self.there))
+        assert (len(self.store), self.store.num_bytes, len(self.store._loadings)) == (0, 0, 0)
+
+
+TestStore = StoreMachine.TestCase
+TestStore.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+WORDS = st.lists(
+    st.one_of(
+        st.sampled_from(["the", "cat", "naïve", "漢字", "0x41", "sat"]),
+        st.text(
+            st.characters(exclude_categories=["C", "Z"], exclude_characters="\u2581"), min_size=1, max_size=8
+        ),
+    ),
+    min_size=1,
+    max_size=6,
+)
+KINDS = ["word", "pattern", "char", "bpe", "unigram"]
+
+
+@functools.cache
+def loaded(kind):
+    words = ["the", "cat", "sat", "0x41"]
+    if kind == "word":
+        tokenizer = WordTokenizer(Vocabulary(words))
+    elif kind == "pattern":
+        tokenizer = WordTokenizer(Vocabulary(words), pattern=r"\w+|[^\w\s]", lowercase=True)
+    elif kind == "char":
+        tokenizer = CharacterTokenizer(Vocabulary("abcdehnst 漢"))
+    else:
+        text = ["the cat sat on the mat", "naïve café <s> </s>", "0x41 <0x41> 漢字"] * 40
+        tokenizer = learn_tokenizer(TokenizerSettings(kind=kind, vocab_size=280), text, progress=Silent())
+    return LoadedModel("lm@1", SimpleNamespace(tokenizer=tokenizer))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(words=WORDS, spaced=st.booleans())
+def test_words_one_by_one_have_the_tokens_of_the_whole(kind, words, spaced):
+    """Whether they come with the space before them or without."""
+    model, ids = loaded(kind), np.zeros(0, dtype=np.int64)
+    for place, word in enumerate(words):
+        before = StoredState(model, None, len(ids), int(ids[-1]) if len(ids) else None)
+        ids = np.concatenate([ids, ids_after(before, " " + word if spaced and place else word)])
+    assert ids.tolist() == model.tokenizer.encode(" ".join(words))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_no_token(kind):
+    model = loaded(kind)
+    for last in (None, 4):
+        assert ids_after(StoredState(model, None, 1, last), "").tolist() == []

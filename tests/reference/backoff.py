@@ -1,0 +1,201 @@
+"""ARPA files for tests with a slow reader, and back-off models as dictionaries in double precision."""
+
+import itertools
+
+import numpy as np
+
+from models.ngram.build import NGrams, NGramWeights
+from models.vocabulary import BOS, EOS
+
+SMALL = """\
+\\data\\
+ngram 1=5
+ngram 2=4
+ngram 3=2
+
+\\1-grams:
+-1.5\t<unk>
+-99\t<s>\t-0.3
+-0.7\t</s>
+-0.6\ta\t-0.2
+-0.8\tb\t-0.1
+
+\\2-grams:
+-0.2\t<s> a\t-0.15
+-0.3\ta b\t-0.25
+-0.4\tb </s>
+-0.5\ta a
+
+\\3-grams:
+-0.1\t<s> a b
+-0.05\ta b </s>
+
+\\end\\
+"""
+
+
+def random_arpa(rng, *, order, num_words=8, unknown=True, orphans=0, start="-99"):
+    """A file with the n-grams of random sentences, in random order.
+
+    Args:
+        rng: draws everything.
+        order: of the longest n-grams.
+        num_words: apart from control tokens.
+        unknown: whether `<unk>` is among the words.
+        orphans: how many n-grams are left out that are the suffix of another; KenLM copes with few.
+        start: the log-probability of `<s>`.
+
+    Returns:
+        The text, and the words that are not control tokens.
+    """
+    words = [f"{'äbc'[i % 3]}{i}" for i in range(num_words)]
+    inner = [*words, "<unk>"] if unknown else words
+    ngrams = {(word,) for word in ["<s>", "</s>", *inner]}
+    for _ in range(2 * num_words):
+        sentence = ["<s>", *rng.choice(inner, rng.integers(order, 2 * order)).tolist(), "</s>"]
+        ngrams |= {
+            tuple(sentence[i : i + k]) for k in range(1, order + 1) for i in range(len(sentence) - k + 1)
+        }
+    prefixes, suffixes = ({n[part] for n in ngrams} for part in (slice(-1), slice(1, None)))
+    ngrams -= set(sorted(n for n in ngrams & suffixes - prefixes if len(n) > 1)[:orphans])
+    levels = [sorted(n for n in ngrams if len(n) == k) for k in range(1, order + 1)]
+    lines = ["\\data\\", *(f"ngram {k}={len(level)}" for k, level in enumerate(levels, start=1))]
+    for k, level in enumerate(levels, start=1):
+        lines += ["", f"\\{k}-grams:"]
+        for i in rng.permutation(len(level)):
+            prob = start if level[i] == ("<s>",) else _number(rng, -4)
+            backoff = "" if k == order or rng.random() < 0.3 else f"\t{_number(rng, rng.choice([-1.5, 0.4]))}"
+            lines.append(f"{prob}\t{' '.join(level[i])}{backoff}")
+    return "\n".join([*lines, "", "\\end\\", ""]), words
+
+
+def _number(rng, limit):
+    """A decimal between 0 and a limit, as long as tools write them."""
+    return f"{rng.uniform(min(limit, 0), max(limit, 0)):.{rng.choice([6, 7, 9, 17])}g}"
+
+
+def parse_arpa(text):
+    """{words: (log10 probability, back-off weight)} as Python's own numbers."""
+    table = {}
+    for line in text.splitlines():
+        fields = line.split("\t")
+        if len(fields) > 1:
+            table[tuple(fields[1].split(" "))] = (float(fields[0]), float(fields[2]) if fields[2:] else 0.0)
+    return table
+
+
+def listed(vocabulary, orders):
+    """The same of a model given order by order, as float32."""
+    table, shorter = {}, [()]
+    for ngrams, weights in orders:
+        shorter = [(*shorter[p], vocabulary[w]) for p, w in zip(ngrams.prefixes, ngrams.words, strict=True)]
+        backoffs = (
+            weights.log10_backoffs if len(weights.log10_backoffs) else np.zeros(len(shorter), np.float32)
+        )
+        table |= dict(zip(shorter, zip(weights.log10_probs, backoffs, strict=True), strict=True))
+    return table
+
+
+class SlowBackoff:
+    """A back-off model as {n-gram: probability} and {context: back-off weight}."""
+
+    def __init__(self, vocab_size, probs, backoffs):
+        self.words = [w for w in range(vocab_size) if w != BOS]
+        self.probs = probs
+        self.backoffs = backoffs
+
+    @property
+    def order(self):
+        return max(map(len, self.probs))
+
+    def probability(self, word, context):
+        """p(word | context); the context may be longer than any that is listed."""
+        if (*context, word) in self.probs:
+            return self.probs[*context, word]
+        return self.backoffs.get(context, 1.0) * self.probability(word, context[1:])
+
+    def row(self, context):
+        """p(· | context) of every word but `<s>`."""
+        return np.array([self.probability(word, context) for word in self.words])
+
+    def listed(self, context):
+        """The words that the context itself lists."""
+        return [w for w in self.words if (*context, w) in self.probs]
+
+    def contexts(self):
+        """Every context that lists a word, the shortest first."""
+        return sorted({g[:-1] for g in self.probs if len(g) > 1}, key=len)
+
+    def renormalise(self):
+        """Back-off weights with which every row sums to 1, the shortest contexts first."""
+        self.backoffs = {}
+        for context in self.contexts():
+            listed = self.listed(context)
+            left = 1 - sum(self.probs[*context, w] for w in listed)
+            room = 1 - sum(self.probability(w, context[1:]) for w in listed)
+            self.backoffs[context] = left / room if len(listed) < len(self.words) else 1.0
+
+
+def random_model(seed, *, vocab_size=8, order=3, share=0.4):
+    """A model of random n-grams whose rows sum to 1; suffixes of n-grams may be missing, prefixes not."""
+    rng = np.random.default_rng(seed)
+    words = [w for w in range(vocab_size) if w != BOS]
+    unigrams = rng.dirichlet(np.ones(len(words)))
+    model = SlowBackoff(vocab_size, dict(zip(((w,) for w in words), unigrams.tolist(), strict=True)), {})
+    model.probs[BOS,] = 0.0
+    for length in range(2, order + 1):
+        for context in [g for g in model.probs if len(g) == length - 1 and g[-1] != EOS]:
+            if rng.random() < share:
+                listed = rng.choice(words, rng.integers(1, len(words)), replace=False)
+                total = rng.uniform(0.3, 0.95)
+                shares = total * rng.dirichlet(np.ones(len(listed)))
+                model.probs |= {(*context, int(w)): p for w, p in zip(listed, shares.tolist(), strict=True)}
+    model.renormalise()
+    return model
+
+
+def to_orders(model, *, suffixes=True):
+    """The model order by order, as estimators give it; suffixes are −1 where they are not listed, or all."""
+    shorter = {(): 0}
+    answer = []
+    for length in range(1, model.order + 1):
+        ngrams = sorted(g for g in model.probs if len(g) == length)
+        own = NGrams(
+            np.array([g[-1] for g in ngrams], np.int32),
+            np.array([shorter[g[:-1]] for g in ngrams], np.int32),
+            np.array([shorter.get(g[1:], -1) if suffixes or length == 1 else -1 for g in ngrams], np.int32),
+        )
+        with np.errstate(divide="ignore"):
+            probs = np.log10([model.probs[g] for g in ngrams]).astype(np.float32)
+        backoffs = np.log10([model.backoffs.get(g, 1.0) for g in ngrams]).astype(np.float32)
+        answer.append((own, NGramWeights(probs, backoffs)))
+        shorter = {g: i for i, g in enumerate(ngrams)}
+    return answer
+
+
+def from_orders(orders):
+    """The dictionary of a model given order by order, which is checked on the way."""
+    vocab_size = len(orders[0][0].words)
+    model = SlowBackoff(vocab_size, {}, {})
+    shorter = [()]
+    for length, (ngrams, weights) in enumerate(orders, start=1):
+        listed = [(*shorter[p], int(w)) for p, w in zip(ngrams.prefixes, ngrams.words, strict=True)]
+        assert listed == sorted(set(listed))
+        for ngram, suffix in zip(listed, ngrams.suffixes, strict=True):
+            assert ngram[1:] not in shorter if suffix < 0 else shorter[suffix] == ngram[1:]
+        model.probs |= dict(zip(listed, np.power(10.0, weights.log10_probs, dtype=np.float64), strict=True))
+        if length < len(orders):
+            backoffs = np.power(10.0, weights.log10_backoffs, dtype=np.float64)
+            model.backoffs |= dict(zip(listed, backoffs, strict=True))
+        shorter = listed
+    return model
+
+
+def all_contexts(model):
+    """Every context up to the model's order, seen or not, with `<s>` at the start or nowhere."""
+    inner = [w for w in model.words if w != EOS]
+    for length in range(model.order):
+        for tail in itertools.product(inner, repeat=length):
+            yield tail
+            if length:
+                yield (BOS, *tail[1:])

@@ -1,0 +1,143 @@
+"""Raw HTTP requests, and servers that send given bytes."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import socket
+import threading
+import time
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+
+class Raw(NamedTuple):
+    """An answer; status 0 if the connection was closed without one."""
+
+    status: int
+    headers: dict
+    body: bytes
+
+    @property
+    def error(self):
+        return json.loads(self.body)["error"]
+
+
+def connect(url, timeout_s=10):
+    """A connection to a service."""
+    parts = urlsplit(str(url))
+    return socket.create_connection((parts.hostname, parts.port), timeout=timeout_s)
+
+
+def answer(connection):
+    """What comes over a connection until one answer of known length is whole, or it is closed."""
+    received = b""
+    while not _whole(received):
+        try:
+            some = connection.recv(65536)
+        except ConnectionResetError:
+            some = b""
+        if not some:
+            break
+        received += some
+    return _read(received)
+
+
+def answers(connection, *segments, pause_s=0.0):
+    """All that comes back for some bytes, sent with pauses in between, until the connection is closed."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for segment in segments:
+        connection.sendall(segment)
+        time.sleep(pause_s)
+    received = b"".join(iter(lambda: connection.recv(65536), b""))
+    found = []
+    while received:
+        got = _read(received)
+        body = got.body[: int(got.headers.get("content-length", len(got.body)))]
+        found.append(got._replace(body=body))
+        received = got.body[len(body) :]
+    return found
+
+
+def _read(received):
+    head, _, body = received.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    return Raw(int(first.split()[1]) if first else 0, headers, body)
+
+
+def _whole(received):
+    head, end, body = received.partition(b"\r\n\r\n")
+    length = [
+        line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")
+    ]
+    return bool(end) and bool(length) and len(body) >= int(length[0])
+
+
+def asked(url, data, *, timeout_s=10):
+    """The answer to some bytes over a connection of their own."""
+    with connect(url, timeout_s) as connection:
+        connection.sendall(data)
+        return answer(connection)
+
+
+EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def whole(body=b"{}", status="200 OK", headers=""):
+    """An answer of known length."""
+    return f"HTTP/1.1 {status}\r\n{headers}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+def chunk(content):
+    """A part of a chunked body; nothing ends it."""
+    return f"{len(content):x}\r\n".encode() + content + b"\r\n"
+
+
+def token_event(text="a"):
+    """A token as OpenAI's completions stream it."""
+    return chunk(f'data: {{"choices": [{{"index": 0, "text": "{text}"}}]}}\n\n'.encode())
+
+
+@contextlib.contextmanager
+def answering(answer):
+    """A server for which `await answer(writer, number, request)` writes the answer to the request of that number.
+
+    Yields its URL. It runs in a thread, so an answer may also stall all of it with `time.sleep`. It ends when its
+    last client has hung up.
+    """
+    numbers = itertools.count()
+    ready, ended, urls = threading.Event(), [], []
+
+    async def connection(reader, writer):
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+                request = head + await reader.readexactly(int(length or 0))
+                await answer(writer, next(numbers), request)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client hung up
+        finally:
+            writer.close()
+
+    async def serve():
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        ended.append(lambda: loop.call_soon_threadsafe(stop.set))
+        server = await asyncio.start_server(connection, "127.0.0.1", 0)
+        urls.append(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        ready.set()
+        await stop.wait()
+        server.close()
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # the clients have hung up, or will
+            await asyncio.wait(others)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    ready.wait()
+    try:
+        yield urls[0]
+    finally:
+        ended[0]()
+        thread.join()

@@ -1,0 +1,89 @@
+"""A small training with everything that chance plays a part in, as a program to be killed or started by torchrun.
+
+python -m tests.support.resumable STATE_FILE WEIGHTS_FILE [SETTINGS AS JSON [PATIENCE IN SECONDS]]
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from models.neural.config import NetworkConfig
+from models.vocabulary import Vocabulary
+from training.corpus import EncodedCorpus
+from training.neural.distributed import PATIENCE_S, Processes, join_processes
+from training.neural.settings import TrainSettings
+from training.neural.trainer import train_network
+from training.progress import Silent
+
+VOCABULARY = Vocabulary([f"w{i}" for i in range(40)])
+NETWORK = NetworkConfig(
+    layers=2,
+    embedding_size=16,
+    hidden_size=16,
+    dropout=0.3,
+    embedding_dropout=0.1,
+    weight_drop=0.2,
+    learned_state=True,
+)
+SETTINGS = {
+    "batch_size": 8,
+    "bptt_length": 12,
+    "variable_bptt": True,
+    "max_minutes": None,
+    "max_steps": 60,
+    "epochs": 100,
+    "reset": 0.3,
+    "dropout_start": 0.5,
+    "average": "ema",
+    "activation_penalty": 1.0,
+    "slowness_penalty": 1.0,
+    "loss": "sampled",
+    "samples": 12,
+    "validations": 30,
+    "patience": 30,
+    "save_minutes": 0,
+    "precision": "float32",
+}
+
+
+def corpus(seed):
+    """Sentences in which a word depends on the one before."""
+    random = np.random.default_rng(seed)
+    return EncodedCorpus.from_sentences(
+        [(np.cumsum(random.integers(0, 5, random.integers(3, 15))) % 40 + 3).tolist() for _ in range(150)]
+    )
+
+
+def fit(state_file=None, *, progress=None, resume=True, network=NETWORK, seed=1, texts=(1, 2), **changes):
+    """Train, from the state if there is one."""
+    return train_network(
+        corpus(texts[0]),
+        corpus(texts[1]),
+        VOCABULARY,
+        network=network,
+        settings=TrainSettings(**(SETTINGS | changes)),
+        seed=seed,
+        device="cpu",
+        progress=progress or Silent(),
+        state_file=state_file,
+        resume=resume,
+    )
+
+
+def weights(result):
+    """By name, without the second name of a shared matrix."""
+    tensors = dict(result.model.network.state_dict())
+    return {name: tensor for name, tensor in tensors.items() if name != "output.weight"}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    patience_s = float(sys.argv[4]) if len(sys.argv) > 4 else PATIENCE_S
+    with join_processes(torch.device("cpu"), patience_s=patience_s):
+        done = fit(Path(sys.argv[1]), **json.loads(sys.argv[3] if len(sys.argv) > 3 else "{}"))
+        if Processes.current().is_leader:
+            save_file(weights(done), sys.argv[2])

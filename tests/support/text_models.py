@@ -1,0 +1,122 @@
+"""Small models for tests of completion and checking: SentencePiece pieces, words, characters."""
+
+import functools
+
+import numpy as np
+
+from models.checking.candidates import run_calls
+from models.checking.checker import Checker, find_issues
+from models.checking.error_model import CheckSettings
+from models.completion.prefix import split_prefix
+from models.completion.search import CompletionSearch, CompletionSettings
+from models.completion.token_trie import TokenTrie
+from models.tokenizers import CharacterTokenizer, WordTokenizer
+from models.vocabulary import Vocabulary
+from tests.support.fake_models import FakeModel, fake_vocabulary
+from training.corpus import EncodedCorpus
+from training.ngram.estimate import estimate
+from training.progress import Silent
+from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
+
+TEXT = [
+    "the cat sat on the mat",
+    "a cat can't sit on that hat",
+    "hats, mats, cats: that's it",
+    "this it is, the catalogue of hats",
+    "Paris is the cat's home",
+]
+
+
+@functools.cache
+def learnt_pieces(kind, **options):
+    """Pieces of a few words; bytes for all else."""
+    recipe = TokenizerSettings(kind=kind, **({"vocab_size": 290} if kind != "char" else {}), **options)
+    return learn_tokenizer(recipe, TEXT * 20, progress=Silent())
+
+
+@functools.cache
+def spelled_pieces(kind):
+    """The same by what they spell."""
+    return TokenTrie(learnt_pieces(kind))
+
+
+@functools.cache
+def piece_model(kind):
+    """A trigram model of the text in pieces."""
+    tokenizer = learnt_pieces(kind)
+    corpus = encode_corpus(tokenizer, TEXT * 3, progress=Silent())
+    return estimate(corpus, tokenizer.vocabulary, order=3, progress=Silent()).model
+
+
+def state_after(kind, context):
+    """What the model remembers of a context."""
+    model, ids = piece_model(kind), learnt_pieces(kind).encode(context)
+    return functools.reduce(lambda state, i: model.advance(state, np.array([i])), ids, model.initial_state(1))
+
+
+def searched(kind, text, **options):
+    """A search for what a text goes on as, driven to its end."""
+    typed = split_prefix(learnt_pieces(kind), text)
+    search = CompletionSearch(spelled_pieces(kind), typed.spelled, CompletionSettings(**options))
+    drive(search, piece_model(kind), state_after(kind, typed.context))
+    return search
+
+
+def drive(search, model, state):
+    """Answer what a search asks until it has no more to ask; the number of rows of each step."""
+    search.update(state, model.next_log_probs(state))
+    steps = []
+    while (asked := search.next_step()) is not None:
+        assert len(asked.state) == len(asked.tokens)
+        steps.append(len(asked.tokens))
+        state = model.advance(asked.state, asked.tokens)
+        search.update(state, model.next_log_probs(state))
+    return steps
+
+
+SENTENCES = [
+    "the cat sat on the mat",
+    "a dog ran to the house",
+    "he took off his hat",
+    "she thought of the old house",
+    "we think of the cat in the house",
+    "the dog took the hat off the mat",
+] * 8
+
+
+def fake(extra=(), **options):
+    """A made-up bigram model of words, and its tokenizer."""
+    tokenizer = WordTokenizer(fake_vocabulary(extra))
+    return FakeModel(tokenizer.vocabulary, **options), tokenizer
+
+
+@functools.cache
+def trigram(kind="word"):
+    """A trigram model of a few sentences over words, pieces or characters, and its tokenizer."""
+    tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), SENTENCES, progress=Silent())
+    corpus = EncodedCorpus.from_sentences(tokenizer.encode_all(SENTENCES), num_words=0, num_bytes=0)
+    order = 5 if kind == "char" else 3
+    return estimate(corpus, tokenizer.vocabulary, order=order, progress=Silent()).model, tokenizer
+
+
+def characters(letters):
+    """A made-up bigram model of characters, and its tokenizer."""
+    tokenizer = CharacterTokenizer(Vocabulary(letters))
+    return FakeModel(tokenizer.vocabulary), tokenizer
+
+
+def weigh(model, tokenizer, text, **options):
+    """What comes out for each batch of a text."""
+    checker = Checker(tokenizer)
+    works = checker.rescore_all(model, list(checker.sentences(text)), CheckSettings(**options))
+    return [run_calls(model, work) for work in works]
+
+
+def check(model, tokenizer, text, *, threshold=0.5, max_suggestions=5, **options):
+    """The issues of a text."""
+    tokens = tokenizer.vocabulary.tokens
+    return [
+        issue
+        for weighed in weigh(model, tokenizer, text, **options)
+        for issue in find_issues(weighed, tokens, threshold=threshold, max_suggestions=max_suggestions)
+    ]

@@ -1,0 +1,367 @@
+"""Cache models against a slow double-precision reference; batch-invariant cache kernels."""
+
+import math
+
+import numpy as np
+import pytest
+
+from models.arrays import to_numpy
+from models.cache.config import CacheConfig
+from models.cache.history import History
+from models.cache.kernels import (
+    SEGMENT_TOKENS,
+    VECTOR_LANES,
+    SimilarityDecay,
+    inner_products,
+    to_unit_vectors,
+)
+from models.cache.model import CacheModel, score_with_history
+from models.errors import InvalidInputError, ManifestError
+from models.language_model import pad_sequences, prefill_sequences
+from models.vocabulary import BOS, EOS
+from tests.support.fake_models import FakeModel, FeaturedModel, fake_vocabulary
+
+VOCABULARY = fake_vocabulary()
+CONFIGS = [
+    CacheConfig(kind="continuous", window=5, flatness=2.5, half_life=3.5, weight=0.3),
+    CacheConfig(kind="continuous", window=200, flatness=0.0, half_life=None, weight=0.6),
+    CacheConfig(kind="continuous", window=6, flatness=1.5, half_life=3.5, weight=0.7, prior=0.4),
+    CacheConfig(kind="unigram", window=5, half_life=None, weight=0.3),
+    CacheConfig(kind="unigram", window=4, half_life=9.0, weight=0.9, prior=2.5),
+    CacheConfig(kind="unigram", window=300, half_life=80.0, weight=0.1),
+]
+
+
+def wrapped(config):
+    """The cache around a model that has what it needs, and the model."""
+    inner = FeaturedModel(VOCABULARY) if config.kind == "continuous" else FakeModel(VOCABULARY)
+    return CacheModel(inner, config), inner
+
+
+@pytest.fixture(params=CONFIGS, ids=lambda c: f"{c.kind}-{c.window}")
+def config(request):
+    return request.param
+
+
+def text(length, seed=0):
+    """Random tokens with every control token among them."""
+    return np.random.default_rng(seed).integers(0, len(VOCABULARY), length)
+
+
+def cosine(one, other):
+    lengths = np.linalg.norm(one) * np.linalg.norm(other)
+    return one @ other / lengths if lengths else 0.0
+
+
+def slow_distributions(inner, config, ids):
+    """p(· | ids[:t]) for each t from 0 to T, after `<s>`: the definition, with lists and dictionaries."""
+    state, remembered, answers = inner.initial_state(1), [], []
+    for token in [*ids, None]:
+        p = np.exp(to_numpy(inner.next_log_probs(state))[0].astype(np.float64))
+        h = inner.features(state)[0].astype(np.float64) if config.kind == "continuous" else None
+        masses = {}
+        for age, (word, vector) in enumerate(reversed(remembered)):
+            likeness = cosine(h, vector) if config.kind == "continuous" else 0.0
+            decay = 1.0 if config.half_life is None else 0.5 ** (age / config.half_life)
+            masses[word] = masses.get(word, 0.0) + math.exp(config.flatness * (likeness - 1)) * decay
+        if masses:
+            of_cache = config.prior * p
+            for word, mass in masses.items():
+                of_cache[word] += mass
+            p = (1 - config.weight) * p + config.weight * of_cache / (config.prior + sum(masses.values()))
+        answers.append(p)
+        if token is not None:
+            if token != BOS:
+                remembered = [*remembered, (token, h)][-config.window :]
+            state = inner.advance(state, np.array([token]))
+    return np.array(answers)
+
+
+def test_every_distribution_is_what_the_definition_says(config):
+    model, inner = wrapped(config)
+    ids = text(40)
+    expected = slow_distributions(inner, config, ids)
+    state = model.initial_state(1)
+    for t, token in enumerate(ids):
+        assert np.exp(model.next_log_probs(state)[0]) == pytest.approx(expected[t], abs=1e-6)
+        state = model.advance(state, np.array([token]))
+    assert np.exp(model.next_log_probs(state)[0]) == pytest.approx(expected[-1], abs=1e-6)
+
+
+def test_scores_are_what_the_definition_says_far_beyond_window_and_blocks(config):
+    model, inner = wrapped(config)
+    ids = text(700)
+    expected = slow_distributions(inner, config, ids)[np.arange(700), ids]
+    scores = model.score(model.initial_state(1), *pad_sequences([ids]))
+    assert np.exp(scores[0]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_scores_are_the_same_bits_step_by_step_whole_and_in_pieces(config, monkeypatch):
+    model, _ = wrapped(config)
+    ids = text(90)
+    whole = model.score(model.initial_state(1), *pad_sequences([ids]))[0]
+    state, stepwise = model.initial_state(1), []
+    for token in ids:
+        stepwise.append(model.next_log_probs(state)[0, token])
+        state = model.advance(state, np.array([token]))
+    monkeypatch.setattr("models.cache.model._SEGMENT_TOKENS", 17)
+    monkeypatch.setattr("models.cache.model._MAX_FEATURE_VALUES", 1)
+    in_pieces = model.score(model.initial_state(2), *pad_sequences([ids, ids[:7]]))
+    assert (whole == stepwise).all()
+    assert (whole == in_pieces[0]).all()
+
+
+def test_a_long_context_is_read_at_once_as_it_is_step_by_step(config, monkeypatch):
+    model, _ = wrapped(config)
+    ids = text(60)
+    expected = model.initial_state(1)
+    for token in ids:
+        expected = model.advance(expected, np.array([token]))
+    monkeypatch.setattr("models.cache.model._SEGMENT_TOKENS", 16)
+    state = model.prefill(model.initial_state(3), *pad_sequences([ids[:9], ids, []]))
+    assert (state.histories[1].tokens == expected.histories[0].tokens).all()
+    assert (state.histories[1].features == expected.histories[0].features).all()
+    assert (model.next_log_probs(state)[1] == model.next_log_probs(expected)[0]).all()
+
+
+def test_rows_with_windows_of_different_fill_are_picked_and_joined(config):
+    model, _ = wrapped(config)
+    state = prefill_sequences(model, model.initial_state(3), *pad_sequences([text(9), [], text(3, seed=1)]))
+    before = model.next_log_probs(state)
+    joined = state.select(np.array([2, 1])).concatenate([state, state.select(np.array([0, 0]))])
+    assert (model.next_log_probs(joined) == before[[2, 1, 0, 1, 2, 0, 0]]).all()
+
+
+def test_two_continuations_of_one_state_do_not_meet(config):
+    model, _ = wrapped(config)
+    state = prefill_sequences(model, model.initial_state(1), *pad_sequences([text(7)]))
+    one = model.advance(state, np.array([5]))
+    other = model.advance(state, np.array([8]))
+    again = model.advance(state, np.array([5]))
+    assert one.histories[0].tokens[-1] == 5
+    assert other.histories[0].tokens[-1] == 8
+    assert (model.next_log_probs(one) == model.next_log_probs(again)).all()
+
+
+def test_with_nothing_remembered_the_wrapped_model_answers(config):
+    model, inner = wrapped(config)
+    state, own = model.initial_state(2), inner.initial_state(2)
+    assert (model.next_log_probs(state) == to_numpy(inner.next_log_probs(own))).all()
+    again = model.advance(state, np.array([BOS, BOS]))
+    assert all(len(history) == 0 for history in again.histories)
+
+
+def test_unknown_words_and_ends_are_remembered():
+    model, _ = wrapped(CONFIGS[0])
+    state = prefill_sequences(model, model.initial_state(1), *pad_sequences([[0, EOS, BOS]]))
+    assert state.histories[0].tokens.tolist() == [0, EOS]
+
+
+def test_what_a_state_holds_is_bounded_however_long_the_text():
+    history = History.empty(window=100, width=3)
+    for token in range(1_000):
+        history = history.appended(np.array([token]), np.full((1, 3), token, np.float32))
+        assert len(history.buffer.tokens) <= 125
+    assert history.tokens.tolist() == list(range(900, 1_000))
+    assert history.features[:, 2].tolist() == list(range(900, 1_000))
+
+
+def test_continuing_a_text_copies_what_is_remembered_now_and_then_only():
+    history, buffers = History.empty(window=1_000, width=2), set()
+    for token in range(10_000):
+        history = history.appended(np.array([token]), np.zeros((1, 2), np.float32))
+        buffers.add(id(history.buffer.tokens))
+    assert len(buffers) < 60
+
+
+def test_features_without_length_are_like_nothing():
+    inner = FeaturedModel(VOCABULARY)
+    inner.embedding[:] = 0
+    model = CacheModel(inner, CONFIGS[0])
+    ids = text(12)
+    expected = slow_distributions(model.inner, CONFIGS[0], ids)[np.arange(12), ids]
+    assert np.exp(model.score(model.initial_state(1), *pad_sequences([ids]))[0]) == pytest.approx(
+        expected, abs=1e-6
+    )
+
+
+def test_a_continuous_cache_needs_features():
+    with pytest.raises(InvalidInputError, match="family fake has no features"):
+        CacheModel(FakeModel(VOCABULARY), CONFIGS[0])
+
+
+@pytest.mark.parametrize("token", [-1, len(VOCABULARY)])
+def test_tokens_outside_the_vocabulary_are_refused(token):
+    model, _ = wrapped(CONFIGS[2])
+    batch = pad_sequences([[5, token]])
+    for consumer in (model.score, model.prefill):
+        with pytest.raises(InvalidInputError, match="token ids are 0 to 12"):
+            consumer(model.initial_state(1), *batch)
+    with pytest.raises(InvalidInputError, match="token ids are 0 to 12"):
+        model.advance(model.initial_state(1), np.array([token]))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "limits"),
+    [
+        ("window", 0, "from 1 to 1,048,576"),
+        ("window", 2.5, "a whole number"),
+        ("flatness", -0.1, "from 0 to 64"),
+        ("flatness", 64.1, "from 0 to 64"),
+        ("flatness", math.nan, "from 0 to 64"),
+        ("half_life", 0.0, "above 0"),
+        ("half_life", math.nan, "above 0"),
+        ("half_life", math.inf, "above 0"),
+        ("half_life", "long", "above 0"),
+        ("weight", 0.0, "above 0 and below 1"),
+        ("weight", 1.0, "above 0 and below 1"),
+        ("weight", True, "above 0 and below 1"),
+        ("weight", [0.5], "above 0 and below 1"),
+        ("prior", -0.1, "at least 0"),
+        ("prior", math.inf, "at least 0"),
+        ("kind", "big", "continuous or unigram"),
+        ("kind", ["unigram"], "continuous or unigram"),
+    ],
+)
+def test_a_configuration_outside_its_limits_is_refused_by_name(field, value, limits):
+    options = {
+        "kind": "continuous",
+        "window": 5,
+        "flatness": 0.1,
+        "half_life": 2.0,
+        "weight": 0.2,
+        field: value,
+    }
+    with pytest.raises(InvalidInputError, match=f"cache.{field} is .*, it must be .*{limits}"):
+        CacheConfig(**options)
+
+
+def test_little_that_is_remembered_changes_little_where_the_prior_is_large():
+    inner = FakeModel(VOCABULARY)
+    config = CacheConfig(kind="unigram", window=300, half_life=None, weight=0.5, prior=50.0)
+    state = CacheModel(inner, config).advance(CacheModel(inner, config).initial_state(1), np.array([5]))
+    alone = np.exp(inner.next_log_probs(inner.advance(inner.initial_state(1), np.array([5]))))
+    cached = np.exp(CacheModel(inner, config).next_log_probs(state))
+    assert np.abs(cached - alone).sum() == pytest.approx(2 * 0.5 / 51 * (1 - alone[0, 5]), rel=1e-4)
+
+
+def test_a_unigram_cache_has_no_flatness():
+    with pytest.raises(InvalidInputError, match=r"cache\.flatness is 0\.1, it must be 0 for a unigram cache"):
+        CacheConfig(kind="unigram", window=5, flatness=0.1, half_life=2.0, weight=0.2)
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path, config):
+    model, inner = wrapped(config)
+    model.save(tmp_path)
+    assert CacheModel.load(tmp_path, [inner]).config == config
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{}",
+        "[",
+        pytest.param("[" * 100_000, id="nested"),
+        "[1]",
+        '{"kind": "unigram", "window": 0, "flatness": 0, "half_life": null, "weight": 0.5}',
+        '{"kind": "unigram", "window": 9, "flatness": 0, "half_life": NaN, "weight": 0.5}',
+        '{"kind": "unigram", "window": 9, "flatness": 0, "weight": 0.5}',
+    ],
+)
+def test_a_damaged_configuration_is_told_by_its_file(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ManifestError, match=r"config\.json"):
+        CacheModel.load(tmp_path, [FakeModel(VOCABULARY)])
+
+
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(("rows", "count"), [(1, 1), (1, 131), (3, 2), (4, 4), (7, 131), (130, 9)])
+def test_products_are_those_of_double_precision(rows, count):
+    queries, keys = (RANDOM.normal(size=(n, 3 * VECTOR_LANES)).astype(np.float32) for n in (rows, count))
+    out = np.zeros((rows, count + 11), np.float32)
+    inner_products(queries, keys, 9, out)
+    expected = queries.astype(np.float64) @ keys.T.astype(np.float64)
+    assert out[:, 9:-2] == pytest.approx(expected, abs=1e-5)
+    assert not out[:, :9].any()
+    assert not out[:, -2:].any()
+
+
+def test_a_product_is_the_same_bits_whatever_is_computed_beside_it():
+    queries, keys = (RANDOM.normal(size=(n, 25 * VECTOR_LANES)).astype(np.float32) for n in (23, 71))
+    whole = np.empty((23, 71), np.float32)
+    inner_products(queries, keys, 0, whole)
+    for rows in (slice(0, 1), slice(5, 8), slice(2, 9), slice(21, 23)):
+        for columns in (slice(0, 1), slice(67, 71), slice(30, 69)):
+            alone = np.empty(whole[rows, columns].shape, np.float32)
+            inner_products(queries[rows], keys[columns], 0, alone)
+            assert (alone == whole[rows, columns]).all()
+
+
+def test_unit_vectors_have_length_one_and_their_direction():
+    features = (
+        RANDOM.normal(size=(9, 37)).astype(np.float32) * np.logspace(-15, 15, 9, dtype=np.float32)[:, None]
+    )
+    units = to_unit_vectors(features)
+    assert units.shape == (9, 3 * VECTOR_LANES)
+    exact = features.astype(np.float64)
+    exact /= np.linalg.norm(exact, axis=1, keepdims=True)
+    np.testing.assert_allclose(units[:, :37], exact, rtol=2e-7)
+    assert not units[:, 37:].any()
+    assert all((to_unit_vectors(features[n : n + 1])[0] == units[n]).all() for n in range(9))
+
+
+def test_a_vector_without_length_stays_zero():
+    assert not to_unit_vectors(np.zeros((2, 5), np.float32)).any()
+
+
+def slowly(tokens, units, window, flatness, half_life):
+    """The last token's share of what was remembered, and the sum of that, in double precision: the definition."""
+    *remembered, target = tokens[-window - 1 :]
+    alike = units[-len(remembered) - 1 : -1].astype(np.float64) @ units[-1].astype(np.float64)
+    ages = np.arange(len(remembered))[::-1]
+    weights = np.exp(flatness * alike) * 0.5 ** (0 if half_life is None else ages / half_life)
+    share = weights[np.array(remembered) == target].sum() / weights.sum()
+    return share, weights.sum() * np.exp(-flatness)
+
+
+def test_shares_are_those_of_double_precision():
+    """In a window of more than a stretch, of texts whose tokens resemble their neighbours."""
+    count, window = 3 * SEGMENT_TOKENS, SEGMENT_TOKENS + 77
+    tokens = RANDOM.integers(3, 40, count)
+    units = to_unit_vectors(np.cumsum(RANDOM.normal(size=(count, 20)), axis=0).astype(np.float32))
+    flatnesses, half_lives = (0.0, 14.0, 32.0), (1.5, 300.0, None)
+    weighing = SimilarityDecay.of(flatnesses, half_lives, window=window)
+    history = History.empty(window=window, width=units.shape[1])
+    shares, evidence, _ = score_with_history(history, tokens, units, decay=weighing)
+    assert not shares[0].any()
+    assert not evidence[0].any()
+    for t in (1, 2, *range(99, count, 997)):
+        for f, flatness in enumerate(flatnesses):
+            for h, half_life in enumerate(half_lives):
+                share, total = slowly(tokens[: t + 1], units[: t + 1], window, flatness, half_life)
+                assert shares[t, f, h] == pytest.approx(share, rel=1e-5, abs=1e-30)
+                assert evidence[t, f, h] == pytest.approx(total, rel=1e-5, abs=1e-30)
+
+
+def test_of_a_half_life_near_nothing_the_newest_token_is_left():
+    tokens = np.array([5, 6, 6, 5])
+    history = History.empty(window=4, width=0)
+    weighing = SimilarityDecay.of((0.0,), (5e-324,), window=4)
+    shares, evidence, _ = score_with_history(history, tokens, np.zeros((4, 0), np.float32), decay=weighing)
+    assert shares[:, 0, 0].tolist() == [0, 0, 1, 0]
+    assert evidence[:, 0, 0].tolist() == [0, 1, 1, 1]
+
+
+def test_a_share_does_not_depend_on_what_else_is_tried():
+    tokens = RANDOM.integers(3, 40, 3_000)
+    units = to_unit_vectors(RANDOM.normal(size=(3_000, 20)).astype(np.float32))
+    history = History.empty(window=2_100, width=units.shape[1])
+
+    def shares(flatnesses, half_lives):
+        weighing = SimilarityDecay.of(flatnesses, half_lives, window=2_100)
+        return score_with_history(history, tokens, units, decay=weighing).shares
+
+    together = shares((3.0, 9.0), (50.0, None, 700.0))
+    assert (together[:, 1, 2] == shares((9.0,), (700.0,))[:, 0, 0]).all()

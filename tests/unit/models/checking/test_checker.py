@@ -1,0 +1,226 @@
+"""Probabilities that a word is wrong, against the same computed word by word."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from models.checking.checker import MIN_SUGGESTION_PROBABILITY, error_probabilities
+from models.checking.error_model import CandidateSettings, ErrorSettings, GivenSpan, GivenSuggestion
+from models.tokenizers import WordTokenizer
+from models.vocabulary import BOS, EOS, Vocabulary
+from tests.support.fake_models import FakeModel
+from tests.support.text_models import check, fake, trigram, weigh
+
+EXACT = CandidateSettings(slack_nats=1e9, max_alternatives=100, likeliest=0)
+
+
+def log_prob(model, words):
+    """Ln P(words, end) by the table of a made-up model."""
+    ids = [BOS, *(model.vocabulary.ids.get(word, 0) for word in words), EOS]
+    return math.fsum(float(model.table[a, b]) for a, b in itertools.pairwise(ids))
+
+
+def slow_probability(model, words, place, neighbours, errors):
+    """P(something else was meant) by Bayes' rule over whole sentences."""
+    typed = log_prob(model, words) + math.log(1 - errors.error_rate)
+    others = []
+    for word, edits in neighbours.items():
+        weight = errors.two_edits_weight if edits == 2 else 1.0
+        channel = math.log(errors.error_rate * weight / errors.neighbours)
+        others.append(channel + log_prob(model, [*words[:place], word, *words[place + 1 :]]))
+    wrong = math.fsum(map(math.exp, others))
+    return wrong / (wrong + math.exp(typed))
+
+
+@pytest.mark.parametrize("right_tokens", [1, 5])
+@pytest.mark.parametrize("error_rate", [0.01, 0.3])
+def test_the_probability_is_that_of_bayes_rule_with_both_contexts(right_tokens, error_rate):
+    """One word to the right is all that a bigram model can tell apart."""
+    model, tokenizer = fake(["hat", "cats"])
+    errors = ErrorSettings(error_rate=error_rate)
+    words = ["the", "cat", "sat", "on", "a", "mat"]
+    search = CandidateSettings(slack_nats=1e9, max_alternatives=100, right_tokens=right_tokens)
+    (weighed,) = weigh(model, tokenizer, " ".join(words), errors=errors, search=search)
+    slots, found = error_probabilities(weighed)
+    near = {"sat": 1, "mat": 1, "hat": 1, "cats": 1}
+    assert found[slots.tolist().index(1)] == pytest.approx(
+        slow_probability(model, words, 1, near, errors), rel=1e-4
+    )
+
+
+def test_surprisals_are_those_of_the_model():
+    model, tokenizer = fake()
+    (weighed,) = weigh(model, tokenizer, "the cat sat")
+    expected = [model.table[BOS, 3], model.table[3, 4], model.table[4, 5]]
+    np.testing.assert_allclose(weighed.word_log_probs, expected, rtol=1e-6)
+    assert weighed.log_prob == pytest.approx(log_prob(model, ["the", "cat", "sat"]), rel=1e-6)
+    assert weighed.num_ends == 1
+
+
+@pytest.mark.parametrize("kind", ["word", "char", "unigram"])
+def test_a_sentence_is_told_the_same_alone_and_beside_others(kind):
+    lines = ["the cat sat of the mat", "he tok off his hat", "a dgo", "she thought off the old house"]
+    together = check(*trigram(kind), "\n".join(lines), threshold=0.01)
+    alone, offset = [], 0
+    for line in lines:
+        issues = check(*trigram(kind), line, threshold=0.01)
+        alone += [i._replace(start=i.start + offset, end=i.end + offset) for i in issues]
+        offset += len(line) + 1
+    assert [issue[:3] for issue in together] == [issue[:3] for issue in alone]
+    assert [i.probability for i in together] == pytest.approx([i.probability for i in alone], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["word", "char", "unigram"])
+def test_a_long_line_is_told_as_one_whose_state_was_never_cut(kind, monkeypatch):
+    text = "the cat sat on the mat " * 6 + "he took of his hat"
+    whole = weigh(*trigram(kind), text)
+    monkeypatch.setattr("models.checking.sentences.MAX_SENTENCE_TOKENS", 40)
+    parts = weigh(*trigram(kind), text)
+    assert len(parts) > len(whole) == 1
+    words = np.concatenate([part.word_log_probs for part in parts])
+    np.testing.assert_allclose(words, whole[0].word_log_probs, rtol=1e-5)
+    assert sum(part.log_prob for part in parts) == pytest.approx(whole[0].log_prob, rel=1e-6)
+    assert sum(part.num_ends for part in parts) == 1
+
+
+@pytest.mark.parametrize("kind", ["word", "char", "unigram"])
+def test_an_error_late_in_a_long_line_is_told_as_in_a_short_one(kind, monkeypatch):
+    text, search = (
+        "the cat sat on the mat " * 6 + "the cat sat on teh mat",
+        CandidateSettings(min_surprisal_bits=6.0),
+    )
+    whole = check(*trigram(kind), text, search=search)
+    monkeypatch.setattr("models.checking.sentences.MAX_SENTENCE_TOKENS", 40)
+    parts = check(*trigram(kind), text, search=search)
+    assert [(issue.start, issue.suggestions[0].text) for issue in parts] == [(153, "the")]
+    assert [issue[:3] for issue in parts] == [issue[:3] for issue in whole]
+    assert parts[0].probability == pytest.approx(whole[0].probability, rel=1e-3)
+
+
+def test_the_right_context_saves_a_word_that_the_left_does_not_expect():
+    model, tokenizer = trigram()
+    text = "he took off his hat"
+    left = CandidateSettings(right_tokens=0)
+    blamed = {issue.start for issue in check(model, tokenizer, text, threshold=0.02, search=left)}
+    both = {issue.start for issue in check(model, tokenizer, text, threshold=0.02)}
+    assert both <= blamed
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "first"),
+    [
+        ("we think off the cat in the house", 9, "of"),
+        ("the cat sat on teh mat", 15, "the"),
+        ("he took ofhis hat", 8, "of his"),
+        ("the do g ran to the house", 4, "dog"),
+        ("the dog took thehat off the mat", 13, "the hat"),
+    ],
+)
+def test_errors_are_found_and_put_right(text, start, first):
+    issues = check(*trigram(), text, threshold=0.5)
+    assert [issue.start for issue in issues] == [start]
+    assert first in {suggestion.text for suggestion in issues[0].suggestions[:2]}
+
+
+def test_clean_text_has_no_issue():
+    for text in ("the cat sat on the mat", "she thought of the old house", "he took off his hat"):
+        assert check(*trigram(), text) == []
+
+
+def test_what_is_found_is_ordered_and_adds_up():
+    for issue in check(*trigram(), "the cta sat off teh mat", threshold=0.01, max_suggestions=50):
+        shares = [suggestion.probability for suggestion in issue.suggestions]
+        assert shares == sorted(shares, reverse=True)
+        untold = issue.probability - sum(shares)
+        assert -1e-9 <= untold < 50 * MIN_SUGGESTION_PROBABILITY
+        assert min(shares) >= MIN_SUGGESTION_PROBABILITY
+
+
+def test_a_rare_name_is_not_wrong_for_being_unknown():
+    """No word is near it; what the model expects instead is told as suggestions at most."""
+    (weighed,) = weigh(*trigram(), "the zyxwvu sat on the mat")
+    slots, wrong = error_probabilities(weighed)
+    assert wrong[slots.tolist().index(1)] < 0.01
+
+
+def test_dictionary_words_are_never_issues_and_are_suggested():
+    dictionary = {"gnuplot": "Gnuplot", "teh": "teh"}
+    assert check(*trigram(), "the cat sat on teh mat", dictionary=dictionary) == []
+    (issue,) = check(*trigram(), "the gnuplto sat on the mat", threshold=0.2, dictionary=dictionary)
+    assert issue.suggestions[0].text == "Gnuplot"
+
+
+def given(start, end, *suggestions):
+    return (GivenSpan(start, end, tuple(GivenSuggestion(*s) for s in suggestions)),)
+
+
+def test_a_callers_suggestion_counts_by_its_own_error_model():
+    text = "she thought of the old house"
+    doubtful = given(19, 22, ("cat", -20.0), ("hat", -25.0))
+    certain = given(19, 22, ("cat", -0.001), ("old", -20.0))
+    assert check(*trigram(), text, given=doubtful, threshold=0.5) == []
+    (issue,) = check(*trigram(), text, given=certain, threshold=0.5)
+    assert (issue.start, issue.end, issue.suggestions[0].text) == (19, 22, "cat")
+
+
+@pytest.mark.parametrize("kind", ["word", "char", "unigram"])
+def test_to_leave_a_word_out_is_told_as_an_empty_text(kind):
+    (issue,) = check(
+        *trigram(kind), "the dog the took off his hat", given=given(8, 12, ("", -0.5)), threshold=0.3
+    )
+    assert (issue.start, issue.end, issue.suggestions[0].text) == (8, 12, "")
+
+
+@pytest.mark.parametrize("kind", ["word", "char", "unigram"])
+def test_a_callers_span_may_have_several_words(kind):
+    (issue,) = check(
+        *trigram(kind), "he took of fhis hat", given=given(8, 15, ("off his", -1.0)), threshold=0.3
+    )
+    assert (issue.start, issue.end) == (8, 15)
+    assert issue.suggestions[0].text == "off his"
+
+
+@pytest.mark.parametrize("kind", ["char", "unigram"])
+def test_models_without_word_tokens_find_strings_near_surprising_words(kind):
+    search = CandidateSettings(min_surprisal_bits=6.0)
+    (issue,) = check(*trigram(kind), "the cat sat on teh mat", search=search)
+    assert issue.start == 15
+    assert issue.suggestions[0].text == "the"
+
+
+def test_punctuation_that_sticks_to_a_word_stays():
+    model, tokenizer = fake(["house,", "house.", "houses,"])
+    issues = check(model, tokenizer, "the hosue, sat", threshold=0.0, max_suggestions=9)
+    (issue,) = [issue for issue in issues if issue.start == 4]
+    assert {s.text for s in issue.suggestions if s.probability > 1e-6} == {"house,", "houses,"}
+
+
+@pytest.mark.parametrize("words", [["1", "2", ","], []])
+def test_a_vocabulary_without_words_finds_nothing(words):
+    tokenizer = WordTokenizer(Vocabulary(words))
+    assert check(FakeModel(tokenizer.vocabulary), tokenizer, "1 , word 2", threshold=0.0) == []
+
+
+@pytest.mark.parametrize("kind", ["word", "char", "unigram"])
+def test_a_suggestion_of_the_callers_is_told_once(kind):
+    """Whether it is near in spelling, a dictionary word, or a word with a space too few."""
+    search = CandidateSettings(min_surprisal_bits=5.0)
+    for typed, meant in (("teh", "the"), ("ofthe", "of the"), ("gnuplto", "gnuplot")):
+        text = f"the cat sat on {typed} mat"
+        suggested = given(15, 15 + len(typed), (meant, -2.0))
+        dictionary = {"gnuplot": "gnuplot"}
+        issues = check(
+            *trigram(kind), text, given=suggested, search=search, dictionary=dictionary, threshold=0.0
+        )
+        (issue,) = [issue for issue in issues if issue.start == 15]
+        assert [s.text for s in issue.suggestions].count(meant) == 1
+
+
+def test_suggestions_have_the_case_of_what_was_typed_where_the_model_has_none():
+    tokenizer = WordTokenizer(Vocabulary(["the", "house"]), lowercase=True)
+    issues = check(FakeModel(tokenizer.vocabulary), tokenizer, "The HOSUE Teh", threshold=0.0)
+    texts = {s.text for issue in issues for s in issue.suggestions}
+    assert {"HOUSE", "The"} <= texts
+    assert "house" not in texts

@@ -1,0 +1,213 @@
+"""The split of a text into tokenized prefix and unfinished word; near-miss prefixes."""
+
+import time
+
+import numpy as np
+import pytest
+from rapidfuzz.distance import OSA
+
+from models.completion.prefix import EDIT_PENALTY, FIRST_LETTER_PENALTY, corrected_prefixes, split_prefix
+from models.completion.text import LetterTable
+from models.completion.token_trie import TokenTrie
+from models.tokenizers import CharacterTokenizer, WordTokenizer
+from models.vocabulary import Vocabulary
+from tests.support.text_models import learnt_pieces, spelled_pieces
+
+WORDS = Vocabulary(["the", "cat"])
+PATTERN = r"\w+|[^\w\s]"
+
+
+@pytest.fixture(scope="module")
+def pieces():
+    return learnt_pieces("unigram")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ("", "", 0, b" ", False)),
+        ("th", ("", "th", 0, b" th", False)),
+        ("the cat", ("the", "cat", 4, b" cat", False)),
+        ("the cat ", ("the cat", "", 8, b" ", False)),
+        ("the cat,", ("the cat,", "", 8, b" ", True)),
+        ("the  cat", ("the", "cat", 5, b" cat", False)),
+        ("the\ncat", ("the", "cat", 4, b" cat", False)),
+        ("   ", ("", "", 3, b" ", False)),
+        ("  ca", ("", "ca", 2, b" ca", False)),
+        ("(", ("(", "", 1, b"", False)),
+        ("(ca", ("(", "ca", 1, b"ca", False)),
+        ("the 'ca", ("the '", "ca", 5, b"ca", False)),
+        ("don'", ("", "don'", 0, b" don'", False)),
+        ("hi 😀", ("hi 😀", "", 4, b" ", True)),
+        ("😀 ca", ("😀", "ca", 2, b" ca", False)),
+        ("cafe\u0301", ("", "cafe\u0301", 0, " cafe\u0301".encode(), False)),
+        ("זה חת", ("זה", "חת", 3, " חת".encode(), False)),
+    ],
+)
+def test_pieces_carry_the_space_before_a_word(pieces, text, expected):
+    assert split_prefix(pieces, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ("", "", 0, b"", False)),
+        ("the ca", ("the ", "ca", 4, b"ca", False)),
+        ("the ", ("the ", "", 4, b"", False)),
+        ("the,", ("the,", "", 4, b" ", True)),
+        ("the (", ("the (", "", 5, b"", False)),
+    ],
+)
+def test_characters_carry_no_space(text, expected):
+    assert split_prefix(CharacterTokenizer(Vocabulary("the ca")), text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ("", "", 0, b" ", False)),
+        ("the ca", ("the", "ca", 4, b" ca", False)),
+        ("the ca ", ("the ca", "", 7, b" ", False)),
+        ("the ca,", ("the", "ca,", 4, b" ca,", False)),
+        ("  ", ("", "", 2, b" ", False)),
+    ],
+)
+def test_words_between_white_space(text, expected):
+    assert split_prefix(WordTokenizer(WORDS), text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("the ca", ("the", "ca", 4, b" ca", False)),
+        ("the,", ("the,", "", 4, b" ", True)),
+        ("the,ca", ("the,", "ca", 4, b" ca", False)),
+        ("İ İST", ("İ", "İST", 2, " i\u0307st".encode(), False)),
+    ],
+)
+def test_words_of_a_pattern(text, expected):
+    """A match that a letter more would not belong to is no beginning of a word."""
+    pattern = r"[\w\u0307]+|[^\w\s]"
+    assert split_prefix(WordTokenizer(WORDS, pattern=pattern, lowercase=True), text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "brings"),
+    [
+        ("end.", True),
+        ("a)", True),
+        ("a (", False),
+        ("say \u201c", False),
+        ("say\u201d", True),
+        ('say "', False),
+        ('say"', True),
+        ('("', False),
+        ("and/", False),
+        ("x -", False),
+        ("word\u2014", False),
+        ("word \u2014", True),
+        ("$", False),
+        ("好。", False),
+        ("end.\t", False),
+    ],
+)
+def test_completions_bring_a_space_where_one_is_missing(pieces, text, brings):
+    assert split_prefix(pieces, text).space is brings
+
+
+def test_what_cannot_be_encoded_is_spelled_by_no_token():
+    assert split_prefix(WordTokenizer(WORDS), "a\ud800").prefix == "a\ud800"
+
+
+@pytest.mark.parametrize("text", ["word " * 20_000, "x" * 100_000, "x, " * 33_333 + "y", " " * 100_000])
+def test_long_texts_are_cut_fast(pieces, text):
+    for tokenizer in pieces, WordTokenizer(WORDS, pattern=PATTERN, lowercase=True), WordTokenizer(WORDS):
+        begun = time.thread_time()
+        split_prefix(tokenizer, text)
+        assert time.thread_time() - begun < 0.5
+
+
+def test_what_precedes_a_part_of_a_run_is_its_context(pieces):
+    typed = split_prefix(pieces, "漢" * 100)
+    assert (len(typed.context), len(typed.prefix), typed.start) == (36, 64, 36)
+    assert typed.spelled == typed.prefix.encode()
+
+
+def test_a_tokenizer_that_normalises_is_heeded():
+    assert split_prefix(learnt_pieces("unigram", normalization="nmt_nfkc_cf"), "ﬁT").spelled == b" fit"
+
+
+NEAR_WORDS = ["hello", "help", "Helsinki", "world", "would", "the", "then", "happy", "un\ud7ffi"]
+TOKENS = TokenTrie(WordTokenizer(Vocabulary(NEAR_WORDS)))
+EVEN = np.full(len(TOKENS.token_bytes), np.log(0.05), np.float32)
+
+
+def near(typed, edits, **options):
+    return {
+        p.spelled.decode()[1:]: p
+        for p in corrected_prefixes(TOKENS, f" {typed}".encode(), EVEN, edits, **options)
+    }
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("hlelo", "hello"), ("helo", "help"), ("wrold", "world"), ("hte", "the"), ("hapy", "happ")],
+)
+def test_one_mistake_is_seen(typed, meant):
+    assert near(typed, 1)[meant].edits == 1
+
+
+def test_two_mistakes_are_seen_if_asked_for():
+    assert "world" not in near("wrlod", 1)
+    assert near("wrlod", 2)["world"].edits == 2
+
+
+def test_the_prefix_typed_is_no_mistake():
+    assert "hel" not in near("hel", 1)
+    assert "hello" not in near("hello", 2)
+
+
+def test_short_prefixes_have_no_mistakes():
+    assert not near("h", 2)
+    assert all(prefix.edits == 1 for prefix in near("hte", 2).values())
+
+
+def test_edits_and_another_first_letter_are_penalised():
+    prefix = near("jello", 1)["hello"]
+    assert prefix.penalty == pytest.approx(EDIT_PENALTY * FIRST_LETTER_PENALTY)
+    assert prefix.weight == pytest.approx(0.05 * prefix.penalty, rel=1e-5)
+
+
+def test_the_likeliest_come_first():
+    rows = EVEN.copy()
+    rows[TOKENS.exact.equal_to(b" would")[0]] = np.log(0.5)
+    best = corrected_prefixes(TOKENS, b" wolld", rows, 2, limit=2)
+    assert [prefix.spelled for prefix in best] == [b" would", b" world"]
+
+
+def test_any_case_may_be_meant():
+    assert "hels" not in near("hesl", 1)
+    assert near("hesl", 1, ignore_case=True)["hels"].edits == 1
+
+
+def test_words_of_many_letters_are_left_alone():
+    assert not near("h" * 40, 2)
+
+
+def test_pieces_may_spell_a_part_and_the_rest_is_as_typed():
+    tokens = spelled_pieces("bpe")
+    rows = np.full(len(learnt_pieces("bpe").vocabulary), -5.0, np.float32)
+    found = {p.spelled.decode() for p in corrected_prefixes(tokens, b" tehy", rows, 1, limit=50)}
+    assert " they" in found, "the, and the y typed"
+
+
+def test_distances_are_those_of_optimal_string_alignment():
+    random = np.random.default_rng(0)
+    texts = ["".join(random.choice(list("ab"), random.integers(1, 8))) for _ in range(60)]
+    table = LetterTable(range(60), texts)
+    for word in texts[:20]:
+        distances = table.distances(word, 2)
+        for i, j, token in np.ndindex(*distances.shape):
+            expected = min(OSA.distance(word[:i], texts[token][:j]), 3)
+            if j <= len(texts[token]):
+                assert distances[i, j, token] == expected

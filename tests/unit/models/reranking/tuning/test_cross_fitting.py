@@ -1,0 +1,187 @@
+"""Cross-fitted tuning, and the problem built from lists."""
+
+import numpy as np
+import pytest
+
+from models.errors import InvalidInputError
+from models.reranking.candidates import run_steps
+from models.reranking.features import ListFeatures
+from models.reranking.metrics import make_metric
+from models.reranking.tuning.cross_fitting import candidate_totals, cross_fit, looks_like_mean, tuning_data
+from models.reranking.tuning.fitting import TuningSettings
+from tests.support.nbest_lists import (
+    candidate_list,
+    data_of,
+    informative,
+    problem,
+    uninformative,
+    words_alone,
+)
+
+QUICK = TuningSettings(restarts=2, resamples=6, bootstrap_samples=200)
+
+
+def outcome_of(one, folds=None, settings=QUICK):
+    folds = np.arange(one.num_lists) % settings.folds if folds is None else folds
+    return run_steps(cross_fit(data_of(one), folds, settings))
+
+
+def test_weights_are_used_where_they_help_on_lists_held_out():
+    outcome = outcome_of(informative())
+    assert outcome.decision == "tuned"
+    assert outcome.best <= outcome.tuned < outcome.baseline - 5 < outcome.worst
+    assert outcome.tuned == outcome.tried
+    assert outcome.significance.difference == pytest.approx(outcome.tried - outcome.baseline)
+
+
+def test_the_first_pass_is_kept_where_nothing_helps():
+    outcome = outcome_of(uninformative())
+    assert (outcome.decision, outcome.fitted.weights) == ("first_pass", None)
+    assert outcome.reason.startswith("Keep the first pass")
+    assert outcome.tuned == outcome.baseline
+
+
+def test_what_was_tried_is_told_where_the_first_pass_is_kept():
+    outcome = outcome_of(informative(num_lists=20, noise=6.0, seed=4))
+    assert outcome.reason.endswith("which may be chance (p > 0.2).")
+    assert outcome.tuned == outcome.baseline != outcome.tried
+    assert outcome.significance.difference == pytest.approx(outcome.tried - outcome.baseline)
+
+
+def test_every_resample_that_was_searched_is_told():
+    told = []
+    folds = np.arange(60) % 2
+    run_steps(cross_fit(data_of(informative()), folds, QUICK, searched=lambda: told.append(1)))
+    shapes = len(data_of(informative()).shapes)
+    assert len(told) == (QUICK.folds + 1) * shapes * QUICK.resamples
+
+
+def test_the_lists_of_a_fold_have_no_influence_on_its_own_weights():
+    one, folds = informative(), np.arange(60) % 2
+    changed = one.statistics.copy()
+    changed[np.repeat(folds == 0, 5), 0] = 9 - changed[np.repeat(folds == 0, 5), 0]
+    other = problem(changed[:, 0], one.features, [5] * 60, one.names)
+    before, after = outcome_of(one, folds), outcome_of(other, folds)
+    assert before.folds[0].fitted.weights.tolist() == after.folds[0].fitted.weights.tolist()
+    assert not np.array_equal(before.folds[1].fitted.weights, after.folds[1].fitted.weights)
+
+
+def test_each_list_is_re_ranked_by_the_weights_of_its_own_fold():
+    one, folds = informative(), np.arange(60) % 3
+    settings = TuningSettings(folds=3, restarts=2, resamples=6, bootstrap_samples=200)
+    outcome = outcome_of(one, folds, settings)
+    for number, fold in enumerate(outcome.folds):
+        assert fold.lists.tolist() == np.flatnonzero(folds == number).tolist()
+        chosen = one.chosen(fold.fitted.weights)
+        assert outcome.held_out[fold.lists].tolist() == chosen[fold.lists].tolist()
+
+
+def test_scores_of_folds_are_of_their_lists_alone():
+    outcome = outcome_of(informative())
+    assert np.mean([fold.baseline for fold in outcome.folds]) == pytest.approx(outcome.baseline)
+    assert np.mean([fold.tuned for fold in outcome.folds]) == pytest.approx(outcome.tuned)
+
+
+def test_a_gain_that_may_be_chance_is_not_believed():
+    one = informative(num_lists=6, noise=4.0, seed=4)
+    cautious = TuningSettings(restarts=2, resamples=6, bootstrap_samples=200, max_p_value=0.0)
+    assert outcome_of(one, settings=cautious).decision == "first_pass"
+
+
+@pytest.mark.parametrize("folds", [np.zeros(60, dtype=int), np.arange(60) % 3])
+def test_folds_that_are_empty_or_too_many_are_refused(folds):
+    with pytest.raises(InvalidInputError, match="folds is 2"):
+        outcome_of(informative(), folds)
+
+
+def test_totals_of_a_kept_first_pass_keep_its_order():
+    one = uninformative(num_lists=2)
+    kept = outcome_of(one).fitted
+    assert candidate_totals(data_of(one), kept).tolist() == [0, -1, -2, -3, -4] * 2
+
+
+WER = make_metric("wer")
+
+
+def data(*lists, **options):
+    told = [one for one in lists if one.references]
+    return run_steps(tuning_data(lists, words_alone(told), WER, **options))
+
+
+def test_copies_of_a_text_are_left_out_and_keep_no_rank():
+    made = data(candidate_list("a", "b", "a", "c"), candidate_list("a"))
+    assert made.candidate_indices.tolist() == [0, 1, 3, 0]
+    assert made.problem.features[:, made.problem.names.index("rank")].tolist() == [0, -1, -2, 0]
+    assert (made.counts.duplicates, made.counts.candidates, made.counts.single) == (1, 4, 1)
+
+
+def test_lists_without_reference_are_left_out_and_counted():
+    made = data(candidate_list("a"), candidate_list("b", reference=None), candidate_list("a b"))
+    assert (made.counts.lists, made.counts.without_reference) == (2, 1)
+    assert made.problem.statistics.tolist() == [[2, 3], [1, 3]]
+
+
+def test_texts_of_a_choice_are_those_of_the_lists():
+    made = data(candidate_list("a", "a", "b"), candidate_list("c", "d"))
+    assert made.texts(np.array([1, 3])) == ["b", "d"]
+
+
+def test_by_default_all_that_every_candidate_has_may_have_a_weight():
+    features = [{"am": -9.0, "x": 1.0}, {"am": 4.0}]
+    made = data(candidate_list("a", "b", features=features))
+    assert made.problem.names == ("rank", "rank:log", "am", "words")
+    assert made.ignored == ("x",)
+
+
+def test_a_mean_is_offered_times_the_length_too():
+    lists = [
+        candidate_list(" ".join(["a"] * n), reference="a", features=[{"am": -0.3 + 0.01 * (n % 3)}])
+        for n in range(1, 20)
+    ]
+    assert data(*lists).problem.names[2:5] == ("am", "am*words", "am*characters")
+
+
+def test_a_sum_is_not_taken_for_a_mean_nor_is_an_indicator():
+    words = np.arange(1.0, 40.0)
+    assert not looks_like_mean(-2.5 * words, words)
+    assert not looks_like_mean((words % 2 == 0).astype(float), words)
+    assert looks_like_mean(-1 / words, words)
+
+
+def test_the_exponent_makes_another_shape_of_the_models_score():
+    lists = [candidate_list("a b", "a")]
+    computed = ListFeatures(
+        ("lm", "tokens", "unk", "words"), np.array([[-6.0, 3, 0, 2], [-4.0, 2, 1, 1]]), np.array([0, 2])
+    )
+    made = run_steps(tuning_data(lists, computed, WER, features=["lm", "words"], length_exponents=[0.0, 1.0]))
+    assert [shape.problem.features[:, 0].tolist() for shape in made.shapes] == [[-6, -4], [-2, -2]]
+
+
+def test_a_named_feature_that_is_missing_is_told_with_its_place():
+    lists = [candidate_list("x", reference=None), candidate_list("a", "b", features=[{"am": 1.0}, {}])]
+    with pytest.raises(InvalidInputError, match=r"lists\[1\].candidates\[1\].features has no 'am'"):
+        data(*lists, features=["am"])
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ((), "features has 0 names"),
+        (("rank", "rank"), "'rank' more than once"),
+        (["x"] * 65, "features has 65 names"),
+    ],
+)
+def test_names_that_cannot_be_are_refused(features, message):
+    with pytest.raises(InvalidInputError, match=message):
+        data(candidate_list("a"), features=features)
+
+
+def test_lists_without_any_reference_are_refused():
+    with pytest.raises(InvalidInputError, match="not one of 1 lists has a reference"):
+        data(candidate_list("a", reference=None))
+
+
+def test_comparing_all_texts_of_a_list_stops_often():
+    one = candidate_list(*(f"a {n}" for n in range(300)))
+    steps = tuning_data([one], words_alone([one]), WER, features=("consensus:bleu",))
+    assert sum(1 for _ in steps) > 10

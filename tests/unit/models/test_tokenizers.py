@@ -1,0 +1,160 @@
+"""Tokenizers of every kind, vocabularies, control tokens and fingerprints."""
+
+import time
+
+import pytest
+
+from models.errors import InvalidInputError, ManifestError
+from models.tokenizers import CharacterTokenizer, WordTokenizer, load_tokenizer
+from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
+from training.progress import Silent
+from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
+
+TEXT = ["the cat sat on the mat .", "the dog <unk> the cat !", "Über <s> naïve </s> café"] * 30
+
+
+def learn(**settings):
+    return learn_tokenizer(TokenizerSettings(**settings), TEXT, progress=Silent())
+
+
+def every_kind():
+    return [
+        learn(kind="word"),
+        learn(kind="word", lowercase=True, pattern=r"\w+|[^\w\s]"),
+        learn(kind="char"),
+        learn(kind="bpe", vocab_size=300),
+        learn(kind="unigram", vocab_size=280),
+    ]
+
+
+@pytest.mark.parametrize("tokenizer", every_kind(), ids=lambda t: t.kind)
+def test_text_that_spells_control_symbols_never_becomes_control(tokenizer):
+    ids = tokenizer.encode("<s> the </s> <unk> </s>")
+    assert BOS not in ids
+    assert EOS not in ids
+
+
+@pytest.mark.parametrize("tokenizer", every_kind(), ids=lambda t: t.kind)
+def test_a_saved_tokenizer_answers_the_same_when_loaded(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert loaded.vocabulary.fingerprint == tokenizer.vocabulary.fingerprint
+    assert loaded.encode_all(TEXT) == [tokenizer.encode(text) for text in TEXT]
+
+
+@pytest.mark.parametrize("tokenizer", every_kind(), ids=lambda t: t.kind)
+def test_learning_twice_gives_the_same_tokenizer(tokenizer):
+    assert tokenizer.fingerprint in {t.fingerprint for t in every_kind()}
+
+
+def test_a_marked_unknown_is_an_ordinary_word_unless_told_otherwise():
+    ordinary = learn(kind="word")
+    unknown = learn(kind="word", marked_unknown="unknown")
+    assert ordinary.encode("the <unk>")[1] >= len(CONTROL_TOKENS)
+    assert unknown.encode("the <unk>")[1] == UNK
+    assert "<unk>" not in unknown.vocabulary
+    assert ordinary.fingerprint != unknown.fingerprint
+
+
+def test_rare_words_become_unknown_by_threshold_and_by_size():
+    text = ["a a a b b c"]
+    by_count = learn_tokenizer(TokenizerSettings(min_count=2), text, progress=Silent())
+    by_size = learn_tokenizer(TokenizerSettings(vocab_size=4), text, progress=Silent())
+    assert by_count.encode("a b c") == [3, 4, UNK]
+    assert by_size.encode("a b c") == [3, UNK, UNK]
+
+
+def test_lower_casing_and_pattern_decide_what_a_word_is():
+    tokenizer = WordTokenizer(
+        Vocabulary(["don't", "stop", "!"]), pattern=r"[a-z]+(?:'[a-z]+)?|!", lowercase=True
+    )
+    assert tokenizer.encode("DON'T stop!") == [3, 4, 5]
+
+
+def test_a_threshold_that_leaves_nothing_is_an_error_that_names_it():
+    with pytest.raises(InvalidInputError, match="occurs 99 times"):
+        learn_tokenizer(TokenizerSettings(min_count=99), ["a b"], progress=Silent())
+
+
+def test_a_piece_vocabulary_too_large_for_the_text_is_an_error_that_names_it():
+    with pytest.raises(InvalidInputError, match=r"tokenizer\.vocab_size 9000"):
+        learn_tokenizer(TokenizerSettings(kind="unigram", vocab_size=9000), ["a b c"], progress=Silent())
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_without_a_size_a_small_text_gives_as_many_pieces_as_it_can(kind):
+    tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), ["a bc abc"], progress=Silent())
+    assert 256 < len(tokenizer.vocabulary) < 300  # the bytes, the control tokens and a few pieces
+    assert tokenizer.decode(tokenizer.encode("a bc")) == "a bc"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize(
+    "text", ["x" * 500_000, "a " * 250_000], ids=["one word", "one word again and again"]
+)
+def test_pieces_of_a_long_repetitive_line_are_learnt_in_no_time(kind, text):
+    """Minutes and gigabytes, if the line were looked at as a whole."""
+    tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), [text], progress=Silent())
+    assert len(tokenizer.encode(text)) < len(text)
+
+
+def test_a_bad_pattern_is_an_error_that_names_it():
+    with pytest.raises(InvalidInputError, match=r"tokenizer\.pattern '\[' is not"):
+        WordTokenizer(Vocabulary([]), pattern="[")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"kind": "word"}', '{"kind": "new", "tokens": []}'])
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path, content):
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ManifestError, match=r"tokenizer\.json"):
+        load_tokenizer(tmp_path)
+
+
+def test_characters_decode_to_their_text_and_unknown_ones_to_the_replacement_mark():
+    tokenizer = CharacterTokenizer(Vocabulary("ab "))
+    assert tokenizer.decode(tokenizer.encode("a ba")) == "a ba"
+    assert tokenizer.decode(tokenizer.encode("axb")) == "a\ufffdb"
+
+
+def test_encoding_a_corpus_counts_words_and_bytes_of_the_text_as_given():
+    corpus = encode_corpus(learn(kind="char"), ["the cat", "café"], progress=Silent())
+    assert corpus.num_words == 3
+    assert corpus.num_bytes == 7 + 5
+    assert corpus.sentence(1).tolist() == learn(kind="char").encode("café")
+    assert corpus.num_tokens == 7 + 4 + 2
+
+
+def test_a_long_context_is_lower_cased_once_and_not_for_every_word():
+    tokenizer = WordTokenizer(Vocabulary(["é"]), lowercase=True)
+    began_s = time.process_time()
+    assert tokenizer.encode_after("É " * 100_000, "É") == ([3] * 100_001, 100_000)
+    assert time.process_time() - began_s < 10  # else minutes
+
+
+def test_control_tokens_come_first_and_are_not_looked_up_by_spelling():
+    vocabulary = Vocabulary(["a", "<s>", "<unk>"])
+    assert vocabulary.tokens[:3] == ("<unk>", "<s>", "</s>")
+    assert vocabulary.id_of("<s>") == 4
+    assert vocabulary.id_of("<unk>") == 5
+    assert vocabulary.id_of("</s>") == UNK
+    assert {UNK, BOS, EOS} == {0, 1, 2}
+
+
+def test_a_token_given_twice_is_refused_by_name():
+    with pytest.raises(InvalidInputError, match="'b' twice"):
+        Vocabulary(["a", "b", "c", "b"])
+
+
+def test_fingerprint_depends_on_tokens_and_their_order():
+    assert Vocabulary(["a", "b"]).fingerprint == Vocabulary(["a", "b"]).fingerprint
+    assert Vocabulary(["a", "b"]).fingerprint != Vocabulary(["b", "a"]).fingerprint
+    assert Vocabulary(["a", "b"]).fingerprint != Vocabulary(["a,b"]).fingerprint
+
+
+@pytest.mark.parametrize("bad", [-1, 5, 2**31, 2**63, 10**30])
+def test_ids_outside_the_vocabulary_are_named_with_place_and_limit(bad):
+    vocabulary = Vocabulary(["a", "b"])
+    with pytest.raises(InvalidInputError, match=rf"token_ids\[1\] is {bad}, .* 0 to 4") as caught:
+        vocabulary.check_ids([3, bad], parameter="token_ids")
+    assert caught.value.parameter == "token_ids[1]"

@@ -1,0 +1,99 @@
+"""Due times of requests, and precise sleeping."""
+
+import asyncio
+import time
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.bench import driver as clocks
+from service.bench.driver import PreciseClock, schedule_arrivals
+from service.bench.plan import LoadSettings, arrival_times, constant_arrivals, poisson_arrivals
+
+
+def test_constant_arrivals_keep_the_beat_for_ever():
+    times = np.array(list(islice(constant_arrivals(400), 10_001)))
+    assert times[0] == 0
+    assert times[-1] == 25.0
+    np.testing.assert_allclose(np.diff(times), 1 / 400, rtol=1e-9)
+
+
+def test_poisson_gaps_are_exponential_with_the_rate_asked_for():
+    gaps = np.diff(list(islice(poisson_arrivals(50, seed=3), 20_000)))
+    assert gaps.mean() == pytest.approx(1 / 50, rel=0.03)
+    assert gaps.std() == pytest.approx(1 / 50, rel=0.05)
+    assert np.median(gaps) == pytest.approx(np.log(2) / 50, rel=0.05)
+
+
+def test_a_seed_draws_the_same_times_again():
+    first, again, other = (list(islice(arrival_times("poisson", 10, seed), 50)) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_a_duration_bounds_the_warm_up_and_what_is_measured():
+    times = list(schedule_arrivals(constant_arrivals(10), LoadSettings(duration_s=1, warmup_s=0.5)))
+    assert len(times) == 15
+    assert times[-1] < 1.5
+
+
+def test_a_number_of_requests_counts_those_after_the_warm_up():
+    times = list(schedule_arrivals(constant_arrivals(10), LoadSettings(num_requests=4, warmup_s=0.5)))
+    assert [time for time in times if time >= 0.5] == pytest.approx([0.5, 0.6, 0.7, 0.8])
+    assert len(times) == 9
+
+
+async def lateness_s(count, gap_s):
+    late, due_s = [], time.perf_counter()
+    with PreciseClock() as clock:
+        for _ in range(count):
+            due_s += gap_s
+            await clock.sleep_until(due_s)
+            late.append(time.perf_counter() - due_s)
+    return late
+
+
+def test_it_wakes_at_the_time_and_never_before():
+    late = asyncio.run(lateness_s(100, 0.0023))
+    assert min(late) >= 0
+    assert sorted(late)[20] < 0.0005  # a millisecond is what event loops count in
+
+
+def test_other_systems_make_do_with_the_event_loop(monkeypatch):
+    monkeypatch.setattr(clocks, "_LIBC", object())
+    late = asyncio.run(lateness_s(5, 0.002))
+    assert min(late) > -0.001
+
+
+def test_whoever_is_late_lets_others_have_their_turn():
+    async def turns():
+        done = []
+        task = asyncio.create_task(asyncio.sleep(0, done.append("other")))
+        with PreciseClock() as clock:
+            await clock.sleep_until(time.perf_counter() - 1)
+        await task
+        return done
+
+    assert asyncio.run(turns()) == ["other"]
+
+
+def num_files():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_a_clock_leaves_no_file_behind():
+    before = num_files()
+    asyncio.run(lateness_s(1, 0.001))
+    assert num_files() == before
+
+
+def test_a_sleeper_can_be_woken_by_cancelling():
+    async def asleep():
+        with PreciseClock() as clock:
+            async with asyncio.timeout(0.01):
+                await clock.sleep_until(time.perf_counter() + 60)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(asleep())

@@ -1,0 +1,13 @@
+"""Running the command line in the test's own process."""
+
+from functools import partial
+
+import pytest
+
+from tests.support.services import typed_line
+
+
+@pytest.fixture
+def typed(capsys, monkeypatch):
+    """Run `gramophone …`: exit code, standard output, standard error."""
+    return partial(typed_line, capsys, monkeypatch)

@@ -1,0 +1,300 @@
+"""`gramophone check`, `complete` and `rerank` in the test's process."""
+
+import io
+import json
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from models.checking.calibration import Calibration, CalibrationPoint
+from models.checkpoint.documents import CalibrationStore
+from models.errors import InvalidInputError
+from service.cli.main import app
+from tests.support.text_models import SENTENCES
+from training.commands import run_train
+
+pytestmark = pytest.mark.usefixtures("logs_as_before")
+CHECK_TEXT = (
+    "the cat sat on the mat\nshe thought of the old \U0001f600 hosue\nwe think off the cat in the house\n"
+)
+
+
+@pytest.fixture(scope="module")
+def check_registry(tmp_path_factory):
+    from training.commands import run_train
+
+    folder = tmp_path_factory.mktemp("check")
+    (folder / "corpus.txt").write_text("\n".join(SENTENCES))
+    run_train(
+        "ngram",
+        name="small",
+        registry=folder / "registry",
+        corpus=[folder / "corpus.txt"],
+        assignments=["ngram.order=3"],
+    )
+    return folder / "registry"
+
+
+@pytest.fixture
+def check(typed, monkeypatch, check_registry):
+    """Run `gramophone check small …`: exit code, standard output, standard error."""
+
+    def run(*arguments, stdin=""):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        return typed("check", "small", *arguments, "--registry", check_registry)
+
+    return run
+
+
+def test_people_are_told_where_what_is_wrong_and_what_was_meant(check):
+    code, out, _ = check(CHECK_TEXT)
+    assert code == 0
+    assert "2:26  hosue  unknown word" in out
+    assert "\u2192 house" in out
+    assert "3:10  off  wrong word" in out
+    assert "2 issues in 21 words" in out
+
+
+def test_a_file_standard_input_and_an_argument_are_told_alike(check, tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text(CHECK_TEXT, encoding="utf-8")
+    told = [check(CHECK_TEXT)[1], check(file)[1], check("-", stdin=CHECK_TEXT)[1], check(stdin=CHECK_TEXT)[1]]
+    assert told == told[:1] * 4
+
+
+def test_programs_get_the_reply_of_the_service(check):
+    code, out, _ = check(CHECK_TEXT, "--json", "--threshold", "0.3", "--max-suggestions", "1")
+    reply = json.loads(out)
+    assert code == 0
+    assert (reply["model"], reply["threshold"]) == ("small@1", 0.3)
+    assert {CHECK_TEXT[i["start"] : i["end"]] for i in reply["issues"]} >= {"hosue", "off"}
+    assert all(len(i["suggestions"]) == 1 for i in reply["issues"])
+
+
+def test_words_of_a_dictionary_are_right(check, tmp_path):
+    file = tmp_path / "words.txt"
+    file.write_text("\nhosue\n\n", encoding="utf-8")
+    assert "hosue" not in check(CHECK_TEXT, "--dictionary", file)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["  "], "there is no text"),
+        (["-"], "there is no text"),
+        (["the cat", "--threshold", "2"], "threshold is 2.0"),
+        (["the cat", "--max-edits", "3"], "max_edits is 3"),
+        (["the cat", "--min-precision", "0.9"], "was not calibrated"),
+        (["the cat", "--dictionary", "/nowhere"], "/nowhere: cannot be read"),
+        (["letter.txt"], "letter.txt: cannot be read"),
+        (["."], "Is a directory"),
+        (
+            ["the cat", "--threshold", "0.4", "--min-precision", "0.9"],
+            "either --threshold or --min-precision",
+        ),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_two(check, arguments, said):
+    code, out, err = check(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_dictionary_may_have_the_weights_that_completions_take(check, tmp_path):
+    file = tmp_path / "words.txt"
+    file.write_text("hosue\t5\n", encoding="utf-8")
+    assert "hosue" not in check(CHECK_TEXT, "--dictionary", file)[1]
+
+
+def test_a_word_that_ends_a_sentence_is_no_file(check):
+    assert "in 1 word;" in check("house.")[1]
+
+
+def test_a_file_that_is_not_text_is_refused(check, tmp_path):
+    file = tmp_path / "binary"
+    file.write_bytes(b"\xff\xfe\x00")
+    code, _, err = check(file)
+    assert (code, "is not UTF-8: byte 0 is 0xff" in err) == (2, True)
+
+
+def test_a_calibrated_model_is_asked_for_a_precision(check, check_registry):
+    points = [CalibrationPoint(threshold=0.4, precision=0.9, recall=0.5)]
+    known = {"kinds": ["real_word"], "words_per_error": 20.0, "corpus_sha256": "", "created": ""}
+    CalibrationStore(check_registry).write(Calibration(model="small@1", points=points, **known))
+    code, out, _ = check(CHECK_TEXT, "--min-precision", "0.8")
+    assert code == 0
+    assert "issues as probable as 0.4 were errors in 90% of cases" in out
+
+
+COMPLETE_TEXT = "\n".join(
+    f"the {noun} sat on the {place}" for noun in ("cat", "cow", "owl") for place in ("mat", "bed") * 9
+)
+
+
+@pytest.fixture(scope="module")
+def complete_registry(tmp_path_factory):
+    """A small n-gram model of words."""
+    from training.commands import run_train
+
+    folder = tmp_path_factory.mktemp("complete")
+    corpus = folder / "corpus.txt"
+    corpus.write_text(COMPLETE_TEXT)
+    run_train(
+        "ngram",
+        name="small",
+        registry=folder / "registry",
+        corpus=[corpus],
+        assignments=["ngram.order=2", "tokenizer.kind=word"],
+    )
+    return folder / "registry"
+
+
+@pytest.fixture
+def complete(typed, complete_registry):
+    """Run `gramophone complete small …`: exit code, standard output, standard error."""
+    return lambda *argv: typed("complete", "small", *argv, "--registry", complete_registry)
+
+
+def completions(complete, *argv):
+    code, out, _ = complete(*argv, "--json")
+    assert code == 0
+    return {one["text"]: one for one in json.loads(out)["completions"]}
+
+
+def test_people_see_words_and_probabilities(complete):
+    code, out, _ = complete("the c", "--max-words", 2)
+    assert code == 0
+    assert "cat" in out
+    assert "cow sat" in out
+    assert "0." in out
+    assert "remarks" not in out
+
+
+def test_programs_get_what_the_service_replies(complete):
+    found = completions(complete, "the c")
+    assert set(found) == {"cat", "cow"}
+    assert sum(one["probability"] for one in found.values()) == pytest.approx(1)
+    assert found["cat"]["suffix"] == "at"
+
+
+def test_options_are_those_of_the_service(complete):
+    assert set(completions(complete, "the C", "--ignore-case")) == {"Cat", "Cow"}
+    assert completions(complete, "the maat", "--fuzzy", 1)["mat"]["edits"] == 1
+    assert len(completions(complete, "the ", "--limit", 2, "--rank", "savings")) == 2
+    assert completions(complete, "the c", "--min-probability", 0.9) == {}
+
+
+def test_words_come_from_files(complete, tmp_path):
+    dictionary, blocklist = tmp_path / "words.txt", tmp_path / "not.txt"
+    dictionary.write_text("canary\t5\ncactus\n\n")
+    blocklist.write_text("cow\n")
+    found = completions(complete, "the c", "--dictionary", dictionary, "--blocklist", blocklist)
+    assert set(found) == {"cat", "canary", "cactus"}
+    assert found["canary"]["probability"] == pytest.approx(5 * found["cactus"]["probability"])
+    assert complete("the c", "--dictionary", dictionary)[1].count("dictionary") == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("canary\tmany\n", "entry 1: the weight is 'many'"), (None, "cannot be read")]
+)
+def test_files_that_are_none_are_refused(complete, tmp_path, content, said):
+    path = tmp_path / "words.txt"
+    if content is not None:
+        path.write_text(content)
+    code, _, err = complete("the c", "--dictionary", path)
+    assert (code, said in err, str(path) in err) == (2, True, True)
+
+
+def test_values_out_of_range_are_refused(complete):
+    code, _, err = complete("the c", "--fuzzy", 3)
+    assert (code, "fuzzy is 3" in err) == (2, True)
+
+
+def test_that_there_is_no_completion_is_told(complete):
+    assert "no completion" in complete("the xyzzy")[1]
+
+
+def test_the_start_of_a_sentence_is_completed(complete):
+    assert set(completions(complete, "")) >= {"the"}
+    assert "the start of a sentence" in complete("")[1]
+
+
+MOSES = """\
+0 ||| mat the on ||| lm= -1 ||| -3
+0 ||| the cat sat ||| lm= -2 ||| -4
+bad
+1 ||| the owl ||| lm= -3 ||| -5
+"""
+
+
+@pytest.fixture(scope="module")
+def rerank_registry(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rerank")
+    (folder / "corpus").write_text("\n".join(f"the {n} sat on the mat" for n in ("cat", "dog", "owl") * 12))
+    run_train(
+        "ngram", name="small", registry=folder, corpus=[folder / "corpus"], assignments=["ngram.order=2"]
+    )
+    return folder
+
+
+@pytest.fixture
+def rerank(rerank_registry, tmp_path):
+    (tmp_path / "lists").write_text(MOSES)
+    (tmp_path / "references").write_text("the cat sat\nthe owl\n")
+
+    def run(*options, **more):
+        arguments = ["rerank", "small", tmp_path / "lists", "--registry", rerank_registry, *options]
+        return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False, **more)
+
+    return run
+
+
+def test_a_format_is_told_by_its_lines_and_bad_ones_are_told(rerank, tmp_path):
+    done = rerank()
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert (first["id"], [c["index"] for c in first["ranking"]], second["id"]) == ("0", [1, 0], "1")
+    assert first["ranking"][0]["features"]["old_lm"] == -2
+    assert done.stderr.startswith(f"gramophone: {tmp_path}/lists:3: there is no |||")
+
+
+def test_the_new_order_is_written_in_a_format(rerank):
+    done = rerank("--weights", "old_lm=-2", "--output-format", "moses", "--top", "1")
+    first, second = done.stdout.splitlines()
+    assert first.startswith("0 ||| the cat sat ||| ")
+    assert "old_score= -4.0" in first
+    assert (first.endswith(" ||| 4.0"), second.endswith(" ||| 6.0")) == (True, True)
+
+
+def test_a_folder_is_written_for_srilm(rerank, tmp_path):
+    rerank("--output-format", "nbestlist1.0", "--output", tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["0", "1"]
+
+
+def test_error_rates_before_and_after_are_told(rerank, tmp_path):
+    done = rerank("--references", tmp_path / "references")
+    assert done.stderr.splitlines()[-1] == (
+        "word error rate of 2 lists with references: first pass 60.00 %, re-ranked 0.00 %, best possible 0.00 %"
+    )
+
+
+def test_a_list_that_cannot_be_ranked_fails_alone(rerank, tmp_path):
+    some = [
+        {"id": "u", "candidates": [{"text": "the"}]},
+        {"candidates": [{"text": "a", "features": {"am": 1}}]},
+    ]
+    (tmp_path / "lists").write_text("\n".join(map(json.dumps, some)))
+    done = rerank("--weights", "am=1")
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr.startswith(f"gramophone: {tmp_path}/lists: list 1 (u): ")
+
+
+def test_that_no_list_can_be_ranked_is_an_error(rerank):
+    with pytest.raises(InvalidInputError, match="no list can be re-ranked"):
+        rerank("--weights", "nothing=1")
+
+
+def test_an_output_needs_its_format(rerank, tmp_path):
+    with pytest.raises(InvalidInputError, match="--output needs --output-format"):
+        rerank("--output", tmp_path / "out")

@@ -1,0 +1,143 @@
+"""`gramophone lattice`, as typed: what is printed, what is written, exit codes."""
+
+import gzip
+import json
+
+import pytest
+
+from tests.reference.backoff import SMALL
+from training.arpa import run_import_arpa
+
+pytestmark = pytest.mark.usefixtures("logs_as_before")
+
+SLF = """VERSION=1.1
+UTTERANCE=one
+lmscale=2.0 wdpenalty=-0.5
+N=3 L=4
+J=0 S=0 E=1 W=a a=-2 l=-1
+J=1 S=0 E=1 W=b a=-1 l=-1
+J=2 S=1 E=2 W=b a=-1 l=-1
+J=3 S=1 E=2 W=!NULL a=-2 l=-1
+"""
+KALDI = """one
+0 1 1 1,2,3
+0 1 2 1,1,3
+1 2 2 1,1,4
+2
+
+two
+0 1 7 1,2,3
+1
+
+three
+0 1 2 1,2,3
+1
+
+"""
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lattices")
+    (folder / "small.arpa").write_text(SMALL)
+    run_import_arpa(folder / "small.arpa", name="m", registry=folder / "registry")
+    return folder / "registry"
+
+
+@pytest.fixture
+def gramophone(typed, registry):
+    """Run `gramophone lattice m …`: exit code, standard output, standard error."""
+    return lambda *argv: typed("lattice", "m", *argv, "--registry", registry)
+
+
+@pytest.fixture
+def slf(tmp_path):
+    path = tmp_path / "one.slf"
+    path.write_text(SLF)
+    return path
+
+
+@pytest.fixture
+def kaldi(tmp_path):
+    """Options for a packed file of Kaldi's with its words."""
+    path, words = tmp_path / "lat.gz", tmp_path / "words.txt"
+    path.write_bytes(gzip.compress(KALDI.encode()))
+    words.write_text("<eps> 0\na 1\nb 2\n")
+    return path, "--format", "kaldi", "--words", words
+
+
+def test_n_best_lists_are_printed_with_their_features(gramophone, slf):
+    code, out, _ = gramophone(slf, "--format", "slf", "--nbest", 9)
+    one = json.loads(out)
+    assert (code, one["id"]) == (0, "one")
+    assert sorted(candidate["text"] for candidate in one["candidates"]) == ["a", "a b", "b", "b b"]
+    assert one["candidates"][0]["text"] == "a b"
+    assert set(one["candidates"][0]["features"]) == {"am", "old_lm", "lm", "words", "unk"}
+
+
+def test_given_weights_count_instead_of_the_lattices(gramophone, slf):
+    code, out, _ = gramophone(slf, "--format", "slf", "--weights", "am=10,lm=0.1,words=-12")
+    assert (code, json.loads(out)["candidates"][0]["text"]) == (0, "b")
+
+
+def test_bad_lattices_are_told_and_the_others_are_rescored(gramophone, kaldi):
+    code, out, err = gramophone(*kaldi, "--output-format", "text")
+    assert (code, out) == (0, "one a b\nthree b\n")
+    assert "lat.gz:8: the word '7' is no number that words.txt has" in err
+
+
+def test_no_lattice_at_all_is_an_error(gramophone, tmp_path):
+    (tmp_path / "bad.slf").write_text("N=1\n")
+    code, out, err = gramophone(tmp_path / "bad.slf", "--format", "slf")
+    assert (code, out) == (2, "")
+    assert "bad.slf:1: L= is missing" in err
+
+
+def test_error_rates_are_told_where_there_are_references(gramophone, kaldi, tmp_path):
+    (tmp_path / "text").write_text("one b b\nthree b\n")
+    code, out, err = gramophone(*kaldi, "--references", tmp_path / "text", "--output-format", "jsonl")
+    assert (code, [json.loads(line)["reference"] for line in out.splitlines()]) == (0, ["b b", "b"])
+    assert "wer: 33.33" in err
+    assert "oracle_wer: 0.00" in err
+
+
+def test_lattices_are_written_with_the_new_scores(gramophone, slf, tmp_path):
+    assert (
+        gramophone(slf, "--format", "slf", "--output-format", "slf-lattice", "--output", tmp_path / "new")[0]
+        == 0
+    )
+    options = ["--format", "slf", "--weights", "lm=0,old_lm=2", "--nbest", 9, "--output-format", "moses"]
+    texts = [
+        line.split(" ||| ")[1] for line in gramophone(tmp_path / "new" / "one.slf", *options)[1].splitlines()
+    ]
+    before = json.loads(gramophone(slf, "--format", "slf", "--nbest", 9)[1])["candidates"]
+    assert texts == [candidate["text"] for candidate in before]
+
+
+def test_lattices_go_through_a_pipe(gramophone, kaldi, monkeypatch, tmp_path):
+    out = gramophone(*kaldi, "--output-format", "kaldi-lattice", "--output", tmp_path / "new.gz")[1]
+    assert out == ""
+    with (tmp_path / "new.gz").open("rb") as packed:
+        monkeypatch.setattr("sys.stdin", type("Stdin", (), {"buffer": packed}))
+        _, out, _ = gramophone("-", *kaldi[1:], "--output-format", "text")
+    assert out == "one a b\nthree b\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--weights", "lmscale=3"], "weights.lmscale: a path has no such feature"),
+        (["--weights", "lm"], "weights takes NAME="),
+        (["--output-format", "word"], "word"),
+        (["--max-tokens-per-node", 0], "max_tokens_per_node is 0; it must be at least 1"),
+        (["--output-format", "slf-lattice", "--references", "refs"], "--references goes with n-best lists"),
+    ],
+)
+def test_bad_options_are_refused_by_name(gramophone, slf, options, problem):
+    code, out, err = gramophone(slf, "--format", "slf", *options)
+    assert (code, out) == (2, "")
+    assert problem in err
+
+
+def test_a_missing_file_is_an_error(gramophone, tmp_path):
+    assert gramophone(tmp_path / "none", "--format", "slf")[0] == 2

@@ -1,0 +1,125 @@
+"""States of texts that were read before: exact, bounded, the least recently used first out."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from models.arrays import to_numpy
+from models.cache.model import CacheState
+from service.engine.batching import materialize
+from service.engine.job import run_to_completion
+from service.engine.prefix_cache import PrefixCache, state_bytes
+from service.use_cases.prefill import prefill
+from tests.support import families
+
+
+def states_of(*texts, model):
+    for text in texts:
+        yield np.array(text), families.model(model).initial_state(1)
+
+
+def test_the_longest_beginning_is_found():
+    known = PrefixCache(1 << 20)
+    for ids, state in states_of([1, 5], [1, 5, 9, 4], [1, 6, 7], model="lstm"):
+        known.put(ids, state)
+    assert known.longest_match(np.array([1, 5, 9, 4, 3])).length == 4
+    assert known.longest_match(np.array([1, 5, 9])).length == 2
+    assert known.longest_match(np.array([2, 5, 9])) == (0, None)
+    assert (known.queries, known.hits) == (3, 2)
+
+
+def test_what_was_used_least_recently_goes_first():
+    state = families.model("lstm").initial_state(1)
+    known = PrefixCache(3 * (state_bytes(state) + 600))
+    for last in (1, 2, 3):
+        known.put(np.array([last]), state)
+    known.longest_match(np.array([1]))
+    known.put(np.array([4]), state)
+    assert [known.longest_match(np.array([last])).length for last in (1, 2, 3, 4)] == [1, 0, 1, 1]
+    assert known.num_bytes <= 3 * (state_bytes(state) + 600)
+
+
+def test_what_is_larger_than_the_whole_is_not_kept():
+    known = PrefixCache(100)
+    known.put(np.array([1]), families.model("lstm").initial_state(1))
+    assert (len(known), known.num_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("name", families.NAMES)
+def test_the_size_of_a_state_counts_its_arrays(name):
+    model = families.model(name)
+    one, many = (state_bytes(model.advance(model.initial_state(b), np.full(b, 5))) for b in (1, 8))
+    assert one >= 4
+    if not isinstance(model.initial_state(1), CacheState):  # whose rows may share what they remember
+        assert many == 8 * one
+
+
+class Counted:
+    """A model that counts the tokens it reads."""
+
+    def __init__(self, model):
+        self.model, self.tokens = model, 0
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def advance(self, state, tokens):
+        self.tokens += len(tokens)
+        return self.model.advance(state, tokens)
+
+    def prefill(self, state, tokens, lengths):
+        self.tokens += int(lengths.sum())
+        return self.model.prefill(state, tokens, lengths)
+
+
+def loaded_with_prefixes(load, name):
+    model = Counted(families.model(name))
+    loaded = load(families.tokenizer())
+    checkpoint = loaded.checkpoint
+    checkpoint.model = model
+    return dataclasses.replace(loaded, prefix_cache=PrefixCache(1 << 24)), model
+
+
+@pytest.mark.parametrize("bos", [True, False])
+@pytest.mark.parametrize("name", ["lstm", "mixture", "feed-forward", "cached mixture"])
+def test_another_keystroke_reads_one_more_token_and_says_the_same(load, name, bos):
+    loaded, model = loaded_with_prefixes(load, name)
+    text, read = [5, 9, 12, 30, 7, 8], []
+    for end in range(1, len(text) + 1):
+        before = model.tokens
+        state = materialize(run_to_completion(prefill(loaded, [np.array(text[:end])], bos=bos)))
+        read.append(model.tokens - before)
+        whole = families.model(name)
+        expected = whole.initial_state(1) if bos else whole.empty_state(1)
+        for token in text[:end]:
+            expected = whole.advance(expected, np.array([token]))
+        told, wanted = (to_numpy(whole.next_log_probs(s)) for s in (state, expected))
+        np.testing.assert_allclose(told, wanted, atol=1e-5)
+    assert read == [1] * len(text)
+
+
+def test_a_word_that_is_typed_anew_reads_only_that_word(load):
+    loaded, model = loaded_with_prefixes(load, "lstm")
+    for text in ([5, 9, 12], [5, 9, 13], [5, 9, 14]):
+        run_to_completion(prefill(loaded, [np.array(text)], bos=True))
+    assert model.tokens == (2 + 3) + 1 + 1  # what is before the word as a row of its own, beside the whole
+
+
+def test_of_many_tokens_none_is_read_twice(load):
+    loaded, model = loaded_with_prefixes(load, "lstm")
+    text = [5, 9, 12, 30, 7, 8, 5, 9, 12]
+    for last in (13, 14):
+        told = materialize(run_to_completion(prefill(loaded, [np.array([*text, last])], bos=True)))
+        expected = model.model.initial_state(1)
+        for token in (*text, last):
+            expected = model.model.advance(expected, np.array([token]))
+        wanted = to_numpy(model.model.next_log_probs(expected))
+        np.testing.assert_allclose(to_numpy(model.model.next_log_probs(told)), wanted, atol=1e-5)
+    assert model.tokens == 10 + 1
+
+
+def test_many_contexts_at_once_leave_no_trace(load):
+    loaded, _ = loaded_with_prefixes(load, "lstm")
+    run_to_completion(prefill(loaded, [np.array([5, 9])] * 9, bos=True))
+    assert len(loaded.prefix_cache) == 0

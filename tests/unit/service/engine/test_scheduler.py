@@ -1,0 +1,261 @@
+"""The scheduler's promises one by one; all orders of events are in tests/property."""
+
+import numpy as np
+import pytest
+
+from models.errors import DeadlineExceededError, DrainingError, EngineFailedError, OverloadedError
+from service.engine.calls import consume, next_log_probs
+from service.engine.job import Job
+from service.engine.scheduler import Scheduler, SchedulerLimits
+from tests.support.fake_models import NumberModel, Numbers
+
+
+class Listener:
+    def __init__(self):
+        self.events, self.outcome = [], None
+
+    def event(self, event):
+        self.events.append(event)
+        return True
+
+    def result(self, result):
+        self.outcome = result
+
+    def error(self, error):
+        self.outcome = error
+
+
+def endless(name, log):
+    while True:
+        log.append(name)
+        yield None
+
+
+def made(clock=lambda: 0.0, **limits):
+    return Scheduler(clock=clock, limits=SchedulerLimits(**{"max_jobs": 3, **limits}))
+
+
+def test_jobs_take_turns():
+    scheduler, log = made(), []
+    for name in "abc":
+        scheduler.submit(Job(endless(name, log), Listener(), deadline_s=1))
+    for _ in range(3):
+        scheduler.step()
+    assert "".join(log) == "abcabcabc"
+
+
+def test_one_job_too_many_is_told_when_to_come_back():
+    scheduler = made(max_jobs=1, retry_after_s=2.5)
+    scheduler.submit(Job(endless("a", []), Listener(), deadline_s=1))
+    with pytest.raises(OverloadedError, match="1 requests") as caught:
+        scheduler.submit(Job(endless("b", []), Listener(), deadline_s=1))
+    assert caught.value.retry_after_s == 2.5
+
+
+def test_out_of_time_is_an_error_that_names_the_limit():
+    now, listener = [0.0], Listener()
+    scheduler = made(clock=lambda: now[0])
+    scheduler.submit(Job(endless("a", []), listener, deadline_s=0.25))
+    scheduler.step()
+    now[0] = 0.3
+    scheduler.step()
+    assert isinstance(listener.outcome, DeadlineExceededError)
+    assert "250 ms" in str(listener.outcome)
+
+
+def test_a_cancelled_job_is_closed_at_the_next_step():
+    scheduler, log = made(), []
+    job = Job(endless("a", log), Listener(), deadline_s=1)
+    scheduler.submit(job)
+    scheduler.step()
+    scheduler.cancel(job)
+    assert not scheduler.step()
+    assert (log, len(scheduler), job.work.gi_frame) == (["a"], 0, None)
+
+
+def test_tokens_are_counted_and_given_back():
+    scheduler = made(max_tokens=100)
+    first = Job(endless("a", []), Listener(), deadline_s=1, tokens=70)
+    scheduler.submit(first)
+    with pytest.raises(OverloadedError, match=r"about 70 tokens .* about 40; .* 100 at once"):
+        scheduler.submit(Job(endless("b", []), Listener(), deadline_s=1, tokens=40))
+    scheduler.cancel(first)
+    scheduler.step()
+    scheduler.submit(Job(endless("c", []), Listener(), deadline_s=1, tokens=400))  # alone, however long
+    assert scheduler.num_tokens == 400
+
+
+def test_a_job_rests_until_its_events_are_taken():
+    scheduler, listener = made(max_untaken_events=2), Listener()
+    job = Job((n for n in range(1, 6)), listener, deadline_s=1)
+    scheduler.submit(job)
+    while scheduler.step():
+        pass
+    assert listener.events == [1, 2]
+    scheduler.event_taken(job)
+    while scheduler.step():
+        pass
+    assert listener.events == [1, 2, 3]
+
+
+def test_a_resting_job_that_is_out_of_time_is_ended():
+    now, listener = [0.0], Listener()
+    scheduler = made(clock=lambda: now[0], max_untaken_events=1)
+    scheduler.submit(Job((n for n in range(1, 6)), listener, deadline_s=1))
+    scheduler.step()
+    now[0] = 2.0
+    scheduler.step()
+    assert isinstance(listener.outcome, DeadlineExceededError)
+
+
+def test_draining_finishes_what_was_admitted():
+    scheduler, listener = made(), Listener()
+    scheduler.submit(Job(iter_to("done"), listener, deadline_s=1))
+    scheduler.drain()
+    with pytest.raises(DrainingError):
+        scheduler.submit(Job(iter_to("late"), Listener(), deadline_s=1))
+    while scheduler.step():
+        pass
+    assert listener.outcome == "done"
+
+
+def iter_to(result):
+    yield None
+    return result
+
+
+def predicting(model, number, times=1):
+    for _ in range(times):
+        log_probs = yield from next_log_probs(model, Numbers([number]))
+    return float(log_probs[0, 0])
+
+
+def test_calls_of_a_kind_are_answered_together_and_each_gets_its_own():
+    model, scheduler, listeners = NumberModel(), made(), [Listener() for _ in range(3)]
+    for number, listener in enumerate(listeners):
+        scheduler.submit(Job(predicting(model, number), listener, deadline_s=1))
+    while scheduler.step():
+        pass
+    assert (model.batches, [listener.outcome for listener in listeners]) == ([3], [0, 1, 2])
+
+
+def test_one_that_fails_does_not_take_its_batch_with_it():
+    model, scheduler, listeners = NumberModel(poison=1), made(), [Listener() for _ in range(3)]
+    for number, listener in enumerate(listeners):
+        scheduler.submit(Job(predicting(model, number), listener, deadline_s=1))
+    while scheduler.step():
+        pass
+    assert [listeners[0].outcome, listeners[2].outcome] == [0, 2]
+    assert isinstance(listeners[1].outcome, EngineFailedError)
+
+
+def test_a_long_text_is_read_in_slices_and_others_go_between():
+    model, scheduler, log = NumberModel(), made(), []
+
+    def long_text():
+        yield from consume(model, Numbers([0]), np.zeros((1, 5000), int), np.array([5000]))
+        log.append("long")
+
+    def short():
+        yield from predicting(model, 1, times=3)
+        log.append("short")
+
+    for work in (long_text(), short()):
+        scheduler.submit(Job(work, Listener(), deadline_s=1))
+    while scheduler.step():
+        pass
+    assert log == ["short", "long"]
+    assert sum(width for _, width in (b for b in model.batches if isinstance(b, tuple))) == 5000
+
+
+def reading(model, tokens, log, name):
+    yield from consume(model, Numbers([0]), np.zeros((1, tokens), int), np.array([tokens]))
+    log.append(name)
+
+
+def test_texts_join_those_that_are_read_already():
+    model, scheduler, log = NumberModel(), made(slice_s=2e-3), []
+    scheduler.submit(Job(reading(model, 600, log, "first"), Listener(), deadline_s=1))
+    scheduler.step()
+    scheduler.submit(Job(reading(model, 600, log, "second"), Listener(), deadline_s=1))
+    scheduler.step()
+    assert [rows for rows, _ in model.batches] == [1, 2]
+
+
+def test_a_keystroke_waits_for_no_slice_of_the_texts_of_others():
+    model, scheduler, log = NumberModel(), made(), []
+    for name in ("long", "longer"):
+        scheduler.submit(Job(reading(model, 5000, log, name), Listener(), deadline_s=1))
+    scheduler.step()
+    scheduler.submit(Job(reading(model, 3, log, "keystroke"), Listener(), deadline_s=1))
+    scheduler.serve_interactive()
+    assert log == ["keystroke"]
+
+
+def test_who_comes_while_others_take_steps_joins_them_at_the_next():
+    model, scheduler, listeners = NumberModel(), made(), [Listener(), Listener()]
+
+    def first():
+        scheduler.submit(Job(predicting(model, 2, times=2), listeners[1], deadline_s=1))
+        yield from predicting(model, 1, times=3)
+
+    scheduler.submit(Job(first(), listeners[0], deadline_s=1))
+    scheduler.serve_interactive()
+    assert (model.batches, listeners[1].outcome) == ([1, 2, 2], 2)
+
+
+def test_a_cancelled_text_leaves_those_it_was_read_with():
+    model, scheduler, log = NumberModel(), made(slice_s=2e-3), []
+    jobs = [Job(reading(model, 600, log, name), Listener(), deadline_s=1) for name in "ab"]
+    for job in jobs:
+        scheduler.submit(job)
+    scheduler.step()
+    scheduler.cancel(jobs[0])
+    while scheduler.step():
+        pass
+    assert ([rows for rows, _ in model.batches[:2]], log) == ([2, 1], ["b"])
+
+
+def test_a_long_text_has_every_other_slice_however_much_bulk_there_is():
+    model, scheduler, log = NumberModel(), made(max_jobs=5), []
+    for _ in range(4):
+        scheduler.submit(Job(reading(model, 3000, log, "bulk"), Listener(), deadline_s=1, bulk=True))
+    scheduler.submit(Job(reading(model, 60_000, log, "long"), Listener(), deadline_s=1))
+    while scheduler.step():
+        pass
+    assert log == ["long", *["bulk"] * 4]
+
+
+def test_bulk_gives_way_but_is_done():
+    model, scheduler, log = NumberModel(), made(), []
+
+    def named(name, times):
+        yield from predicting(model, 1, times=times)
+        log.append(name)
+
+    scheduler.submit(Job(named("bulk", 3), Listener(), deadline_s=1, bulk=True))
+    scheduler.submit(Job(named("keystroke", 3), Listener(), deadline_s=1))
+    while scheduler.step():
+        pass
+    assert log == ["keystroke", "bulk"]
+
+
+def test_bulk_that_is_late_has_longer_slices_up_to_a_bound():
+    now_s, model = [0.0], NumberModel()
+    scheduler = made(lambda: now_s[0], leisure_after_s=float("inf"))
+    job = Job(reading(model, 9999, [], "bulk"), Listener(), deadline_s=99, bulk=True, tokens=1500)
+    scheduler.submit(job)
+    for now_s[0] in (0.0, 0.3, 0.6, 1.2, 60.0):  # 0.3 s are its due, 1500 tokens at 5000 a second
+        scheduler.step()
+    assert [width for _, width in model.batches] == pytest.approx([60, 60, 120, 240, 250], abs=1)
+
+
+def test_a_waiting_job_that_nobody_waits_for_makes_room_at_once():
+    scheduler, log = made(max_jobs=1), []
+    first, second = (Job(endless(name, log), Listener(), deadline_s=1) for name in "ab")
+    scheduler.submit(first)
+    scheduler.cancel(first)
+    scheduler.submit(second)
+    scheduler.step()
+    assert (len(scheduler), scheduler.num_waiting, log) == (1, 0, ["b"])
+    assert first.work.gi_frame is None  # closed, so that it holds nothing

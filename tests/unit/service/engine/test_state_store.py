@@ -1,0 +1,136 @@
+"""The store of states: who finds what, for how long, and how much there may be."""
+
+import numpy as np
+import pytest
+
+from models.errors import ModelNotFoundError, StateElsewhereError, StatesFullError, UnknownStateError
+from service.engine.loaded_model import LoadedModel
+from service.engine.state_store import OVERHEAD_BYTES, StateStore, StoredState
+from tests.support.fake_models import FeaturedState
+
+ROW_BYTES = 40
+
+
+class Vectors(FeaturedState):
+    """A state whose size is known."""
+
+    @property
+    def nbytes(self):
+        return self.vectors.nbytes
+
+
+def made(**options):
+    limits = {"max_states": 4, "max_bytes": 10**6, "ttl_s": 10, "process": "here"}
+    return StateStore(**{**limits, **options})
+
+
+def kept(loaded=None, width=ROW_BYTES // 4):
+    return StoredState(loaded or LoadedModel("lm@1", None), Vectors(np.zeros((1, width), np.float32)))
+
+
+def found(store, handle, owner="me"):
+    return store.find(owner, [handle], parameter="states[]")[0]
+
+
+def test_a_handle_leads_to_its_state_and_names_the_process():
+    store, state = made(), kept()
+    (handle,) = store.keep("me", [state])
+    assert found(store, handle) is state
+    assert handle.startswith("here.")
+
+
+def test_equal_states_have_handles_that_tell_nothing_of_each_other():
+    store, state = made(), kept()
+    first, second = (handle.split(".") for handle in store.keep("me", [state, state]))
+    assert first[:2] == second[:2]
+    assert len(set(first[2]) ^ set(second[2])) > 0
+    assert len(first[2]) == 16
+
+
+@pytest.mark.parametrize("handle", ["", "x", "...", "here.x.y", "here..", "here"])
+def test_what_is_no_handle_leads_nowhere(handle):
+    with pytest.raises(UnknownStateError, match=r"states\[0\] leads to no state") as caught:
+        found(made(), handle)
+    assert caught.value.parameter == "states[0]"
+
+
+def test_a_state_of_somebody_else_is_as_unknown_as_none():
+    store = made()
+    (handle,) = store.keep("me", [kept()])
+    with pytest.raises(UnknownStateError, match="leads to no state"):
+        found(store, handle, owner="you")
+    assert store.free("you", [handle]) == 0
+    assert found(store, handle)
+
+
+def test_a_handle_of_another_process_names_it():
+    (handle,) = made(process="there").keep("me", [kept()])
+    with pytest.raises(StateElsewhereError, match="by the process there, and this is here"):
+        found(made(), handle)
+    with pytest.raises(StateElsewhereError):
+        made().check_process(["x", handle], parameter="free[]")
+
+
+def test_states_that_are_not_used_expire_and_used_ones_stay():
+    now = [0.0]
+    store = made(clock=lambda: now[0])
+    used, unused = store.keep("me", [kept(), kept()])
+    for now[0] in (6.0, 12.0):
+        found(store, used)
+    assert len(store) == 1
+    with pytest.raises(UnknownStateError, match="not used for 10 s"):
+        found(store, unused)
+    now[0] = 30.0
+    store.expire()
+    assert (len(store), store.num_bytes) == (0, 0)
+
+
+def test_one_state_too_many_is_refused_with_the_numbers_and_none_is_kept():
+    store = made()
+    store.keep("me", [kept()] * 3)
+    with pytest.raises(
+        StatesFullError, match="3 states are kept and 2 are to be added; this service keeps 4"
+    ):
+        store.keep("me", [kept()] * 2)
+    assert len(store) == 3
+    with pytest.raises(StatesFullError):
+        store.check_capacity(2)
+    store.check_capacity(1)
+
+
+def test_bytes_are_counted_and_given_back():
+    size = ROW_BYTES + OVERHEAD_BYTES
+    store = made(max_bytes=2 * size)
+    handles = store.keep("me", [kept()] * 2)
+    assert store.num_bytes == 2 * size
+    with pytest.raises(StatesFullError, match=f"take {2 * size} bytes and 1 that take {size} are"):
+        store.keep("me", [kept()])
+    assert store.free("me", [*handles, handles[0], "here.x.y"]) == 2
+    assert (len(store), store.num_bytes) == (0, 0)
+
+
+def test_states_of_a_version_that_is_unloaded_are_forgotten_and_it_is_named():
+    store, going, staying = made(), LoadedModel("lm@1", None), LoadedModel("lm@2", None)
+    gone, other = store.keep("me", [kept(going), kept(staying)])
+    store.free_version(going)
+    with pytest.raises(UnknownStateError, match=r"states\[0\] was a state of lm@1, which has been unloaded"):
+        found(store, gone)
+    assert found(store, other).loaded is staying
+    assert len(store) == 1
+
+
+def test_the_same_version_loaded_again_has_handles_of_its_own():
+    store, before, after = made(), LoadedModel("lm@1", None), LoadedModel("lm@1", None)
+    (gone,) = store.keep("me", [kept(before)])
+    store.free_version(before)
+    (again,) = store.keep("me", [kept(after)])
+    assert again.split(".")[1] != gone.split(".")[1]
+    assert found(store, again).loaded is after
+
+
+def test_what_was_read_by_a_version_that_has_been_unloaded_is_not_kept():
+    store, loaded = made(), LoadedModel("lm@1", None)
+    store.free_version(loaded)
+    with pytest.raises(ModelNotFoundError, match="lm@1 was unloaded while the text was read"):
+        store.keep("me", [kept(), kept(loaded)])
+    assert len(store) == 0

@@ -1,0 +1,101 @@
+"""The HTML report of a tuning run."""
+
+import re
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.metrics import make_metric
+from models.reranking.tuning.fitting import TuningSettings
+from service.engine.job import run_to_completion
+from service.local.tune_report import draw_chart, mark_errors, tuning_page
+from service.schemas.tune import tune_reply
+from service.use_cases.candidate_features import ScoringModels
+from service.use_cases.tune import TuneCommand, tune_and_evaluate
+from tests.support.nbest_lists import words_alone
+
+QUICK = TuningSettings(restarts=1, resamples=4, bootstrap_samples=200)
+
+
+def lists(count=40):
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        reference = " ".join(f"<w{i}>" for i in rng.integers(9, size=3 + number % 7))
+        wrong = " ".join(rng.permutation([*reference.split(), "x"]))
+        order = rng.permutation(2)
+        features = ({"good": 1.0 + 0.1 * rng.standard_normal()}, {"good": 0.0})
+        both = [Candidate(t, f) for t, f in zip((reference, wrong), features, strict=True)]
+        yield CandidateList(f"u{number}", "", tuple(both[i] for i in order), (reference,))
+
+
+@pytest.fixture(scope="module", params=["wer", "chrf"])
+def page(request):
+    told = tuple(lists())
+    tuned = run_to_completion(
+        tune_and_evaluate(
+            TuneCommand(lists=told, metric=make_metric(request.param), settings=QUICK), words_alone(told)
+        )
+    )
+    reply = tune_reply(tuned, ScoringModels((), ()), main=None, created="2026-01-01T00:00:00+00:00")
+    return tuning_page("A <b> file", tuned, reply).decode()
+
+
+def test_the_page_tells_verdict_scores_weights_and_changes(page):
+    for said in (
+        "Use the weights",
+        "No model scored",
+        "oracle: the best",
+        "<td>good</td>",
+        "Changed for better",
+    ):
+        assert said in page
+    assert "Changed for worse" not in page
+
+
+def test_texts_and_titles_cannot_become_markup(page):
+    assert "<h1>A &lt;b&gt; file</h1>" in page
+    assert "&lt;w" in page
+    assert not re.search(r"<w\d>", page)
+
+
+def test_charts_are_whole_elements_in_the_pages_own_colours(page):
+    charts = re.findall(r"<svg .*?</svg>", page, re.DOTALL)
+    assert len(charts) == 4
+    for one in charts:
+        ET.fromstring(one.replace("xlink:href", "href"))  # noqa: S314 - ours
+        assert "var(--tuned)" in one
+        assert not re.search(r"#(0a0b0c|6a6b6c|1a5b9c)", one)
+
+
+def test_the_page_needs_nothing_from_elsewhere(page):
+    assert not re.search(r"(src|href)=\"(?!#)", page)
+    assert "url(http" not in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_a_title_is_taken_as_it_stands():
+    r"""A backslash in the name of a feature was an error when all else was done, and dollars made it a formula."""
+    title = r"WER along the weight of \d $x$"
+    svg = draw_chart(title, "", lambda axes: axes.plot([0, 1], [0, 1])).svg
+    assert f'aria-label="{title}"' in svg
+    assert f">{title}<" in svg
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("the cat sat", "the cat sat"),
+        ("the bat sat", "the <mark>bat</mark> sat"),
+        ("the cat", "the cat <s>sat</s>"),
+        ("the cat sat down", "the cat sat <mark>down</mark>"),
+        ("", "<s>the</s> <s>cat</s> <s>sat</s>"),
+    ],
+)
+def test_errors_are_shown_by_their_kind(text, shown):
+    assert mark_errors(text, "the cat sat") == shown
+
+
+def test_texts_cannot_become_markup():
+    assert mark_errors("<b>&", "<i>") == "<mark>&lt;b&gt;&amp;</mark>"

@@ -1,0 +1,76 @@
+"""Refused request heads, and error replies without local paths."""
+
+import pytest
+
+from models.errors import FormatError, IntegrityError, InvalidInputError, ModelNotFoundError, RegistryError
+from service.api_errors import error_body
+from service.http_protocol import head_error
+
+HOST = (b"host", b"a")
+
+
+def status_of(*headers, version="1.1"):
+    fault = head_error(headers, version)
+    return None if fault is None else int(fault[0])
+
+
+@pytest.mark.parametrize(
+    ("coding", "status"),
+    [
+        (b"chunked", None),
+        (b"\tChunked ", None),
+        (b"gzip, chunked", 501),
+        (b"chunked, chunked", 400),
+        (b"chunked, gzip", 400),
+        (b"gzip", 400),
+        (b"chunked;a=b", 400),
+        (b"", 400),
+    ],
+)
+def test_chunked_is_the_only_coding(coding, status):
+    assert status_of(HOST, (b"transfer-encoding", coding)) == status
+    assert status_of(HOST, (b"transfer-encoding", coding), version="1.0") == 400
+
+
+def test_codings_of_several_headers_are_one_list():
+    gzip, chunked = (b"transfer-encoding", b"gzip"), (b"transfer-encoding", b"chunked")
+    assert (status_of(HOST, gzip, chunked), status_of(HOST, chunked, chunked)) == (501, 400)
+
+
+@pytest.mark.parametrize(("version", "statuses"), [("1.1", (400, None, 400)), ("1.0", (None, None, 400))])
+def test_there_is_one_host(version, statuses):
+    assert tuple(status_of(*[HOST] * number, version=version) for number in range(3)) == statuses
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (FormatError("/srv/models/lstm/config.json", "is damaged"), "config.json: is damaged"),
+        (
+            RegistryError("cannot read the registry /srv/models: denied"),
+            "cannot read the registry models: denied",
+        ),
+        (
+            ModelNotFoundError("no model 'a' in /srv/x/registry; there are: b"),
+            "no model 'a' in registry; there are: b",
+        ),
+        (
+            RegistryError(
+                "cannot read s3://bucket/all/.profiles/a.json: Could not connect to the endpoint URL: "
+                '"http://10.0.0.9:9000/bucket/all/.profiles/a.json"'
+            ),
+            "cannot read a.json: Could not connect to the endpoint URL: …",
+        ),
+        (
+            RegistryError("cannot list s3://bucket/all: User: arn:aws:iam::12:user/ann is not authorized"),
+            "cannot list all: User: … is not authorized",
+        ),
+        (IntegrityError("lstm/versions/1/a.bin differs"), "lstm/versions/1/a.bin differs"),
+    ],
+)
+def test_folders_are_not_told(error, told):
+    assert error_body(error).message == told
+
+
+def test_what_the_client_itself_said_stays():
+    assert error_body(InvalidInputError("stop is '/a/b/c'")).message == "stop is '/a/b/c'"

@@ -1,0 +1,54 @@
+"""The check use case: refusals, priority, every family."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from models.checking.error_model import CheckSettings, GivenSpan, GivenSuggestion
+from models.errors import ContextLengthError
+from service.engine.job import run_to_completion
+from service.use_cases import check as use_cases_check
+from service.use_cases.check import CheckCommand, check, checker_of
+from service.use_cases.inputs import Limits
+from tests.support.families import NAMES, model, tokenizer
+from tests.support.text_models import check as check_directly
+from tests.unit.service.conftest import loaded
+
+
+@pytest.mark.parametrize(
+    ("long", "told"), [("the " * 70, "70 tokens"), ("x" * 65_537, "65537 characters with its context")]
+)
+def test_a_line_that_is_too_long_is_told_by_its_number_and_the_text_is_the_field(words, finish, long, told):
+    limits = Limits(max_texts=1, max_tokens_per_sequence=65, max_new_tokens=1)
+    command = CheckCommand(f"the cat\n{long}", 0.5, 1, CheckSettings())
+    with pytest.raises(ContextLengthError, match=f"line 2 of text has {told}") as caught:
+        finish(check(words, command, limits))
+    assert caught.value.parameter == "text"
+
+
+def test_who_has_a_checker_does_not_wait_for_another_to_be_built(words):
+    built = checker_of(words)
+    with ThreadPoolExecutor(1) as pool, use_cases_check._lock:
+        assert pool.submit(checker_of, words).result(timeout=5) is built
+
+
+TEXT = "w1 w3 w9 w12\nw4 newt w6 w9 w10\nw7 w8"
+LIMITS = Limits(max_texts=100, max_tokens_per_sequence=1000, max_new_tokens=1)
+
+
+def given(start, end, *texts):
+    return GivenSpan(start, end, tuple(GivenSuggestion(text, -1.0) for text in texts))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_engine_is_told_what_is_told_without_it(name):
+    """Words with digits have no neighbours, so the caller suggests some."""
+    spans = (given(6, 8, "w4", "w5"), given(13, 20, "w5", "w4 w5"), given(24, 30, "w7 w8 w9"))
+    one = loaded(tokenizer())
+    one.checkpoint.model = model(name)
+    checked = run_to_completion(check(one, CheckCommand(TEXT, 0.0, 9, CheckSettings(given=spans)), LIMITS))
+    issues = check_directly(model(name), tokenizer(), TEXT, threshold=0.0, max_suggestions=9, given=spans)
+    assert [issue[:3] for issue in checked.issues] == [issue[:3] for issue in issues]
+    assert {(6, 8), (13, 20), (24, 30)} <= {(issue.start, issue.end) for issue in issues}
+    for one_issue, other in zip(checked.issues, issues, strict=True):
+        assert one_issue.probability == pytest.approx(other.probability, rel=1e-3)

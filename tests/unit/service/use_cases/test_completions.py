@@ -1,0 +1,266 @@
+"""The completions use case: prompts, prompt scores, token texts and offsets."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from models.arrays import to_numpy
+from models.decoding.parameters import DecodingParameters
+from models.errors import InvalidInputError, UnsupportedParameterError
+from models.language_model import TopTokens, score_sequences
+from models.vocabulary import BOS, EOS, UNK
+from service.engine.calls import Predict, run_single
+from service.engine.job import iter_outputs, run_to_completion
+from service.engine.loaded_model import LoadedModel
+from service.use_cases import completions as module
+from service.use_cases.completions import (
+    CompletionCommand,
+    EntryBuilder,
+    PromptTokens,
+    TokenEntries,
+    complete_prompts,
+    score_prompt_tokens,
+)
+from service.use_cases.inputs import Limits
+from tests.support import families
+from training.progress import Silent
+from training.tokenizer import TokenizerSettings, learn_tokenizer
+
+LIMITS = Limits(max_texts=100, max_tokens_per_sequence=1000, max_new_tokens=100)
+W2 = 5  # the id of the word w2
+
+
+def loaded(direction="forward"):
+    tokenizer = families.tokenizer()
+    manifest = SimpleNamespace(vocab_size=len(tokenizer.vocabulary), direction=direction)
+    checkpoint = SimpleNamespace(model=families.model("lstm"), tokenizer=tokenizer, manifest=manifest)
+    return LoadedModel("lstm@1", checkpoint)
+
+
+def command(*prompts, **options):
+    parameters = DecodingParameters(max_tokens=3, strategy="greedy", ignore_eos=True)
+    named = tuple((f"prompt[{place}]", prompt) for place, prompt in enumerate(prompts))
+    defaults = {
+        "parameters": parameters,
+        "n": 1,
+        "echo": False,
+        "logprobs": 0,
+        "as_ids": False,
+        "model": None,
+    }
+    return CompletionCommand(prompts=named, **{**defaults, **options})
+
+
+def best_after(*ids, after_bos):
+    """The log-probability of the most probable token that may be generated."""
+    model = families.model("lstm")
+    state = (model.initial_state if after_bos else model.empty_state)(1)
+    for token in ids:
+        state = model.advance(state, np.array([token]))
+    return to_numpy(model.next_log_probs(state))[0, 3:].max()
+
+
+def test_a_text_is_read_after_the_start_and_ids_as_they_are():
+    prompts = ["w2", (BOS, W2), (W2,), "", (BOS,)]
+    done = run_to_completion(complete_prompts(loaded(), command(*prompts), LIMITS))
+    first = [part.entries.logprobs[0] for part in done.parts]
+    with_start, without = best_after(W2, after_bos=True), best_after(W2, after_bos=False)
+    assert with_start != pytest.approx(without, abs=1e-4)
+    start = best_after(after_bos=True)
+    assert first == pytest.approx([with_start, with_start, without, start, start], abs=1e-5)
+
+
+def test_an_echo_scores_a_text_after_the_start_and_ids_as_they_are():
+    options = {"echo": True, "parameters": None}
+    done = run_to_completion(
+        complete_prompts(loaded(), command("w2 w2", (BOS, W2, W2), (W2, W2), **options), LIMITS)
+    )
+    text, with_start, without = (part.entries.logprobs for part in done.parts)
+    assert text[0] is with_start[0] is without[0] is None
+    assert text[1] == with_start[2] != without[1]
+
+
+def test_long_prompts_are_not_said_again_for_every_choice():
+    few = dataclasses.replace(LIMITS, max_reply_entries=10)
+    options = {"echo": True, "logprobs": None, "parameters": None}
+    with pytest.raises(InvalidInputError, match="repeat 180 characters of prompts; at most 160"):
+        run_to_completion(complete_prompts(loaded(), command("w2 " * 20, n=3, **options), few))
+    said = command("w2 " * 60, n=1, **options)
+    assert run_to_completion(complete_prompts(loaded(), said, few)).parts[0].text == "w2 " * 60
+
+
+def test_prompts_read_from_right_to_left_are_refused():
+    with pytest.raises(UnsupportedParameterError):
+        run_to_completion(complete_prompts(loaded("backward"), command("w2"), LIMITS))
+
+
+def test_events_are_the_echo_then_each_token_the_last_with_the_end():
+    told = [
+        item.value
+        for item in iter_outputs(complete_prompts(loaded(), command("w2", echo=True), LIMITS, stream=True))
+    ]
+    *parts, done = told
+    assert [part.num_generated for part in parts] == [0, 1, 1, 1]
+    assert [part.finish_reason for part in parts] == [None, None, None, "length"]
+    assert (done.parts, done.num_generated, done.num_prompt_tokens) == ([], 3, 1)
+
+
+def test_a_work_that_is_closed_closes_what_it_waits_for():
+    work = complete_prompts(loaded(), command("w2"), LIMITS, stream=True)
+    next(work)
+    work.close()
+    assert work.gi_frame is None
+
+
+PROMPTS = [
+    PromptTokens(np.array(ids), after_bos)
+    for ids, after_bos in [
+        ([4, 5, 6, 0, 9, 2, 1, 7], True),
+        ([5], False),
+        ([BOS, 7, 8, 9, EOS], False),
+        ([4, 5, 6, 0, 9, 2, 1, 7], False),
+        ([4, 5, 6, 0, 9, 2, 1, 7], True),
+        ([30, 31, 32], True),
+    ]
+]
+
+
+def step_by_step(model, prompt):
+    """The whole distributions in the places of a prompt's tokens but the first."""
+    state = (model.initial_state if prompt.after_bos else model.empty_state)(1)
+    rows = []
+    for token in prompt.ids[:-1]:
+        state = model.advance(state, np.array([token]))
+        rows.append(to_numpy(model.next_log_probs(state))[0])
+    return np.array(rows).reshape(-1, len(model.vocabulary))
+
+
+@pytest.mark.parametrize("top", [0, 1, 3, 100])
+@pytest.mark.parametrize("name", families.NAMES)
+def test_scores_and_ranks_are_those_of_a_slow_loop(name, top, monkeypatch):
+    model = families.model(name)
+    monkeypatch.setattr(module, "BLOCK_ENTRIES", 3 * len(model.vocabulary))
+    for prompt, scores in zip(
+        PROMPTS, run_to_completion(score_prompt_tokens(model, PROMPTS, top=top)), strict=True
+    ):
+        want = step_by_step(model, prompt)
+        chosen = want[np.arange(len(want)), prompt.ids[1:]]
+        assert scores.log_probs[1:] == pytest.approx(chosen, abs=2e-5)
+        assert scores.tops.ids.shape == (len(prompt.ids), min(top, len(model.vocabulary)))
+        best = -np.sort(-want, axis=1)[:, :top]
+        assert scores.tops.log_probs[1:] == pytest.approx(best, abs=2e-5)
+        of_ids = np.take_along_axis(want, scores.tops.ids[1:], axis=1)
+        assert of_ids == pytest.approx(best, abs=2e-5)
+
+
+@pytest.mark.parametrize("name", ["ngram", "lstm", "mixture"])
+def test_a_ranked_score_is_that_of_scoring_whole(name):
+    model = families.model(name)
+    ids = np.random.default_rng(0).integers(3, 40, 500)
+    ranked = run_to_completion(score_prompt_tokens(model, [PromptTokens(ids, after_bos=True)], top=2))[0]
+    whole = score_sequences(model, model.initial_state(1), ids[None], np.array([500]))[0]
+    assert ranked.log_probs[1:] == pytest.approx(whole[1:], abs=1e-5)
+
+
+def predictions(work):
+    """How many distributions each call asks for."""
+    answer, counts = None, []
+    while True:
+        try:
+            call = work.send(answer)
+        except StopIteration:
+            return counts
+        if isinstance(call, Predict):
+            counts.append(len(call.state))
+        answer = run_single(call) if call is not None else None
+
+
+def test_no_more_distributions_than_a_block_are_held(monkeypatch):
+    model = families.model("ngram")
+    monkeypatch.setattr(module, "BLOCK_ENTRIES", 10 * len(model.vocabulary))
+    prompts = [PromptTokens(np.full(length, 5 + length), after_bos=True) for length in (31, 30, 29, 7, 1)]
+    counts = predictions(score_prompt_tokens(model, prompts, top=1))
+    assert max(counts) <= 10
+    assert sum(counts) == sum(len(prompt.ids) - 1 for prompt in prompts)
+
+
+def test_equal_prompts_are_read_once():
+    model = families.model("ngram")
+    one = PromptTokens(np.array([5, 6, 7, 8]), after_bos=True)
+    assert sum(predictions(score_prompt_tokens(model, [one] * 9, top=1))) == 3
+
+
+TEXT = ["the cat sat on the mat .", "the dog <unk> the cat !", "Über <s> naïve </s> café 漢字"] * 30
+KINDS = [
+    {"kind": "word"},
+    {"kind": "char"},
+    {"kind": "bpe", "vocab_size": 320},
+    {"kind": "unigram", "vocab_size": 283},
+]
+
+
+@pytest.fixture(params=KINDS, ids=lambda settings: settings["kind"])
+def spoken(request, load):
+    return load(learn_tokenizer(TokenizerSettings(**request.param), TEXT, progress=Silent()))
+
+
+def entries_of(loaded, ids, **options):
+    speller, entries = EntryBuilder(loaded, **{"continues": False, **options}), TokenEntries()
+    for token in ids:
+        speller.add(entries, token, -1.0)
+    return entries
+
+
+def test_every_token_has_a_name_of_its_own(spoken):
+    speller = EntryBuilder(spoken, continues=False)
+    names = [speller.name(token) for token in range(spoken.vocab_size)]
+    assert len(set(names)) == len(names)
+    assert (names[UNK], names[BOS], names[EOS]) == ("<unk>", "<s>", "</s>")
+
+
+def test_names_joined_are_the_text(spoken):
+    names = entries_of(spoken, spoken.tokenizer.encode("the cat sat")).names
+    assert "".join(names).removeprefix(" ") == "the cat sat"
+
+
+@pytest.mark.parametrize("text", ["the cat sat", "Über naïve 漢字 zz 🦉!", "漢", ""])
+def test_offsets_are_where_tokens_begin(spoken, text):
+    ids = spoken.tokenizer.encode(text)
+    offsets = entries_of(spoken, ids).offsets
+    whole = spoken.tokenizer.decode(ids)
+    assert offsets == sorted(offsets)
+    for place, offset in enumerate(offsets):
+        begun = spoken.tokenizer.decode(ids[:place]).rstrip("\ufffd")
+        assert whole[:offset].rstrip("\ufffd") == begun
+
+
+def test_offsets_go_on_after_a_prompt(spoken):
+    ids = spoken.tokenizer.encode("the cat sat")
+    shift = 1 if spoken.tokenizer.leading_space else 0  # the first space is then real
+    first, second, *_ = entries_of(spoken, ids, continues=True, offset=7).offsets
+    assert (first, second) == (7, 7 + entries_of(spoken, ids).offsets[1] + shift)
+
+
+def test_the_token_itself_is_among_the_most_probable_with_the_very_same_number(spoken):
+    entries = TokenEntries()
+    top = TopTokens(np.array([5, 6]), np.array([-0.1, -np.inf], dtype=np.float32))
+    speller = EntryBuilder(spoken, continues=True)
+    speller.add(entries, 7, float(np.float32(-2.3)), top)
+    speller.add(entries, 5, float(top.log_probs[0]), top)
+    speller.add(entries, 8, -np.inf)
+    speller.add(entries, 9, None)
+    names = [speller.name(token) for token in (5, 6, 7, 8)]
+    assert entries.tops[0] == {
+        names[0]: entries.logprobs[1],
+        names[1]: -9999.0,
+        names[2]: entries.logprobs[0],
+    }
+    assert entries.tops[1] == {names[0]: entries.logprobs[1], names[1]: -9999.0}
+    assert entries.tops[2:] == [{names[3]: -9999.0}, None]
+    assert entries.logprobs[2:] == [-9999.0, None]
+
+
+def test_tokens_may_be_called_by_their_ids(spoken):
+    assert entries_of(spoken, [5, EOS], as_ids=True).names == ["token_id:5", "token_id:2"]

@@ -1,0 +1,175 @@
+"""The supervisor: failures of the system, hung workers, shared folders, preloading."""
+
+import errno
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from service.workers import supervisor as workers_supervisor
+from service.workers.pool import HEARTBEAT_INTERVAL_S, SharedStatus
+from service.workers.supervisor import LockedFolder, SignalQueue, Supervisor, Watchdog
+from tests.support.services import ROOT
+
+
+@pytest.fixture
+def supervisor():
+    one = Supervisor(2, name="host", patience_s=1)
+    one._signals = SignalQueue(())
+    yield one
+    one._signals.close()
+
+
+def test_a_worker_that_cannot_be_forked_is_tried_again_later(supervisor, monkeypatch):
+    """The memory that a worker died for may still be missing; that is no reason for the others to end."""
+
+    def refuse():
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    place = supervisor._slots[1]
+    place.due_s = 0.0
+    assert supervisor._start_due() is None
+    assert (place.pid, place.delay_s) == (None, 0.5)
+    assert 0 < supervisor._next_s() <= 0.5
+    assert supervisor._status.restarts == [0, 0]
+
+
+@pytest.fixture
+def clock():
+    """Seconds that a test sets."""
+    return [0.0]
+
+
+@pytest.fixture
+def silence(clock):
+    board = SharedStatus(2)
+    return board, Watchdog(board, 2, patience_s=5.0, clock=lambda: clock[0])
+
+
+def looks(silence, clock, count, beating=()):
+    """What so many looks find, the workers named saying that they are alive before each."""
+    board, silent = silence
+    found = []
+    for _ in range(count):
+        for worker in beating:
+            board.heartbeat(worker)
+        clock[0] = silent.due_s
+        found += silent.hung_workers()
+    return found
+
+
+def test_one_that_says_nothing_for_five_looks_hangs(silence, clock):
+    assert looks(silence, clock, 1, beating=[0, 1]) == []
+    assert looks(silence, clock, 4, beating=[0]) == []
+    assert looks(silence, clock, 1, beating=[0]) == [1]
+    assert looks(silence, clock, 5, beating=[0]) == []  # told once
+
+
+def test_one_that_has_not_begun_is_being_started(silence, clock):
+    assert looks(silence, clock, 20, beating=[0]) == []
+
+
+def test_one_that_took_the_place_of_another_is_listened_to_anew(silence, clock):
+    looks(silence, clock, 4, beating=[])
+    silence[0].mark_stopped(1)
+    assert looks(silence, clock, 10) == []
+
+
+def test_a_look_that_comes_late_counts_as_one(silence, clock):
+    """The whole machine was held up, and nobody could say anything."""
+    looks(silence, clock, 1, beating=[0, 1])
+    clock[0] += 1000
+    assert silence[1].hung_workers() == []
+    assert looks(silence, clock, 10, beating=[0, 1]) == []
+
+
+def test_nobody_is_to_speak_more_often_than_workers_do():
+    silent = Watchdog(SharedStatus(2), 2, patience_s=0.01, clock=lambda: 0.0)
+    assert silent.due_s == HEARTBEAT_INTERVAL_S
+
+
+def test_without_a_limit_nobody_is_looked_at():
+    silent = Watchdog(SharedStatus(2), 2, patience_s=0, clock=lambda: 0.0)
+    assert (silent.due_s, silent.hung_workers()) == (None, [])
+
+
+def left_over(parent, kind="weights"):
+    """A folder whose holder has died, with something in it."""
+    folder = LockedFolder(kind, parent)
+    (folder.path / "file").write_text("x")
+    os.close(folder._descriptor)
+    return folder.path
+
+
+def test_what_nobody_holds_is_removed_when_the_next_is_made(tmp_path):
+    old = left_over(tmp_path)
+    new = LockedFolder("weights", tmp_path)
+    assert (old.exists(), new.path.exists()) == (False, True)
+    new.remove()
+    assert not new.path.exists()
+
+
+def test_what_somebody_holds_stays(tmp_path):
+    held = LockedFolder("weights", tmp_path)
+    other = LockedFolder("weights", tmp_path)
+    assert held.path.exists()
+    held.remove()
+    other.remove()
+
+
+def test_one_that_another_service_sweeps_before_it_is_held_is_made_anew(tmp_path, monkeypatch):
+    make, made = tempfile.mkdtemp, []
+
+    def swept_at_first(*names):
+        made.append(Path(make(*names)))
+        if len(made) == 1:
+            made[0].rmdir()
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", swept_at_first)
+    folder = LockedFolder("weights", tmp_path)
+    assert [folder.path] == [one for one in made if one.exists()]
+    folder.remove()
+
+
+def test_other_kinds_links_and_files_are_left_alone(tmp_path):
+    kept = left_over(tmp_path, "sockets")
+    (tmp_path / "gramophone-file.weights").write_text("x")
+    (tmp_path / "gramophone-link.weights").symlink_to(kept)
+    LockedFolder("weights", tmp_path).remove()
+    assert (kept / "file").exists()
+    assert (tmp_path / "gramophone-file.weights").exists()
+    assert (tmp_path / "gramophone-link.weights").exists()
+
+
+def test_a_folder_of_somebody_s_with_such_a_name_is_left_alone(tmp_path):
+    theirs = tmp_path / "gramophone-weights-of-mine"
+    theirs.mkdir()
+    LockedFolder("weights", tmp_path).remove()
+    assert theirs.exists()
+
+
+def test_every_module_is_there():
+    names = {*workers_supervisor._ALWAYS, *workers_supervisor._NEURAL}
+    assert all(importlib.util.find_spec(name) is not None for name in names)
+
+
+def test_n_gram_models_bring_no_torch():
+    program = (
+        "import sys; from service.workers.supervisor import _ALWAYS, preload; import service.app; preload(_ALWAYS); "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_no_thread_runs_that_a_fork_would_lose():
+    program = (
+        "import threading; from service.workers.supervisor import _ALWAYS, _NEURAL, preload; import service.app; "
+        "preload([*_ALWAYS, *_NEURAL]); assert threading.active_count() == 1"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -1,0 +1,233 @@
+"""A worker's start, fair accepting of connections, and the shared board."""
+
+import asyncio
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from models.errors import InvalidInputError
+from service.workers.pool import SharedStatus, WorkerPool
+from service.workers.supervisor import Supervisor
+from service.workers.worker import _MAX_DEFERRALS, FairListener, WorkerServer
+
+
+@pytest.fixture
+def board():
+    """Worker 0 is ready and listens; 1 is about to."""
+    board = SharedStatus(2)
+    board.mark_started(0)
+    board.set_connections(0, 3)
+    return board
+
+
+async def started(board, folder, *, is_loaded=lambda: True, is_stopped=False):
+    """What a worker that takes the place of number 1 has taken over when it has started."""
+    reading, writing = os.pipe()
+    crew = WorkerPool(1, 2, "host", board, folder, folder, reading, is_restarted=True)
+    config = uvicorn.Config(None, lifespan="off", log_config=None)
+    config.load()
+    taken = []
+
+    async def take_over():
+        taken.append(board.connections[1])
+
+    async def drain():
+        pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = WorkerServer(
+            config,
+            on_signal=lambda: None,
+            drain=drain,
+            crew=crew,
+            listening=listening,
+            is_loaded=is_loaded,
+            hangs=lambda: False,
+            sync_with_peers=take_over,
+        )
+        server.lifespan = config.lifespan_class(config)
+        server.should_exit = is_stopped
+        await server.startup()
+        await asyncio.sleep(0.1)
+        told = board.connections[1], board.all_started
+        await server.shutdown()
+    os.close(writing)
+    os.close(reading)
+    return taken, *told
+
+
+def test_one_that_takes_a_place_takes_over_before_it_listens_and_tells_that_it_is_ready(board, tmp_path):
+    """Else a service of which one worker died while it loaded the first models would never be ready."""
+    assert asyncio.run(started(board, tmp_path)) == ([None], 0, True)
+
+
+def test_one_that_is_stopped_meanwhile_takes_nothing_over(board, tmp_path):
+    outcome = asyncio.run(started(board, tmp_path, is_loaded=lambda: False, is_stopped=True))
+    assert outcome == ([], None, False)
+
+
+@pytest.fixture
+def listening():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
+
+
+def listening_crew(number, board):
+    nowhere = Path("/nowhere")
+    return WorkerPool(
+        number=number, size=2, name="host", status=board, folder=nowhere, weights=nowhere, lifeline=-1
+    )
+
+
+class Watched(FairListener):
+    """Counts the turns that it leaves to others."""
+
+    num_left = 0
+
+    def _pause(self, seconds):
+        self.num_left += seconds is not None
+        super()._pause(seconds)
+
+
+async def turns_left(listening, board, count):
+    """How many turns worker 0 leaves to others before it has taken so many connections."""
+    accepted, done = [], asyncio.Event()
+
+    def connect(connection):
+        accepted.append(connection)
+        if len(accepted) == count:
+            done.set()
+
+    listener = Watched(listening.dup(), listening_crew(0, board), connect)
+    clients = [socket.create_connection(listening.getsockname()) for _ in range(count)]
+    await asyncio.wait_for(done.wait(), 20)
+    listener.close()
+    for one in (*clients, *accepted):
+        one.close()
+    return listener.num_left
+
+
+def test_a_connection_is_taken_at_once_where_nobody_has_fewer(listening):
+    board = SharedStatus(2)
+    board.set_connections(1, 3)
+    assert asyncio.run(turns_left(listening, board, 3)) == 0
+    assert board.connections == [None, 3]
+
+
+def test_one_that_takes_nothing_is_waited_for_once(listening):
+    board = SharedStatus(2)
+    board.set_connections(1, 0)
+    assert asyncio.run(turns_left(listening, board, 6)) == _MAX_DEFERRALS
+
+
+def test_one_that_does_not_listen_is_not_waited_for(listening):
+    board = SharedStatus(2)
+    board.set_connections(1, 0)
+    board.mark_stopped(1)
+    assert asyncio.run(turns_left(listening, board, 6)) == 0
+
+
+def test_it_is_waited_for_again_once_it_has_taken_something(listening):
+    async def main():
+        board = SharedStatus(2)
+        board.set_connections(1, 0)
+        listener = FairListener(listening.dup(), listening_crew(0, board), lambda _: None)
+        listener._connections, listener._unresponsive = 2, {1: 0}
+        listener._publish_count()
+        before = listener._is_deferred()
+        board.set_connections(1, 1)
+        after = listener._is_deferred()
+        listener.close()
+        return before, after
+
+    assert asyncio.run(main()) == (False, True)
+
+
+def test_connections_that_end_are_counted_off(listening):
+    async def main():
+        board = SharedStatus(2)
+        listener = FairListener(listening.dup(), listening_crew(1, board), lambda _: None)
+        listener._connections = 2
+        listener.connection_ended()
+        now = board.connections
+        listener.close()
+        return now, board.connections
+
+    assert asyncio.run(main()) == ([None, 1], [None, None])
+
+
+def crew(number=1, size=3):
+    folder = Path("/run/ours")
+    return WorkerPool(
+        number=number,
+        size=size,
+        name="pod",
+        status=SharedStatus(size),
+        folder=folder,
+        weights=folder,
+        lifeline=-1,
+    )
+
+
+def test_each_has_a_name_a_socket_and_others():
+    one = crew()
+    assert one.process_name == "pod-1"
+    assert one.process_names == ["pod-0", "pod-1", "pod-2"]
+    assert one.socket_of(2) == Path("/run/ours/2.sock")
+    assert one.peer_numbers == [0, 2]
+
+
+@pytest.mark.parametrize(("cores", "size", "threads"), [(8, 2, 4), (8, 3, 2), (2, 4, 1)])
+def test_cores_are_shared(monkeypatch, cores, size, threads):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert crew(0, size).num_threads == threads
+
+
+def test_workers_are_pinned_round_and_round(monkeypatch):
+    pinned = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 6})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: pinned.append(cores))
+    for number in range(3):
+        crew(number).pin()
+    assert pinned == [{4}, {6}, {4}]
+
+
+def test_a_board_knows_who_listens_and_who_has_ever_been_ready():
+    board = SharedStatus(2)
+    assert (board.connections, board.all_started, board.restarts) == ([None, None], False, [0, 0])
+    board.set_connections(0, 7)
+    board.mark_started(0)
+    board.mark_started(1)
+    board.set_connections(1, 2)
+    board.mark_stopped(1)
+    board.mark_restarted(1)
+    assert (board.connections, board.all_started, board.restarts) == ([7, None], True, [0, 1])
+
+
+def test_a_board_is_one_for_all_processes():
+    board = SharedStatus(1)
+    child = os.fork()
+    if not child:
+        board.set_connections(0, 5)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert board.connections == [5]
+
+
+def test_a_folder_with_too_long_a_path_is_told_of_and_left_clean(monkeypatch, tmp_path):
+    folder = tmp_path / (60 * "x") / (60 * "y")
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    one = Supervisor(2, name=None, patience_s=1)
+    with socket.socket() as listening, pytest.raises(InvalidInputError, match="set TMPDIR to a shorter one"):
+        one.run(listening)
+    assert not list(folder.iterdir())
+
+
+def test_a_name_must_leave_room_for_the_number():
+    with pytest.raises(InvalidInputError, match="has 60 characters; with several workers 59 are the most"):
+        Supervisor(2, name=60 * "x", patience_s=1)

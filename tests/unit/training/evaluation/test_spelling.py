@@ -1,0 +1,145 @@
+"""`run_check_task`: errors put into text, and how well they are found."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.checking.sentences import sentence_splitter_for
+from models.checkpoint.documents import CalibrationStore
+from models.errors import InvalidInputError, UnsupportedParameterError
+from tests.support.text_models import SENTENCES, trigram
+from training.commands import run_train
+from training.evaluation.spelling import (
+    KINDS,
+    Detections,
+    ErrorInjector,
+    best_threshold,
+    f_score,
+    figures_at_threshold,
+    run_check_task,
+)
+from training.progress import SILENT
+
+COUNTS = {word: 5 for line in SENTENCES for word in line.split()}
+
+
+def damager(kind, rate=0.5, seed=0):
+    return ErrorInjector(COUNTS, kind=kind, rate=rate, random=np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_error_stands_where_it_says_and_the_rest_is_as_it_was(kind):
+    cutter, put = sentence_splitter_for(trigram()[1]), damager(kind)
+    number = 0
+    for line in SENTENCES:
+        damaged = put.inject_errors(cutter.sentence(line))
+        text, shift = damaged.text, 0
+        for error in damaged.errors:
+            begin = error.start + shift
+            wrong = text[begin : error.end + shift]
+            text = text[:begin] + error.meant + text[error.end + shift :]
+            shift += len(error.meant) - len(wrong)
+            assert wrong != error.meant
+            words = wrong.split()
+            assert all(w in COUNTS for w in words) == (kind == "real_word") or kind == "space"
+        assert text == line
+        number += len(damaged.errors)
+    assert number > 10
+
+
+def test_no_error_without_a_rate():
+    cutter = sentence_splitter_for(trigram()[1])
+    assert all(
+        not damager(kind, rate=0.0).inject_errors(cutter.sentence(SENTENCES[0])).errors for kind in KINDS
+    )
+
+
+def found(errors, alarms):
+    return Detections(np.array(errors), np.zeros(len(errors), dtype=bool), np.array(alarms))
+
+
+def test_figures_are_those_counted_by_hand():
+    some = Detections(np.array([0.9, 0.6, -np.inf]), np.array([True, False, False]), np.array([0.7, 0.1]))
+    figures = figures_at_threshold(some, 0.5)
+    assert (figures.precision, figures.recall) == (2 / 3, 2 / 3)
+    assert figures.f0_5 == pytest.approx(2 / 3)
+    assert figures.correction_accuracy == 0.5
+    assert f_score(0.5, 0.25) == pytest.approx(1.25 * 0.125 / (0.125 + 0.25))
+
+
+def test_the_best_threshold_is_the_best_of_all():
+    random = np.random.default_rng(2)
+    some = found(random.random(40) ** 0.5, random.random(80))
+    every = [figures_at_threshold(some, t).f0_5 for t in np.concatenate([some.errors, some.alarms])]
+    assert figures_at_threshold(some, best_threshold(some)).f0_5 == max(every)
+    assert best_threshold(found([-np.inf], [0.5])) == 1.0
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checking")
+    (folder / "text.txt").write_text("\n".join(SENTENCES))
+    for name, settings in {"words": ["ngram.order=3"], "backward": ["ngram.direction=backward"]}.items():
+        run_train("ngram", name=name, registry=folder, corpus=[folder / "text.txt"], assignments=settings)
+    return folder
+
+
+def evaluated(registry, model="words", **options):
+    fixed = {"corpus": [registry / "text.txt"], "registry": registry, "device": "cpu", "progress": SILENT}
+    return run_check_task(model, **{**fixed, "sample": 280, **options})
+
+
+def test_both_contexts_find_more_than_surprisal_does(registry):
+    result = evaluated(registry, kinds=("real_word",))
+    json.dumps(result, allow_nan=False)
+    figures = result["kinds"]["real_word"]
+    assert figures["errors"] > 2
+    assert figures["tuned"]["f0_5"] > figures["surprisal"]["f0_5"]
+    assert figures["tuned"]["f0_5"] >= figures["left_only"]["f0_5"]
+
+
+def test_the_same_seed_gives_the_same_figures(registry):
+    assert evaluated(registry, seed=3, kinds=("non_word",)) == evaluated(
+        registry, seed=3, kinds=("non_word",)
+    )
+
+
+def test_what_thresholds_are_worth_is_kept_for_the_service(registry):
+    result = evaluated(registry, save_calibration=True)
+    kept = CalibrationStore(Path(registry)).read("words@1")
+    assert [point.precision for point in kept.points] == [p["precision"] for p in result["thresholds"]]
+    assert kept.kinds == list(KINDS)
+    assert kept.words_per_error > 5
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"sample": 0}, "--sample is 0"),
+        ({"kinds": ("typo",)}, "'typo'.*real_word"),
+        ({"kinds": ()}, "names none"),
+    ],
+)
+def test_wrong_options_are_named(registry, options, said):
+    with pytest.raises(InvalidInputError, match=said):
+        evaluated(registry, **options)
+
+
+def test_a_model_that_reads_backward_is_refused(registry):
+    with pytest.raises(UnsupportedParameterError, match="right to left"):
+        evaluated(registry, "backward")
+
+
+def test_one_line_is_too_few_to_choose_a_threshold(registry, tmp_path):
+    (tmp_path / "one.txt").write_text(SENTENCES[0])
+    with pytest.raises(InvalidInputError, match="has 1 line; at least 2"):
+        evaluated(registry, corpus=[tmp_path / "one.txt"])
+    assert evaluated(registry, sample=1)["lines"] == 2
+
+
+def test_a_text_without_an_error_calibrates_nothing(registry, tmp_path):
+    (tmp_path / "short.txt").write_text("1 2\n3 4\n")
+    with pytest.raises(InvalidInputError, match="no error was put into the text"):
+        evaluated(registry, corpus=[tmp_path / "short.txt"], save_calibration=True)

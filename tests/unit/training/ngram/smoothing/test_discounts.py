@@ -1,0 +1,154 @@
+"""Discounts from counts of counts, and Good-Turing smoothing with Katz back-off."""
+
+import numpy as np
+import pytest
+
+from models.vocabulary import BOS, EOS, UNK, Vocabulary
+from training.corpus import EncodedCorpus
+from training.ngram.estimate import estimate, smooth
+from training.ngram.smoothing.good_turing import GoodTuring, _back_off, _remaining_mass, discount_ratios
+from training.ngram.smoothing.interface import (
+    FALLBACK_DISCOUNTS,
+    Discounts,
+    modified_discounts,
+    single_discount,
+)
+from training.progress import Silent
+
+
+def smoothed(sentences, vocab_size, *, order):
+    return smooth(EncodedCorpus.from_sentences(sentences), vocab_size, order=order, progress=Silent())
+
+
+def test_modified_discounts_follow_the_formula():
+    """With n = 8, 4, 2, 1: Y = 8/16, D = 1 − 2·½·4/8, 2 − 3·½·2/4, 3 − 4·½·1/2."""
+    assert modified_discounts([99, 8, 4, 2, 1]) == pytest.approx((0.5, 1.25, 2.0))
+
+
+def test_no_count_of_four_is_no_obstacle():
+    assert modified_discounts([0, 8, 4, 2, 0]) == pytest.approx((0.5, 1.25, 3.0))
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_a_missing_count_allows_no_estimate(missing):
+    counts_of_counts = [0, 8, 4, 2, 1]
+    counts_of_counts[missing] = 0
+    assert modified_discounts(counts_of_counts) is None
+
+
+def test_a_negative_discount_is_no_estimate():
+    assert modified_discounts([0, 8, 1, 9, 0]) is None  # D₂ = 2 − 3·0.8·9
+
+
+def test_one_discount_follows_the_formula():
+    assert single_discount([0, 6, 2]) == Discounts.same(6 / 10)
+    assert single_discount([0, 0, 2]) is None
+    assert single_discount([0, 6, 0]) is None
+
+
+def test_good_turing_ratios_follow_the_formula():
+    """With k = 5 and n = 60, 20, 10, 6, 4, 2: the share is 6·2/60 = 1/5; r*/r = 2/3, 3/4, 4/5, 5/6, 3/5."""
+    expected = [(ratio - 1 / 5) / (4 / 5) for ratio in (2 / 3, 3 / 4, 4 / 5, 5 / 6, 3 / 5)]
+    assert discount_ratios([0, 60, 20, 10, 6, 4, 2]) == pytest.approx(expected)
+
+
+def test_good_turing_ratios_free_as_much_as_was_seen_once():
+    n = [0, 60, 20, 10, 6, 4, 2]
+    ratios = discount_ratios(n)
+    assert sum(n[r] * r * (1 - ratio) for r, ratio in enumerate(ratios, start=1)) == pytest.approx(n[1])
+
+
+def test_good_turing_discounts_fewer_counts_where_higher_ones_allow_no_estimate():
+    """With n₅ = 0 the counts 5 and 4 are out (4 would be left with nothing), and 3 is the highest."""
+    assert len(discount_ratios([0, 60, 20, 10, 6, 0, 2])) == 3
+
+
+def test_good_turing_has_no_estimate_from_hardly_anything():
+    assert discount_ratios([0, 3, 3, 1, 0, 0, 0]) is None
+    assert discount_ratios([0, 0, 0, 0, 0, 0, 0]) is None
+
+
+def test_degenerate_orders_fall_back_and_are_named(corpus, vocabulary):
+    result = estimate(corpus, vocabulary, order=3, progress=Silent())
+    assert result.fallback_orders == (1, 2, 3)
+    assert result.discounts == (FALLBACK_DISCOUNTS,) * 3
+
+
+def test_unigrams_by_hand():
+    """Order 1, text "3 3 4" + </s>: total 4, D(2) = 1, D(1) = ½, γ = 2/4 over 5 words."""
+    ((_, weights),) = smoothed([[3, 3, 4]], 6, order=1).orders
+    probs = 10.0 ** weights.log10_probs.astype(np.float64)
+    assert probs[[UNK, 3, 4, 5]] == pytest.approx([0.1, 0.35, 0.225, 0.1], rel=1e-6)
+    assert probs[BOS] == 0
+    assert probs[EOS] == pytest.approx(0.225)
+
+
+def test_lower_orders_count_different_predecessors():
+    """Word "3" occurs three times but only ever after <s>: as a unigram it weighs no more than 4."""
+    (_, unigrams), _ = smoothed([[3, 4], [3, 4], [3, 4]], 5, order=2).orders
+    assert unigrams.log10_probs[3] == unigrams.log10_probs[4]
+
+
+def test_words_that_never_occur_get_what_unknown_words_get(model, vocabulary):
+    row = model.next_log_probs(model.initial_state(1))[0]
+    assert row[vocabulary.id_of("never-seen")] == row[UNK]
+
+
+def test_counts_name_every_order(corpus, vocabulary):
+    assert estimate(corpus, vocabulary, order=3, progress=Silent()).num_ngrams == (10, 10, 8)
+
+
+VOCABULARY = Vocabulary(["a", "b"])
+
+
+def row_after(texts, context, *, order=2):
+    model = estimate(
+        EncodedCorpus.from_sentences(texts),
+        VOCABULARY,
+        order=order,
+        smoothing=GoodTuring(),
+        progress=Silent(),
+    ).model
+    state = model.empty_state(1)
+    for word in context:
+        state = model.advance(state, np.array([word]))
+    return np.exp(model.next_log_probs(state)[0], dtype=np.float64)
+
+
+def test_a_context_with_high_counts_only_is_counted_once_more():
+    """7 times b comes after a and nothing else: b gets 7/8, the rest share 1/8."""
+    row = row_after([[3, 4]] * 7, [3])
+    assert row[4] == pytest.approx(7 / 8, rel=1e-6)
+    assert row[[UNK, EOS, 3]].sum() == pytest.approx(1 / 8, rel=1e-6)
+
+
+def test_where_every_word_was_seen_nothing_is_discounted():
+    """After a come <unk>, a, b and </s>, once each: no word is left that could take what is freed."""
+    row = row_after([[3, 0], [3, 3, 4], [3]], [3])
+    assert row[[UNK, EOS, 3, 4]] == pytest.approx([1 / 4] * 4, rel=1e-6)
+
+
+def test_what_remains_is_summed_term_by_term():
+    """The shorter context is number 1: n-grams 2 to 5, of which 2 and 4 are listed, and 1e-15 for unlisted words."""
+    prefixes = np.array([0, 0, 1, 1, 1, 1, 2], dtype=np.int32)
+    lower = np.array([9.0, 9.0, 0.5, 2e-15, 0.5, 4e-15, 9.0])
+    listed = np.array([2, 4], dtype=np.int32)
+    mass = _remaining_mass(listed, prefixes, lower, np.array([9.0, 1e-15, 9.0]))
+    assert mass == pytest.approx(7e-15, rel=1e-12, abs=0)
+
+
+def test_a_tiny_remainder_keeps_its_digits():
+    """One context lists two of three words of the shorter one; the third has 1e-14 there."""
+    int32 = {"dtype": np.int32}
+    _, backoffs, unlisted = _back_off(
+        np.array([0, 0], **int32),
+        np.array([0, 2], **int32),
+        np.array([1, 3], **int32),
+        np.array([4], **int32),
+        np.array([0.0, 0.5, 1.0]),
+        np.array([0, 0, 0], **int32),
+        np.array([0.3, 1e-14, 0.7]),
+        np.zeros(1),
+    )
+    assert unlisted == pytest.approx([0.5 / 4])
+    assert backoffs == pytest.approx([0.5 / 4 / 1e-14], rel=1e-12)

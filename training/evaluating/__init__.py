@@ -1,1 +1,0 @@
-"""What a model does on a text, in figures."""
