@@ -132,10 +132,10 @@ class TokenInfo(NamedTuple):
     top: TopTokens | None
 
 
-class TokenNode(NamedTuple):
+class HypothesisNode(NamedTuple):
     """A token and what stands before it."""
 
-    previous: "TokenNode | None"
+    previous: "HypothesisNode | None"
     token: int
     info: TokenInfo
 
@@ -156,7 +156,7 @@ class Beam:
 
     row: int
     total: float = 0.0
-    end: TokenNode | None = None
+    end: HypothesisNode | None = None
     tail: Tail = _EMPTY_TAIL
 
 
@@ -171,11 +171,11 @@ class FinishedBeam(NamedTuple):
     """
 
     score: float
-    end: TokenNode | None
+    end: HypothesisNode | None
     eos: TokenInfo | None
     full: bool
 
-    def nodes(self) -> list[TokenNode]:
+    def nodes(self) -> list[HypothesisNode]:
         """Its tokens in order, `</s>` aside."""
         links, link = [], self.end
         while link is not None:
@@ -274,7 +274,7 @@ class BeamSearch:
                     self._finish(group, total, beam.end, eos=told)
                     taken.append(token)
                 continue
-            link = TokenNode(beam.end, token, told)
+            link = HypothesisNode(beam.end, token, told)
             tail = self._stops.advance(beam.tail, token) if self._stops else beam.tail
             if tail.stopped or full:
                 if rank < self._size or full:
@@ -292,7 +292,7 @@ class BeamSearch:
         self,
         group: _Group,
         total: float,
-        end: TokenNode | None,
+        end: HypothesisNode | None,
         *,
         eos: TokenInfo | None = None,
         full: bool = False,

@@ -423,7 +423,7 @@ class SentenceScores(NamedTuple):
         return np.add.reduceat(self.log_probs, self.offsets[:-1], dtype=np.float64)
 
 
-def score_sentence_lines(
+def score_lines(
     model: NGramModel, tokenizer: Tokenizer, lines: Sequence[str], *, threads: int = 1
 ) -> SentenceScores:
     """Score each line as a sentence after `<s>`, its `</s>` included.

@@ -60,7 +60,7 @@ def read_items(
     scores: Sequence[str] | None,
     reserved: Callable[[str], bool] | None = None,
 ) -> Iterator[ListOrBadLine]:
-    """Lists as the options say; see `models.reranking.formats.read_lists`.
+    """Lists as the options say; see `models.reranking.formats.reader.read_lists`.
 
     Raises:
         FormatError: a file is missing or damaged, of no known format, or references do not fit.

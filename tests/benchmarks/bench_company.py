@@ -60,7 +60,7 @@ def request(endpoint, **body):
 
 async def answer(connection, asked):
     """The body of the answer, which must be one."""
-    reply = await connection.ask(asked)
+    reply = await connection.send(asked)
     assert (reply.status, reply.error) == (200, None), reply.body
     return reply.body
 

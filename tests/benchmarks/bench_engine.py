@@ -70,7 +70,7 @@ async def generate(port, tokens, stream):
     """One connection's request; how many tokens came."""
     connection = await Connection.open(Target.parse(f"http://127.0.0.1:{port}"))
     body = {"prompt": "w5 w6", "max_tokens": tokens, "ignore_eos": True, "stream": stream, "seed": 1}
-    reply = await connection.ask(Request("/v1/generate", json.dumps(body).encode()))
+    reply = await connection.send(Request("/v1/generate", json.dumps(body).encode()))
     connection.close()
     assert reply.status == 200, reply.body
     return reply.num_tokens

@@ -125,7 +125,7 @@ async def type_keys(target, model, lines, seconds):
     typed = (line[:end] for line in itertools.cycle(lines) for end in range(1, len(line) + 1))
     while (sent_s := time.perf_counter()) < until_s:
         body = {"text": next(typed), "model": model, "session": "typist"}
-        reply = await connection.ask(Request("/v1/autocomplete", json.dumps(body).encode()))
+        reply = await connection.send(Request("/v1/autocomplete", json.dumps(body).encode()))
         assert reply.status == 200, reply.body
         times.append(1e3 * (reply.ended_s - sent_s))
         await asyncio.sleep(_PAUSE_S)

@@ -130,7 +130,7 @@ def main() -> None:
                 )
             )
             outcome = run_steps(cross_fit(data, folds, TuningSettings()))
-            chosen = begins + data.places[outcome.held_out]
+            chosen = begins + data.candidate_indices[outcome.held_out]
             show(f"{label}; for {name}, {time.process_time() - began:.0f} s", chosen, best, statistics)
 
 

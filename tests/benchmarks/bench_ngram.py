@@ -31,7 +31,7 @@ from models.checkpoint.load import load_checkpoint
 from models.ngram.arpa_reader import read_arpa
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import build_automaton, list_ngrams, quantise_automaton
-from models.ngram.model import NGramModel, NGramState, score_sentence_lines, score_sentences
+from models.ngram.model import NGramModel, NGramState, score_lines, score_sentences
 from models.tokenizers import Tokenizer
 from models.vocabulary import EOS
 
@@ -49,7 +49,7 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.manifest import read_manifest, verify_files
 from models.ngram.automaton import Automaton
 from models.ngram.model import NGramModel
-from models.ngram.verification import verify
+from models.ngram.build import verify_automaton
 from models.tokenizers import load_tokenizer
 
 folder = Path(sys.argv[1])
@@ -63,7 +63,7 @@ vocabulary = load_tokenizer(folder).vocabulary
 model = timed("open the file", lambda: NGramModel(Automaton.load(folder / "ngram.bin"), vocabulary))
 tokens, lengths = np.array([[11, 42, 7, 2]]), np.array([4])
 timed("first score", lambda: model.score(model.initial_state(1), tokens, lengths))
-timed("verify every index and value", lambda: verify(model.automaton, folder / "ngram.bin"))
+timed("verify every index and value", lambda: verify_automaton(model.automaton, folder / "ngram.bin"))
 timed("verify hashes", lambda: verify_files(folder, read_manifest(folder)))
 timed("golden test", lambda: replay_golden(folder, model, device="cpu"))
 timed("all of load_checkpoint, tokenizer included", lambda: load_checkpoint(folder))
@@ -209,8 +209,8 @@ def bench_scoring(
             "ids": lambda: model.score_ragged(starts, tokens, begins),
             "ids, 2 threads": lambda: model.score_ragged(starts, tokens, begins, threads=2),
             "ids without </s>": lambda: score_sentences(model, ids, offsets),
-            "lines": lambda: score_sentence_lines(model, tokenizer, lines),
-            "lines, 2 threads": lambda: score_sentence_lines(model, tokenizer, lines, threads=2),
+            "lines": lambda: score_lines(model, tokenizer, lines),
+            "lines, 2 threads": lambda: score_lines(model, tokenizer, lines, threads=2),
             "ids, quantised": lambda: coded.score_ragged(starts, tokens, begins),
             "kenlm full_scores": lambda: exhaust(map(exhaust, map(oracle.full_scores, lines))),
             "kenlm score": lambda: exhaust(map(oracle.score, lines)),
@@ -220,8 +220,8 @@ def bench_scoring(
     print(f"scoring {num_tokens:,} tokens")
     for name, value in seconds.items():
         print(f"  {name:18} {num_tokens / value / 1e6:6.2f} M tokens/s  {baseline / value:5.2f}x full_scores")
-    exact = score_sentence_lines(model, tokenizer, lines).log_probs.mean(dtype=np.float64)
-    rounded = score_sentence_lines(coded, tokenizer, lines).log_probs.mean(dtype=np.float64)
+    exact = score_lines(model, tokenizer, lines).log_probs.mean(dtype=np.float64)
+    rounded = score_lines(coded, tokenizer, lines).log_probs.mean(dtype=np.float64)
     theirs = sum(log10 for line in lines for log10, _, _ in oracle.full_scores(line)) / num_tokens
     print(
         f"  perplexity {math.exp(-exact):.4f}, quantised {math.exp(-rounded):.4f} "

@@ -89,7 +89,7 @@ def check_same_work(servers, workload):
 async def replies(target, requests):
     """Bodies of the answers, asked one after the other."""
     connection = await Connection.open(target)
-    bodies = [(await connection.ask(request)).body for request in requests]
+    bodies = [(await connection.send(request)).body for request in requests]
     connection.close()
     return bodies
 

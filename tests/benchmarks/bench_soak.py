@@ -35,7 +35,7 @@ MODELS = "mixture,ngram@champion"
 HERE = Path(__file__).parent
 SERVE = "from service.app import serve; from service.settings import read_settings; serve(read_settings())"
 LEAK = """
-from service.routes.limits import BodyLimit
+from service.middleware.limits import BodyLimit
 kept, answer = [], BodyLimit.__call__
 async def leaking(self, *given):
     kept.append(b"x" * {num_bytes})

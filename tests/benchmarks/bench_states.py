@@ -46,7 +46,7 @@ def words_of(registry, model):
 
 async def ask(connection, path, body):
     """A reply's JSON."""
-    reply = await connection.ask(Request(path, json.dumps(body).encode()))
+    reply = await connection.send(Request(path, json.dumps(body).encode()))
     assert reply.status == 200, reply.body
     return json.loads(reply.body)
 

@@ -214,7 +214,7 @@ def test_any_text_is_answered(http, text, model):
 
 def test_tokens_are_sorted_before_anybody_types(server):
     loaded = server.app.state.services.host.resolve("broken")
-    assert "folded" in vars(vars(loaded)["spelled_tokens"])
+    assert "folded" in vars(vars(loaded)["token_trie"])
 
 
 def test_a_key_in_the_middle_of_a_word_waits_for_no_model(server, http):

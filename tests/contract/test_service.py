@@ -253,7 +253,7 @@ def traced(registry, spans, monkeypatch):
     """A service whose spans are kept here."""
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(spans))
-    monkeypatch.setattr(composition, "make_provider", lambda _endpoint: provider)
+    monkeypatch.setattr(composition, "make_tracer_provider", lambda _endpoint: provider)
     settings = Settings(registry=registry.root, models=("mixture",), otlp_endpoint="http://collector:4318")
     with running(settings) as server, httpx.Client(base_url=server.url) as client:
         yield client

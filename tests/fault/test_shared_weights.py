@@ -15,12 +15,12 @@ LOAD = """
 import hashlib, json, sys
 from pathlib import Path
 from models.checkpoint.load import load_checkpoint
-from models.scoring import pad
+from models.language_model import pad_sequences
 checkpoint, shared = sys.argv[1:]
 digest, models = hashlib.sha256(), []
 for precision in ("float32", "int8"):
     model = load_checkpoint(Path(checkpoint), precision=precision, shared=Path(shared)).model
-    digest.update(model.score(model.initial_state(2), *pad([[3, 4, 5], [6]])).tobytes())
+    digest.update(model.score(model.initial_state(2), *pad_sequences([[3, 4, 5], [6]])).tobytes())
     models.append(model)
 with open("/proc/self/maps") as maps:
     inodes = sorted(line.split()[4] for line in maps if shared in line)
@@ -32,15 +32,15 @@ TAKE = """
 import json, sys, time
 from pathlib import Path
 import numpy as np
-from models.shelf import SharedShelf
+from models.tensor_files import SharedWeightCache
 made = []
 def make():
     made.append(1)
     time.sleep(0.02)
     return {"values": np.full(5000, 7, np.int8)}
-shelf = SharedShelf(Path(sys.argv[1]), "key")
+cache = SharedWeightCache(Path(sys.argv[1]), "key")
 sys.stdin.readline()
-held = [shelf.take(str(number), make) for number in range(10)]
+held = [cache.get_or_make(str(number), make) for number in range(10)]
 with open("/proc/self/maps") as maps:
     inodes = sorted({line.split()[4] for line in maps if sys.argv[1] in line})
 print(json.dumps([len(made), inodes, all((one["values"] == 7).all() for one in held)]), flush=True)
@@ -51,13 +51,13 @@ DIE = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from models import shelf
-write = shelf.write_sealed
+from models import tensor_files
+write = tensor_files.write_hashed_tensors
 def dies(file, arrays):
     write(file, arrays)
     os.kill(os.getpid(), signal.SIGKILL)
-shelf.write_sealed = dies
-shelf.SharedShelf(Path(sys.argv[1]), "key").take("a", lambda: {"values": np.zeros(5000, np.int8)})
+tensor_files.write_hashed_tensors = dies
+tensor_files.SharedWeightCache(Path(sys.argv[1]), "key").get_or_make("a", lambda: {"values": np.zeros(5000, np.int8)})
 """
 
 

@@ -16,7 +16,7 @@ RUN = [block for block in SHELL_BLOCKS if readme_commands.script(block)]
 PYTHON = [block for block in blocks() if block.language == "python"]
 FUSION = """
 import numpy as np
-from tests.decoders import importable
+from tests.contract.decoders import importable
 importable("pyctcdecode", "pygtrie")
 labels, words = [*" acdehmnost", ""], ["the", "cat", "sat"]
 logits = np.log(np.random.default_rng(0).dirichlet(np.ones(len(labels)), size=20))

@@ -152,14 +152,14 @@ class Clients:
 
     async def _asked(self, request: Request) -> Reply:
         async with self._pool.connection() as connection:
-            return await connection.ask(request)
+            return await connection.send(request)
 
     async def _hang_up(self, request: Request) -> str:
         """Go while the answer comes."""
         connection = await Connection.open(self._target)
         try:
             async with asyncio.timeout(0.02):
-                await connection.ask(request)
+                await connection.send(request)
         except TimeoutError:
             pass
         finally:

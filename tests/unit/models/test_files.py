@@ -209,7 +209,7 @@ def test_without_room_everybody_has_its_own(shelf, tmp_path, caplog, monkeypatch
         file.write(b"some of it")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("models.tensor_files.write_sealed", full)
+    monkeypatch.setattr("models.tensor_files.write_hashed_tensors", full)
     assert same(shelf.get_or_make("a", make), make())
     assert "cannot be shared between processes: [Errno 28] No space left on device" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]

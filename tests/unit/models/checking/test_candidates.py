@@ -36,7 +36,7 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     lexicon = FuzzyLexicon(WORDS)
     for word in ("a", "b", "a", "c", "d", "e"):
         lexicon.fuzzy_matches(word, 1)
-    assert [word for word, _ in lexicon._remembered] == ["c", "d", "e"]
+    assert [word for word, _ in lexicon._cached] == ["c", "d", "e"]
 
 
 def test_what_is_remembered_is_bounded_by_the_words_near_too(monkeypatch):
@@ -44,7 +44,7 @@ def test_what_is_remembered_is_bounded_by_the_words_near_too(monkeypatch):
     lexicon = FuzzyLexicon(WORDS)
     sizes = [lexicon.fuzzy_matches(word, 2).indices.size for word in ("abc", "bcd", "cde", "dea")]
     assert 0 < max(sizes) <= 100 < sum(sizes)
-    assert sum(near.indices.size for near in lexicon._remembered.values()) <= 100
+    assert sum(near.indices.size for near in lexicon._cached.values()) <= 100
 
 
 def test_a_list_without_words_has_none_near():
@@ -54,9 +54,9 @@ def test_a_list_without_words_has_none_near():
 def test_words_longer_than_all_of_the_list_are_not_remembered():
     lexicon = FuzzyLexicon(["cat", "house"])
     assert lexicon.fuzzy_matches("h" * 8, 2).indices.size == 0
-    assert not lexicon._remembered
+    assert not lexicon._cached
     assert lexicon.fuzzy_matches("houses", 2).indices.tolist() == [1]
-    assert len(lexicon._remembered) == 1
+    assert len(lexicon._cached) == 1
 
 
 TEXTS = ["the cat sat on the mat", "  (the cat), sat!  on", "\u05e9\u05dc the \U0001f600 cat"]

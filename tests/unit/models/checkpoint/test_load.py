@@ -197,7 +197,7 @@ def test_the_golden_test_is_replayed_on_what_was_laid(family_checkpoints, tmp_pa
     """Weights that another process packed wrongly, but sealed, are found by the answers."""
     with monkeypatch.context() as patch:
         patch.setattr("models.checkpoint.load.replay_golden", lambda *_, **__: 0)
-        patch.setattr("models.neural.int8.matrix.ZERO", 120)
+        patch.setattr("models.neural.int8.matrix.ZERO_POINT", 120)
         load_checkpoint(family_checkpoints / "lstm", precision="int8", shared=tmp_path)
     with pytest.raises(IntegrityError, match="differ from the published ones"):
         load_checkpoint(family_checkpoints / "lstm", precision="int8", shared=tmp_path)

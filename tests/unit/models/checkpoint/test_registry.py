@@ -169,11 +169,11 @@ def test_a_version_that_somebody_deletes_meanwhile_is_not_there(registry, monkey
     registry.publish("m", write_minimal)
 
     def late(folder):
-        monkeypatch.setattr(checkpoint_registry, "held", locked_folder)
+        monkeypatch.setattr(checkpoint_registry, "locked_folder", locked_folder)
         registry.delete("m", 1)
         return locked_folder(folder)
 
-    monkeypatch.setattr(checkpoint_registry, "held", late)
+    monkeypatch.setattr(checkpoint_registry, "locked_folder", late)
     with pytest.raises(ModelNotFoundError, match="there is no model 'm'"):
         change(registry)
     assert registry.aliases("m") == {}

@@ -11,7 +11,7 @@ import pytest
 from models.errors import InvalidInputError
 from models.language_model import SequenceScorer
 from models.ngram.build import quantise_automaton
-from models.ngram.model import NGramModel, score_sentence_lines, score_sentences
+from models.ngram.model import NGramModel, score_lines, score_sentences
 from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, EOS, Vocabulary
 from training.corpus import EncodedCorpus
@@ -180,7 +180,7 @@ def alone(model, tokenizer, line):
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_lines_score_as_each_alone(model, tokenizer, threads):
-    scores = score_sentence_lines(model, tokenizer, LINES, threads=threads)
+    scores = score_lines(model, tokenizer, LINES, threads=threads)
     expected = [alone(model, tokenizer, line) for line in LINES[:4]] * 700
     assert np.array_equal(scores.log_probs, np.concatenate(expected))
     assert np.diff(scores.offsets).tolist() == [len(row) for row in expected]
@@ -191,12 +191,12 @@ def test_ids_score_as_their_text(model, tokenizer):
     ids, offsets = tokenizer.encode_ragged(LINES)
     assert np.array_equal(
         score_sentences(model, ids, offsets, threads=2).log_probs,
-        score_sentence_lines(model, tokenizer, LINES).log_probs,
+        score_lines(model, tokenizer, LINES).log_probs,
     )
 
 
 def test_no_line_is_no_trouble(model, tokenizer):
-    assert len(score_sentence_lines(model, tokenizer, [], threads=4).log_probs) == 0
+    assert len(score_lines(model, tokenizer, [], threads=4).log_probs) == 0
 
 
 @pytest.mark.parametrize("offsets", [[0, 50_000_000, 2], [0, 1, 5], [1, 2], [0, 2, 1, 2], []])
@@ -237,7 +237,7 @@ def answers(model, tokenizer, seed):
         model.next_log_probs(state),
         *model.top_k(state, 50),
         model.sample(state, random),
-        score_sentence_lines(model, tokenizer, lines, threads=2).log_probs,
+        score_lines(model, tokenizer, lines, threads=2).log_probs,
     ]
 
 

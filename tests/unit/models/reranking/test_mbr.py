@@ -38,7 +38,7 @@ def test_empty_texts_have_finite_utilities(utility):
 def test_candidates_are_compared_in_steps(utility, monkeypatch):
     texts = [f"the {i} of {i % 7} and {i % 5} " * (1 + i % 3) for i in range(40)]
     at_once = expected_utilities(texts, np.arange(40), utility)
-    for limit in ("_WORDS_PER_STEP", "_CHARACTERS_PER_STEP"):
+    for limit in ("_WORD_PAIRS_PER_STEP", "_CHARACTERS_PER_STEP"):
         monkeypatch.setattr(f"models.reranking.mbr.{limit}", 500)
     assert (
         len(list(expected_utilities_in_steps(texts, np.arange(40), utility))) > 40

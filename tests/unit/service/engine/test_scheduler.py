@@ -86,7 +86,7 @@ def test_tokens_are_counted_and_given_back():
 
 
 def test_a_job_rests_until_its_events_are_taken():
-    scheduler, listener = made(max_untaken_events=2), Listener()
+    scheduler, listener = made(max_pending_events=2), Listener()
     job = Job((n for n in range(1, 6)), listener, deadline_s=1)
     scheduler.submit(job)
     while scheduler.step():
@@ -100,7 +100,7 @@ def test_a_job_rests_until_its_events_are_taken():
 
 def test_a_resting_job_that_is_out_of_time_is_ended():
     now, listener = [0.0], Listener()
-    scheduler = made(clock=lambda: now[0], max_untaken_events=1)
+    scheduler = made(clock=lambda: now[0], max_pending_events=1)
     scheduler.submit(Job((n for n in range(1, 6)), listener, deadline_s=1))
     scheduler.step()
     now[0] = 2.0
@@ -242,7 +242,7 @@ def test_bulk_gives_way_but_is_done():
 
 def test_bulk_that_is_late_has_longer_slices_up_to_a_bound():
     now_s, model = [0.0], NumberModel()
-    scheduler = made(lambda: now_s[0], leisure_after_s=float("inf"))
+    scheduler = made(lambda: now_s[0], idle_after_s=float("inf"))
     job = Job(reading(model, 9999, [], "bulk"), Listener(), deadline_s=99, bulk=True, tokens=1500)
     scheduler.submit(job)
     for now_s[0] in (0.0, 0.3, 0.6, 1.2, 60.0):  # 0.3 s are its due, 1500 tokens at 5000 a second

@@ -47,7 +47,7 @@ def look(size=100):
 
 def test_looks_are_found_by_the_very_text():
     looks = NextTokenCache(10_000)
-    looks.keep("the cat", found := look())
+    looks.put("the cat", found := look())
     assert looks.find("the cat") is found
     assert looks.find("the cat ") is None
 
@@ -55,24 +55,24 @@ def test_looks_are_found_by_the_very_text():
 def test_looks_are_bounded_and_the_least_recently_used_go_first():
     looks = NextTokenCache(3000)
     for text in "abc":
-        looks.keep(text, look())
+        looks.put(text, look())
         looks.find("a")
-    looks.keep("d", look())
+    looks.put("d", look())
     assert [text for text in "abcd" if looks.find(text)] == ["a", "c", "d"]
     assert 0 < looks.num_bytes <= 3000
 
 
 def test_a_look_larger_than_all_may_be_is_not_kept():
     looks = NextTokenCache(1000)
-    looks.keep("a", look(1000))
-    looks.keep("b" * 1000, look(1))
+    looks.put("a", look(1000))
+    looks.put("b" * 1000, look(1))
     assert (len(looks), looks.num_bytes) == (0, 0)
 
 
 def test_a_look_that_is_kept_again_counts_once():
     looks = NextTokenCache(3000)
     for _ in range(9):
-        looks.keep("a", look())
+        looks.put("a", look())
     assert (len(looks), looks.num_bytes < 1000) == (1, True)
 
 

@@ -36,7 +36,7 @@ LIMITS = Limits(max_texts=10_000, max_tokens_per_sequence=100_000, max_new_token
 class Memory:
     """A model whose state is all it has read, so that nothing read wrongly goes unseen."""
 
-    family, prefixes = "memory", None
+    family, prefix_cache = "memory", None
 
     @property
     def model(self):

@@ -205,7 +205,7 @@ def test_what_integers_cannot_compute_is_told_instead():
 
 
 def test_a_cost_too_high_is_told_and_int8_is_not_the_default(monkeypatch):
-    monkeypatch.setattr(published, "MAX_COST", -1.0)
+    monkeypatch.setattr(published, "MAX_INT8_COST", -1.0)
     facts = int8_facts(families.model("lstm"), families.corpus(20), context="sentence", progress=Silent())
     assert facts["int8"]["default"] is False
     assert "int8 is not the default on a CPU" in card_with(facts)

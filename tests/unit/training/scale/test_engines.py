@@ -67,7 +67,7 @@ def test_a_limit_that_leaves_too_little_is_told_with_what_is_needed():
 
 
 def test_a_stage_that_does_not_fit_into_the_limit_is_told(tmp_path, folder, monkeypatch):
-    monkeypatch.setattr("training.scale.duckdb_engine.share_of", lambda _: 4 * 1024**2)
+    monkeypatch.setattr("training.scale.duckdb_engine.engine_memory_bytes", lambda _: 4 * 1024**2)
     engine = DuckDBEngine(10**9, tmp_path, threads=1)
     with pytest.raises(
         InvalidInputError, match="1000 MB is too little for sorting words with DuckDB; give more"
@@ -77,7 +77,7 @@ def test_a_stage_that_does_not_fit_into_the_limit_is_told(tmp_path, folder, monk
 
 
 def test_a_full_disk_is_told(tmp_path, folder, monkeypatch):
-    monkeypatch.setattr("training.scale.duckdb_engine.share_of", lambda _: 60 * 1024**2)
+    monkeypatch.setattr("training.scale.duckdb_engine.engine_memory_bytes", lambda _: 60 * 1024**2)
     engine = DuckDBEngine(10**9, tmp_path, threads=1)
     engine._connection.execute("SET max_temp_directory_size = '1MB'")
     with pytest.raises(RegistryError, match=r"cannot write to .*: the disk is full \(sorting words\)"):

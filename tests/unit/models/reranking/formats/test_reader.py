@@ -71,7 +71,7 @@ def test_a_bomb_is_read_in_blocks(monkeypatch):
 
 
 def test_a_list_past_the_limit_is_told(monkeypatch):
-    monkeypatch.setattr(format, "MAX_CANDIDATES", 2)
+    monkeypatch.setattr("models.reranking.formats.format.MAX_LIST_CANDIDATES", 2)
     *bad, one = read_bytes(b"0 ||| a\n" * 4, "moses")
     assert [item.number for item in bad] == [3, 4]
     assert len(one.candidates) == 2

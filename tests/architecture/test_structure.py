@@ -1,0 +1,208 @@
+"""The product's modules: their number and size, who imports them, no cycles, and names made of the glossary's words."""
+
+import ast
+import re
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("models", "service", "training")
+
+MAX_MODULES = 290
+MIN_MEDIAN_LINES = 180
+MAX_LINES = 800
+MAX_LONELY_SHARE = 0.35
+"""Of modules with at most one importer."""
+MAX_BYTES_PER_LINE = 42
+NO_BEGINNING = re.compile(r"(What|How|Where|Who|Whom|Which|Whose|That|So|Some|They|It)\b")
+"""No docstring begins so: a noun or a verb says what the thing is."""
+CLIENT = "service/client/"
+"""Its public names are those of what it asks for: `service.client.RerankOptions` is what a caller sends."""
+
+
+class Source(NamedTuple):
+    """A file of the product, its text and its syntax tree."""
+
+    path: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def module(self):
+        """Its dotted name."""
+        return self.path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+    @property
+    def is_package(self):
+        """Whether it is an `__init__.py`."""
+        return self.path.endswith("__init__.py")
+
+
+def read_sources():
+    """All Python files of the product."""
+    files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    texts = {path: path.read_text(encoding="utf-8") for path in files}
+    return [Source(path.relative_to(ROOT).as_posix(), text, ast.parse(text)) for path, text in texts.items()]
+
+
+SOURCES = read_sources()
+MODULES = [source for source in SOURCES if not source.is_package]
+
+
+def imported_names(source):
+    """Dotted names that a file imports, also where the import is deferred or for type checking only."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def import_graph(sources):
+    """The modules that each module imports."""
+    known = {source.module for source in sources}
+    return {source.module: set(imported_names(source)) & known - {source.module} for source in sources}
+
+
+def find_cycle(graph):
+    """Modules that import one another in a circle; empty if there are none."""
+    done, path = set(), []
+
+    def visit(module):
+        if module in path:
+            return path[path.index(module) :]
+        if module in done:
+            return []
+        path.append(module)
+        cycle = next(filter(None, map(visit, sorted(graph[module]))), [])
+        path.pop()
+        done.add(module)
+        return cycle
+
+    return next(filter(None, map(visit, graph)), [])
+
+
+def test_a_cycle_is_found():
+    assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+    assert find_cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_no_modules_import_one_another():
+    """Deferred imports, those for type checking and packages' `__init__` count."""
+    assert find_cycle(import_graph(SOURCES)) == []
+
+
+def test_modules_are_few_and_of_a_readable_size():
+    lines = [source.text.count("\n") for source in MODULES]
+    assert len(MODULES) <= MAX_MODULES
+    assert statistics.median(lines) >= MIN_MEDIAN_LINES
+    assert {source.path for source in MODULES if source.text.count("\n") > MAX_LINES} == set()
+
+
+def test_lines_are_not_squeezed():
+    size = sum(len(source.text.encode()) for source in SOURCES)
+    assert size / sum(source.text.count("\n") for source in SOURCES) <= MAX_BYTES_PER_LINE
+
+
+def test_most_modules_are_shared():
+    """One that a single other module imports is often a part of that one."""
+    graph = import_graph(MODULES)
+    importers = {module: sum(module in imports for imports in graph.values()) for module in graph}
+    lonely = [module for module, count in importers.items() if count <= 1]
+    assert len(lonely) / len(MODULES) <= MAX_LONELY_SHARE
+
+
+def public_classes(source):
+    """Names of the classes that a file defines for others."""
+    found = (node.name for node in source.tree.body if isinstance(node, ast.ClassDef))
+    return [name for name in found if not name.startswith("_")]
+
+
+def test_a_class_name_means_one_thing():
+    where = defaultdict(list)
+    for source in SOURCES:
+        if not source.path.startswith(CLIENT):
+            for name in public_classes(source):
+                where[name].append(source.path)
+    assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
+
+
+def words_of(name):
+    """The words of a name: `HTTPServer_pool2` has `http`, `server` and `pool`."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
+
+
+def test_names_are_taken_apart():
+    assert words_of("HTTPServerError") == ["http", "server", "error"]
+    assert words_of("token_trie") == ["token", "trie"]
+    assert words_of("MAX_ROWS2") == ["max", "rows"]
+
+
+def read_glossary():
+    """The words that names are made of, and those that they avoid."""
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    terms, avoided, plain = re.split(r"^## (?:Words that names avoid|Plain words)$", text, flags=re.MULTILINE)
+    field = {word for row in re.findall(r"^\| ([^|]+) \|", terms, re.MULTILINE) for word in words_of(row)}
+    return field | set(re.findall(r"[a-z]+", plain)), set(
+        re.findall(r"^\| ([a-z]+) \|", avoided, re.MULTILINE)
+    )
+
+
+KNOWN, AVOIDED = read_glossary()
+ENDINGS = {
+    "s": "",
+    "es": "",
+    "ed": "",
+    "d": "",
+    "ing": "",
+    "er": "",
+    "or": "",
+    "r": "",
+    "ies": "y",
+    "ied": "y",
+}
+
+
+def is_known(word):
+    """Whether a word stands in the glossary, be it in another form: `scorers` for `score`."""
+    if word in KNOWN or len(word) == 1:
+        return True
+    for ending, instead in ENDINGS.items():
+        if word.endswith(ending) and len(word) - len(ending) > 2:
+            stem = word.removesuffix(ending) + instead
+            forms = {stem, stem + "e", stem[:-1] if stem[-1] == stem[-2] else stem}
+            if forms & KNOWN or (ending == "s" and is_known(stem)):
+                return True
+    return False
+
+
+def test_forms_of_a_word_are_known():
+    assert all(map(is_known, ["token", "tokens", "tokenizer", "scored", "batching", "entries"]))
+    assert not any(map(is_known, ["zyzzyva", "zyzzyvas"]))
+
+
+def test_names_of_modules_and_classes_are_words_of_the_glossary():
+    names = {name for source in SOURCES for name in (source.module.split(".")[-1], *public_classes(source))}
+    assert {
+        name: unknown for name in names if (unknown := [w for w in words_of(name) if not is_known(w)])
+    } == {}
+
+
+def test_public_names_avoid_private_vocabulary():
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    defined = {node.name for source in SOURCES for node in source.tree.body if isinstance(node, kinds)}
+    names = {name for name in defined if not name.startswith("_")} | {
+        source.module.split(".")[-1] for source in SOURCES
+    }
+    assert {name for name in names if AVOIDED & set(words_of(name))} == set()
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun():
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for source in SOURCES:
+        documented = [node for node in ast.walk(source.tree) if isinstance(node, kinds)]
+        begun = [(ast.get_docstring(node) or "").partition("\n")[0] for node in documented]
+        assert [line for line in begun if NO_BEGINNING.match(line)] == [], source.path
