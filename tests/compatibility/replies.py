@@ -1,0 +1,248 @@
+"""Replies as they are stored, and how one is compared with another."""
+
+import base64
+import hashlib
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import httpx
+import numpy as np
+
+from tests.compatibility.questions import BINARY, JSON, Question
+
+Stored: TypeAlias = dict[str, Any]
+"""A reply: `status` if it is not 200, `type` if it is not JSON, and `json`, `text`, `float32` or `sha256`."""
+
+TOLERANCE = 1e-5
+"""By how much two numbers of float32 computations may differ."""
+
+_SHARE = 1e-6
+"""The same as a share, for sums over many tokens."""
+
+_AS_SHARES = ("perplexity", "posterior_scale")
+"""Figures that may differ by the tolerance as a share, being exponentials, or chosen by a search."""
+
+_VOLATILE = (
+    (re.compile(r'("id":"cmpl-)[0-9a-f]+'), r"\1…"),
+    (re.compile(r'("object":"text_completion","created":)\d+'), r'\1"…"'),
+    (re.compile(r'("created":)"[^"]*"'), r'\1"…"'),
+    (re.compile(r'("(?:last_used|load_seconds|warm_up_seconds)":)[^,}]+'), r'\1"…"'),
+    (re.compile(r'("(?:own|mapped|device|in_use)_bytes":)\d+'), r'\1"…"'),
+)
+"""Fields that differ from run to run: ids of requests, times, and memory."""
+
+_HANDLE = re.compile(r'"(?:state|session)":"((?:[\w-]+\.)+[\w.,-]+)"')
+_FILES = ("text/markdown", "text/html", "image/png")
+"""Media types of files of a checkpoint, which are given as they were published."""
+
+_OBJECT = re.compile(r"(data: |)(\{.*\})(\s*)")
+_DIGITS = 8
+"""That are stored of a number of a float32 computation."""
+
+_DERIVED = re.compile(
+    r'("(?:posterior|expected_utility|confidence|probability|unexplored_mass|entropy_bits|cross_entropy)":)'
+    r"(-?[0-9][0-9.e+-]*)"
+)
+"""Figures that NumPy's exponentials and logarithms are in, whose last digit differs between kinds of processors."""
+
+_LAST_DIGITS = 1e-14
+_EXPONENTIALS = "84ffffc9a0418509"
+"""A hash of NumPy's exponentials and logarithms where the replies were recorded."""
+
+_RANKED_BY = ("logprob", "probability", "total", "score")
+
+
+class Handles:
+    """The handles of states and sessions in the replies of one topic, numbered as they first occur."""
+
+    def __init__(self) -> None:
+        self._known: list[str] = []
+
+    def hide(self, text: str) -> str:
+        """A reply with names for handles."""
+        for found in _HANDLE.findall(text):
+            if found not in self._known:
+                self._known.append(found)
+        for number, known in enumerate(self._known):
+            text = text.replace(f'"{known}"', f'"<handle {number}>"')
+        return text
+
+    def fill_in(self, text: str) -> str:
+        """A request with handles for their names."""
+        for number, known in enumerate(self._known):
+            text = text.replace(f"<handle {number}>", known)
+        return text
+
+
+def ask(client: httpx.Client, question: Question, handles: Handles) -> Stored:
+    """Ask a question and give the reply as it is stored."""
+    body = question.body
+    content = body if body is None or isinstance(body, str) else json.dumps(body)
+    headers = {
+        "accept": question.accept,
+        **({} if content is None else {"content-type": question.content_type}),
+    }
+    reply = client.request(
+        question.method,
+        question.path,
+        content=None if content is None else handles.fill_in(content),
+        headers=headers,
+    )
+    media_type = reply.headers["content-type"].partition(";")[0]
+    stored: Stored = {} if reply.status_code == httpx.codes.OK else {"status": reply.status_code}
+    if media_type != JSON:
+        stored["type"] = media_type
+    return stored | _content(media_type, reply, handles)
+
+
+def _content(media_type: str, reply: httpx.Response, handles: Handles) -> Stored:
+    if media_type == BINARY:
+        return {"float32": base64.b64encode(reply.content).decode()}
+    if media_type in _FILES:
+        return {"sha256": hashlib.sha256(reply.content).hexdigest()}
+    text = handles.hide(reply.text)
+    for pattern, masked in _VOLATILE:
+        text = pattern.sub(masked, text)
+    value = json.loads(text) if media_type == JSON else None
+    # JSON that is spelled as Python does is easier to read as a value
+    return {"json": value} if value is not None and _spelled(value) == text else {"text": text}
+
+
+def _spelled(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def rounded(reply: Stored) -> Stored:
+    """A reply of a float32 computation as it is stored: with as many digits as matter."""
+    if "json" in reply:
+        return reply | {"json": _rounded(reply["json"])}
+    if "text" in reply:
+        return reply | {"text": "".join(map(_rounded_line, reply["text"].splitlines(keepends=True)))}
+    return reply
+
+
+def _rounded_line(line: str) -> str:
+    """A line of a text: an object, an event that is one, or anything else."""
+    found = _OBJECT.fullmatch(line)
+    if found is None:
+        return line
+    before, value, end = found.groups()
+    return f"{before}{_spelled(_rounded(json.loads(value)))}{end}"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return list(map(_rounded, value))
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
+def path_of(folder: Path, name: str) -> Path:
+    """The file of a checkpoint's replies."""
+    return folder / f"{name}.json"
+
+
+def write(path: Path, topics: dict[str, list[Stored]]) -> None:
+    """Write replies, each in a line."""
+    blocks = (
+        f"{json.dumps(topic)}: [\n" + ",\n".join(f"  {_spelled(reply)}" for reply in replies) + "\n]"
+        for topic, replies in topics.items()
+    )
+    path.write_text("{\n" + ",\n".join(blocks) + "\n}\n", encoding="utf-8")
+
+
+def read(path: Path) -> dict[str, list[Stored]]:
+    """Read what `write` wrote."""
+    topics: dict[str, list[Stored]] = json.loads(path.read_text(encoding="utf-8"))
+    return topics
+
+
+def same(expected: Stored, given: Stored) -> bool:
+    """Whether two replies have the same bytes, but for what is volatile.
+
+    Where NumPy computes other last digits, figures with its exponentials in them may differ by these.
+    """
+    texts = [_bytes_of(expected), _bytes_of(given)]
+    if texts[0] == texts[1]:
+        return True
+    if exponentials() == _EXPONENTIALS:
+        return False
+    rest = {_DERIVED.sub(r"\1…", text) for text in texts}
+    figures = [[float(found) for _, found in _DERIVED.findall(text)] for text in texts]
+    return len(rest) == 1 and all(
+        math.isclose(one, other, rel_tol=_LAST_DIGITS) for one, other in zip(*figures, strict=True)
+    )
+
+
+def _bytes_of(reply: Stored) -> str:
+    """What was sent, after its status and type."""
+    content = _spelled(reply["json"]) if "json" in reply else reply.get("text")
+    return f"{reply.get('status')} {reply.get('type')} {content or _spelled(reply)}"
+
+
+def exponentials() -> str:
+    """A hash of some of NumPy's exponentials and logarithms."""
+    values = np.linspace(-30, 0, 10_001)
+    return hashlib.sha256(np.exp(values).tobytes() + np.log(-values[:-1]).tobytes()).hexdigest()[:16]
+
+
+def close(expected: Stored, given: Stored) -> bool:
+    """Whether two replies agree but for numbers that differ by the tolerance at most."""
+    if {key: expected.get(key) for key in ("status", "type", "sha256")} != {
+        key: given.get(key) for key in ("status", "type", "sha256")
+    }:
+        return False
+    return _close(list(_values(expected)), list(_values(given)))
+
+
+def _values(reply: Stored) -> Iterator[Any]:
+    """What a reply says: one value, or one for each line."""
+    if "json" in reply:
+        yield reply["json"]
+    elif "float32" in reply:
+        yield np.frombuffer(base64.b64decode(reply["float32"]), "<f4").tolist()
+    else:
+        for line in reply.get("text", "").splitlines():
+            told = line.removeprefix("data: ")
+            yield json.loads(told) if told.startswith("{") else told
+
+
+def _close(expected: Any, given: Any, name: str = "") -> bool:
+    """Whether two values agree; `name` is the field they stand in."""
+    if isinstance(expected, float) and isinstance(given, float):
+        share = TOLERANCE if name in _AS_SHARES else _SHARE
+        return math.isclose(expected, given, rel_tol=share, abs_tol=TOLERANCE)
+    if type(expected) is not type(given):
+        return False
+    if isinstance(expected, dict):
+        return expected.keys() == given.keys() and all(
+            _close(expected[key], given[key], key) for key in expected
+        )
+    if isinstance(expected, list):
+        return len(expected) == len(given) and (
+            all(map(_close, expected, given)) or _same_but_for_ties(expected, given)
+        )
+    return bool(expected == given)
+
+
+def _same_but_for_ties(expected: list[Any], given: list[Any]) -> bool:
+    """Whether two rankings have the same entries, in an order that differs among ties only."""
+    rest = list(given)
+    for entry in expected:
+        place = next((number for number, one in enumerate(rest) if _close(entry, one)), None)
+        if place is None:
+            return False
+        del rest[place]
+    return all(itertools.starmap(_tied, zip(expected, given, strict=True)))
+
+
+def _tied(one: Any, other: Any) -> bool:
+    """Whether two entries of a ranking are ranked by the same number."""
+    by = next((key for key in _RANKED_BY if isinstance(one, dict) and key in one), None)
+    return by is not None and _close(one[by], other[by])

@@ -1,0 +1,58 @@
+"""Checkpoints published by an earlier version answer every endpoint as that version did.
+
+N-gram models and networks in int8 give the same bytes; networks in float32 give numbers within 1e-5. Fields that tell
+times, memory and ids of requests are left out. `record.py` says how the replies were recorded.
+"""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from tests.compatibility.folders import REPLIES
+from tests.compatibility.questions import exact, in_float32, service_topics, topics_of
+from tests.compatibility.replies import Handles, ask, close, path_of, read, same
+from tests.compatibility.service import Service
+
+pytestmark = pytest.mark.long
+
+TREE = Path(__file__).parents[2]
+CHECKPOINTS = {"int8": exact(), "float32": in_float32()}
+CASES = [
+    *(
+        (precision, checkpoint.name, topic, questions)
+        for precision, checkpoints in CHECKPOINTS.items()
+        for checkpoint in checkpoints
+        for topic, questions in topics_of(checkpoint, precision).items()
+    ),
+    *(("int8", "service", topic, questions) for topic, questions in service_topics().items()),
+]
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory):
+    """A service in each precision; both load their models at once."""
+    with contextlib.ExitStack() as opened:
+        yield {
+            precision: opened.enter_context(
+                contextlib.closing(Service(TREE, tmp_path_factory.mktemp(precision), checkpoints, precision))
+            )
+            for precision, checkpoints in CHECKPOINTS.items()
+        }
+
+
+@pytest.mark.parametrize(
+    ("precision", "name", "topic", "questions"),
+    CASES,
+    ids=[f"{name}-{precision}-{topic}" for precision, name, topic, _ in CASES],
+)
+def test_replies_are_as_recorded(services, precision, name, topic, questions):
+    recorded = read(path_of(REPLIES / precision, name))[topic]
+    client, handles = services[precision].client, Handles()
+    agree = close if precision == "float32" else same
+    for question, expected in zip(questions, recorded, strict=True):
+        given = ask(client, question, handles)
+        assert agree(expected, given), (
+            f"{name} in {precision}: {question.method} {question.path} {question.body}\n"
+            f"was {expected}\nis  {given}"
+        )
